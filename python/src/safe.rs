@@ -35,7 +35,7 @@ pub async fn ensure(connection: &Connection, location: &Location, settings: &Sto
     if !location.is_remote() || is_known(&store) {
         return Ok(());
     }
-    probe(std::slice::from_ref(connection.world()), location.key().path()).await?;
+    probe(std::slice::from_ref(connection.backend()), location.key().path()).await?;
     if let Some(path) = path(&store)
         && let Some(directory) = path.parent()
         && std::fs::create_dir_all(directory).is_ok()

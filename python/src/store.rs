@@ -45,7 +45,7 @@ fn prefix(text: &str) -> Result<Path, Failed> {
 
 fn op_id(text: Option<&str>, opened: &Opened) -> Result<OpId, Failed> {
     match text {
-        None => Ok(OpId::random(&*opened.blob.log().world().entropy)?),
+        None => Ok(OpId::random(&*opened.blob.log().backend().entropy)?),
         Some(text) => {
             let wrong = || Failed::Argument(format!("{text} names no operation"));
             Ok(OpId(u128::from_str_radix(text, 16).map_err(|_| wrong())?))

@@ -9,8 +9,8 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use blob::{
-    At, Blob, BlobKey, Connection, ExpireRule, Extent, Frame, GcOptions, Op, OpId, PackRef, Piece, Place, Run, Session,
-    UploadOptions, What, bytes, expire, frame_checksum, gc,
+    Action, At, Blob, BlobKey, Connection, ExpireRule, Extent, Frame, GcOptions, Op, OpId, PackRef, Piece, Place, Run,
+    Session, UploadOptions, bytes, expire, frame_checksum, gc,
 };
 use codec::CodecId;
 use futures_util::future::join_all;
@@ -184,7 +184,7 @@ async fn small_pack(blob: &Blob, store: &InMemory, number: u64) -> Result<()> {
     let extent = Extent { start: 0, len: 8, skip: 0, tail: 8, place, frames: vec![frame] };
     let run = Run { pieces: vec![Piece::Extent(extent)], len: 8 };
     let id = OpId(u128::from(number) + 1);
-    let op = Op { born, raw: 8, stored: 8, ..Op::without_data(id, What::Append(run)) };
+    let op = Op { born, raw: 8, stored: 8, ..Op::without_data(id, Action::Append(run)) };
     blob.committer().commit(op).await?;
     Ok(())
 }

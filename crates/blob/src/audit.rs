@@ -75,7 +75,7 @@ impl Blob {
         let mut audited = Audited::default();
         let pinned = self.audit_pins(&mut audited).await?;
         for number in 1..=log.life {
-            match life::known(&log.world, &log.key, number).await {
+            match life::read_existing(&log.backend, &log.key, number).await {
                 Ok(_) => {}
                 Err(error) if is_wrong(&error) => audited.add(log.key.life(number).to_string(), &error),
                 Err(error) => return Err(error),
@@ -84,7 +84,7 @@ impl Blob {
         let (mut named, mut live) = (Named::watching(FIRST..=LAST, frames_max), Vec::new());
         for seq in 1..=head.seq {
             let read = async {
-                let record = log.known(seq).await?;
+                let record = log.read_existing(seq).await?;
                 let is_live = (head.is_live(seq) || pinned.contains(&seq)) && !record.tombstone;
                 if is_live {
                     named.add(log, &record).await?;
@@ -111,7 +111,7 @@ impl Blob {
             let (Some(first), Some(last)) = (part.first(), part.last()) else { continue };
             let mut named = Named::watching(*first..=*last, usize::MAX);
             for seq in &live {
-                let record = log.known(*seq).await?;
+                let record = log.read_existing(*seq).await?;
                 if !record.tombstone {
                     named.add(log, &record).await?;
                 }
@@ -188,7 +188,7 @@ impl Blob {
 
 /// Returns whether an error is about stored bytes: damaged, or missing for good.
 const fn is_wrong(error: &Error) -> bool {
-    is_damage(error) || matches!(error, Error::StoreLies(_))
+    is_damage(error) || matches!(error, Error::StoreInconsistent(_))
 }
 
 #[cfg(test)]

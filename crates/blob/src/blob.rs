@@ -20,8 +20,8 @@ use crate::extent::{FRAME_BYTES, PackRef, Session};
 use crate::fetch::Fetcher;
 use crate::log::Log;
 use crate::names::{self, BlobKey, Inc, OpId};
-use crate::nest;
-use crate::ops::{Op, Patch, What};
+use crate::nesting;
+use crate::ops::{Action, Op, Patch};
 use crate::pack::PackBuilder;
 use crate::read::{CACHE_BYTES, Reader};
 use crate::record::Record;
@@ -55,7 +55,7 @@ impl Blob {
     /// # Errors
     /// [`Error::Missing`] when there is no blob at the key.
     pub async fn open(connection: &Connection, key: BlobKey) -> Result<Self, Error> {
-        let (log, head) = Log::open(connection.world.clone(), key).await?;
+        let (log, head) = Log::open(connection.backend.clone(), key).await?;
         Ok(Self::with(connection, log, head))
     }
 
@@ -65,7 +65,7 @@ impl Blob {
     /// # Errors
     /// [`Error::Missing`] when the key never had this incarnation.
     pub async fn open_incarnation(connection: &Connection, key: BlobKey, inc: Inc) -> Result<Self, Error> {
-        let (log, head) = Log::open_incarnation(connection.world.clone(), key, inc).await?;
+        let (log, head) = Log::open_incarnation(connection.backend.clone(), key, inc).await?;
         Ok(Self::with(connection, log, head))
     }
 
@@ -76,14 +76,14 @@ impl Blob {
     pub async fn open_or_create(connection: &Connection, key: BlobKey) -> Result<Self, Error> {
         let mut may_be_made = false;
         loop {
-            match Log::open(connection.world.clone(), key.clone()).await {
+            match Log::open(connection.backend.clone(), key.clone()).await {
                 Err(Error::Missing(_)) => {}
                 opened => return opened.map(|(log, head)| Self::with(connection, log, head)),
             }
             if !std::mem::replace(&mut may_be_made, true) {
-                nest::refuse_nested(connection, &key).await?;
+                nesting::refuse_nested(connection, &key).await?;
             }
-            match Log::create(connection.world.clone(), key.clone()).await {
+            match Log::create(connection.backend.clone(), key.clone()).await {
                 Err(Error::Exists(_)) => {}
                 created => {
                     let log = created?;
@@ -96,7 +96,7 @@ impl Blob {
 
     fn with(connection: &Connection, log: Log, head: Arc<Record>) -> Self {
         let fetcher = Fetcher {
-            world: connection.world.clone(),
+            backend: connection.backend.clone(),
             data: connection.data.clone(),
             key: log.key().clone(),
             inc: log.inc(),
@@ -135,7 +135,7 @@ impl Blob {
         options: &UploadOptions,
     ) -> Result<Committed, Error> {
         let uploaded = self.upload(source, message, options).await?;
-        self.commit(message, uploaded, options, What::Put).await
+        self.commit(message, uploaded, options, Action::Put).await
     }
 
     /// Creates the first version from the bytes of a stream. If several clients try, one succeeds:
@@ -150,7 +150,7 @@ impl Blob {
         options: &UploadOptions,
     ) -> Result<Committed, Error> {
         let uploaded = self.upload(source, message, options).await?;
-        let created = self.commit(message, uploaded, options, What::Create).await;
+        let created = self.commit(message, uploaded, options, Action::Create).await;
         created.map_err(|error| self.named(error))
     }
 
@@ -174,7 +174,7 @@ impl Blob {
         options: &UploadOptions,
     ) -> Result<Committed, Error> {
         let uploaded = self.upload(source, message, options).await?;
-        self.commit(message, uploaded, options, What::Append).await
+        self.commit(message, uploaded, options, Action::Append).await
     }
 
     /// Writes the bytes of a stream at byte `at`, over the content there; a gap after the end reads
@@ -190,7 +190,7 @@ impl Blob {
         options: &UploadOptions,
     ) -> Result<Committed, Error> {
         let uploaded = self.upload(source, message, options).await?;
-        self.commit(message, uploaded, options, |run| What::Write { at, run }).await
+        self.commit(message, uploaded, options, |run| Action::Write { at, run }).await
     }
 
     async fn upload(
@@ -210,11 +210,11 @@ impl Blob {
         message: &str,
         uploaded: Uploaded,
         options: &UploadOptions,
-        what: impl FnOnce(crate::layout::Run) -> What,
+        action: impl FnOnce(crate::layout::Run) -> Action,
     ) -> Result<Committed, Error> {
         let id = match &options.session {
             Some(session) => session.op(),
-            None => OpId::random(&*self.fetcher.world.entropy)?,
+            None => OpId::random(&*self.fetcher.backend.entropy)?,
         };
         let op = Op {
             id,
@@ -222,7 +222,7 @@ impl Blob {
             raw: uploaded.run.len,
             stored: uploaded.stored,
             message: message.to_owned(),
-            what: what(uploaded.run),
+            action: action(uploaded.run),
         };
         options.tally.committing.store(true, Ordering::SeqCst);
         match &options.session {
@@ -237,7 +237,7 @@ impl Blob {
     /// [`Error::NoVersion`], [`Error::Expired`]; [`Error::Refused`] for an invalid name.
     pub async fn tag(&self, name: &str, version: u64) -> Result<Committed, Error> {
         check_tag(name)?;
-        self.committer.change(What::Tag { name: name.to_owned(), version }).await.map(|(_, committed)| committed)
+        self.committer.change(Action::Tag { name: name.to_owned(), version }).await.map(|(_, committed)| committed)
     }
 
     /// Removes a tag.
@@ -245,7 +245,7 @@ impl Blob {
     /// # Errors
     /// [`Error::Refused`] when there is no such tag.
     pub async fn untag(&self, name: &str) -> Result<Committed, Error> {
-        self.committer.change(What::Untag { name: name.to_owned() }).await.map(|(_, committed)| committed)
+        self.committer.change(Action::Untag { name: name.to_owned() }).await.map(|(_, committed)| committed)
     }
 
     /// Looks for newer versions and returns the newest record, in 1 request if there is none.
@@ -297,13 +297,13 @@ impl Blob {
     /// When the store fails.
     pub async fn live_versions(&self, head: &Record) -> Result<u64, Error> {
         let read = async |numbers: Vec<u64>| -> Result<Vec<Entry>, Error> {
-            let reads = numbers.into_iter().map(|seq| self.log().known(seq));
+            let reads = numbers.into_iter().map(|seq| self.log().read_existing(seq));
             futures_util::stream::iter(reads).buffered(RECORDS_AT_ONCE).try_collect().await
         };
         let ends = read(head.expired.iter().flat_map(|(first, last)| [first - 1, *last]).collect()).await?;
         let counts = ends.chunks(2).filter_map(|pair| Some((pair.first()?.versions, pair.get(1)?.versions)));
         let expired: u64 = counts.map(|(before, after)| after.saturating_sub(before)).sum();
-        let kept = read(head.kept_though_expired()).await?;
+        let kept = read(head.expired_but_tagged()).await?;
         let kept = kept.iter().filter(|record| record.is_version() && !record.tombstone).count() as u64;
         let newest = u64::from(!head.is_version() && head.is_version_as_of(head));
         Ok(head.versions.saturating_sub(expired) + kept + newest)
@@ -343,7 +343,7 @@ impl Blob {
     pub async fn records(&self, first: u64, last: u64) -> Result<Vec<Entry>, Error> {
         let reads = (first.max(1)..=last).map(|seq| async move {
             let missing = || {
-                Error::StoreLies(format!(
+                Error::StoreInconsistent(format!(
                     "the store reports no record {seq}, although later ones exist: let it recover, then try again"
                 ))
             };
@@ -380,7 +380,7 @@ impl Folder for NodeFolder {
     fn fold<'a>(&'a self, base: &'a Record) -> Boxed<'a, Result<Option<Fold>, Error>> {
         Box::pin(async move {
             let fetcher = self.tree.fetcher();
-            let session = Session(names::random(&*fetcher.world.entropy)?);
+            let session = Session(names::random(&*fetcher.backend.entropy)?);
             let name = PackRef { origin: 0, born: base.seq, session, number: 0 };
             let mut pack = PackBuilder::default();
             let after = self.tree.fold(base, &mut |node| pack.push_node(name, node)).await?;
@@ -388,7 +388,7 @@ impl Folder for NodeFolder {
                 return Ok(None);
             }
             let path = fetcher.key.pack(fetcher.inc, &name);
-            fetcher.world.put(&path, pack.finish().into()).await?;
+            fetcher.backend.put(&path, pack.finish().into()).await?;
             let to = base.layout.pieces().last().map_or(0, |piece| piece.end());
             let patch = Patch { from: 0, to, before: base.layout.pieces().to_vec(), after };
             Ok(Some(Fold { patches: vec![patch], born: base.seq }))

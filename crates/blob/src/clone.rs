@@ -6,16 +6,16 @@
 
 use futures_util::{StreamExt, TryStreamExt};
 
+use crate::backend::Backend;
 use crate::commit::{CommitOptions, Committer};
 use crate::error::Error;
 use crate::layout::Layout;
 use crate::life::{self, Life};
 use crate::log::Log;
 use crate::names::BlobKey;
-use crate::ops::What;
+use crate::ops::Action;
 use crate::pins::{self, Pin};
 use crate::record::{ORIGINS_MAX, Origin, Record};
-use crate::world::World;
 
 /// Attempts of a clone that loses the race for a number. More rivals for one key than this are no
 /// accident.
@@ -23,7 +23,7 @@ const TRIES_MAX: usize = 16;
 
 /// A blob, and its name in the pins and origins of other blobs.
 #[derive(Debug, Clone, Copy)]
-pub struct Place<'a> {
+pub struct BlobRef<'a> {
     /// Its committer.
     pub committer: &'a Committer,
     /// Its URL or key, as pins and origins name it.
@@ -31,7 +31,7 @@ pub struct Place<'a> {
 }
 
 /// Finds the life log of a pin's holder; `None` for an unknown holder.
-pub type FindHolder<'a> = dyn Fn(&str) -> Option<(World, BlobKey)> + Sync + 'a;
+pub type FindHolder<'a> = dyn Fn(&str) -> Option<(Backend, BlobKey)> + Sync + 'a;
 
 /// Creates a blob from version `version` of another one. `origins` are the blobs whose packs the
 /// source names, in the order of its record.
@@ -40,10 +40,10 @@ pub type FindHolder<'a> = dyn Fn(&str) -> Option<(World, BlobKey)> + Sync + 'a;
 /// [`Error::Exists`] when there is a blob at the key; [`Error::Expired`] when the version is not
 /// live.
 pub async fn clone_blob(
-    source: Place<'_>,
+    source: BlobRef<'_>,
     version: u64,
-    origins: &[Place<'_>],
-    world: World,
+    origins: &[BlobRef<'_>],
+    backend: Backend,
     key: BlobKey,
     location: &str,
     options: CommitOptions,
@@ -55,7 +55,7 @@ pub async fn clone_blob(
         return Err(Error::Refused(why));
     }
     for _ in 0..TRIES_MAX {
-        let (life, entry) = life::newest(&world, &key, None).await?;
+        let (life, entry) = life::newest(&backend, &key, None).await?;
         if let Some(Life::Born(_)) = entry {
             return Err(Error::Exists(key.path().to_string()));
         }
@@ -64,7 +64,7 @@ pub async fn clone_blob(
         } else {
             pin_everywhere(source, &record, origins, location, life + 1).await?
         };
-        match Log::create_at(world.clone(), key.clone(), life + 1).await {
+        match Log::create_at(backend.clone(), key.clone(), life + 1).await {
             Ok(log) => {
                 let committer = Committer::new(log.clone(), Record::genesis(log.inc).into(), options);
                 adopt(&committer, source, &record).await?;
@@ -88,13 +88,13 @@ pub async fn clone_blob(
 /// # Errors
 /// As [`pin_version`].
 pub(crate) async fn pin_everywhere<'a>(
-    source: Place<'a>,
+    source: BlobRef<'a>,
     version: &Record,
-    origins: &[Place<'a>],
+    origins: &[BlobRef<'a>],
     holder: &str,
     life: u64,
-) -> Result<Vec<(Place<'a>, Pin)>, Error> {
-    let mut made: Vec<(Place<'a>, Pin)> = Vec::new();
+) -> Result<Vec<(BlobRef<'a>, Pin)>, Error> {
+    let mut made: Vec<(BlobRef<'a>, Pin)> = Vec::new();
     for (place, version) in places(source, version, origins) {
         let only_the_nearest = !made.is_empty() && crate::canary!("only-the-nearest-is-pinned");
         if only_the_nearest {
@@ -125,15 +125,15 @@ pub(crate) async fn pin_everywhere<'a>(
 
 /// Returns the blobs in which a version must be pinned, each with its version number there.
 pub(crate) fn places<'a>(
-    source: Place<'a>,
+    source: BlobRef<'a>,
     version: &Record,
-    origins: &[Place<'a>],
-) -> impl Iterator<Item = (Place<'a>, u64)> {
+    origins: &[BlobRef<'a>],
+) -> impl Iterator<Item = (BlobRef<'a>, u64)> {
     let further = origins.iter().copied().zip(version.origins.iter().map(|origin| origin.version));
     std::iter::once((source, version.seq)).chain(further.collect::<Vec<_>>())
 }
 
-async fn adopt(clone: &Committer, source: Place<'_>, record: &Record) -> Result<(), Error> {
+async fn adopt(clone: &Committer, source: BlobRef<'_>, record: &Record) -> Result<(), Error> {
     let count = record.origins.len() as u16;
     let mut origins = vec![Origin {
         location: source.location.to_string(),
@@ -148,7 +148,7 @@ async fn adopt(clone: &Committer, source: Place<'_>, record: &Record) -> Result<
         }),
     );
     let layout = adopted(record);
-    clone.change(What::Adopt { origins, size: record.size, layout }).await.map(|_| ())
+    clone.change(Action::Adopt { origins, size: record.size, layout }).await.map(|_| ())
 }
 
 /// Returns the layout with which a clone of a version begins.
@@ -172,10 +172,10 @@ pub async fn drop_dead_pins(committer: &Committer, find: &FindHolder<'_>) -> Res
     let log = committer.log();
     let pins = log.pins().await?.valid;
     let judged = pins.into_iter().filter(|pin| pin.life > 0).map(|pin| async move {
-        let Some((world, key)) = find(&pin.holder) else { return Ok(0) };
-        let gone = match life::claim(&world, &key, pin.life, Life::Gone).await? {
+        let Some((backend, key)) = find(&pin.holder) else { return Ok(0) };
+        let gone = match life::claim(&backend, &key, pin.life, Life::Gone).await? {
             Life::Gone => true,
-            Life::Born(_) => life::read(&world, &key, pin.life + 1).await?.is_some(),
+            Life::Born(_) => life::read(&backend, &key, pin.life + 1).await?.is_some(),
         };
         if gone {
             log.remove_pin(&pin).await?;

@@ -31,17 +31,17 @@ use codec::Workspace;
 use parking_lot::Mutex;
 use tokio::sync::oneshot;
 
-use crate::answered::Answered;
+use crate::backend::{Created, is_permanent};
 use crate::crowd::Crowd;
 use crate::error::Error;
-use crate::files::is_without_log;
+use crate::files::lacks_log;
 use crate::layout::LAYOUT_BYTES_MAX;
 use crate::log::Log;
 use crate::names::{self, Nonce, OpId};
 use crate::offer;
-use crate::ops::{Op, Patch, What};
+use crate::ops::{Action, Op, Patch};
+use crate::outcomes::Outcomes;
 use crate::record::{OPS_MAX, Record};
-use crate::world::{Created, is_in_vain};
 
 /// Assumed round trip until one has been measured.
 const ROUND_TRIP_NS_MIN: u64 = 1_000_000;
@@ -115,7 +115,7 @@ struct Waiting {
     op: Arc<Op>,
     /// Every record after this one is searched for the operation before it is tried: another
     /// process may have committed it.
-    look_behind: Option<u64>,
+    search_after: Option<u64>,
     answer: oneshot::Sender<Result<Committed, Error>>,
 }
 
@@ -130,7 +130,7 @@ pub(crate) struct State {
     pub(crate) losses: u32,
     pub(crate) round_trip_ns: u64,
     pub(crate) crowd: Crowd,
-    pub(crate) answered: Answered,
+    pub(crate) outcomes: Outcomes,
 }
 
 impl State {
@@ -163,7 +163,7 @@ impl Committer {
             fold: None,
             losses: 0,
             round_trip_ns: ROUND_TRIP_NS_MIN,
-            answered: Answered::default(),
+            outcomes: Outcomes::default(),
         };
         Self { log, options, queue: Mutex::default(), state: tokio::sync::Mutex::new(state) }
     }
@@ -208,9 +208,9 @@ impl Committer {
     ///
     /// # Errors
     /// As [`commit`](Self::commit).
-    pub(crate) async fn change(&self, what: What) -> Result<(OpId, Committed), Error> {
-        let id = OpId::random(&*self.log.world.entropy)?;
-        self.commit(Op::without_data(id, what)).await.map(|committed| (id, committed))
+    pub(crate) async fn change(&self, action: Action) -> Result<(OpId, Committed), Error> {
+        let id = OpId::random(&*self.log.backend.entropy)?;
+        self.commit(Op::without_data(id, action)).await.map(|committed| (id, committed))
     }
 
     /// Commits an operation that an earlier process may have committed: first, every record after
@@ -224,10 +224,10 @@ impl Committer {
         self.commit_with(op, Some(born)).await
     }
 
-    async fn commit_with(&self, op: Op, look_behind: Option<u64>) -> Result<Committed, Error> {
+    async fn commit_with(&self, op: Op, search_after: Option<u64>) -> Result<Committed, Error> {
         let id = op.id;
         let (answer, mut answered) = oneshot::channel();
-        self.queue.lock().push_back(Waiting { op: Arc::new(op), look_behind, answer });
+        self.queue.lock().push_back(Waiting { op: Arc::new(op), search_after, answer });
         let lead = async {
             loop {
                 let mut state = self.state.lock().await;
@@ -243,17 +243,17 @@ impl Committer {
         let result = tokio::time::timeout(self.options.timeout, lead).await;
         match result {
             Ok(Ok(committed)) => Ok(committed),
-            Ok(Err(error)) => self.gave_up(id, Some(error), look_behind.is_some()).await,
-            Err(_) => self.gave_up(id, None, look_behind.is_some()).await,
+            Ok(Err(error)) => self.abandon(id, Some(error), search_after.is_some()).await,
+            Err(_) => self.abandon(id, None, search_after.is_some()).await,
         }
     }
 
     /// Answers an operation whose caller no longer leads or waits for it.
-    async fn gave_up(&self, op: OpId, error: Option<Error>, resumed: bool) -> Result<Committed, Error> {
+    async fn abandon(&self, op: OpId, error: Option<Error>, resumed: bool) -> Result<Committed, Error> {
         self.queue.lock().retain(|waiting| waiting.op.id != op);
         let state = self.state.lock().await;
         let resumed = resumed || state.crowd.since(op).is_some();
-        if let Some(committed) = state.answered.get(op) {
+        if let Some(committed) = state.outcomes.get(op) {
             return Ok(committed);
         }
         if let Some(undecided) = &state.undecided
@@ -281,7 +281,7 @@ impl Committer {
                 let newest = self.log.newest(state.head.clone()).await?;
                 self.advance(state, newest);
             }
-            self.look_behind(state).await?;
+            self.answer_committed(state).await?;
             self.meet_others(state).await?;
             if self.is_idle() {
                 return Ok(());
@@ -297,19 +297,19 @@ impl Committer {
     }
 
     /// Answers operations that another committer has committed already.
-    pub(crate) async fn look_behind(&self, state: &mut State) -> Result<(), Error> {
+    pub(crate) async fn answer_committed(&self, state: &mut State) -> Result<(), Error> {
         if crate::canary!("resume-gallops") {
             return Ok(());
         }
         // Operations whose callers have gone must not block a later call with the same operation.
         self.queue.lock().retain(|waiting| !waiting.answer.is_closed());
-        self.each_waiting(|op, look_behind| *look_behind = look_behind.or_else(|| state.crowd.since(op.id)));
+        self.each_waiting(|op, search_after| *search_after = search_after.or_else(|| state.crowd.since(op.id)));
         loop {
             let next = {
                 let queue = self.queue.lock();
                 queue
                     .iter()
-                    .find_map(|w| w.look_behind.filter(|after| *after < state.head.seq).map(|after| (w.op.id, after)))
+                    .find_map(|w| w.search_after.filter(|after| *after < state.head.seq).map(|after| (w.op.id, after)))
             };
             let Some((op, after)) = next else {
                 return Ok(());
@@ -318,11 +318,11 @@ impl Committer {
             let mut queue = self.queue.lock();
             let Some(index) = queue.iter().position(|waiting| waiting.op.id == op) else { continue };
             match found {
-                None => queue[index].look_behind = Some(state.head.seq),
+                None => queue[index].search_after = Some(state.head.seq),
                 Some((seq, done)) => {
                     let committed = Committed { seq, at: done.at, len: done.len };
                     // The caller may be gone before it reads the answer.
-                    state.answered.note(op, committed);
+                    state.outcomes.note(op, committed);
                     state.crowd.forget(op);
                     if let Some(waiting) = queue.remove(index) {
                         let _ = waiting.answer.send(Ok(committed));
@@ -335,7 +335,7 @@ impl Committer {
     /// Calls `look` for each waiting operation, with the record after which it is searched for.
     pub(crate) fn each_waiting(&self, mut look: impl FnMut(&Op, &mut Option<u64>)) {
         for waiting in self.queue.lock().iter_mut().filter(|waiting| !waiting.answer.is_closed()) {
-            look(&waiting.op, &mut waiting.look_behind);
+            look(&waiting.op, &mut waiting.search_after);
         }
     }
 
@@ -360,9 +360,9 @@ impl Committer {
         let mut next = Record {
             seq: base.seq + 1,
             previous: base.nonce,
-            nonce: Nonce(names::random(&*self.log.world.entropy)?),
+            nonce: Nonce(names::random(&*self.log.backend.entropy)?),
             // Ages are differences of these: a slow clock must not make new records look old.
-            unix_s: self.log.world.clock.unix_s().max(base.unix_s),
+            unix_s: self.log.backend.clock.unix_s().max(base.unix_s),
             raw: 0,
             stored: 0,
             message: String::new(),
@@ -388,13 +388,13 @@ impl Committer {
             if waiting.answer.is_closed() {
                 continue;
             }
-            let look_behind = waiting.look_behind.or_else(|| state.crowd.since(waiting.op.id));
-            if look_behind.is_some_and(|after| after < base.seq) && !crate::canary!("resume-gallops") {
+            let search_after = waiting.search_after.or_else(|| state.crowd.since(waiting.op.id));
+            if search_after.is_some_and(|after| after < base.seq) && !crate::canary!("resume-gallops") {
                 // It arrived after the search for the others.
                 later.push(waiting);
                 continue;
             }
-            if let Some(committed) = state.answered.get(waiting.op.id) {
+            if let Some(committed) = state.outcomes.get(waiting.op.id) {
                 let _ = waiting.answer.send(Ok(committed));
                 continue;
             }
@@ -408,7 +408,7 @@ impl Committer {
                         matches!(error, Error::Fenced { .. } | Error::Expired(_) | Error::Removed | Error::Exists(_));
                     let unknown = Error::Unknown { seq: next.seq, op: waiting.op.id };
                     let _ =
-                        waiting.answer.send(Err(if stays || waiting.look_behind.is_none() { error } else { unknown }));
+                        waiting.answer.send(Err(if stays || waiting.search_after.is_none() { error } else { unknown }));
                 }
                 Ok(done) => {
                     next.ops.push(done);
@@ -471,7 +471,7 @@ impl Committer {
     /// Repeats the request until the number is decided. Returns the record that has the number, and
     /// whether it had to be read.
     async fn decide(&self, state: &mut State) -> Result<(Arc<Record>, bool), Error> {
-        let clock = &self.log.world.clock;
+        let clock = &self.log.backend.clock;
         let mut tries = 0;
         loop {
             let Some(undecided) = &mut state.undecided else { return Ok((state.head.clone(), true)) };
@@ -480,7 +480,7 @@ impl Committer {
             let was_refused = std::mem::replace(&mut undecided.is_refused, false);
             let path = self.log.key.record(self.log.inc, record.seq);
             let began = clock.now_ns();
-            let answer = self.log.world.create(&path, body).await;
+            let answer = self.log.backend.create(&path, body).await;
             state.note_round_trip(clock.now_ns() - began);
             let Created::Ask(error) = answer else { return Ok((record, false)) };
             // An error means nothing: a request that had an effect may be answered with "exists",
@@ -491,7 +491,7 @@ impl Committer {
                 Ok(Some(winner)) => return Ok((winner, true)),
                 // Another body, which this program cannot read, has the number.
                 Err(error @ Error::Newer { .. }) => {
-                    self.put_back(state);
+                    self.requeue(state);
                     return Err(error);
                 }
                 Ok(None) | Err(_) => {}
@@ -499,10 +499,10 @@ impl Committer {
             tries += 1;
             // A request that the store refuses permanently has no effect; any other may still have
             // one.
-            let is_refused = was_refused && is_in_vain(&error, u32::MAX);
-            if is_refused && was_read && is_in_vain(&error, tries) {
-                self.put_back(state);
-                if is_without_log(&error) {
+            let is_refused = was_refused && is_permanent(&error, u32::MAX);
+            if is_refused && was_read && is_permanent(&error, tries) {
+                self.requeue(state);
+                if lacks_log(&error) {
                     return Err(Error::Vanished(self.log.key.path().to_string()));
                 }
                 return Err(Error::store(format!("writing {path}"), error));
@@ -513,12 +513,12 @@ impl Committer {
             if crate::canary!("new-nonce-forgets-old") {
                 self.forget_nonce(state)?;
             }
-            self.log.world.pause(tries).await;
+            self.log.backend.pause(tries).await;
         }
     }
 
     /// Drops a record that was not and will not be written, and queues its operations again.
-    fn put_back(&self, state: &mut State) {
+    fn requeue(&self, state: &mut State) {
         let Some(undecided) = state.undecided.take() else { return };
         let mut queue = self.queue.lock();
         for waiting in undecided.waiting.into_iter().rev() {
@@ -529,7 +529,7 @@ impl Committer {
     /// Applied to an undecided body by a canary.
     fn forget_nonce(&self, state: &mut State) -> Result<(), Error> {
         if let Some(undecided) = &mut state.undecided {
-            let nonce = Nonce(names::random(&*self.log.world.entropy)?);
+            let nonce = Nonce(names::random(&*self.log.backend.entropy)?);
             let record = Record { nonce, ..(*undecided.record).clone() };
             if let Ok(body) = record.encode(&mut Workspace::new()) {
                 (undecided.record, undecided.body) = (Arc::new(record), body.into());
@@ -553,7 +553,7 @@ impl Committer {
                 continue;
             };
             let committed = Committed { seq: winner.seq, at: done.at, len: done.len };
-            state.answered.note(waiting.op.id, committed);
+            state.outcomes.note(waiting.op.id, committed);
             let _ = waiting.answer.send(Ok(committed));
         }
         {
@@ -563,7 +563,7 @@ impl Committer {
             }
         }
         if mine {
-            let taken = state.crowd.won(&winner, self.log.world.clock.now_ns());
+            let taken = state.crowd.won(&winner, self.log.backend.clock.now_ns());
             self.advance(state, winner);
             state.fold = None;
             state.losses = 0;

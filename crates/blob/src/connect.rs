@@ -15,14 +15,14 @@ use object_store::gcp::{GoogleCloudStorageBuilder, GoogleConfigKey};
 use object_store::memory::InMemory;
 use object_store::path::Path;
 
-use crate::counted::{Counted, Requests};
+use crate::backend::Backend;
+use crate::counting::{CountingStore, Requests};
 use crate::credentials::{self, ProfileProvider};
 use crate::error::Error;
 use crate::fetch::StoredCache;
 use crate::files::Files;
 use crate::names::BlobKey;
 use crate::settings::{StoreSettings, no_retry, retry};
-use crate::world::World;
 use units::{is_hidden, shown};
 
 /// Longest file name in a file system.
@@ -282,11 +282,11 @@ impl Location {
 /// An open store.
 #[derive(Debug, Clone)]
 pub struct Connection {
-    pub(crate) world: World,
+    pub(crate) backend: Backend,
     pub(crate) data: Arc<dyn ObjectStore>,
     pub(crate) cache: Option<Arc<dyn StoredCache>>,
     requests: Arc<Requests>,
-    place: String,
+    url_prefix: String,
 }
 
 impl Connection {
@@ -362,12 +362,12 @@ impl Connection {
                 )
             }
         };
-        let place = match location.scheme.as_str() {
+        let url_prefix = match location.scheme.as_str() {
             "file" => "file:///".to_owned(),
             "memory" => "memory://".to_owned(),
             scheme => format!("{scheme}://{}/", location.bucket),
         };
-        Ok(Self { place, ..Self::with_profile(commit, data, profile) })
+        Ok(Self { url_prefix, ..Self::with_profile(commit, data, profile) })
     }
 
     /// Uses stores that are already open. The one for commits must not repeat conditional requests
@@ -383,10 +383,13 @@ impl Connection {
     ) -> Self {
         let requests = Arc::<Requests>::default();
         let counted =
-            |store| -> Arc<dyn ObjectStore> { Arc::new(Counted::new(store, requests.clone(), profile.clone())) };
-        let world =
-            World { store: counted(commit), clock: Arc::new(SystemClock::default()), entropy: Arc::new(SystemEntropy) };
-        Self { world, data: counted(data), cache: None, requests, place: String::new() }
+            |store| -> Arc<dyn ObjectStore> { Arc::new(CountingStore::new(store, requests.clone(), profile.clone())) };
+        let backend = Backend {
+            store: counted(commit),
+            clock: Arc::new(SystemClock::default()),
+            entropy: Arc::new(SystemEntropy),
+        };
+        Self { backend, data: counted(data), cache: None, requests, url_prefix: String::new() }
     }
 
     /// Caches small parts of packs outside of memory.
@@ -397,13 +400,13 @@ impl Connection {
 
     /// Returns the store, the clock and the random numbers, for operations that `Blob` does not
     /// offer.
-    pub const fn world(&self) -> &World {
-        &self.world
+    pub const fn backend(&self) -> &Backend {
+        &self.backend
     }
 
     /// Returns the part of a URL before the key; empty if the stores were given.
-    pub(crate) fn place(&self) -> &str {
-        &self.place
+    pub(crate) fn url_prefix(&self) -> &str {
+        &self.url_prefix
     }
 
     /// Returns the counts of requests so far.

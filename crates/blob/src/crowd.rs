@@ -141,7 +141,7 @@ impl Committer {
     /// next number at once, or waits for others.
     pub(crate) async fn lost(&self, state: &mut State) -> Result<(), Error> {
         let together = state.head.ops.len();
-        state.crowd.seen_ns = self.log().world.clock.now_ns();
+        state.crowd.seen_ns = self.log().backend.clock.now_ns();
         if together <= 1 && state.crowd.at_once > 0 && !state.head.tombstone {
             state.crowd.at_once -= 1;
             return Ok(());
@@ -160,7 +160,7 @@ impl Committer {
     /// Waits for others if there are any: offers the waiting operations, looks for another record
     /// that carries them, and collects the offers for the next record of this process.
     pub(crate) async fn meet_others(&self, state: &mut State) -> Result<(), Error> {
-        let now = self.log().world.clock.now_ns();
+        let now = self.log().backend.clock.now_ns();
         let holds = state.round_trip_ns.saturating_mul(HOLDS.into());
         if state.crowd.size > 0 && now.saturating_sub(state.crowd.seen_ns) > holds {
             state.crowd.size = 0;
@@ -173,7 +173,7 @@ impl Committer {
         self.offer_own(state).await;
         let crowd = state.crowd.size as f64;
         let spread = WAIT_SPREAD + WAIT_EACH * crowd;
-        if self.wait_for_others(state, WAIT_MIN + self.log().world.fraction() * spread).await? {
+        if self.wait_for_others(state, WAIT_MIN + self.log().backend.fraction() * spread).await? {
             return Ok(());
         }
         let mut names = offer::list(self.log(), state.crowd.from).await;
@@ -194,7 +194,7 @@ impl Committer {
         let size = found.len() + 1;
         state.crowd.carried = found;
         state.crowd.size = size;
-        (state.crowd.at_once, state.crowd.seen_ns) = (AT_ONCE_MAX, self.log().world.clock.now_ns());
+        (state.crowd.at_once, state.crowd.seen_ns) = (AT_ONCE_MAX, self.log().backend.clock.now_ns());
         Ok(())
     }
 
@@ -203,15 +203,15 @@ impl Committer {
     async fn wait_for_others(&self, state: &mut State, round_trips: f64) -> Result<bool, Error> {
         tokio::time::sleep(Duration::from_nanos(state.round_trip_ns).mul_f64(round_trips).min(WAIT_MAX)).await;
         self.walk(state).await?;
-        self.look_behind(state).await?;
+        self.answer_committed(state).await?;
         Ok(self.is_idle())
     }
 
     /// Returns whether a known record carries all waiting operations.
     fn is_carried(&self, state: &State) -> bool {
         let mut all = true;
-        self.each_waiting(|op, look_behind| {
-            let known = look_behind.and_then(|after| state.crowd.look(op.id, after)).flatten();
+        self.each_waiting(|op, search_after| {
+            let known = search_after.and_then(|after| state.crowd.look(op.id, after)).flatten();
             all &= known.is_some();
         });
         all
@@ -221,17 +221,17 @@ impl Committer {
     async fn offer_own(&self, state: &mut State) {
         let since = state.head.seq;
         let mut offers = Vec::new();
-        self.each_waiting(|op, look_behind| {
+        self.each_waiting(|op, search_after| {
             let room = offers.len() < OWN_MAX && state.crowd.offered.len() < OFFERED_MAX;
             // A committed operation is in a record that others would not search.
-            let is_new = !state.crowd.offered.contains_key(&op.id) && state.answered.get(op.id).is_none();
+            let is_new = !state.crowd.offered.contains_key(&op.id) && state.outcomes.get(op.id).is_none();
             if room
                 && is_new
                 && let Some(bytes) = offer::encode(self.log().inc, op)
             {
                 // From here on another process may commit it.
                 state.crowd.offered.insert(op.id, since);
-                *look_behind = Some(look_behind.unwrap_or(since).max(since));
+                *search_after = Some(search_after.unwrap_or(since).max(since));
                 offers.push((op.id, bytes));
             }
         });
@@ -243,7 +243,7 @@ impl Committer {
     async fn walk(&self, state: &mut State) -> Result<(), Error> {
         for _ in 0..WALK_MAX {
             let Some(record) = self.log().read(state.head.seq + 1).await? else { break };
-            (state.crowd.size, state.crowd.seen_ns) = (record.ops.len().max(1), self.log().world.clock.now_ns());
+            (state.crowd.size, state.crowd.seen_ns) = (record.ops.len().max(1), self.log().backend.clock.now_ns());
             self.advance(state, record);
             if !state.head.tombstone && self.is_carried(state) {
                 return Ok(());

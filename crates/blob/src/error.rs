@@ -3,14 +3,14 @@
 use format::FormatError;
 
 use crate::names::OpId;
-use crate::told::told;
+use crate::store_errors::describe;
 use units::shown;
 
 /// An error of a blob.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The store failed repeatedly: try later, or check the credentials if they are refused.
-    #[error("{what}: {}", told(.source))]
+    #[error("{what}: {}", describe(.source))]
     Store {
         /// The request.
         what: String,
@@ -103,7 +103,7 @@ pub enum Error {
     Refused(String),
     /// The store violates an assumption of the protocol.
     #[error("{0}")]
-    StoreLies(String),
+    StoreInconsistent(String),
     /// The source stream of an upload failed.
     #[error("the data cannot be read: {0}")]
     Source(#[source] std::io::Error),
@@ -131,12 +131,14 @@ impl Error {
     /// Returns the cause, from which a reader decides whether to try again.
     pub fn cause(&self) -> Cause {
         match self {
-            Self::Store { source, .. } if crate::told::is_without_credentials(source) => Cause::Denied,
-            Self::Store { source, .. } if crate::told::is_without_bucket(source) => Cause::Gone,
-            Self::Store { source, .. } if crate::told::is_refused(source) => Cause::Denied,
-            Self::Store { .. } | Self::StoreLies(_) | Self::Unknown { .. } | Self::Source(_) | Self::Entropy(_) => {
-                Cause::Unreachable
-            }
+            Self::Store { source, .. } if crate::store_errors::lacks_credentials(source) => Cause::Denied,
+            Self::Store { source, .. } if crate::store_errors::lacks_bucket(source) => Cause::Gone,
+            Self::Store { source, .. } if crate::store_errors::is_refused(source) => Cause::Denied,
+            Self::Store { .. }
+            | Self::StoreInconsistent(_)
+            | Self::Unknown { .. }
+            | Self::Source(_)
+            | Self::Entropy(_) => Cause::Unreachable,
             Self::Lost { .. }
             | Self::Missing(_)
             | Self::Vanished(_)
@@ -155,7 +157,7 @@ impl Error {
     pub fn is_full(&self) -> bool {
         use std::io::ErrorKind::{QuotaExceeded, StorageFull};
         let Self::Store { source, .. } = self else { return false };
-        matches!(crate::world::io_kind(source), Some(StorageFull | QuotaExceeded))
+        matches!(crate::backend::io_kind(source), Some(StorageFull | QuotaExceeded))
     }
 
     /// Wraps the decoding error of an object.

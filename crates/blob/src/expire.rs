@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use crate::commit::{Committed, Committer};
 use crate::error::Error;
-use crate::ops::What;
+use crate::ops::Action;
 use crate::record::Record;
 
 /// Selects versions to expire. A version must match every rule that is set. The newest version,
@@ -45,7 +45,7 @@ impl ExpirePlan {
                 "specify which versions to expire: a number to keep, an age, or a version".into(),
             ));
         }
-        let mut last = behind_newest(committer, &head, rule.keep_last.unwrap_or(1).max(1)).await?;
+        let mut last = before_newest(committer, &head, rule.keep_last.unwrap_or(1).max(1)).await?;
         if let Some(age) = rule.older_than {
             last = last.min(committer.log().older_than(&head, 0, age).await?);
         }
@@ -72,7 +72,7 @@ impl ExpirePlan {
         if after.expired == self.head.expired {
             return Ok(None);
         }
-        committer.change(What::Expire(self.ranges)).await.map(|(_, committed)| Some(committed))
+        committer.change(Action::Expire(self.ranges)).await.map(|(_, committed)| Some(committed))
     }
 }
 
@@ -104,18 +104,18 @@ pub(crate) fn without(first: u64, last: u64, versions: &BTreeSet<u64>) -> Vec<(u
 /// change content, and each of them would keep it alive.
 async fn same_content(committer: &Committer, version: u64, last: u64) -> Result<u64, Error> {
     let mut seq = version;
-    while seq < last && !committer.log().known(seq + 1).await?.is_version() {
+    while seq < last && !committer.log().read_existing(seq + 1).await?.is_version() {
         seq += 1;
     }
     Ok(seq)
 }
 
 /// Returns the number before the oldest of the `keep` newest versions.
-async fn behind_newest(committer: &Committer, head: &Record, keep: u64) -> Result<u64, Error> {
+async fn before_newest(committer: &Committer, head: &Record, keep: u64) -> Result<u64, Error> {
     let (mut seq, mut kept) = (head.seq, 0);
     while seq > 0 {
         if head.is_live(seq) {
-            kept += u64::from(committer.log().known(seq).await?.is_version());
+            kept += u64::from(committer.log().read_existing(seq).await?.is_version());
             if kept == keep {
                 return Ok(seq - 1);
             }

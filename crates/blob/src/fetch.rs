@@ -11,12 +11,12 @@ use format::FormatError;
 use object_store::path::Path;
 use object_store::{ObjectStore, ObjectStoreExt};
 
+use crate::backend::{Backend, is_permanent};
 use crate::error::Error;
 use crate::extent::{NodeHash, NodeRef, PackRef};
 use crate::names::{BlobKey, Inc};
 use crate::record::Record;
-use crate::told::is_absent;
-use crate::world::{World, is_in_vain};
+use crate::store_errors::is_absent;
 
 /// Tries of a data request: about 5 s with the pauses in between. The client below also repeats
 /// requests that broke off.
@@ -44,7 +44,7 @@ pub trait StoredCache: Send + Sync + std::fmt::Debug {
 /// Reads the packs of one blob.
 #[derive(Debug, Clone)]
 pub(crate) struct Fetcher {
-    pub(crate) world: World,
+    pub(crate) backend: Backend,
     /// The client for data: without a limit on the total time of a request.
     pub(crate) data: Arc<dyn ObjectStore>,
     pub(crate) key: BlobKey,
@@ -107,10 +107,10 @@ impl Fetcher {
                 let detail =
                     format!("it has {} bytes, but bytes {} to {} are needed", about.size, range.start, range.end);
                 return Err(Error::damaged(path.to_string(), detail));
-            } else if tries == TRIES || is_in_vain(&error, tries) {
+            } else if tries == TRIES || is_permanent(&error, tries) {
                 return Err(Error::store(format!("reading {path}"), error));
             }
-            self.world.pause(tries).await;
+            self.backend.pause(tries).await;
         }
     }
 
@@ -129,10 +129,10 @@ impl Fetcher {
             if tries >= DENIED_TRIES && is_absent(&error) {
                 return Err(Error::Lost { path: path.to_string() });
             }
-            if tries == TRIES || is_in_vain(&error, tries) {
+            if tries == TRIES || is_permanent(&error, tries) {
                 return Err(Error::store(format!("reading {path}"), error));
             }
-            self.world.pause(tries).await;
+            self.backend.pause(tries).await;
         }
     }
 

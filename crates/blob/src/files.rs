@@ -26,7 +26,7 @@ use object_store::{
     PutMultipartOptions, PutOptions, PutPayload, PutResult, Result,
 };
 
-use crate::names::number_behind_first;
+use crate::names::has_predecessor;
 
 /// Name of the file client in its errors.
 const STORE: &str = "LocalFileSystem";
@@ -58,7 +58,7 @@ impl std::fmt::Display for Files {
 }
 
 /// Returns whether an error means that a log is missing.
-pub(crate) fn is_without_log(error: &Error) -> bool {
+pub(crate) fn lacks_log(error: &Error) -> bool {
     matches!(error, Error::NotFound { source, .. } if source.is::<NoLog>())
 }
 
@@ -130,7 +130,7 @@ impl ObjectStore for Files {
             return self.0.put_opts(location, payload, opts).await;
         }
         let path = self.0.path_to_filesystem(location)?;
-        let must_be_there = number_behind_first(location);
+        let must_be_there = has_predecessor(location);
         let written = tokio::task::spawn_blocking(move || create(&path, &payload, must_be_there)).await;
         written.map_err(|source| Error::JoinError { source })?
     }
@@ -182,7 +182,7 @@ mod tests {
         let long = base.clone().join("n".repeat(256));
         for path in [base.clone().join("file").join("x"), base.clone().join("file").join("x").join("y"), long] {
             let put = files.put_opts(&path, Bytes::from_static(b"x").into(), PutOptions::default()).await;
-            assert!(put.as_ref().is_err_and(|error| crate::world::is_in_vain(error, 1)), "{path}: {put:?}");
+            assert!(put.as_ref().is_err_and(|error| crate::backend::is_permanent(error, 1)), "{path}: {put:?}");
         }
     }
 
@@ -210,7 +210,7 @@ mod tests {
         assert_eq!(std::fs::read_dir(&log).unwrap().count(), 2, "nothing half written is left");
         std::fs::rename(dir.join("b"), dir.join("hidden")).unwrap();
         let gone = create(3, b"three").await;
-        assert!(gone.as_ref().is_err_and(is_without_log), "{gone:?}");
+        assert!(gone.as_ref().is_err_and(lacks_log), "{gone:?}");
         assert!(!dir.join("b").exists(), "and nothing is made there");
     }
 
@@ -245,6 +245,6 @@ mod tests {
         let again = create(&path, &part, false);
         assert!(if won == 1 { again.is_err() } else { again.is_ok() }, "{won}: {again:?}");
         assert_eq!(std::fs::read(&path).unwrap(), b"whole");
-        assert!(create(&dir.join("missing/x"), &part, true).is_err_and(|error| is_without_log(&error)));
+        assert!(create(&dir.join("missing/x"), &part, true).is_err_and(|error| lacks_log(&error)));
     }
 }

@@ -1,7 +1,7 @@
 //! Garbage collection: deletes packs that no live version names. It takes no lock, trusts no clock,
 //! and runs concurrently with any number of writers and other collectors. The steps:
 //!
-//! 1. *Mark*: with record `h` known, list the pins, then the packs that may be dead (`swept` limits
+//! 1. *Mark*: with record `h` known, list the pins, then the packs that may be dead (`gc_progress` limits
 //!    the sessions). Remove from the list those that a live or pinned version names, and those
 //!    whose session was born at or after a record `b`, chosen so that honest uploads have the time
 //!    they need.
@@ -26,17 +26,17 @@ use futures_util::{StreamExt, TryStreamExt};
 use object_store::ObjectStoreExt;
 use object_store::path::Path;
 
+use crate::backend::{READ_TRIES, is_permanent};
 use crate::commit::Committer;
 use crate::error::Error;
 use crate::extent::{PackRef, Session};
+use crate::gc_progress::GcProgress;
 use crate::log::Log;
 use crate::offer;
-use crate::ops::What;
+use crate::ops::Action;
 use crate::record::Record;
-use crate::swept::Swept;
-use crate::told::is_absent;
+use crate::store_errors::is_absent;
 use crate::walk::Named;
-use crate::world::{READ_TRIES, is_in_vain};
 
 /// Records buried by one run: each costs a read and a write, and the next run continues.
 const BURIALS_MAX: usize = 1000;
@@ -103,16 +103,16 @@ pub struct GcReport {
 pub async fn gc(committer: &Committer, options: &GcOptions) -> Result<GcReport, Error> {
     let log = committer.log();
     let head = committer.refresh().await?;
-    let swept = if options.full { None } else { Swept::read(log).await? };
-    let full = swept.as_ref().is_none_or(Swept::is_full_due);
-    let swept = swept.unwrap_or_default();
+    let progress = if options.full { None } else { GcProgress::read(log).await? };
+    let full = progress.as_ref().is_none_or(GcProgress::is_full_due);
+    let progress = progress.unwrap_or_default();
     // Only now that record `h` is known: a pin missing from this list is refused by that record.
     let pinned = log.pinned().await?;
-    let kept = Kept::of(log, &head, pinned, options.grace).await?;
-    let mut named = Named::by(log, kept.versions(&head)).await?;
+    let retained = Retained::of(log, &head, pinned, options.grace).await?;
+    let mut named = Named::by(log, retained.versions(&head)).await?;
     let born = log.older_than(&head, head.fence, options.upload_max).await?;
-    let dead: Vec<u64> = kept.dead(&head, &swept).take(BURIALS_MAX).collect();
-    let from = if full { 0 } else { swept.from };
+    let dead: Vec<u64> = retained.dead(&head, &progress).take(BURIALS_MAX).collect();
+    let from = if full { 0 } else { progress.from };
     let listed = candidates(log, from, &dead, &named).await?;
     let mut report = GcReport { full, packs: listed.len() as u64, ..GcReport::default() };
     let mut garbage = listed;
@@ -120,7 +120,7 @@ pub async fn gc(committer: &Committer, options: &GcOptions) -> Result<GcReport, 
     let unneeded = garbage.len();
     garbage.retain(|pack, _| pack.born < born);
     report.young = (unneeded - garbage.len()) as u64;
-    report.in_grace = kept.in_grace(&head).count() as u64;
+    report.in_grace = retained.in_grace(&head).count() as u64;
     if report.full && !options.dry_run {
         offer::sweep(log, born, options.requests_per_s).await?;
     }
@@ -129,14 +129,14 @@ pub async fn gc(committer: &Committer, options: &GcOptions) -> Result<GcReport, 
         return Ok(report);
     }
     if garbage.is_empty() && dead.is_empty() {
-        swept.next(born, &[]).write(log).await;
+        progress.next(born, &[]).write(log).await;
         return Ok(report);
     }
     if !crate::canary!("gc-without-fence") {
-        let fence = committer.change(What::Fence(born)).await?.1.seq;
+        let fence = committer.change(Action::Fence(born)).await?.1.seq;
         report.fence = Some(fence);
         for seq in head.seq + 1..=fence {
-            let record = log.known(seq).await?;
+            let record = log.read_existing(seq).await?;
             if record.tombstone {
                 // Another collector is ahead of this one; the next run finds the rest.
                 return Ok(report);
@@ -159,19 +159,19 @@ pub async fn gc(committer: &Committer, options: &GcOptions) -> Result<GcReport, 
         report.buried += u64::from(bury(log, *seq).await?);
         tokio::time::sleep(pace).await;
     }
-    swept.next(born, &dead).write(log).await;
+    progress.next(born, &dead).write(log).await;
     Ok(report)
 }
 
 /// The versions to retain: those that are live or pinned, and those that were live until recently.
-struct Kept {
+struct Retained {
     /// The newest record that is older than the grace period.
     then: std::sync::Arc<Record>,
     /// Pinned versions.
     pinned: BTreeSet<u64>,
 }
 
-impl Kept {
+impl Retained {
     async fn of(
         log: &Log,
         head: &std::sync::Arc<Record>,
@@ -183,7 +183,7 @@ impl Kept {
         }
         let mut seq = log.older_than(head, 0, grace).await?;
         loop {
-            let then = log.known(seq).await?;
+            let then = log.read_existing(seq).await?;
             // A tombstone does not list the versions that were live then. An older record retains
             // more.
             if !then.tombstone {
@@ -213,8 +213,8 @@ impl Kept {
     }
 
     /// Returns the versions that need not be retained and are not buried yet, oldest first.
-    fn dead(&self, head: &Record, swept: &Swept) -> impl Iterator<Item = u64> {
-        swept.unburied(&head.expired).filter(|seq| !self.has(head, *seq))
+    fn dead(&self, head: &Record, progress: &GcProgress) -> impl Iterator<Item = u64> {
+        progress.unburied(&head.expired).filter(|seq| !self.has(head, *seq))
     }
 }
 
@@ -253,9 +253,9 @@ async fn list(log: &Log, prefix: &Path, from: u64) -> Result<Packs, Error> {
     let mut tries = 0;
     loop {
         let objects = if from == 0 {
-            log.world.store.list(Some(prefix))
+            log.backend.store.list(Some(prefix))
         } else {
-            log.world.store.list_with_offset(Some(prefix), &offset)
+            log.backend.store.list_with_offset(Some(prefix), &offset)
         };
         let listed = objects.try_fold(BTreeMap::new(), |mut packs, meta| async move {
             if let Some(pack) = parse_pack(&meta.location).filter(|pack| pack.born >= from) {
@@ -265,12 +265,12 @@ async fn list(log: &Log, prefix: &Path, from: u64) -> Result<Packs, Error> {
         });
         match listed.await {
             Ok(packs) => return Ok(packs),
-            Err(error) if tries + 1 == READ_TRIES || is_in_vain(&error, tries + 1) => {
+            Err(error) if tries + 1 == READ_TRIES || is_permanent(&error, tries + 1) => {
                 return Err(Error::store(format!("listing {prefix}"), error));
             }
             Err(_) => tries += 1,
         }
-        log.world.pause(tries).await;
+        log.backend.pause(tries).await;
     }
 }
 
@@ -299,7 +299,7 @@ pub(crate) async fn sweep(log: &Log, all: Vec<(Path, u64)>, requests_per_s: u32)
     let mut sweep = Sweep::default();
     for chunk in all.chunks(BULK) {
         let paths: Vec<_> = chunk.iter().map(|(path, _)| Ok(path.clone())).collect();
-        let answers = log.world.store.delete_stream(futures_util::stream::iter(paths).boxed());
+        let answers = log.backend.store.delete_stream(futures_util::stream::iter(paths).boxed());
         let gone: BTreeSet<Path> = answers.filter_map(|answer| async move { answer.ok() }).collect().await;
         tokio::time::sleep(pace).await;
         for (path, bytes) in chunk {
@@ -322,24 +322,24 @@ pub(crate) async fn sweep(log: &Log, all: Vec<(Path, u64)>, requests_per_s: u32)
 pub(crate) async fn delete(log: &Log, path: &Path) -> object_store::Result<()> {
     let mut tries = 0;
     loop {
-        let error = match log.world.store.delete(path).await {
+        let error = match log.backend.store.delete(path).await {
             Ok(()) => return Ok(()),
             Err(error) if is_absent(&error) => return Ok(()),
             Err(error) => error,
         };
         tries += 1;
         let is_final = matches!(error, object_store::Error::PermissionDenied { .. });
-        if tries == READ_TRIES || is_final || is_in_vain(&error, tries) {
+        if tries == READ_TRIES || is_final || is_permanent(&error, tries) {
             return Err(error);
         }
-        log.world.pause(tries).await;
+        log.backend.pause(tries).await;
     }
 }
 
 /// Replaces the record of a dead version with a tombstone, which keeps its key and its operations.
 /// Returns whether that had not been done already.
 async fn bury(log: &Log, seq: u64) -> Result<bool, Error> {
-    let record = log.known(seq).await?;
+    let record = log.read_existing(seq).await?;
     if record.tombstone {
         return Ok(false);
     }
@@ -356,6 +356,6 @@ async fn bury(log: &Log, seq: u64) -> Result<bool, Error> {
     }
     let damaged = |source| Error::Damaged { what: format!("tombstone of {path}"), source };
     let bytes = tombstone.encode(&mut Workspace::new()).map_err(damaged)?;
-    log.world.put(&path, Bytes::from(bytes)).await?;
+    log.backend.put(&path, Bytes::from(bytes)).await?;
     Ok(true)
 }

@@ -62,7 +62,7 @@ pub enum Group {
 pub type GroupError = Arc<Error>;
 
 /// How a group is obtained.
-enum Made {
+enum GroupSource {
     Zero,
     Whole(Wanted),
     Inline(StoredGroup),
@@ -82,11 +82,11 @@ impl Blob {
                 Ok(extents) => {
                     let extents = Layout::of(extents);
                     for at in run {
-                        match make_up(&extents, version.size, numbers[at], at) {
-                            Ok(Made::Zero) => {}
-                            Ok(Made::Whole(wanted)) => whole.push(wanted),
-                            Ok(Made::Inline(group)) => answers[at] = Ok(Group::Stored(group)),
-                            Ok(Made::Mixed { at, from, to }) => mixed.push((at, from, to)),
+                        match find_source(&extents, version.size, numbers[at], at) {
+                            Ok(GroupSource::Zero) => {}
+                            Ok(GroupSource::Whole(wanted)) => whole.push(wanted),
+                            Ok(GroupSource::Inline(group)) => answers[at] = Ok(Group::Stored(group)),
+                            Ok(GroupSource::Mixed { at, from, to }) => mixed.push((at, from, to)),
                             Err(error) => answers[at] = Err(Arc::new(error)),
                         }
                     }
@@ -219,12 +219,12 @@ fn runs(numbers: &[u64]) -> Vec<Vec<usize>> {
 }
 
 /// Finds how a group is obtained. `at` is its position in the result.
-fn make_up(extents: &Layout, size: u64, number: u64, at: usize) -> Result<Made, Error> {
+fn find_source(extents: &Layout, size: u64, number: u64, at: usize) -> Result<GroupSource, Error> {
     let from = number.saturating_mul(GROUP_BYTES);
     let whole = from.saturating_add(GROUP_BYTES);
     let to = whole.min(size);
     if from >= to {
-        return Ok(Made::Zero);
+        return Ok(GroupSource::Zero);
     }
     let pieces = extents.overlapping(from, to);
     let mut frames = Vec::new();
@@ -233,20 +233,20 @@ fn make_up(extents: &Layout, size: u64, number: u64, at: usize) -> Result<Made, 
         frames.push(extent);
     }
     if frames.iter().flat_map(|extent| &extent.frames).all(|frame| frame.is_zero()) {
-        return Ok(Made::Zero);
+        return Ok(GroupSource::Zero);
     }
     // Exactly one whole frame.
     let [Extent { skip: 0, len, tail, place, frames, .. }] = &frames[..] else {
-        return Ok(Made::Mixed { at, from, to });
+        return Ok(GroupSource::Mixed { at, from, to });
     };
     let ([frame], true) = (&frames[..], *len == to - from && u64::from(*tail) == *len) else {
-        return Ok(Made::Mixed { at, from, to });
+        return Ok(GroupSource::Mixed { at, from, to });
     };
     let (frame, raw_len) = (*frame, *tail);
     match place {
         Place::Pack { pack, offset } => {
             let (pack, offset) = (*pack, *offset);
-            Ok(Made::Whole(Wanted { pack, offset, frame, raw_len, from: 0, to: raw_len, at }))
+            Ok(GroupSource::Whole(Wanted { pack, offset, frame, raw_len, from: 0, to: raw_len, at }))
         }
         Place::Inline(bytes) => {
             let crc = frame_checksum(frame.codec, raw_len, bytes);
@@ -254,7 +254,7 @@ fn make_up(extents: &Layout, size: u64, number: u64, at: usize) -> Result<Made, 
                 let detail = format!("checksum {crc:#010x}, expected {:#010x}", frame.crc);
                 return Err(Error::damaged("a frame in the record".into(), detail));
             }
-            Ok(Made::Inline(StoredGroup { codec: frame.codec, data_len: raw_len, crc, bytes: bytes.clone() }))
+            Ok(GroupSource::Inline(StoredGroup { codec: frame.codec, data_len: raw_len, crc, bytes: bytes.clone() }))
         }
     }
 }

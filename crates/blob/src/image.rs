@@ -10,7 +10,7 @@ use std::collections::BTreeSet;
 use object_store::path::Path;
 
 use crate::blob::{Blob, Entry};
-use crate::clone::{Place, pin_everywhere, places};
+use crate::clone::{BlobRef, pin_everywhere, places};
 use crate::connect::{At, Connection};
 use crate::error::Error;
 use crate::names::{BlobKey, Inc};
@@ -80,13 +80,13 @@ impl Image {
         &self.version
     }
 
-    fn places(&self) -> (Place<'_>, Vec<Place<'_>>) {
-        let origins = self.origins.iter().map(|(blob, location)| Place { committer: blob.committer(), location });
-        (Place { committer: self.blob.committer(), location: &self.location }, origins.collect())
+    fn places(&self) -> (BlobRef<'_>, Vec<BlobRef<'_>>) {
+        let origins = self.origins.iter().map(|(blob, location)| BlobRef { committer: blob.committer(), location });
+        (BlobRef { committer: self.blob.committer(), location: &self.location }, origins.collect())
     }
 
     /// Pins the version for a volume; returns the new pins.
-    async fn pin_again(&self, holder: &str) -> Result<Vec<(Place<'_>, Pin)>, Error> {
+    async fn pin_again(&self, holder: &str) -> Result<Vec<(BlobRef<'_>, Pin)>, Error> {
         let (source, origins) = self.places();
         match pin_everywhere(source, &self.version, &origins, holder, 0).await {
             Err(Error::Removed) => Err(Error::Refused(format!(

@@ -10,11 +10,11 @@ use futures_util::TryStreamExt;
 use object_store::ObjectStore;
 use object_store::path::Path;
 
+use crate::backend::{Backend, Created, READ_TRIES, is_permanent};
 use crate::error::Error;
 use crate::names::{BlobKey, Inc};
 use crate::record::Record;
 use crate::sealed::{self, wide};
-use crate::world::{Created, READ_TRIES, World, is_in_vain};
 
 const LIFE_MAGIC: &[u8; 8] = b"SHLLIFE1";
 const HINT_MAGIC: &[u8; 8] = b"SHLHINT1";
@@ -97,11 +97,11 @@ impl Hint {
 
 /// Reads an entry; `None` if the store reports it missing. Bytes that do not decode are
 /// read again: the link may have corrupted them.
-pub(crate) async fn read(world: &World, key: &BlobKey, number: u64) -> Result<Option<Life>, Error> {
+pub(crate) async fn read(backend: &Backend, key: &BlobKey, number: u64) -> Result<Option<Life>, Error> {
     let path = key.life(number);
     let mut tries = 0;
     loop {
-        let Some(bytes) = world.get(&path).await? else {
+        let Some(bytes) = backend.get(&path).await? else {
             return Ok(None);
         };
         match Life::decode(&bytes) {
@@ -109,65 +109,67 @@ pub(crate) async fn read(world: &World, key: &BlobKey, number: u64) -> Result<Op
             Err(source) if source.is_newer || tries + 1 == READ_TRIES => return Err(Error::undecodable(path, source)),
             Err(_) => tries += 1,
         }
-        world.pause(tries).await;
+        backend.pause(tries).await;
     }
 }
 
 /// Reads an entry that a list has shown. If the store does not find it for a while, the client must
 /// not conclude that the key is free: it would begin a second life in parallel with the first.
-pub(crate) async fn known(world: &World, key: &BlobKey, number: u64) -> Result<Life, Error> {
+pub(crate) async fn read_existing(backend: &Backend, key: &BlobKey, number: u64) -> Result<Life, Error> {
     for tries in 1..=READ_TRIES {
-        if let Some(life) = read(world, key, number).await? {
+        if let Some(life) = read(backend, key, number).await? {
             return Ok(life);
         }
-        world.pause(tries).await;
+        backend.pause(tries).await;
     }
     let path = key.life(number);
-    Err(Error::StoreLies(format!("the store lists {path} but does not find it: let it recover, then try again")))
+    Err(Error::StoreInconsistent(format!(
+        "the store lists {path} but does not find it: let it recover, then try again"
+    )))
 }
 
 /// Creates entry `number` unless it exists. Returns its final content: `wanted`, or the entry of
 /// another client.
-pub(crate) async fn claim(world: &World, key: &BlobKey, number: u64, wanted: Life) -> Result<Life, Error> {
+pub(crate) async fn claim(backend: &Backend, key: &BlobKey, number: u64, wanted: Life) -> Result<Life, Error> {
     let path = key.life(number);
     let bytes = Bytes::from(wanted.encode());
     let mut tries = 0;
     loop {
-        let error = match world.create(&path, bytes.clone()).await {
+        let error = match backend.create(&path, bytes.clone()).await {
             Created::Yes => return Ok(wanted),
             Created::Ask(error) => error,
         };
-        if let Ok(Some(life)) = read(world, key, number).await {
+        if let Ok(Some(life)) = read(backend, key, number).await {
             return Ok(life);
         }
         tries += 1;
-        if tries == CLAIM_TRIES || is_in_vain(&error, tries) {
+        if tries == CLAIM_TRIES || is_permanent(&error, tries) {
             return Err(Error::store(format!("creating {path}"), error));
         }
-        world.pause(tries).await;
+        backend.pause(tries).await;
     }
 }
 
 /// Finds the newest entry and its number, which is 0 if there is none. Continues from the hint if
 /// there is one, else from a list.
-pub(crate) async fn newest(world: &World, key: &BlobKey, hint: Option<Hint>) -> Result<(u64, Option<Life>), Error> {
+pub(crate) async fn newest(backend: &Backend, key: &BlobKey, hint: Option<Hint>) -> Result<(u64, Option<Life>), Error> {
     let mut newest = match hint {
         Some(hint) => (hint.life, Some(Life::Born(hint.inc))),
-        None => match last_number(world, &key.path().clone().join("life")).await? {
-            Some(number) => (number, Some(known(world, key, number).await?)),
+        None => match last_number(backend, &key.path().clone().join("life")).await? {
+            Some(number) => (number, Some(read_existing(backend, key, number).await?)),
             None => (0, None),
         },
     };
     // A key is removed and reused so rarely that this loop is short.
-    while let Some(life) = read(world, key, newest.0 + 1).await? {
+    while let Some(life) = read(backend, key, newest.0 + 1).await? {
         newest = (newest.0 + 1, Some(life));
     }
     Ok(newest)
 }
 
 /// Reads the hint and the record in it. A missing, outdated or damaged hint counts as none.
-pub(crate) async fn hint(world: &World, key: &BlobKey) -> Result<Option<(Hint, Option<Record>)>, Error> {
-    let Some(bytes) = world.get(&key.hint()).await? else { return Ok(None) };
+pub(crate) async fn hint(backend: &Backend, key: &BlobKey) -> Result<Option<(Hint, Option<Record>)>, Error> {
+    let Some(bytes) = backend.get(&key.hint()).await? else { return Ok(None) };
     let (hint, record) = bytes.split_at(HINT_BYTES.min(bytes.len()));
     let Ok(hint) = Hint::decode(hint) else { return Ok(None) };
     let record = Record::decode(record, &mut Workspace::new()).ok();
@@ -175,20 +177,20 @@ pub(crate) async fn hint(world: &World, key: &BlobKey) -> Result<Option<(Hint, O
 }
 
 /// Returns the largest number among the names below a prefix, according to a list.
-pub(crate) async fn last_number(world: &World, prefix: &Path) -> Result<Option<u64>, Error> {
+pub(crate) async fn last_number(backend: &Backend, prefix: &Path) -> Result<Option<u64>, Error> {
     let mut tries = 0;
     loop {
-        let listed = world.store.list(Some(prefix)).try_fold(None, |last, meta| async move {
+        let listed = backend.store.list(Some(prefix)).try_fold(None, |last, meta| async move {
             let number = meta.location.filename().and_then(|name| name.parse::<u64>().ok());
             Ok(last.max(number))
         });
         match listed.await {
             Ok(last) => return Ok(last),
-            Err(error) if tries + 1 == READ_TRIES || is_in_vain(&error, tries + 1) => {
+            Err(error) if tries + 1 == READ_TRIES || is_permanent(&error, tries + 1) => {
                 return Err(Error::store(format!("listing {prefix}"), error));
             }
             Err(_) => tries += 1,
         }
-        world.pause(tries).await;
+        backend.pause(tries).await;
     }
 }

@@ -13,7 +13,7 @@ use crate::error::Error;
 use crate::log::Log;
 use crate::names::BlobKey;
 use crate::record::Record;
-use crate::told::is_absent;
+use crate::store_errors::is_absent;
 
 /// Names examined at once.
 const LOOKS_AT_ONCE: usize = 16;
@@ -69,7 +69,7 @@ pub(crate) async fn first_below(connection: &Connection, key: &Path) -> Result<O
     };
     for name in names(connection, key).await?.into_iter().filter(|name| !is_own(name)).take(LOOKS_AT_ONCE) {
         let is_blob = names(connection, &name).await?.contains(&name.clone().join("life"));
-        if is_blob && Log::open(connection.world().clone(), BlobKey::new(name.clone())).await.is_ok() {
+        if is_blob && Log::open(connection.backend().clone(), BlobKey::new(name.clone())).await.is_ok() {
             return Ok(Some(name));
         }
     }
@@ -77,21 +77,21 @@ pub(crate) async fn first_below(connection: &Connection, key: &Path) -> Result<O
 }
 
 async fn names(connection: &Connection, prefix: &Path) -> Result<Vec<Path>, Error> {
-    let world = connection.world();
+    let backend = connection.backend();
     let prefix_or_all = (!prefix.as_ref().is_empty()).then_some(prefix);
     let mut tries = 0;
     loop {
-        let error = match world.store.list_with_delimiter(prefix_or_all).await {
+        let error = match backend.store.list_with_delimiter(prefix_or_all).await {
             Ok(listed) => return Ok(listed.common_prefixes),
             Err(error) if is_absent(&error) => return Ok(Vec::new()),
             Err(error) => error,
         };
         tries += 1;
-        if tries == crate::world::READ_TRIES || crate::world::is_in_vain(&error, tries) {
+        if tries == crate::backend::READ_TRIES || crate::backend::is_permanent(&error, tries) {
             let what = prefix_or_all.map_or("the bucket", Path::as_ref);
             return Err(Error::store(format!("listing {what}"), error));
         }
-        world.pause(tries).await;
+        backend.pause(tries).await;
     }
 }
 
@@ -99,7 +99,7 @@ async fn look(connection: &Connection, name: Path) -> Result<Option<Listed>, Err
     let life = name.clone().join("life");
     let below = names(connection, &name).await?;
     if below.contains(&life) {
-        return match Log::open(connection.world().clone(), BlobKey::new(name.clone())).await {
+        return match Log::open(connection.backend().clone(), BlobKey::new(name.clone())).await {
             Ok((_, head)) if head.seq > 0 => Ok(Some(Listed::Blob(name, head))),
             Ok(_) | Err(Error::Missing(_)) => Ok(None),
             Err(error) => Err(error),

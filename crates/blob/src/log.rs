@@ -11,11 +11,11 @@ use codec::Workspace;
 use format::FormatError;
 use object_store::ObjectStoreExt;
 
+use crate::backend::{Backend, READ_TRIES};
 use crate::error::Error;
 use crate::life::{self, Hint, Life};
 use crate::names::{self, BlobKey, Inc, OpId};
 use crate::record::{Done, Record};
-use crate::world::{READ_TRIES, World};
 
 /// A hint is written with the first record and with each whose number is a multiple of this: it
 /// usually leads to the newest record in 3 reads.
@@ -29,7 +29,7 @@ const GONE_TRIES: u32 = 3;
 /// The log of one incarnation of a blob.
 #[derive(Debug, Clone)]
 pub struct Log {
-    pub(crate) world: World,
+    pub(crate) backend: Backend,
     pub(crate) key: BlobKey,
     pub(crate) inc: Inc,
     pub(crate) life: u64,
@@ -40,30 +40,30 @@ impl Log {
     ///
     /// # Errors
     /// [`Error::Missing`] when there is no blob at the key.
-    pub async fn open(world: World, key: BlobKey) -> Result<(Self, Arc<Record>), Error> {
-        let (hint, record) = life::hint(&world, &key).await?.unzip();
+    pub async fn open(backend: Backend, key: BlobKey) -> Result<(Self, Arc<Record>), Error> {
+        let (hint, record) = life::hint(&backend, &key).await?.unzip();
         if let (Some(hint), Some(Some(record))) = (hint, record) {
-            let log = Self { world: world.clone(), key: key.clone(), inc: hint.inc, life: hint.life };
-            let head = log.newest_behind_hint(Arc::new(record)).await?;
+            let log = Self { backend: backend.clone(), key: key.clone(), inc: hint.inc, life: hint.life };
+            let head = log.newest_after_hint(Arc::new(record)).await?;
             // A blob is closed before its life ends: while the log is open, the life log need not
             // be read.
             if !head.closed {
                 return Ok((log, head));
             }
         }
-        let (life, entry) = life::newest(&world, &key, hint).await?;
+        let (life, entry) = life::newest(&backend, &key, hint).await?;
         let Some(Life::Born(inc)) = entry else {
             return Err(Error::Missing(key.path().to_string()));
         };
-        let log = Self { world, key, inc, life };
+        let log = Self { backend, key, inc, life };
         let from = match hint.filter(|hint| hint.inc == inc) {
             Some(hint) => hint.seq,
-            None => life::last_number(&log.world, &log.key.log(inc)).await?.unwrap_or(0),
+            None => life::last_number(&log.backend, &log.key.log(inc)).await?.unwrap_or(0),
         };
-        let head = log.newest(log.known(from).await?).await?;
+        let head = log.newest(log.read_existing(from).await?).await?;
         if head.closed {
             // The client that removes it has not done the last step: this one does.
-            life::claim(&log.world, &log.key, life + 1, Life::Gone).await?;
+            life::claim(&log.backend, &log.key, life + 1, Life::Gone).await?;
             return Err(Error::Missing(log.key.path().to_string()));
         }
         Ok((log, head))
@@ -74,13 +74,13 @@ impl Log {
     ///
     /// # Errors
     /// [`Error::Missing`] when the key never had it.
-    pub async fn open_incarnation(world: World, key: BlobKey, inc: Inc) -> Result<(Self, Arc<Record>), Error> {
-        let (newest, _) = life::newest(&world, &key, None).await?;
+    pub async fn open_incarnation(backend: Backend, key: BlobKey, inc: Inc) -> Result<(Self, Arc<Record>), Error> {
+        let (newest, _) = life::newest(&backend, &key, None).await?;
         for life in (1..=newest).rev() {
-            if life::known(&world, &key, life).await? == Life::Born(inc) {
-                let log = Self { world, key, inc, life };
-                let known = life::last_number(&log.world, &log.key.log(inc)).await?.unwrap_or(0);
-                let head = log.newest(log.known(known).await?).await?;
+            if life::read_existing(&backend, &key, life).await? == Life::Born(inc) {
+                let log = Self { backend, key, inc, life };
+                let known = life::last_number(&log.backend, &log.key.log(inc)).await?.unwrap_or(0);
+                let head = log.newest(log.read_existing(known).await?).await?;
                 return Ok((log, head));
             }
         }
@@ -92,13 +92,13 @@ impl Log {
     ///
     /// # Errors
     /// When the store fails.
-    pub async fn open_or_create(world: World, key: BlobKey) -> Result<(Self, Arc<Record>), Error> {
+    pub async fn open_or_create(backend: Backend, key: BlobKey) -> Result<(Self, Arc<Record>), Error> {
         loop {
-            match Self::open(world.clone(), key.clone()).await {
+            match Self::open(backend.clone(), key.clone()).await {
                 Err(Error::Missing(_)) => {}
                 opened => return opened,
             }
-            match Self::create(world.clone(), key.clone()).await {
+            match Self::create(backend.clone(), key.clone()).await {
                 Err(Error::Exists(_)) => {}
                 created => return created.map(|log| (log.clone(), Arc::new(Record::genesis(log.inc)))),
             }
@@ -109,22 +109,22 @@ impl Log {
     ///
     /// # Errors
     /// [`Error::Exists`] when there is one, or another client was first.
-    pub async fn create(world: World, key: BlobKey) -> Result<Self, Error> {
-        let hint = life::hint(&world, &key).await?.map(|(hint, _)| hint);
-        let (life, entry) = life::newest(&world, &key, hint).await?;
+    pub async fn create(backend: Backend, key: BlobKey) -> Result<Self, Error> {
+        let hint = life::hint(&backend, &key).await?.map(|(hint, _)| hint);
+        let (life, entry) = life::newest(&backend, &key, hint).await?;
         if let Some(Life::Born(_)) = entry {
             return Err(Error::Exists(key.path().to_string()));
         }
-        Self::create_at(world, key, life + 1).await
+        Self::create_at(backend, key, life + 1).await
     }
 
     /// Creates a blob under a chosen number of the life log: the number in its pins.
-    pub(crate) async fn create_at(world: World, key: BlobKey, life: u64) -> Result<Self, Error> {
-        let inc = Inc(names::random(&*world.entropy)?);
-        if life::claim(&world, &key, life, Life::Born(inc)).await? != Life::Born(inc) {
+    pub(crate) async fn create_at(backend: Backend, key: BlobKey, life: u64) -> Result<Self, Error> {
+        let inc = Inc(names::random(&*backend.entropy)?);
+        if life::claim(&backend, &key, life, Life::Born(inc)).await? != Life::Born(inc) {
             return Err(Error::Exists(key.path().to_string()));
         }
-        Ok(Self { world, key, inc, life })
+        Ok(Self { backend, key, inc, life })
     }
 
     /// Returns the incarnation.
@@ -138,8 +138,8 @@ impl Log {
     }
 
     /// Returns the store, the clock and the random numbers that it uses.
-    pub const fn world(&self) -> &World {
-        &self.world
+    pub const fn backend(&self) -> &Backend {
+        &self.backend
     }
 
     /// Reads a record; `None` if the store reports that there is none, which may be wrong for a
@@ -155,7 +155,7 @@ impl Log {
         let path = self.key.record(self.inc, seq);
         let mut tries = 0;
         loop {
-            let Some(bytes) = self.world.get(&path).await? else {
+            let Some(bytes) = self.backend.get(&path).await? else {
                 return Ok(None);
             };
             match self.decode(seq, &bytes) {
@@ -165,7 +165,7 @@ impl Log {
                 }
                 Err(_) => tries += 1,
             }
-            self.world.pause(tries).await;
+            self.backend.pause(tries).await;
         }
     }
 
@@ -180,15 +180,15 @@ impl Log {
 
     /// Reads a record that must exist because it was seen, or a later one was. Waits while the
     /// store does not find it.
-    pub(crate) async fn known(&self, seq: u64) -> Result<Arc<Record>, Error> {
+    pub(crate) async fn read_existing(&self, seq: u64) -> Result<Arc<Record>, Error> {
         for tries in 1..=READ_TRIES {
             if let Some(record) = self.read(seq).await? {
                 return Ok(record);
             }
-            self.world.pause(tries).await;
+            self.backend.pause(tries).await;
         }
         self.check_there().await?;
-        Err(Error::StoreLies(format!(
+        Err(Error::StoreInconsistent(format!(
             "the store does not find {}, although it exists: let it recover, then try again",
             self.key.record(self.inc, seq)
         )))
@@ -201,10 +201,10 @@ impl Log {
     /// [`Error::Vanished`] when it does not, or another blob has its key.
     pub(crate) async fn check_there(&self) -> Result<(), Error> {
         for tries in 1..=GONE_TRIES {
-            match life::read(&self.world, &self.key, self.life).await? {
+            match life::read(&self.backend, &self.key, self.life).await? {
                 Some(Life::Born(inc)) if inc == self.inc => return Ok(()),
                 Some(_) => break,
-                None if tries < GONE_TRIES => self.world.pause(tries).await,
+                None if tries < GONE_TRIES => self.backend.pause(tries).await,
                 None => {}
             }
         }
@@ -219,10 +219,10 @@ impl Log {
         self.check_there().await?;
         let path = self.key.record(self.inc, seq);
         for tries in 1..=GONE_TRIES {
-            if self.world.exists(&path).await? {
+            if self.backend.exists(&path).await? {
                 return Ok(());
             }
-            self.world.pause(tries).await;
+            self.backend.pause(tries).await;
         }
         Err(Error::Lost { path: path.to_string() })
     }
@@ -238,7 +238,7 @@ impl Log {
         if !head.is_live(seq) && !self.is_pinned(seq).await? {
             return Err(Error::Expired(seq));
         }
-        let record = self.known(seq).await?;
+        let record = self.read_existing(seq).await?;
         if record.tombstone { Err(Error::Expired(seq)) } else { Ok(record) }
     }
 
@@ -265,7 +265,7 @@ impl Log {
                 }
                 return Ok(newest);
             }
-            newest = self.known(seq).await?;
+            newest = self.read_existing(seq).await?;
         }
     }
 
@@ -273,27 +273,29 @@ impl Log {
     /// writers, found by bisection from `from` on; `from` itself if there is none. Times in a log
     /// ascend, or nearly so.
     pub(crate) async fn older_than(&self, head: &Record, from: u64, age: Duration) -> Result<u64, Error> {
-        let before = self.world.clock.unix_s().saturating_sub(age.as_secs());
+        let before = self.backend.clock.unix_s().saturating_sub(age.as_secs());
         if head.unix_s <= before {
             return Ok(head.seq);
         }
         let (mut old, mut young) = (from, head.seq.max(from));
         while young - old > 1 {
             let middle = old + (young - old) / 2;
-            if self.known(middle).await?.unix_s <= before { old = middle } else { young = middle }
+            if self.read_existing(middle).await?.unix_s <= before { old = middle } else { young = middle }
         }
         Ok(old)
     }
 
     fn lies(&self, seq: u64) -> Error {
         let record = self.key.record(self.inc, seq);
-        Error::StoreLies(format!("the store does not find {record}, which must exist: let it recover, then try again"))
+        Error::StoreInconsistent(format!(
+            "the store does not find {record}, which must exist: let it recover, then try again"
+        ))
     }
 
     async fn gallop(&self, known: u64) -> Result<u64, Error> {
         let exists = |seq| {
             let path = self.key.record(self.inc, seq);
-            async move { self.world.exists(&path).await }
+            async move { self.backend.exists(&path).await }
         };
         let (mut there, mut step) = (known, 1);
         let mut missing = loop {
@@ -318,7 +320,7 @@ impl Log {
     /// When the store fails, or does not find a record below `head`.
     pub async fn find(&self, op: OpId, after: u64, head: &Record) -> Result<Option<(u64, Done)>, Error> {
         for seq in after + 1..=head.seq {
-            let record = self.known(seq).await?;
+            let record = self.read_existing(seq).await?;
             if let Some(done) = record.find(op) {
                 return Ok(Some((seq, *done)));
             }
@@ -328,7 +330,7 @@ impl Log {
 
     /// Finds the newest record, starting from the one in a hint, by bisection: there are rarely
     /// more newer records than between two hints.
-    async fn newest_behind_hint(&self, hinted: Arc<Record>) -> Result<Arc<Record>, Error> {
+    async fn newest_after_hint(&self, hinted: Arc<Record>) -> Result<Arc<Record>, Error> {
         let expected = hinted.seq + HINT_EVERY;
         // Most blobs are written once.
         let mut probe = if hinted.seq == 1 { 2 } else { hinted.seq + HINT_EVERY / 2 };
@@ -357,6 +359,6 @@ impl Log {
         }
         let mut bytes = Hint { life: self.life, inc: self.inc, seq }.encode();
         bytes.extend_from_slice(record);
-        let _ = self.world.store.put(&self.key.hint(), Bytes::from(bytes).into()).await;
+        let _ = self.backend.store.put(&self.key.hint(), Bytes::from(bytes).into()).await;
     }
 }

@@ -52,7 +52,7 @@ impl std::fmt::Display for OpId {
 pub struct BlobKey(Path);
 
 /// Returns whether a key is that of a record that has a predecessor.
-pub(crate) fn number_behind_first(path: &Path) -> bool {
+pub(crate) fn has_predecessor(path: &Path) -> bool {
     let mut parts = path.as_ref().rsplit('/');
     let number = parts.next().filter(|name| name.len() == 20).and_then(|name| name.parse::<u64>().ok());
     number.is_some_and(|number| number > 1) && parts.next() == Some("log")

@@ -21,7 +21,7 @@ use crate::gc;
 use crate::layout::{Layout, Run};
 use crate::log::Log;
 use crate::names::{Inc, OpId};
-use crate::ops::{Op, What};
+use crate::ops::{Action, Op};
 use crate::sealed::{self, wide};
 
 const MAGIC: &[u8; 8] = b"SHLOFFR1";
@@ -46,9 +46,9 @@ pub(crate) struct Offer {
 /// message, because a record has one message; one that is neither an append nor a write; a long
 /// one.
 pub(crate) fn encode(inc: Inc, op: &Op) -> Option<Vec<u8>> {
-    let (at, run) = match &op.what {
-        What::Append(run) => (END, run),
-        What::Write { at, run } if *at != END => (*at, run),
+    let (at, run) = match &op.action {
+        Action::Append(run) => (END, run),
+        Action::Write { at, run } if *at != END => (*at, run),
         _ => return None,
     };
     let mut out = sealed::begin(MAGIC);
@@ -77,14 +77,14 @@ pub(crate) fn decode(inc: Inc, bytes: &[u8]) -> Result<Op, FormatError> {
         return Err(wrong("a piece ends beyond its data"));
     }
     let run = Run { pieces, len };
-    let what = if at == END { What::Append(run) } else { What::Write { at, run } };
-    Ok(Op { id, born, raw: len, stored, message: String::new(), what })
+    let action = if at == END { Action::Append(run) } else { Action::Write { at, run } };
+    Ok(Op { id, born, raw: len, stored, message: String::new(), action })
 }
 
 /// Writes an offer. Its failure does no harm: the process then commits alone.
 pub(crate) async fn leave(log: &Log, since: u64, op: OpId, bytes: Vec<u8>) {
     let path = log.key.offer(log.inc, since, op);
-    let _ = log.world.store.put(&path, Bytes::from(bytes).into()).await;
+    let _ = log.backend.store.put(&path, Bytes::from(bytes).into()).await;
 }
 
 /// The name of an offer: the record up to which the operation is known to be absent, the operation,
@@ -106,7 +106,7 @@ pub(crate) async fn read_all(log: &Log, wanted: impl Iterator<Item = Name>) -> V
 }
 
 async fn read(log: &Log, since: u64, id: OpId, path: Path) -> Option<Offer> {
-    let bytes = log.world.store.get(&path).await.ok()?.bytes().await.ok()?;
+    let bytes = log.backend.store.get(&path).await.ok()?.bytes().await.ok()?;
     let op = decode(log.inc, &bytes).ok().filter(|op| op.id == id)?;
     Some(Offer { since, op: Arc::new(op) })
 }
@@ -114,7 +114,7 @@ async fn read(log: &Log, since: u64, id: OpId, path: Path) -> Option<Offer> {
 /// Deletes offers that a record carries now.
 pub(crate) async fn take(log: &Log, taken: Vec<(u64, OpId)>) {
     let paths: Vec<_> = taken.into_iter().map(|(since, op)| Ok(log.key.offer(log.inc, since, op))).collect();
-    let gone = log.world.store.delete_stream(futures_util::stream::iter(paths).boxed());
+    let gone = log.backend.store.delete_stream(futures_util::stream::iter(paths).boxed());
     gone.for_each(|_| async {}).await;
 }
 
@@ -127,7 +127,7 @@ pub(crate) async fn sweep(log: &Log, before: u64, requests_per_s: u32) -> Result
 }
 
 async fn names(log: &Log) -> object_store::Result<Vec<Name>> {
-    let all = log.world.store.list(Some(&log.key.offers(log.inc)));
+    let all = log.backend.store.list(Some(&log.key.offers(log.inc)));
     let mut names: Vec<_> = all.map_ok(|meta| meta.location).try_collect::<Vec<Path>>().await?;
     names.sort_unstable();
     let parse = |path: Path| {
@@ -146,8 +146,8 @@ mod tests {
     #[test]
     fn offers_come_back_as_they_were_and_damage_is_seen() {
         let inc = Inc(7);
-        let what = What::Write { at: 9, run: Run { pieces: Vec::<Piece>::new(), len: 5 } };
-        let op = Op { id: OpId(3), born: 2, raw: 5, stored: 4, message: String::new(), what };
+        let action = Action::Write { at: 9, run: Run { pieces: Vec::<Piece>::new(), len: 5 } };
+        let op = Op { id: OpId(3), born: 2, raw: 5, stored: 4, message: String::new(), action };
         let bytes = encode(inc, &op).unwrap();
         let back = decode(inc, &bytes).unwrap();
         assert_eq!(format!("{back:?}"), format!("{op:?}"));
@@ -158,6 +158,6 @@ mod tests {
         }
         assert!(decode(Inc(8), &bytes).is_err());
         assert!(encode(inc, &Op { message: "why".into(), ..op }).is_none());
-        assert!(encode(inc, &Op::without_data(OpId(1), What::Close)).is_none());
+        assert!(encode(inc, &Op::without_data(OpId(1), Action::Close)).is_none());
     }
 }

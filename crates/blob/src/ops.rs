@@ -24,12 +24,12 @@ pub struct Op {
     /// Message of its writer.
     pub message: String,
     /// The change itself.
-    pub what: What,
+    pub action: Action,
 }
 
 /// The change that an operation makes.
 #[derive(Debug, Clone)]
-pub enum What {
+pub enum Action {
     /// Appends at the end, wherever it is at the commit.
     Append(Run),
     /// Writes bytes at an offset; a gap after the end reads as zeroes.
@@ -139,8 +139,8 @@ impl Patch {
 
 impl Op {
     /// Creates an operation without data.
-    pub const fn without_data(id: OpId, what: What) -> Self {
-        Self { id, born: u64::MAX, raw: 0, stored: 0, message: String::new(), what }
+    pub const fn without_data(id: OpId, action: Action) -> Self {
+        Self { id, born: u64::MAX, raw: 0, stored: 0, message: String::new(), action }
     }
 
     /// Applies it to `next`, a record that inherits everything from `base`, the newest one; returns
@@ -149,7 +149,7 @@ impl Op {
     /// # Errors
     /// When it is not valid in the state of `base`.
     pub(crate) fn apply(&self, base: &Record, next: &mut Record) -> Result<Done, Error> {
-        if base.closed && !matches!(self.what, What::Expire(_)) {
+        if base.closed && !matches!(self.action, Action::Expire(_)) {
             return Err(Error::Removed);
         }
         // New packs of a session that GC has fenced may have been deleted, or may be at any time.
@@ -167,17 +167,17 @@ impl Op {
     }
 
     fn change(&self, base: &Record, next: &mut Record) -> Result<(OpKind, u64, u64), Error> {
-        Ok(match &self.what {
-            What::Append(run) => {
+        Ok(match &self.action {
+            Action::Append(run) => {
                 let at = next.size;
                 write(next, at, run)?;
                 (OpKind::Append, at, run.len)
             }
-            What::Write { at, run } => {
+            Action::Write { at, run } => {
                 write(next, *at, run)?;
                 (OpKind::Write, *at, run.len)
             }
-            What::Writes(runs) => {
+            Action::Writes(runs) => {
                 for (at, run) in runs {
                     write(next, *at, run)?;
                 }
@@ -185,12 +185,12 @@ impl Op {
                 let to = runs.last().map_or(from, |(at, run)| at.saturating_add(run.len));
                 (OpKind::Write, from, to - from)
             }
-            What::Put(run) => {
+            Action::Put(run) => {
                 (next.layout, next.size) = (Layout::default(), 0);
                 write(next, 0, run)?;
                 (OpKind::Put, 0, run.len)
             }
-            What::Create(run) => {
+            Action::Create(run) => {
                 // Another operation of the same record may come first.
                 if base.seq > 0 || !next.ops.is_empty() {
                     return Err(Error::Exists(String::new()));
@@ -198,25 +198,25 @@ impl Op {
                 write(next, 0, run)?;
                 (OpKind::Put, 0, run.len)
             }
-            What::Resize(size) => {
+            Action::Resize(size) => {
                 next.layout.clear(*size, u64::MAX);
                 next.size = *size;
                 (OpKind::Resize, 0, *size)
             }
-            What::Rewrite(patches) => {
+            Action::Rewrite(patches) => {
                 let laid = patches.iter().filter(|patch| patch.lay_over(&mut next.layout)).count();
                 if laid == 0 {
                     return Err(Error::Refused("all ranges to be rewritten have changed in the meantime".into()));
                 }
                 (OpKind::Rewrite, 0, laid as u64)
             }
-            What::Restore { version, size, layout } => {
+            Action::Restore { version, size, layout } => {
                 live(base, *version)?;
                 next.layout.clone_from(layout);
                 next.size = *size;
                 (OpKind::Restore, *version, *size)
             }
-            What::Replace(all) => {
+            Action::Replace(all) => {
                 // A blob without a version consists of a hole, which needs no live version.
                 if all.version > 0 {
                     live(base, all.version)?;
@@ -233,7 +233,7 @@ impl Op {
                 next.size = all.size;
                 (all.kind, all.at, all.len)
             }
-            What::Adopt { origins, size, layout } => {
+            Action::Adopt { origins, size, layout } => {
                 if base.seq != 0 {
                     return Err(Error::Refused("only a blob that has no version yet can become a clone".into()));
                 }
@@ -242,12 +242,12 @@ impl Op {
                 next.size = *size;
                 (OpKind::Restore, 0, *size)
             }
-            What::Tag { name, version } => {
+            Action::Tag { name, version } => {
                 live(base, *version)?;
                 tag(next, name, *version)?;
                 (OpKind::Tag, *version, 0)
             }
-            What::Untag { name } => {
+            Action::Untag { name } => {
                 let before = next.tags.len();
                 next.tags.retain(|(tag, _)| tag != name);
                 if next.tags.len() == before {
@@ -255,7 +255,7 @@ impl Op {
                 }
                 (OpKind::Untag, 0, 0)
             }
-            What::Expire(ranges) => {
+            Action::Expire(ranges) => {
                 for (first, last) in ranges {
                     let (first, last) = ((*first).max(1), (*last).min(base.seq));
                     if first <= last {
@@ -270,11 +270,11 @@ impl Op {
                 }
                 (OpKind::Expire, 0, 0)
             }
-            What::Fence(born) => {
+            Action::Fence(born) => {
                 next.fence = next.fence.max((*born).min(base.seq));
                 (OpKind::Fence, next.fence, 0)
             }
-            What::Close => {
+            Action::Close => {
                 next.closed = true;
                 (OpKind::Close, 0, 0)
             }

@@ -12,7 +12,7 @@ use crate::error::Error;
 use crate::extent::{FRAME_BYTES, Piece};
 use crate::layout::Layout;
 use crate::names::OpId;
-use crate::ops::{Op, Patch, What};
+use crate::ops::{Action, Op, Patch};
 use crate::record::Record;
 use crate::upload::{UploadOptions, upload};
 
@@ -40,7 +40,7 @@ pub struct Optimized {
 }
 
 /// A range to rewrite, and its current cost.
-struct Worth {
+struct Rewritable {
     range: Range<u64>,
     stored: u64,
 }
@@ -56,9 +56,9 @@ impl Blob {
         let mut from = 0;
         loop {
             let head = self.refresh().await?;
-            let (worth, next) = self.worth(&head, from, all).await?;
-            if !worth.is_empty() {
-                self.rewrite(&head, &worth, options, &mut done).await?;
+            let (selected, next) = self.next_ranges(&head, from, all).await?;
+            if !selected.is_empty() {
+                self.rewrite(&head, &selected, options, &mut done).await?;
             }
             match next {
                 Some(next) => from = next,
@@ -68,9 +68,14 @@ impl Blob {
     }
 
     /// Finds the next ranges to rewrite, and the offset at which to continue.
-    async fn worth(&self, head: &Record, mut from: u64, all: bool) -> Result<(Vec<Worth>, Option<u64>), Error> {
-        let mut worth = Vec::new();
-        while from < head.size && worth.len() < RANGES_MAX {
+    async fn next_ranges(
+        &self,
+        head: &Record,
+        mut from: u64,
+        all: bool,
+    ) -> Result<(Vec<Rewritable>, Option<u64>), Error> {
+        let mut selected = Vec::new();
+        while from < head.size && selected.len() < RANGES_MAX {
             let to = head.size.min(from + RANGE_BYTES);
             let (mut frames, mut stored, mut shown) = (0, 0, 0);
             for piece in self.reader.tree.extents(head, from, to).await? {
@@ -81,28 +86,29 @@ impl Blob {
             }
             let needed = shown.div_ceil(u64::from(FRAME_BYTES));
             if frames > 0 && (all || frames > needed * FRAMES_EXCESS) {
-                worth.push(Worth { range: from..to, stored });
+                selected.push(Rewritable { range: from..to, stored });
             }
             from = to;
         }
-        Ok((worth, (from < head.size).then_some(from)))
+        Ok((selected, (from < head.size).then_some(from)))
     }
 
     async fn rewrite(
         &self,
         head: &Record,
-        worth: &[Worth],
+        selected: &[Rewritable],
         options: &UploadOptions,
         done: &mut Optimized,
     ) -> Result<(), Error> {
-        let windows: Vec<_> = worth.iter().map(|worth| self.stream(head, worth.range.start, worth.range.end)).collect();
+        let windows: Vec<_> =
+            selected.iter().map(|selected| self.stream(head, selected.range.start, selected.range.end)).collect();
         let source = futures_util::stream::iter(windows).flatten();
         let source = source.map(|bytes| bytes.map_err(std::io::Error::other));
         let uploaded = upload(self.fetcher(), head.seq, options, source).await?;
         let written = Layout::of(uploaded.run.pieces);
-        let mut patches = Vec::with_capacity(worth.len());
+        let mut patches = Vec::with_capacity(selected.len());
         let mut at = 0;
-        for Worth { range, stored } in worth {
+        for Rewritable { range, stored } in selected {
             let len = range.end - range.start;
             let clipped = |layout: &Layout, from: u64, to: u64| -> Vec<Piece> {
                 layout.overlapping(from, to).iter().filter_map(|piece| piece.clip(from, to)).collect()
@@ -119,12 +125,12 @@ impl Blob {
             done.stored_before += stored;
         }
         let op = Op {
-            id: OpId::random(&*self.fetcher().world.entropy)?,
+            id: OpId::random(&*self.fetcher().backend.entropy)?,
             born: uploaded.born,
             raw: 0,
             stored: uploaded.stored,
             message: String::new(),
-            what: What::Rewrite(patches),
+            action: Action::Rewrite(patches),
         };
         done.stored_after += uploaded.stored;
         let _: Committed = self.committer().commit(op).await?;

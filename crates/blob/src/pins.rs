@@ -21,6 +21,7 @@ use futures_util::StreamExt;
 use object_store::path::Path;
 use xxhash_rust::xxh3::xxh3_128;
 
+use crate::backend::READ_TRIES;
 use crate::commit::Committer;
 use crate::error::Error;
 use crate::gc;
@@ -28,7 +29,6 @@ use crate::log::Log;
 use crate::names::{Inc, OpId};
 use crate::record::{Record, TEXT_BYTES_MAX};
 use crate::sealed::{self, wide};
-use crate::world::READ_TRIES;
 
 const MAGIC: &[u8; 8] = b"SHLBPIN1";
 const STRUCTURE: &str = "pin of a version";
@@ -135,10 +135,10 @@ pub async fn pin_version(committer: &Committer, version: u64, holder: &str, life
     }
     let head = committer.refresh().await?;
     check_live(&head, version)?;
-    let op = OpId::random(&*log.world.entropy)?;
+    let op = OpId::random(&*log.backend.entropy)?;
     let pin = Pin { op, version, holder: holder.to_owned(), life };
     let made = async {
-        log.world.put(&log.pin_path(&pin.name()), Bytes::from(pin.encode(log.inc))).await?;
+        log.backend.put(&log.pin_path(&pin.name()), Bytes::from(pin.encode(log.inc))).await?;
         if crate::canary!("pin-not-looked-behind") {
             return Ok(());
         }
@@ -176,7 +176,7 @@ impl Log {
 
     /// Lists the names of all pins, with one request for each thousand.
     async fn pin_names(&self) -> Result<Vec<PinName>, Error> {
-        let listed = self.world.list(&self.key.pins(self.inc), None).await?;
+        let listed = self.backend.list(&self.key.pins(self.inc), None).await?;
         Ok(listed.iter().filter_map(parse).collect())
     }
 
@@ -191,19 +191,19 @@ impl Log {
 
     /// Returns whether a version has a pin.
     pub(crate) async fn is_pinned(&self, version: u64) -> Result<bool, Error> {
-        Ok(self.world.list(&self.pins_of(version), None).await?.iter().any(|path| parse(path).is_some()))
+        Ok(self.backend.list(&self.pins_of(version), None).await?.iter().any(|path| parse(path).is_some()))
     }
 
     /// Returns whether a volume has a pin of a version.
     pub(crate) async fn is_pinned_for(&self, version: u64, volume: &str) -> Result<bool, Error> {
         let prefix = self.pins_of(version).join(format!("{:032x}", hash(volume, 0)));
-        Ok(self.world.list(&prefix, None).await?.iter().any(|path| parse(path).is_some()))
+        Ok(self.backend.list(&prefix, None).await?.iter().any(|path| parse(path).is_some()))
     }
 
     /// Returns the volumes that have no pin of a version: one request for each thousand pins of the
     /// version.
     pub(crate) async fn unpinned_among<'a>(&self, version: u64, volumes: &'a [String]) -> Result<Vec<&'a str>, Error> {
-        let listed = self.world.list(&self.pins_of(version), None).await?;
+        let listed = self.backend.list(&self.pins_of(version), None).await?;
         let known: BTreeSet<u128> = listed.iter().filter_map(parse).map(|name| name.holder).collect();
         Ok(volumes.iter().map(String::as_str).filter(|volume| !known.contains(&hash(volume, 0))).collect())
     }
@@ -250,7 +250,7 @@ impl Log {
         let path = self.pin_path(name);
         let mut tries = 0;
         loop {
-            let Some(bytes) = self.world.get(&path).await? else { return Ok(None) };
+            let Some(bytes) = self.backend.get(&path).await? else { return Ok(None) };
             match Pin::decode(self.inc, name, &bytes) {
                 Ok(pin) => return Ok(Some(pin)),
                 Err(source) if source.is_newer || tries + 1 == READ_TRIES => {
@@ -258,7 +258,7 @@ impl Log {
                 }
                 Err(_) => tries += 1,
             }
-            self.world.pause(tries).await;
+            self.backend.pause(tries).await;
         }
     }
 
@@ -275,10 +275,10 @@ impl Log {
     /// nothing (A2), a list of the log may not (A4).
     async fn newest_listed(&self, known: Arc<Record>) -> Result<Arc<Record>, Error> {
         let after = self.key.record(self.inc, known.seq);
-        let listed = self.world.list(&self.key.log(self.inc), Some(&after)).await?;
+        let listed = self.backend.list(&self.key.log(self.inc), Some(&after)).await?;
         let numbers = listed.iter().filter_map(|path| path.filename()?.parse::<u64>().ok());
         match numbers.max().filter(|last| *last > known.seq) {
-            Some(last) => self.newest(self.known(last).await?).await,
+            Some(last) => self.newest(self.read_existing(last).await?).await,
             None => Ok(known),
         }
     }
@@ -316,12 +316,12 @@ mod tests {
     fn the_key_of_a_pin_says_what_it_keeps() {
         let key = crate::BlobKey::new(Path::from("images/disk"));
         let pin = Pin { op: OpId(9), version: 12, holder: "copy".into(), life: 2 };
-        let world = crate::World {
+        let backend = crate::Backend {
             store: Arc::new(object_store::memory::InMemory::new()),
             clock: Arc::new(env::SystemClock::default()),
             entropy: Arc::new(env::SystemEntropy),
         };
-        let log = Log { world, key, inc: Inc(1), life: 1 };
+        let log = Log { backend, key, inc: Inc(1), life: 1 };
         let path = log.pin_path(&pin.name());
         assert_eq!(parse(&path), Some(pin.name()));
         assert!(path.as_ref().starts_with(&format!("images/disk/{:032x}/pin/{:020}/", 1, 12)), "{path}");

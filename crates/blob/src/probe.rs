@@ -7,9 +7,9 @@ use bytes::Bytes;
 use futures_util::future::join_all;
 use object_store::path::Path;
 
+use crate::backend::{Backend, Created, READ_TRIES, is_permanent};
 use crate::error::Error;
 use crate::names;
-use crate::world::{Created, READ_TRIES, World, is_in_vain};
 
 /// Rivals for one key: with this many, a store that checks first failed in nearly every round.
 const RIVALS: usize = 8;
@@ -20,15 +20,15 @@ const ROUNDS: usize = 6;
 /// one else uses. A round in which the store is too busy to create anything is repeated.
 ///
 /// # Errors
-/// [`Error::StoreLies`] when the store acknowledged two rivals for the same object, or the object
+/// [`Error::StoreInconsistent`] when the store acknowledged two rivals for the same object, or the object
 /// is not the winner's, or a list does not show it. [`Error::Store`] when it stays busy, or
 /// refuses.
-pub async fn probe(worlds: &[World], prefix: &Path) -> Result<(), Error> {
-    let Some(first) = worlds.first() else { return Ok(()) };
+pub async fn probe(backends: &[Backend], prefix: &Path) -> Result<(), Error> {
+    let Some(first) = backends.first() else { return Ok(()) };
     let (mut good, mut tries) = (0, 0);
     while good < ROUNDS {
         let path = prefix.clone().join(format!("probe-{:032x}", names::random(&*first.entropy)?));
-        let round = round(worlds, first, prefix, &path).await?;
+        let round = round(backends, first, prefix, &path).await?;
         for _ in 0..3 {
             if object_store::ObjectStoreExt::delete(&*first.store, &path).await.is_ok() {
                 break;
@@ -38,7 +38,7 @@ pub async fn probe(worlds: &[World], prefix: &Path) -> Result<(), Error> {
             None => good += 1,
             Some(error) => {
                 tries += 1;
-                if tries == READ_TRIES || is_in_vain(&error, tries) {
+                if tries == READ_TRIES || is_permanent(&error, tries) {
                     return Err(Error::store(format!("creating {path}"), error));
                 }
                 first.pause(tries).await;
@@ -63,10 +63,10 @@ struct Round {
     is_unlisted: bool,
 }
 
-async fn round(worlds: &[World], first: &World, prefix: &Path, path: &Path) -> Result<Round, Error> {
+async fn round(backends: &[Backend], first: &Backend, prefix: &Path, path: &Path) -> Result<Round, Error> {
     let rivals = (0..RIVALS).map(|rival| {
-        let world = &worlds[rival % worlds.len()];
-        async move { (rival, world.create(path, Bytes::from(format!("{rival}"))).await) }
+        let backend = &backends[rival % backends.len()];
+        async move { (rival, backend.create(path, Bytes::from(format!("{rival}"))).await) }
     });
     let mut round = Round::default();
     for (rival, answer) in join_all(rivals).await {
@@ -86,7 +86,7 @@ impl Round {
     /// Returns the error of an inconclusive round; `None` if the store passed.
     fn verdict(self, path: &Path) -> Result<Option<object_store::Error>, Error> {
         let refused = |what: String| {
-            Err(Error::StoreLies(format!(
+            Err(Error::StoreInconsistent(format!(
                 "{what}: the store does not create objects atomically (If-None-Match), and commits would be lost; use another store, or \
                  another release of it"
             )))
@@ -122,7 +122,7 @@ impl Round {
 }
 
 fn unlisted<T>(path: &Path) -> Result<T, Error> {
-    Err(Error::StoreLies(format!(
+    Err(Error::StoreInconsistent(format!(
         "{path} was created and read, but a list does not show it: `shale blob gc` would delete objects that clones need; use another \
          store, or make its lists current"
     )))

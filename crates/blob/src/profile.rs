@@ -23,7 +23,7 @@ use crate::groups::{Group, GroupError, StoredGroup};
 use crate::layout::Layout;
 use crate::log::Log;
 use crate::names::OpId;
-use crate::ops::{Op, Replacement, What};
+use crate::ops::{Action, Op, Replacement};
 use crate::pack::PACK_BYTES_MAX;
 use crate::push::laid;
 use crate::record::{OpKind, Record};
@@ -106,7 +106,7 @@ impl Blob {
     /// # Errors
     /// When the store fails.
     pub async fn profile(&self) -> Result<Option<Profile>, Error> {
-        let bytes = self.log().world.get(&Profile::path(self.log())).await?;
+        let bytes = self.log().backend.get(&Profile::path(self.log())).await?;
         Ok(bytes.and_then(|bytes| Profile::decode(&bytes).ok()))
     }
 
@@ -136,7 +136,7 @@ impl Blob {
             (arranged.seq, arranged.moved) = self.put_in_order(&head, &moved, pieces, stored).await?;
         }
         let profile = Profile { seq: arranged.seq.max(head.seq), groups };
-        self.log().world.put(&Profile::path(self.log()), Bytes::from(profile.encode())).await?;
+        self.log().backend.put(&Profile::path(self.log()), Bytes::from(profile.encode())).await?;
         Ok(arranged)
     }
 
@@ -149,7 +149,7 @@ impl Blob {
         options: &UploadOptions,
     ) -> Result<Vec<Moved>, Error> {
         let encoding = &options.encoding;
-        let clock = self.log().world.clock.clone();
+        let clock = self.log().backend.clock.clone();
         let encoder = Encoder::new(encoding.choose(&options.name, &[]), encoding.min_saving_permille(), clock);
         let encoder = Arc::new(encoder);
         let mut moved = Vec::new();
@@ -190,7 +190,7 @@ impl Blob {
         pieces: Vec<Piece>,
         stored: u64,
     ) -> Result<(u64, u64), Error> {
-        let id = OpId::random(&*self.log().world.entropy)?;
+        let id = OpId::random(&*self.log().backend.entropy)?;
         let all: Vec<Range<u64>> = moved.iter().map(|moved| moved.range.clone()).collect();
         let written = Layout::of(pieces);
         for _ in 0..TRIES {
@@ -215,8 +215,8 @@ impl Blob {
                 at: 0,
                 len: ranges.len() as u64,
             };
-            let what = What::Replace(Box::new(replacement));
-            let op = Op { id, born: began.seq, raw: 0, stored, message: String::new(), what };
+            let action = Action::Replace(Box::new(replacement));
+            let op = Op { id, born: began.seq, raw: 0, stored, message: String::new(), action };
             match self.commit_folded(head.seq, op).await {
                 Ok(committed) => return Ok((committed.seq, ranges.len() as u64)),
                 Err(Error::Changed { .. }) => {}
@@ -228,7 +228,7 @@ impl Blob {
 }
 
 /// Returns an owned error from one that other groups may share.
-fn alone(error: GroupError) -> Error {
+fn unshare(error: GroupError) -> Error {
     Arc::try_unwrap(error).unwrap_or_else(|shared| Error::Refused(shared.to_string()))
 }
 

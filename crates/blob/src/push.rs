@@ -26,7 +26,7 @@ use crate::frame::{Encoded, Encoder, frame_checksum};
 use crate::groups::StoredGroup;
 use crate::layout::{END_MAX, Layout};
 use crate::names::{self, OpId};
-use crate::ops::{Op, Replacement, What};
+use crate::ops::{Action, Op, Replacement};
 use crate::pack::{PACK_BYTES, PackBuilder};
 use crate::record::{OpKind, Record};
 use crate::texts::check_message;
@@ -83,7 +83,7 @@ pub struct Pushed {
 }
 
 /// The uploaded change.
-struct Brought {
+struct UploadedChange {
     pieces: Vec<Piece>,
     /// Ranges that change, in order.
     ranges: Vec<Range<u64>>,
@@ -118,7 +118,7 @@ impl Blob {
             return Err(Error::Expired(base.seq));
         }
         if !options.replace {
-            self.content_is_of(&head, base).await?;
+            self.check_content(&head, base).await?;
         }
         Ok(None)
     }
@@ -139,10 +139,10 @@ impl Blob {
         if let Some(committed) = self.check_push(base, size, options).await? {
             return Ok(Pushed { committed, is_earlier: true, groups: 0, as_stored: 0, zeroes: 0, stored: 0 });
         }
-        let brought = self.bring(size, changes, options).await?;
+        let uploaded = self.upload_change(size, changes, options).await?;
         for _ in 0..TRIES {
-            match self.commit_laid(base, size, &brought, options).await {
-                Ok(committed) => return Ok(Pushed { committed, ..brought.pushed }),
+            match self.commit_laid(base, size, &uploaded, options).await {
+                Ok(committed) => return Ok(Pushed { committed, ..uploaded.pushed }),
                 Err(Error::Changed { .. }) => {}
                 Err(error) => return Err(error),
             }
@@ -151,7 +151,7 @@ impl Blob {
     }
 
     /// Refuses a newest record whose content is not that of `base`.
-    async fn content_is_of(&self, head: &Record, base: &Record) -> Result<(), Error> {
+    async fn check_content(&self, head: &Record, base: &Record) -> Result<(), Error> {
         let mut first = base.seq + 1;
         while first <= head.seq {
             let last = head.seq.min(first + RECORDS - 1);
@@ -165,17 +165,17 @@ impl Blob {
     }
 
     /// Step 2.
-    async fn bring(
+    async fn upload_change(
         &self,
         size: u64,
         changes: impl Stream<Item = std::io::Result<(u64, Change)>>,
         options: &PushOptions,
-    ) -> Result<Brought, Error> {
+    ) -> Result<UploadedChange, Error> {
         let born = self.committer().head().await.seq;
         let upload = &options.upload;
         let mut packer = Packer::new(self.fetcher(), born, upload)?;
         let encoding = &upload.encoding;
-        let clock = self.fetcher().world.clock.clone();
+        let clock = self.fetcher().backend.clock.clone();
         let encoder = Encoder::new(encoding.choose(&upload.name, &[]), encoding.min_saving_permille(), clock);
         let encoder = Arc::new(encoder);
         let batches = changes.chunks(BATCH_GROUPS).map(|batch| {
@@ -184,7 +184,7 @@ impl Blob {
                 let batch: Vec<_> = batch.into_iter().collect::<std::io::Result<_>>().map_err(Error::Source)?;
                 let work =
                     move || batch.into_iter().map(|(group, change)| encode(&encoder, size, group, change)).collect();
-                let worked: Result<Vec<_>, Error> = tokio::task::spawn_blocking(work).await.map_err(|_| gave_up())?;
+                let worked: Result<Vec<_>, Error> = tokio::task::spawn_blocking(work).await.map_err(|_| abandon())?;
                 worked
             }
         });
@@ -219,7 +219,7 @@ impl Blob {
         pushed.stored = stored;
         // The frame of the last group may extend past the end of the blob.
         pieces = pieces.iter().filter_map(|piece| piece.clip(0, size)).collect();
-        Ok(Brought { pieces, ranges, born: if has_packs { born } else { u64::MAX }, pushed })
+        Ok(UploadedChange { pieces, ranges, born: if has_packs { born } else { u64::MAX }, pushed })
     }
 
     /// Steps 3 and 4.
@@ -227,39 +227,39 @@ impl Blob {
         &self,
         base: &Record,
         size: u64,
-        brought: &Brought,
+        uploaded: &UploadedChange,
         options: &PushOptions,
     ) -> Result<Committed, Error> {
         let head = self.refresh().await?;
         if !options.replace {
-            self.content_is_of(&head, base).await?;
+            self.check_content(&head, base).await?;
         }
         let on: &Record = if options.replace { base } else { &head };
-        let opened = self.reader.tree.opened_at(on, &brought.ranges).await?;
-        let at = brought.ranges.first().map_or(0, |range| range.start);
+        let opened = self.reader.tree.opened_at(on, &uploaded.ranges).await?;
+        let at = uploaded.ranges.first().map_or(0, |range| range.start);
         let replacement = Replacement {
             version: base.seq,
             expected: (!options.replace).then(|| (head.layout.clone(), head.size)),
-            layout: Layout::of(laid(opened, &brought.pieces, &brought.ranges, size)),
+            layout: Layout::of(laid(opened, &uploaded.pieces, &uploaded.ranges, size)),
             size,
             kind: OpKind::Write,
             at,
-            len: brought.ranges.last().map_or(0, |range| range.end - at),
+            len: uploaded.ranges.last().map_or(0, |range| range.end - at),
         };
         let op = Op {
             id: options.id,
-            born: brought.born,
-            raw: brought.ranges.iter().map(|range| range.end - range.start).sum(),
-            stored: brought.pushed.stored,
+            born: uploaded.born,
+            raw: uploaded.ranges.iter().map(|range| range.end - range.start).sum(),
+            stored: uploaded.pushed.stored,
             message: options.message.clone(),
-            what: What::Replace(Box::new(replacement)),
+            action: Action::Replace(Box::new(replacement)),
         };
         self.commit_folded(head.seq, op).await
     }
 
     /// Folds the pieces of a replacement, uploads the nodes, and commits it.
     pub(crate) async fn commit_folded(&self, born: u64, mut op: Op) -> Result<Committed, Error> {
-        if let What::Replace(all) = &mut op.what {
+        if let Action::Replace(all) = &mut op.action {
             let mut nodes = Nodes::new(self, born)?;
             let pieces = std::mem::take(&mut all.layout).into_pieces();
             all.layout = Layout::of(tree::fold(pieces, FOLDED_BYTES, &mut |node| nodes.put(node)));
@@ -271,7 +271,7 @@ impl Blob {
     }
 }
 
-fn gave_up() -> Error {
+fn abandon() -> Error {
     Error::Refused("the upload was cancelled".into())
 }
 
@@ -347,7 +347,7 @@ struct Nodes {
 
 impl Nodes {
     fn new(blob: &Blob, born: u64) -> Result<Self, Error> {
-        let session = Session(names::random(&*blob.fetcher().world.entropy)?);
+        let session = Session(names::random(&*blob.fetcher().backend.entropy)?);
         let name = PackRef { origin: 0, born, session, number: 0 };
         Ok(Self { name, pack: PackBuilder::default(), full: Vec::new() })
     }
@@ -368,7 +368,7 @@ impl Nodes {
         let is_some = !self.full.is_empty();
         for (name, pack) in self.full {
             let path = blob.fetcher().key.pack(blob.log().inc(), &name);
-            blob.fetcher().world.put(&path, pack.finish().into()).await?;
+            blob.fetcher().backend.put(&path, pack.finish().into()).await?;
         }
         Ok(is_some)
     }

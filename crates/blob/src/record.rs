@@ -235,7 +235,7 @@ impl Record {
     }
 
     /// Returns the versions that have expired but are retained by a tag, oldest first.
-    pub fn kept_though_expired(&self) -> Vec<u64> {
+    pub fn expired_but_tagged(&self) -> Vec<u64> {
         let named = self.tags.iter().map(|(_, version)| *version);
         let kept = named.filter(|version| *version < self.seq && self.is_expired(*version));
         kept.collect::<BTreeSet<u64>>().into_iter().collect()

@@ -5,6 +5,7 @@
 //! never a hole: the next client that meets a closed log does the second step, and
 //! [`sweep_removed`] the others. Holds no state; any task may call it.
 
+use crate::backend::Backend;
 use crate::clone::{FindHolder, drop_dead_pins};
 use crate::commit::{CommitOptions, Committer};
 use crate::error::Error;
@@ -14,9 +15,8 @@ use crate::life::{self, Life};
 use crate::log::Log;
 use crate::names::BlobKey;
 use crate::offer;
-use crate::ops::What;
+use crate::ops::Action;
 use crate::walk::Named;
-use crate::world::World;
 
 /// The result of a removal.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -37,11 +37,11 @@ pub struct Removed {
 /// When the store fails: call it again, or leave the rest to [`sweep_removed`].
 pub async fn remove(committer: &Committer) -> Result<Removed, Error> {
     let log = committer.log();
-    match committer.change(What::Close).await {
+    match committer.change(Action::Close).await {
         Ok(_) | Err(Error::Removed) => {}
         Err(error) => return Err(error),
     }
-    life::claim(&log.world, &log.key, log.life + 1, Life::Gone).await?;
+    life::claim(&log.backend, &log.key, log.life + 1, Life::Gone).await?;
     delete_unpinned(committer).await
 }
 
@@ -50,19 +50,19 @@ pub async fn remove(committer: &Committer) -> Result<Removed, Error> {
 ///
 /// # Errors
 /// When the store fails.
-pub async fn sweep_removed(world: &World, key: &BlobKey, find: &FindHolder<'_>) -> Result<Removed, Error> {
-    let (newest, _) = life::newest(world, key, None).await?;
+pub async fn sweep_removed(backend: &Backend, key: &BlobKey, find: &FindHolder<'_>) -> Result<Removed, Error> {
+    let (newest, _) = life::newest(backend, key, None).await?;
     let mut all = Removed::default();
     // The life log is short: an entry for each use of the key.
     for number in 1..newest {
         let (Some(Life::Born(inc)), Some(Life::Gone)) =
-            (life::read(world, key, number).await?, life::read(world, key, number + 1).await?)
+            (life::read(backend, key, number).await?, life::read(backend, key, number + 1).await?)
         else {
             continue;
         };
-        let log = Log { world: world.clone(), key: key.clone(), inc, life: number };
-        let known = life::last_number(world, &key.log(inc)).await?.unwrap_or(0);
-        let head = log.newest(log.known(known).await?).await?;
+        let log = Log { backend: backend.clone(), key: key.clone(), inc, life: number };
+        let known = life::last_number(backend, &key.log(inc)).await?.unwrap_or(0);
+        let head = log.newest(log.read_existing(known).await?).await?;
         if !head.closed {
             continue;
         }
@@ -81,8 +81,8 @@ pub async fn sweep_removed(world: &World, key: &BlobKey, find: &FindHolder<'_>) 
 ///
 /// # Errors
 /// [`Error::Missing`] when there never was one.
-pub async fn check_known(world: &World, key: &BlobKey) -> Result<(), Error> {
-    match life::newest(world, key, None).await? {
+pub async fn check_known(backend: &Backend, key: &BlobKey) -> Result<(), Error> {
+    match life::newest(backend, key, None).await? {
         (0, _) => Err(Error::Missing(key.path().to_string())),
         _ => Ok(()),
     }
@@ -123,7 +123,7 @@ async fn give_up_unpinned(committer: &Committer) -> Result<(), Error> {
     let older = without(1, head.seq.saturating_sub(1), &pinned);
     older.into_iter().for_each(|(first, last)| after.expire(first, last));
     if after.expired != head.expired {
-        match committer.change(What::Expire(without(1, head.seq, &pinned))).await {
+        match committer.change(Action::Expire(without(1, head.seq, &pinned))).await {
             // If more versions are pinned than a record has ranges, the others stay.
             Ok(_) | Err(Error::Refused(_)) => {}
             Err(error) => return Err(error),

@@ -129,7 +129,7 @@ impl Uploading {
     /// When the system's random numbers cannot be read.
     pub async fn begin(blob: &Blob, journal: Arc<dyn Journal>) -> Result<Self, Error> {
         let born = blob.committer().head().await.seq;
-        let entropy: &dyn Entropy = &*blob.log().world().entropy;
+        let entropy: &dyn Entropy = &*blob.log().backend().entropy;
         let (session, op) = (names::random(entropy)?, OpId::random(entropy)?);
         Ok(Self::with(session, born, op, None, Vec::new(), journal))
     }
@@ -147,7 +147,7 @@ impl Uploading {
         done: Vec<Finished>,
         journal: Arc<dyn Journal>,
     ) -> Result<Self, Error> {
-        let session = names::random(&*blob.log().world().entropy)?;
+        let session = names::random(&*blob.log().backend().entropy)?;
         Ok(Self::with(session, born, op, Some(head), done, journal))
     }
 

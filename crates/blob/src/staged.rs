@@ -19,7 +19,7 @@ use crate::error::Error;
 use crate::extent::{PackRef, Piece, Session};
 use crate::layout::{Layout, Run};
 use crate::names::{self, Inc, OpId};
-use crate::ops::{Op, Patch, What};
+use crate::ops::{Action, Op, Patch};
 use crate::pack::PackBuilder;
 use crate::record::Record;
 use crate::sealed;
@@ -149,22 +149,22 @@ impl Blob {
         let stored = parts.iter().map(|(_, part)| part.stored).sum();
         let raw = parts.iter().map(|(_, part)| part.run.len).sum();
         let mut nodes = Nodes::new(self).await?;
-        let what = match how {
-            StagedAs::Put => What::Put(nodes.join(0, &parts, RUN_BYTES_MAX)),
-            StagedAs::Create => What::Create(nodes.join(0, &parts, RUN_BYTES_MAX)),
-            StagedAs::Append => What::Append(nodes.join(0, &parts, RUN_BYTES_MAX)),
+        let action = match how {
+            StagedAs::Put => Action::Put(nodes.join(0, &parts, RUN_BYTES_MAX)),
+            StagedAs::Create => Action::Create(nodes.join(0, &parts, RUN_BYTES_MAX)),
+            StagedAs::Append => Action::Append(nodes.join(0, &parts, RUN_BYTES_MAX)),
             StagedAs::Write => {
                 let runs = neighbours(&parts);
                 let limit = RUN_BYTES_MAX / runs.len().max(1);
-                What::Writes(runs.iter().map(|run| (run[0].0, nodes.join(run[0].0, run, limit))).collect())
+                Action::Writes(runs.iter().map(|run| (run[0].0, nodes.join(run[0].0, run, limit))).collect())
             }
-            StagedAs::Rewrite(base) => What::Rewrite(nodes.patches(base, &parts)),
+            StagedAs::Rewrite(base) => Action::Rewrite(nodes.patches(base, &parts)),
         };
         if nodes.upload(self).await? {
             born = born.min(nodes.name.born);
         }
-        let raw = if matches!(what, What::Rewrite(_)) { 0 } else { raw };
-        let op = Op { id, born, raw, stored, message: message.to_owned(), what };
+        let raw = if matches!(action, Action::Rewrite(_)) { 0 } else { raw };
+        let op = Op { id, born, raw, stored, message: message.to_owned(), action };
         let done = match again {
             Some(after) => self.committer().resume(op, after).await,
             None => self.committer().commit(op).await,
@@ -203,7 +203,7 @@ struct Nodes {
 impl Nodes {
     async fn new(blob: &Blob) -> Result<Self, Error> {
         let born = blob.committer().head().await.seq;
-        let session = Session(names::random(&*blob.fetcher().world.entropy)?);
+        let session = Session(names::random(&*blob.fetcher().backend.entropy)?);
         Ok(Self { name: PackRef { origin: 0, born, session, number: 0 }, pack: PackBuilder::default() })
     }
 
@@ -252,7 +252,7 @@ impl Nodes {
         }
         let path = blob.fetcher().key.pack(blob.log().inc(), &self.name);
         let bytes = std::mem::take(&mut self.pack).finish();
-        blob.fetcher().world.put(&path, bytes.into()).await?;
+        blob.fetcher().backend.put(&path, bytes.into()).await?;
         Ok(true)
     }
 }

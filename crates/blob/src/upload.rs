@@ -25,18 +25,18 @@ use object_store::{ObjectStoreExt, PutPayload};
 use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::Instant;
 
+use crate::backend::is_permanent;
 use crate::chunk::Chunk;
 use crate::error::Error;
 use crate::extent::{EXTENT_FRAMES_MAX, Extent, FRAME_BYTES, Frame, PackRef, Piece, Place, Session};
 use crate::fetch::Fetcher;
 use crate::frame::{Encoded, Encoder, Encoding, Framer};
 use crate::layout::{END_MAX, Layout, Run};
-use crate::lights::Lights;
 use crate::names;
 use crate::pack::{PACK_BYTES, PACK_BYTES_MAX, PackBuilder};
 use crate::session::{DataHash, Finished, Uploading};
 use crate::tree;
-use crate::world::is_in_vain;
+use crate::upload_limit::UploadLimit;
 
 /// Frames of a batch: 1 MiB, a few milliseconds of work, so that the cost of passing it to another
 /// thread is negligible.
@@ -121,7 +121,7 @@ pub(crate) struct Uploaded {
 /// Puts frames into packs and packs into the store.
 pub(crate) struct Packer {
     fetcher: Fetcher,
-    lights: Arc<Lights>,
+    limit: Arc<UploadLimit>,
     sending: JoinSet<Result<(), Error>>,
     tally: Arc<Tally>,
     target: u32,
@@ -145,18 +145,18 @@ struct Resumable {
     /// Hash of the data after the last pack that was sent.
     hash: DataHash,
     /// Pieces that were reported to the session.
-    told: usize,
+    reported: usize,
 }
 
 impl Packer {
     /// Begins a session that is born at record `born`.
     pub(crate) fn new(fetcher: &Fetcher, born: u64, options: &UploadOptions) -> Result<Self, Error> {
         let target = options.pack_bytes.clamp(1 << 20, PACK_BYTES_MAX);
-        let session = Session(names::random(&*fetcher.world.entropy)?);
+        let session = Session(names::random(&*fetcher.backend.entropy)?);
         let most = (options.memory_bytes / u64::from(target)).saturating_sub(1) as f64;
         Ok(Self {
             fetcher: fetcher.clone(),
-            lights: Arc::new(Lights::new(most)),
+            limit: Arc::new(UploadLimit::new(most)),
             sending: JoinSet::new(),
             tally: options.tally.clone(),
             target,
@@ -312,11 +312,11 @@ impl Packer {
         let payload = std::mem::take(&mut self.pack).finish();
         self.number += 1;
         let finished = self.finished(name.number);
-        self.lights.enter().await;
-        let (fetcher, lights, tally) = (self.fetcher.clone(), self.lights.clone(), self.tally.clone());
+        self.limit.acquire().await;
+        let (fetcher, limit, tally) = (self.fetcher.clone(), self.limit.clone(), self.tally.clone());
         self.sending.spawn(async move {
-            let sent = send(&fetcher, &lights, &name, payload, &tally).await;
-            lights.leave();
+            let sent = send(&fetcher, &limit, &name, payload, &tally).await;
+            limit.release();
             if let (Ok(()), Some((session, finished))) = (&sent, finished) {
                 session.acknowledged(finished);
             }
@@ -330,8 +330,8 @@ impl Packer {
     fn finished(&mut self, number: u32) -> Option<(Uploading, Finished)> {
         let (to, stored) = (self.len, self.stored);
         let resumable = self.resumable.as_mut()?;
-        let pieces = Layout::of(self.pieces[resumable.told..].to_vec());
-        resumable.told = self.pieces.len();
+        let pieces = Layout::of(self.pieces[resumable.reported..].to_vec());
+        resumable.reported = self.pieces.len();
         let hash = std::mem::take(&mut resumable.hash).finish();
         let number = resumable.session.done().len() as u32 + number;
         Some((resumable.session.clone(), Finished { number, to, stored, hash, pieces }))
@@ -352,14 +352,14 @@ impl Packer {
         self.tally.encoded_raw.fetch_add(self.len, Ordering::Relaxed);
         self.tally.encoded.fetch_add(self.stored, Ordering::Relaxed);
         (self.session, self.born) = (session.session(), session.born());
-        let told = self.pieces.len();
-        self.resumable = Some(Resumable { session, coming: VecDeque::new(), hash: DataHash::default(), told });
+        let reported = self.pieces.len();
+        self.resumable = Some(Resumable { session, coming: VecDeque::new(), hash: DataHash::default(), reported });
     }
 }
 
 async fn send(
     fetcher: &Fetcher,
-    lights: &Lights,
+    limit: &UploadLimit,
     name: &PackRef,
     payload: PutPayload,
     tally: &Tally,
@@ -374,11 +374,11 @@ async fn send(
             return Ok(());
         };
         tries += 1;
-        if tries == TRIES || is_in_vain(&error, tries) {
+        if tries == TRIES || is_permanent(&error, tries) {
             return Err(Error::store(format!("writing {path}"), error));
         }
-        lights.slow_down();
-        fetcher.world.pause(tries).await;
+        limit.slow_down();
+        fetcher.backend.pause(tries).await;
     }
 }
 
@@ -557,6 +557,6 @@ fn encoder_for(packer: &Packer, options: &UploadOptions, first: &Bytes) -> Arc<E
     let resumed = options.session.as_ref().and_then(Uploading::head);
     let head = resumed.unwrap_or_else(|| first.slice(..first.len().min(policy::HEAD_BYTES)));
     let choice = options.encoding.choose(&options.name, &head);
-    let clock = packer.fetcher.world.clock.clone();
+    let clock = packer.fetcher.backend.clock.clone();
     Arc::new(Encoder::new(choice, options.encoding.min_saving_permille(), clock))
 }

@@ -8,14 +8,14 @@ use std::ops::RangeInclusive;
 use format::FormatError;
 use object_store::ObjectStoreExt;
 
+use crate::backend::READ_TRIES;
 use crate::error::Error;
 use crate::extent::{Extent, Frame, NodeHash, NodeRef, PackRef, Piece, Place};
 use crate::layout::Layout;
 use crate::log::Log;
 use crate::pack::FrameSet;
 use crate::record::Record;
-use crate::told::is_absent;
-use crate::world::READ_TRIES;
+use crate::store_errors::is_absent;
 
 /// The packs of a blob that versions of it name.
 #[derive(Debug, Default)]
@@ -56,7 +56,7 @@ impl Named {
     pub(crate) async fn by(log: &Log, versions: Vec<u64>) -> Result<Self, Error> {
         let mut named = Self::default();
         for seq in versions {
-            let record = log.known(seq).await?;
+            let record = log.read_existing(seq).await?;
             if !record.tombstone {
                 named.add(log, &record).await?;
             }
@@ -104,7 +104,7 @@ async fn read_node(log: &Log, node: &NodeRef) -> Result<Layout, Error> {
     let range = u64::from(node.offset)..u64::from(node.offset) + u64::from(node.len);
     let mut tries = 0;
     loop {
-        let failed = match log.world.store.get_range(&path, range.clone()).await {
+        let failed = match log.backend.store.get_range(&path, range.clone()).await {
             Err(error) if is_absent(&error) => Error::Lost { path: path.to_string() },
             Err(source) => Error::store(format!("reading {what}"), source),
             Ok(bytes) if NodeHash::of(&bytes) == node.hash => {
@@ -119,6 +119,6 @@ async fn read_node(log: &Log, node: &NodeRef) -> Result<Layout, Error> {
         if tries == READ_TRIES {
             return Err(failed);
         }
-        log.world.pause(tries).await;
+        log.backend.pause(tries).await;
     }
 }

@@ -11,7 +11,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use blob::{
-    BlobKey, CommitOptions, Committer, Extent, Frame, Log, Op, OpId, PackRef, Piece, Place, Run, Session, What, World,
+    Action, Backend, BlobKey, CommitOptions, Committer, Extent, Frame, Log, Op, OpId, PackRef, Piece, Place, Run,
+    Session,
 };
 use env::Clock;
 use futures_util::TryStreamExt;
@@ -36,9 +37,9 @@ impl Clock for Paused {
     }
 }
 
-fn world(store: &LyingStore, seed: u64) -> World {
+fn backend(store: &LyingStore, seed: u64) -> Backend {
     let clock = Arc::new(Paused(tokio::time::Instant::now()));
-    World { store: Arc::new(store.clone()), clock, entropy: Arc::new(SimEntropy::new(seed)) }
+    Backend { store: Arc::new(store.clone()), clock, entropy: Arc::new(SimEntropy::new(seed)) }
 }
 
 fn key() -> BlobKey {
@@ -52,12 +53,12 @@ fn append(id: u128, born: u64) -> Op {
     let frame = Frame { stored: 1, codec: codec::CodecId::RAW, crc: 0 };
     let place = Place::Pack { pack, offset: 0 };
     let extent = Extent { start: 0, len: 1, skip: 0, tail: 1, place, frames: vec![frame] };
-    let what = What::Append(Run { pieces: vec![Piece::Extent(extent)], len: 1 });
-    Op { id: OpId(id), born, raw: 1, stored: 1, message: String::new(), what }
+    let action = Action::Append(Run { pieces: vec![Piece::Extent(extent)], len: 1 });
+    Op { id: OpId(id), born, raw: 1, stored: 1, message: String::new(), action }
 }
 
 async fn open(store: &LyingStore, seed: u64, timeout: Duration) -> Committer {
-    let (log, head) = Log::open_or_create(world(store, seed), key()).await.unwrap();
+    let (log, head) = Log::open_or_create(backend(store, seed), key()).await.unwrap();
     Committer::new(log, head, CommitOptions { timeout, folder: None })
 }
 
@@ -73,9 +74,9 @@ async fn appenders(count: u64, each: u64) -> (f64, u64, Duration) {
     let (mut places, longest, requests) = crowd(&store, count, each).await;
     places.sort_unstable();
     assert_eq!(places, (1..=count * each).collect::<Vec<_>>(), "each append has a place of its own");
-    let (_, head) = Log::open(world(&store, 3), key()).await.unwrap();
+    let (_, head) = Log::open(backend(&store, 3), key()).await.unwrap();
     assert_eq!(head.size, 1 + count * each);
-    let left: Vec<_> = world(&store, 3).store.list(Some(&key().offers(head.inc))).try_collect().await.unwrap();
+    let left: Vec<_> = backend(&store, 3).store.list(Some(&key().offers(head.inc))).try_collect().await.unwrap();
     assert!(left.len() as u64 <= count, "{} offers were left behind", left.len());
     (requests as f64 / (count * each) as f64, head.seq - 1, longest)
 }
@@ -150,8 +151,8 @@ fn sixty_four_appenders_take_their_turns() {
 async fn crowd_whose_offers_stay() -> Result<(), String> {
     let store = LyingStore::keeping(5);
     crowd(&store, 8, 4).await;
-    let (log, head) = Log::open(world(&store, 3), key()).await.unwrap();
-    let offers: Vec<_> = world(&store, 3).store.list(Some(&key().offers(head.inc))).try_collect().await.unwrap();
+    let (log, head) = Log::open(backend(&store, 3), key()).await.unwrap();
+    let offers: Vec<_> = backend(&store, 3).store.list(Some(&key().offers(head.inc))).try_collect().await.unwrap();
     assert!(offers.len() > 8, "{} offers: nothing was shown", offers.len());
     let mut seen = BTreeMap::new();
     for seq in 1..=head.seq {

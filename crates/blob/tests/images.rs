@@ -10,7 +10,7 @@ mod store;
 use std::sync::atomic::Ordering;
 
 use blob::{
-    At, Blob, BlobKey, BlobPlace, Cause, Change, CommitOptions, Committed, Error, ExpireRule, GcOptions, Group, OpId,
+    At, Blob, BlobKey, BlobRef, Cause, Change, CommitOptions, Committed, Error, ExpireRule, GcOptions, Group, OpId,
     Profile, PushOptions, UploadOptions, bytes, clone_blob, expire, gc,
 };
 use futures_util::{Stream, StreamExt};
@@ -259,9 +259,9 @@ fn a_clone_takes_the_change_and_shares_the_rest() {
         source.push(&genesis, 4000 * GROUP, changes(all), &pushing(1)).await.unwrap();
         let version = newest(&source).await;
         let (from, to) = ("image".to_owned(), "copy".to_owned());
-        let place = BlobPlace { committer: source.committer(), location: &from };
-        let world = connection.world().clone();
-        clone_blob(place, 1, &[], world, key("copy"), &to, CommitOptions::default()).await.unwrap();
+        let place = BlobRef { committer: source.committer(), location: &from };
+        let backend = connection.backend().clone();
+        clone_blob(place, 1, &[], backend, key("copy"), &to, CommitOptions::default()).await.unwrap();
         let clone = Blob::open(&connection, key("copy")).await.unwrap();
         let base = newest(&clone).await;
         assert!(base.is_clone_of(source.log().inc(), &version));

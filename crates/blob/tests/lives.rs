@@ -11,8 +11,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use blob::{
-    BlobKey, BlobPlace, CommitOptions, Committer, Error, ExpireRule, Extent, Frame, GcOptions, Inc, Life, Log, Op,
-    OpId, PackRef, Piece, Place, Record, Run, Session, What, World, clone_blob, drop_dead_pins, expire, gc, remove,
+    Action, Backend, BlobKey, BlobRef, CommitOptions, Committer, Error, ExpireRule, Extent, Frame, GcOptions, Inc,
+    Life, Log, Op, OpId, PackRef, Piece, Place, Record, Run, Session, clone_blob, drop_dead_pins, expire, gc, remove,
     sweep_removed,
 };
 use bytes::Bytes;
@@ -36,7 +36,7 @@ fn key(name: &str) -> BlobKey {
 type Contents = Arc<Mutex<BTreeSet<Vec<u8>>>>;
 
 struct Actor {
-    world: World,
+    backend: Backend,
     rng: Rng,
     contents: Contents,
 }
@@ -47,7 +47,7 @@ impl Actor {
     }
 
     async fn open(&self, name: &str) -> Option<Committer> {
-        let (log, head) = Log::open(self.world.clone(), key(name)).await.ok()?;
+        let (log, head) = Log::open(self.backend.clone(), key(name)).await.ok()?;
         Some(Committer::new(log, head, CommitOptions::default()))
     }
 
@@ -58,14 +58,14 @@ impl Actor {
         let born = committer.head().await.seq;
         let pack = PackRef { origin: 0, born, session: Session(u128::from(self.rng.next_u64())), number: 0 };
         let path = committer.log().key().pack(committer.log().inc(), &pack);
-        while self.world.store.put(&path, Bytes::copy_from_slice(&data).into()).await.is_err() {}
+        while self.backend.store.put(&path, Bytes::copy_from_slice(&data).into()).await.is_err() {}
         let len = data.len() as u32;
         let frame = Frame { stored: len, codec: codec::CodecId::RAW, crc: 0 };
         let place = Place::Pack { pack, offset: 0 };
         let extent = Extent { start: 0, len: u64::from(len), skip: 0, tail: len, place, frames: vec![frame] };
         let run = Run { pieces: vec![Piece::Extent(extent)], len: u64::from(len) };
         let id = OpId(u128::from(self.rng.next_u64()));
-        let op = Op { id, born, raw: 0, stored: 0, message: String::new(), what: What::Put(run) };
+        let op = Op { id, born, raw: 0, stored: 0, message: String::new(), action: Action::Put(run) };
         // Fenced, removed, unknown: the oracle looks at what is there.
         let _ = committer.commit(op).await;
     }
@@ -73,8 +73,8 @@ impl Actor {
     async fn tidy(&mut self, committer: &Committer) {
         let rule = ExpireRule { keep_last: Some(1), ..ExpireRule::default() };
         let _ = expire(committer, &rule).await;
-        let world = self.world.clone();
-        let find = move |holder: &str| Some((world.clone(), key(holder)));
+        let backend = self.backend.clone();
+        let find = move |holder: &str| Some((backend.clone(), key(holder)));
         let _ = drop_dead_pins(committer, &find).await;
         let _ = gc(committer, &GcOptions { upload_max: Duration::ZERO, grace: Duration::ZERO, ..GcOptions::default() })
             .await;
@@ -92,9 +92,9 @@ impl Actor {
                     let _ = remove(&committer).await;
                 }
             }
-            let world = self.world.clone();
-            let find = move |holder: &str| Some((world.clone(), key(holder)));
-            let _ = sweep_removed(&self.world, &key(name), &find).await;
+            let backend = self.backend.clone();
+            let find = move |holder: &str| Some((backend.clone(), key(holder)));
+            let _ = sweep_removed(&self.backend, &key(name), &find).await;
             self.pause().await;
         }
     }
@@ -111,19 +111,19 @@ impl Actor {
     }
 
     async fn clone_once(&mut self, from: &'static str, to: &'static str) -> Result<(), Error> {
-        let (log, head) = Log::open(self.world.clone(), key(from)).await?;
+        let (log, head) = Log::open(self.backend.clone(), key(from)).await?;
         let mut origins = Vec::new();
         for origin in &head.origins {
-            let opened = Log::open_incarnation(self.world.clone(), key(&origin.location), origin.inc).await?;
+            let opened = Log::open_incarnation(self.backend.clone(), key(&origin.location), origin.inc).await?;
             origins.push((Committer::new(opened.0, opened.1, CommitOptions::default()), origin.location.clone()));
         }
         let version = head.seq;
         let source = Committer::new(log, head, CommitOptions::default());
-        let places: Vec<BlobPlace<'_>> =
-            origins.iter().map(|(committer, location)| BlobPlace { committer, location }).collect();
-        let source = BlobPlace { committer: &source, location: from };
+        let places: Vec<BlobRef<'_>> =
+            origins.iter().map(|(committer, location)| BlobRef { committer, location }).collect();
+        let source = BlobRef { committer: &source, location: from };
         let options = CommitOptions::default();
-        clone_blob(source, version, &places, self.world.clone(), key(to), to, options).await.map(drop)
+        clone_blob(source, version, &places, self.backend.clone(), key(to), to, options).await.map(drop)
     }
 }
 
@@ -180,15 +180,15 @@ fn schedule(seed: u64) -> Result<u64, String> {
         let mut rng = Rng::new(seed);
         let faults = *rng.pick(&[0, 5, 15]);
         let store = LyingStore::new(rng.next_u64(), faults);
-        let world = World {
+        let backend = Backend {
             store: Arc::new(store.clone()),
             clock: Arc::new(SimClock::default()),
             entropy: Arc::new(SimEntropy::new(rng.next_u64())),
         };
         let contents = Contents::default();
-        let mut actor = || Actor { world: world.clone(), rng: rng.fork(), contents: contents.clone() };
+        let mut actor = || Actor { backend: backend.clone(), rng: rng.fork(), contents: contents.clone() };
         let mut first = actor();
-        let Ok((log, head)) = Log::open_or_create(world.clone(), key("a")).await else { return Ok(0) };
+        let Ok((log, head)) = Log::open_or_create(backend.clone(), key("a")).await else { return Ok(0) };
         let committer = Committer::new(log, head, CommitOptions::default());
         first.put(&committer).await;
         let tasks = [

@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use blob::{
-    At, Blob, BlobKey, BlobPlace, CommitOptions, Connection, ExpireRule, GcOptions, UploadOptions, bytes, clone_blob,
+    At, Blob, BlobKey, BlobRef, CommitOptions, Connection, ExpireRule, GcOptions, UploadOptions, bytes, clone_blob,
     expire, gc, remove, sweep_removed,
 };
 use futures_util::StreamExt;
@@ -152,9 +152,9 @@ fn clones_and_copies_cost_what_the_table_says() {
             // A pin, a birth, a record, a hint. Reads: a newer version, twice, the version, the source's entry
             // of the life log, the hint of the new key. Lists: the life log of the new key, and the newer records of
             // the source.
-            let place = BlobPlace { committer: blob.committer(), location: name };
-            let (world, to) = (one.connection.world().clone(), format!("{name}-clone"));
-            clone_blob(place, 1, &[], world, key(&to), &to, CommitOptions::default()).await.unwrap();
+            let place = BlobRef { committer: blob.committer(), location: name };
+            let (backend, to) = (one.connection.backend().clone(), format!("{name}-clone"));
+            clone_blob(place, 1, &[], backend, key(&to), &to, CommitOptions::default()).await.unwrap();
             let cloned = one.cost();
             assert!(
                 cloned.put == 4 && cloned.get <= 5 && cloned.list == 2 && cloned.delete == 0,
@@ -268,7 +268,7 @@ fn keeping_costs_what_the_table_says() {
         // For each life that has ended: its two entries, and its records' names and those of its
         // packs, offers and pins.
         let find = |_: &str| None;
-        sweep_removed(one.connection.world(), &key("log"), &find).await.unwrap();
+        sweep_removed(one.connection.backend(), &key("log"), &find).await.unwrap();
         let swept = one.cost();
         assert!(
             swept.put == 0 && swept.get <= 16 && swept.list <= 7 && swept.delete == 0,

@@ -15,7 +15,7 @@ mod store;
 use std::sync::Arc;
 use std::time::Duration;
 
-use blob::{BlobKey, Life, Log, World};
+use blob::{Backend, BlobKey, Life, Log};
 use client::Client;
 use history::History;
 use object_store::path::Path;
@@ -42,7 +42,7 @@ fn schedule(seed: u64, collects: bool) -> Result<Ran, String> {
         let mut rng = Rng::new(seed);
         let faults = *rng.pick(&[0, 5, 15, 30]);
         let store = LyingStore::new(rng.next_u64(), faults);
-        let world = World {
+        let backend = Backend {
             store: Arc::new(store.clone()),
             clock: Arc::new(SimClock::default()),
             entropy: Arc::new(SimEntropy::new(rng.next_u64())),
@@ -52,9 +52,9 @@ fn schedule(seed: u64, collects: bool) -> Result<Ran, String> {
         let clients = rng.between(2, 3);
         let tasks: Vec<_> = (0..clients)
             .map(|_| {
-                let (world, store, key, history) = (world.clone(), store.clone(), key.clone(), history.clone());
+                let (backend, store, key, history) = (backend.clone(), store.clone(), key.clone(), history.clone());
                 let (rng, ops) = (rng.fork(), rng.between(1, if collects { 4 } else { 3 }));
-                tokio::spawn(Client { world, store, key, history, rng, ops, collects }.run())
+                tokio::spawn(Client { backend, store, key, history, rng, ops, collects }.run())
             })
             .collect();
         for task in tasks {
@@ -67,7 +67,7 @@ fn schedule(seed: u64, collects: bool) -> Result<Ran, String> {
         let records = history.check(&store, &key, inc)?;
         // A client that opens the blob now finds the newest record, when the store does not lie about it.
         if faults == 0 {
-            let (_, head) = Log::open(world, key).await.map_err(|error| error.to_string())?;
+            let (_, head) = Log::open(backend, key).await.map_err(|error| error.to_string())?;
             if head.seq != records {
                 return Err(format!("opened at record {} of {records}", head.seq));
             }

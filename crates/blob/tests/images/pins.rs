@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use crate::store::{Failing, GROUP, data, noise, run};
 use blob::{
-    At, Blob, BlobKey, BlobPlace, Cause, CommitOptions, Connection, Error, ExpirePlan, ExpireRule, GcOptions, Holders,
+    At, Blob, BlobKey, BlobRef, Cause, CommitOptions, Connection, Error, ExpirePlan, ExpireRule, GcOptions, Holders,
     Image, UploadOptions, bytes, clone_blob, drop_dead_pins, expire, gc, pin_version, remove, sweep_removed,
 };
 use futures_util::TryStreamExt;
@@ -32,8 +32,8 @@ async fn put(connection: &Connection, name: &str, seed: u64) {
 /// Gives up and deletes all that it may.
 async fn tidy(connection: &Connection, name: &str) {
     let blob = Blob::open(connection, key(name)).await.unwrap();
-    let world = connection.world().clone();
-    let find = move |holder: &str| (!holder.starts_with("pool-")).then(|| (world.clone(), key(holder)));
+    let backend = connection.backend().clone();
+    let find = move |holder: &str| (!holder.starts_with("pool-")).then(|| (backend.clone(), key(holder)));
     drop_dead_pins(blob.committer(), &find).await.unwrap();
     expire(blob.committer(), &ExpireRule { keep_last: Some(1), ..ExpireRule::default() }).await.unwrap();
     let now = GcOptions { upload_max: Duration::ZERO, grace: Duration::ZERO, full: true, ..GcOptions::default() };
@@ -91,9 +91,9 @@ fn a_removed_image_and_its_source_stay_for_a_volume() {
         let connection = store.connect();
         put(&connection, "first", 1).await;
         let source = Blob::open(&connection, key("first")).await.unwrap();
-        let place = BlobPlace { committer: source.committer(), location: "first" };
-        let world = connection.world().clone();
-        clone_blob(place, 1, &[], world.clone(), key("image"), "image", CommitOptions::default()).await.unwrap();
+        let place = BlobRef { committer: source.committer(), location: "first" };
+        let backend = connection.backend().clone();
+        clone_blob(place, 1, &[], backend.clone(), key("image"), "image", CommitOptions::default()).await.unwrap();
         put(&connection, "first", 2).await;
         let image = Image::open(&connection, key("image"), &At::Newest).await.unwrap();
         let inc = image.blob().log().inc();
@@ -104,11 +104,11 @@ fn a_removed_image_and_its_source_stay_for_a_volume() {
         // A new blob at the key is another image.
         put(&connection, "image", 3).await;
         tidy(&connection, "image").await;
-        let find = |holder: &str| (!holder.starts_with("pool-")).then(|| (world.clone(), key(holder)));
-        sweep_removed(&world, &key("image"), &find).await.unwrap();
+        let find = |holder: &str| (!holder.starts_with("pool-")).then(|| (backend.clone(), key(holder)));
+        sweep_removed(&backend, &key("image"), &find).await.unwrap();
         assert!(read(&store, "image", inc, 1).await == Ok(version_one()));
         assert_eq!(image.unpin(Holders::Named(&only(HOLDER))).await.unwrap(), 2, "here and at the source");
-        sweep_removed(&world, &key("image"), &find).await.unwrap();
+        sweep_removed(&backend, &key("image"), &find).await.unwrap();
         tidy(&connection, "first").await;
         assert_eq!(read(&store, "image", inc, 1).await, Err(Cause::Gone));
     });
@@ -165,13 +165,13 @@ fn a_clone_of_a_clone_pins_what_its_source_holds_and_not_what_a_rival_had_pinned
         put(&connection, "first", 1).await;
         let first = Blob::open(&connection, key("first")).await.unwrap();
         pin_version(first.committer(), 1, "image", 1).await.unwrap();
-        let place = BlobPlace { committer: first.committer(), location: "first" };
-        let world = connection.world().clone();
+        let place = BlobRef { committer: first.committer(), location: "first" };
+        let backend = connection.backend().clone();
         let options = CommitOptions::default();
-        let image = clone_blob(place, 2, &[], world.clone(), key("image"), "image", options.clone()).await.unwrap();
-        let source = BlobPlace { committer: &image, location: "image" };
+        let image = clone_blob(place, 2, &[], backend.clone(), key("image"), "image", options.clone()).await.unwrap();
+        let source = BlobRef { committer: &image, location: "image" };
         let version = image.refresh().await.unwrap().seq;
-        let copy = clone_blob(source, version, &[place], world, key("copy"), "copy", options).await.unwrap();
+        let copy = clone_blob(source, version, &[place], backend, key("copy"), "copy", options).await.unwrap();
         let version = copy.refresh().await.unwrap().seq;
         remove(&image).await.unwrap();
         put(&connection, "first", 3).await;
@@ -228,33 +228,33 @@ fn a_clone_whose_origin_was_removed_is_cloned_and_pinned() {
         put(&connection, "first", 1).await;
         put(&connection, "first", 2).await;
         let first = Blob::open(&connection, key("first")).await.unwrap();
-        let source = BlobPlace { committer: first.committer(), location: "first" };
-        let world = connection.world().clone();
+        let source = BlobRef { committer: first.committer(), location: "first" };
+        let backend = connection.backend().clone();
         let options = CommitOptions::default();
-        let image = clone_blob(source, 1, &[], world.clone(), key("image"), "image", options.clone()).await.unwrap();
+        let image = clone_blob(source, 1, &[], backend.clone(), key("image"), "image", options.clone()).await.unwrap();
         remove(first.committer()).await.unwrap();
         // What no pin holds there cannot be held any more.
         let late = pin_version(first.committer(), 2, "late", 1).await;
         assert!(matches!(late, Err(Error::Removed)), "{late:?}");
-        let middle = BlobPlace { committer: &image, location: "image" };
+        let middle = BlobRef { committer: &image, location: "image" };
         let version = image.refresh().await.unwrap().seq;
-        let copy = clone_blob(middle, version, &[source], world.clone(), key("copy"), "copy", options).await.unwrap();
+        let copy = clone_blob(middle, version, &[source], backend.clone(), key("copy"), "copy", options).await.unwrap();
         let volume = Image::open(&connection, key("image"), &At::Newest).await.unwrap();
         volume.pin(HOLDER).await.unwrap();
-        let find = |holder: &str| (!holder.starts_with("pool-")).then(|| (world.clone(), key(holder)));
+        let find = |holder: &str| (!holder.starts_with("pool-")).then(|| (backend.clone(), key(holder)));
         // The one in the middle goes, and its pins; then the volume's.
         remove(&image).await.unwrap();
         for unpins in [false, true] {
             if unpins {
                 assert_eq!(volume.unpin(Holders::Named(&only(HOLDER))).await.unwrap(), 2, "here and at the origin");
             }
-            sweep_removed(&world, &key("image"), &find).await.unwrap();
-            sweep_removed(&world, &key("first"), &find).await.unwrap();
+            sweep_removed(&backend, &key("image"), &find).await.unwrap();
+            sweep_removed(&backend, &key("first"), &find).await.unwrap();
             let version = copy.refresh().await.unwrap().seq;
             assert!(read(&store, "copy", copy.log().inc(), version).await == Ok(version_one()));
         }
         remove(&copy).await.unwrap();
-        sweep_removed(&world, &key("first"), &find).await.unwrap();
+        sweep_removed(&backend, &key("first"), &find).await.unwrap();
         let late = pin_version(first.committer(), 1, "late", 1).await;
         assert!(matches!(late, Err(Error::Removed)), "its last pin is gone: {late:?}");
     });
@@ -274,14 +274,14 @@ fn a_thousand_clones_cost_the_same_each_and_hold_one_version() {
         let connection = store.connect();
         put(&connection, "image", 1).await;
         let image = Image::open(&connection, key("image"), &At::Number(1)).await.unwrap();
-        let (world, inc) = (connection.world().clone(), image.blob().log().inc());
+        let (backend, inc) = (connection.backend().clone(), image.blob().log().inc());
         let mut costs = Vec::new();
         for number in 0..CLONES {
             let (before, listed) = (requests(&connection), store.listed.load(Ordering::SeqCst));
             if number % 2 == 0 {
-                let place = BlobPlace { committer: image.blob().committer(), location: "image" };
+                let place = BlobRef { committer: image.blob().committer(), location: "image" };
                 let name = format!("clone-{number:04}");
-                clone_blob(place, 1, &[], world.clone(), key(&name), &name, CommitOptions::default()).await.unwrap();
+                clone_blob(place, 1, &[], backend.clone(), key(&name), &name, CommitOptions::default()).await.unwrap();
             } else {
                 let made = image.pinned(&format!("pool-1/vm{number}"), async { Ok::<(), Error>(()) }).await;
                 made.unwrap();

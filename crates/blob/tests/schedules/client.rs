@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use blob::{
-    BlobKey, CommitOptions, Committer, Error, ExpireRule, Extent, Frame, GcOptions, Log, Op, OpId, PackRef, Patch,
-    Piece, Place, Run, Session, What, World, expire, gc,
+    Action, Backend, BlobKey, CommitOptions, Committer, Error, ExpireRule, Extent, Frame, GcOptions, Log, Op, OpId,
+    PackRef, Patch, Piece, Place, Run, Session, expire, gc,
 };
 use bytes::Bytes;
 use object_store::ObjectStoreExt;
@@ -18,7 +18,7 @@ use super::store::LyingStore;
 const TRIES_MAX: usize = 60;
 
 pub struct Client {
-    pub world: World,
+    pub backend: Backend,
     pub store: LyingStore,
     pub key: BlobKey,
     pub history: Arc<History>,
@@ -49,7 +49,7 @@ impl Client {
     async fn open(&mut self) -> Committer {
         let timeout = Duration::from_millis(*self.rng.pick(&[300, 3_000, 60_000]));
         loop {
-            if let Ok((log, head)) = Log::open_or_create(self.world.clone(), self.key.clone()).await {
+            if let Ok((log, head)) = Log::open_or_create(self.backend.clone(), self.key.clone()).await {
                 return Committer::new(log, head, CommitOptions { timeout, folder: None });
             }
         }
@@ -87,7 +87,7 @@ impl Client {
                     self.history.told(id, Told::Refused);
                     return committer;
                 }
-                Ok(Err(Error::Refused(_))) if matches!(op.what, What::Rewrite(_)) => return committer,
+                Ok(Err(Error::Refused(_))) if matches!(op.action, Action::Rewrite(_)) => return committer,
                 // Killed, or told nothing: another process takes it up.
                 Ok(Err(_)) | Err(_) => {
                     if self.rng.coin() {
@@ -103,35 +103,35 @@ impl Client {
     /// Uploads what an operation needs, and writes down what is asked.
     async fn op(&mut self, committer: &Committer, id: OpId, kind: u64, data: &[u8]) -> Option<Op> {
         let head = committer.head().await;
-        let new = Op { id, born: u64::MAX, raw: 0, stored: 0, message: String::new(), what: What::Close };
+        let new = Op { id, born: u64::MAX, raw: 0, stored: 0, message: String::new(), action: Action::Close };
         let versions = head.live();
-        let (asked, what, born) = match kind {
+        let (asked, action, born) = match kind {
             0..=3 => {
                 let run = self.upload(committer, head.seq, data).await;
-                (Asked::Append(data.to_vec()), What::Append(run), head.seq)
+                (Asked::Append(data.to_vec()), Action::Append(run), head.seq)
             }
             4..=6 => {
                 let run = self.upload(committer, head.seq, data).await;
                 let at = self.rng.below(64);
-                (Asked::Write(at, data.to_vec()), What::Write { at, run }, head.seq)
+                (Asked::Write(at, data.to_vec()), Action::Write { at, run }, head.seq)
             }
             7 => {
                 let run = self.upload(committer, head.seq, data).await;
-                (Asked::Put(data.to_vec()), What::Put(run), head.seq)
+                (Asked::Put(data.to_vec()), Action::Put(run), head.seq)
             }
             8 => {
                 let size = self.rng.below(80);
-                (Asked::Resize(size), What::Resize(size), u64::MAX)
+                (Asked::Resize(size), Action::Resize(size), u64::MAX)
             }
             9 if !versions.is_empty() => {
                 let version = *self.rng.pick(&versions);
                 let record = committer.log().version(&head, version).await.ok()?;
                 let (size, layout) = (record.size, record.layout.clone());
-                (Asked::Restore, What::Restore { version, size, layout }, u64::MAX)
+                (Asked::Restore, Action::Restore { version, size, layout }, u64::MAX)
             }
             10 if !versions.is_empty() => {
                 let (name, version) = (format!("tag-{}", self.rng.below(2)), *self.rng.pick(&versions));
-                (Asked::Same, What::Tag { name, version }, u64::MAX)
+                (Asked::Same, Action::Tag { name, version }, u64::MAX)
             }
             _ => {
                 // The first piece in another pack.
@@ -145,11 +145,11 @@ impl Client {
                 run.pieces[0].set_start(piece.start());
                 let (from, to) = (piece.start(), piece.end());
                 let patch = Patch { from, to, before: vec![piece], after: run.pieces };
-                (Asked::Same, What::Rewrite(vec![patch]), head.seq)
+                (Asked::Same, Action::Rewrite(vec![patch]), head.seq)
             }
         };
         self.history.asks(id, asked);
-        Some(Op { born, what, ..new })
+        Some(Op { born, action, ..new })
     }
 
     /// Uploads a pack of one raw frame under a new session, until it is acknowledged.

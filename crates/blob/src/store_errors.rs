@@ -7,7 +7,7 @@ use object_store::Error;
 /// Characters shown of an answer that is neither XML nor JSON.
 const PLAIN_MAX: usize = 300;
 /// Codes for "an object is in the place of a directory", or the other way round.
-const IN_WAY: [&str; 4] =
+const PATH_CONFLICTS: [&str; 4] =
     ["ObjectParentIsFile", "ExistingObjectIsDirectory", "XMinioParentIsObject", "XMinioObjectExistsAsDirectory"];
 /// Codes for unknown or expired keys. One of them comes with the HTTP status of a missing object.
 const UNKNOWN_KEYS: [&str; 6] = [
@@ -28,7 +28,7 @@ const ADVICE_KEYS: &str = "check the credentials (AWS_ACCESS_KEY_ID and AWS_SECR
                            docs/BLOB-GUIDE.md has those of other stores)";
 const ADVICE_RIGHTS: &str = "these credentials lack permissions: allow reading, writing, listing and deleting objects, or use other credentials";
 const ADVICE_BUCKET: &str = "create the bucket, or check its name, the endpoint and the region";
-const ADVICE_WAY: &str = "another object is in the way of this key: choose another key, or delete that object";
+const ADVICE_CONFLICT: &str = "another object is in the way of this key: choose another key, or delete that object";
 const ADVICE_REGION: &str = "set AWS_REGION to the region of the bucket";
 const ADVICE_CLOCK: &str = "set this machine's clock";
 const ADVICE_SLOW: &str = "the store is overloaded: try again later";
@@ -62,19 +62,19 @@ fn no_credentials(text: &str) -> String {
 }
 
 /// Returns whether the store's client found no credentials, after asking the metadata service.
-pub(crate) fn is_without_credentials(error: &Error) -> bool {
+pub(crate) fn lacks_credentials(error: &Error) -> bool {
     let text = error.to_string();
     METADATA.iter().any(|place| text.contains(place))
 }
 
 /// Returns whether the store reports a missing bucket.
-pub(crate) fn is_without_bucket(error: &Error) -> bool {
+pub(crate) fn lacks_bucket(error: &Error) -> bool {
     let text = error.to_string();
     ["NoSuchBucket", "ContainerNotFound", "The specified bucket does not exist"].iter().any(|code| text.contains(code))
 }
 
 /// Returns whether the store reports that the bucket is in another region.
-pub(crate) fn is_elsewhere(error: &Error) -> bool {
+pub(crate) fn is_in_other_region(error: &Error) -> bool {
     let Error::Generic { store, .. } = error else { return false };
     if *store == "LocalFileSystem" {
         return false;
@@ -87,10 +87,10 @@ pub(crate) fn is_elsewhere(error: &Error) -> bool {
 
 /// Returns whether the store reports an object in the place of a directory, or the other way round:
 /// some stores keep objects as files.
-pub(crate) fn is_in_way(error: &Error) -> bool {
+pub(crate) fn is_path_conflict(error: &Error) -> bool {
     let is_of_files = matches!(error, Error::Generic { store: "LocalFileSystem", .. });
     let text = error.to_string();
-    !is_of_files && IN_WAY.iter().any(|code| text.contains(&format!("<Code>{code}</Code>")))
+    !is_of_files && PATH_CONFLICTS.iter().any(|code| text.contains(&format!("<Code>{code}</Code>")))
 }
 
 /// Returns whether the store refuses the keys. Its client has an error kind for that, but does not
@@ -114,7 +114,7 @@ fn has_unknown_keys(text: &str) -> bool {
 
 /// Returns whether the store reports a missing object, in a known bucket and with known keys.
 pub(crate) fn is_absent(error: &Error) -> bool {
-    matches!(error, Error::NotFound { .. }) && !is_without_bucket(error) && !is_refused(error)
+    matches!(error, Error::NotFound { .. }) && !lacks_bucket(error) && !is_refused(error)
 }
 
 /// Returns the text between two marks.
@@ -128,7 +128,7 @@ fn advice(status: &str, code: &str, message: &str) -> &'static str {
         "NoSuchBucket" | "ContainerNotFound" | "InvalidBucketName" => ADVICE_BUCKET,
         _ if UNKNOWN_KEYS.contains(&code) => ADVICE_KEYS,
         "PermanentRedirect" | "AuthorizationHeaderMalformed" | "IllegalLocationConstraintException" => ADVICE_REGION,
-        _ if IN_WAY.contains(&code) => ADVICE_WAY,
+        _ if PATH_CONFLICTS.contains(&code) => ADVICE_CONFLICT,
         "RequestTimeTooSkewed" => ADVICE_CLOCK,
         "SlowDown" | "ServerBusy" | "TooManyRequests" => ADVICE_SLOW,
         "AccessDenied" | "AllAccessDisabled" | "AuthorizationPermissionMismatch" => ADVICE_RIGHTS,
@@ -144,7 +144,7 @@ fn advice(status: &str, code: &str, message: &str) -> &'static str {
 }
 
 /// Describes a store's answer and the remedy in one line.
-pub(crate) fn told(error: &Error) -> String {
+pub(crate) fn describe(error: &Error) -> String {
     let text = error.to_string();
     if METADATA.iter().any(|place| text.contains(place)) {
         return no_credentials(&text);
@@ -214,25 +214,25 @@ mod tests {
             ("403 Forbidden", "RequestTimeTooSkewed", "Too large.", "clock"),
             ("500 Internal Server Error", "InternalError", "We are sorry.", "try again"),
         ] {
-            let told = told(&xml(status, code, message));
+            let told = describe(&xml(status, code, message));
             let expected = format!("the store answered {status}: {code}: {message}; ");
             assert!(told.starts_with(&expected) && told.contains(advice) && !told.contains('<'), "{told}");
         }
         let json = "Error performing GET http://g/ - Server returned non-2xx status code: 401 Unauthorized: \
                     {\n \"error\": {\n \"code\": 401,\n \"message\": \"Invalid Credentials\"\n}}";
-        let json = told(&generic(json));
+        let json = describe(&generic(json));
         assert!(json.starts_with("the store answered 401 Unauthorized: Invalid Credentials; check"), "{json}");
     }
 
     #[test]
     fn what_the_network_and_files_say_is_told() {
         let refused = "Error performing GET http://127.0.0.1:1/b/k in 2ms, after 6 retries - HTTP error: error sending request for url (http://127.0.0.1:1/b/k?x=y)";
-        let refused = told(&generic(refused));
+        let refused = describe(&generic(refused));
         assert!(refused.starts_with("the store at http://127.0.0.1:1 cannot be reached: "), "{refused}");
         let without = "Generic S3 error: Error performing GET http://127.0.0.1:1/b?list-type=2 in 2ms, after 0 retries, max_retries: 0 - HTTP error: error sending request";
-        let without = told(&generic(without));
+        let without = describe(&generic(without));
         assert!(without.starts_with("the store at http://127.0.0.1:1 cannot be reached: "), "{without}");
-        let file = told(&Error::Generic { store: "LocalFileSystem", source: "no space".into() });
+        let file = describe(&Error::Generic { store: "LocalFileSystem", source: "no space".into() });
         assert!(file.contains("no space") && file.contains("try again"), "{file}");
     }
 
@@ -241,27 +241,27 @@ mod tests {
         let answer =
             |code| generic(&format!("Server returned non-2xx status code: 400 Bad Request: <Code>{code}</Code>"));
         for code in ["AuthorizationHeaderMalformed", "PermanentRedirect"] {
-            assert!(is_elsewhere(&answer(code)) && crate::world::is_in_vain(&answer(code), 1), "{code}");
+            assert!(is_in_other_region(&answer(code)) && crate::backend::is_permanent(&answer(code), 1), "{code}");
         }
-        assert!(!is_elsewhere(&answer("SlowDown")) && !crate::world::is_in_vain(&answer("SlowDown"), 1));
+        assert!(!is_in_other_region(&answer("SlowDown")) && !crate::backend::is_permanent(&answer("SlowDown"), 1));
         let file = Error::Generic { store: "LocalFileSystem", source: "a file named 'PermanentRedirect'".into() };
-        assert!(!is_elsewhere(&file));
+        assert!(!is_in_other_region(&file));
     }
 
     #[test]
     fn an_object_in_the_way_is_told_and_no_reason_to_ask_again() {
-        for code in IN_WAY {
+        for code in PATH_CONFLICTS {
             let answer = generic(&format!(
                 "Server returned non-2xx status code: 409 Conflict: <Error><Code>{code}</Code><Message>No.</Message></Error>"
             ));
             let exists = Error::AlreadyExists { path: "k".into(), source: answer.to_string().into() };
             for error in [answer, exists] {
-                assert!(is_in_way(&error) && crate::world::is_in_vain(&error, 1), "{error}");
-                assert!(told(&error).contains("choose another key"), "{}", told(&error));
+                assert!(is_path_conflict(&error) && crate::backend::is_permanent(&error, 1), "{error}");
+                assert!(describe(&error).contains("choose another key"), "{}", describe(&error));
             }
         }
         let exists = Error::AlreadyExists { path: "k".into(), source: "<Code>PreconditionFailed</Code>".into() };
-        assert!(!is_in_way(&exists) && !crate::world::is_in_vain(&exists, 1));
+        assert!(!is_path_conflict(&exists) && !crate::backend::is_permanent(&exists, 1));
     }
 
     #[test]
@@ -284,7 +284,7 @@ mod tests {
             source: format!("status code: 404 Not Found: <Error><Code>{code}</Code></Error>").into(),
         };
         let user = answer("XAdminUserNotFound");
-        assert!(is_refused(&user) && !is_absent(&user) && crate::world::is_in_vain(&user, 5));
+        assert!(is_refused(&user) && !is_absent(&user) && crate::backend::is_permanent(&user, 5));
         assert!(!is_absent(&answer("NoSuchBucket")));
         assert!(is_absent(&answer("NoSuchKey")) && !is_refused(&answer("NoSuchKey")));
     }
@@ -292,7 +292,7 @@ mod tests {
     #[test]
     fn an_authority_that_is_not_known_is_named() {
         let refused = "error sending request for url (https://s/b): invalid peer certificate: UnknownIssuer";
-        let refused = told(&generic(refused));
+        let refused = describe(&generic(refused));
         assert!(refused.contains("at https://s cannot be reached") && refused.contains("AWS_CA_BUNDLE"), "{refused}");
     }
 
@@ -300,13 +300,13 @@ mod tests {
     fn missing_credentials_are_named_as_that() {
         let asked =
             "Error performing PUT http://169.254.169.254/latest/api/token in 1s - HTTP error: error sending request";
-        let told = told(&generic(asked));
+        let told = describe(&generic(asked));
         assert!(told.starts_with(NO_CREDENTIALS) && !told.contains("169.254"), "{told}");
         assert!(told.contains("~/.aws/credentials") && told.contains("set AWS_ACCESS_KEY_ID"), "{told}");
         let azure = Error::Generic {
             store: "MicrosoftAzure",
             source: "Error performing GET http://169.254.169.254/metadata/identity/oauth2/token".into(),
         };
-        assert!(super::told(&azure).contains("AZURE_STORAGE_ACCOUNT_KEY"));
+        assert!(super::describe(&azure).contains("AZURE_STORAGE_ACCOUNT_KEY"));
     }
 }

@@ -12,8 +12,10 @@ use object_store::path::Path;
 use object_store::{ObjectStore, ObjectStoreExt, PutMode, PutOptions};
 
 use crate::error::Error;
-use crate::files::is_without_log;
-use crate::told::{is_absent, is_elsewhere, is_in_way, is_refused, is_without_bucket, is_without_credentials};
+use crate::files::lacks_log;
+use crate::store_errors::{
+    is_absent, is_in_other_region, is_path_conflict, is_refused, lacks_bucket, lacks_credentials,
+};
 
 /// Tries of a read: about 10 s with the pauses below, longer than the store needs to elect or
 /// restart a node.
@@ -33,14 +35,14 @@ const KEYLESS_TRIES: u32 = 2;
 /// Returns whether trying again is pointless: the store's disk is full or read-only, the store
 /// refuses the keys permanently, there are no keys, the bucket is missing or in another region,
 /// another object is in the place of a directory, a name is too long, or the log is gone.
-pub(crate) fn is_in_vain(error: &object_store::Error, tries: u32) -> bool {
+pub(crate) fn is_permanent(error: &object_store::Error, tries: u32) -> bool {
     use std::io::ErrorKind;
-    if is_without_bucket(error)
-        || is_elsewhere(error)
-        || is_in_way(error)
-        || is_without_log(error)
-        || has_file_in_way(error)
-        || (tries >= KEYLESS_TRIES && is_without_credentials(error))
+    if lacks_bucket(error)
+        || is_in_other_region(error)
+        || is_path_conflict(error)
+        || lacks_log(error)
+        || has_file_for_directory(error)
+        || (tries >= KEYLESS_TRIES && lacks_credentials(error))
     {
         return true;
     }
@@ -63,7 +65,7 @@ pub(crate) fn is_in_vain(error: &object_store::Error, tries: u32) -> bool {
 
 /// Returns whether a file is in the place of a directory; an existing object gives another kind of
 /// error.
-fn has_file_in_way(error: &object_store::Error) -> bool {
+fn has_file_for_directory(error: &object_store::Error) -> bool {
     matches!(error, object_store::Error::Generic { store: "LocalFileSystem", .. })
         && io_kind(error) == Some(std::io::ErrorKind::AlreadyExists)
 }
@@ -82,7 +84,7 @@ pub(crate) fn io_kind(error: &object_store::Error) -> Option<std::io::ErrorKind>
 
 /// The store, the clock, and random numbers.
 #[derive(Clone)]
-pub struct World {
+pub struct Backend {
     /// The store. Its client must not repeat conditional requests by itself (`max_retries` 0):
     /// repeating one that took effect gives the answer that the object exists.
     pub store: Arc<dyn ObjectStore>,
@@ -92,9 +94,9 @@ pub struct World {
     pub entropy: Arc<dyn Entropy>,
 }
 
-impl std::fmt::Debug for World {
+impl std::fmt::Debug for Backend {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("World").field("store", &self.store).finish_non_exhaustive()
+        f.debug_struct("Backend").field("store", &self.store).finish_non_exhaustive()
     }
 }
 
@@ -107,7 +109,7 @@ pub(crate) enum Created {
     Ask(object_store::Error),
 }
 
-impl World {
+impl Backend {
     /// Returns an object's bytes; `None` if the store reports it missing.
     pub(crate) async fn get(&self, path: &Path) -> Result<Option<Bytes>, Error> {
         let mut tries = 0;
@@ -118,7 +120,7 @@ impl World {
                 Err(error) => error,
             };
             tries += 1;
-            if tries == READ_TRIES || is_in_vain(&error, tries) {
+            if tries == READ_TRIES || is_permanent(&error, tries) {
                 return Err(Error::store(format!("reading {path}"), error));
             }
             self.pause(tries).await;
@@ -146,7 +148,7 @@ impl World {
                 Err(error) => error,
             };
             tries += 1;
-            if tries == READ_TRIES || is_in_vain(&error, tries) {
+            if tries == READ_TRIES || is_permanent(&error, tries) {
                 return Err(Error::store(format!("checking for {path}"), error));
             }
             self.pause(tries).await;
@@ -163,7 +165,7 @@ impl World {
             };
             match objects.map_ok(|meta| meta.location).try_collect().await {
                 Ok(paths) => return Ok(paths),
-                Err(error) if tries + 1 == READ_TRIES || is_in_vain(&error, tries + 1) => {
+                Err(error) if tries + 1 == READ_TRIES || is_permanent(&error, tries + 1) => {
                     return Err(Error::store(format!("listing {prefix}"), error));
                 }
                 Err(_) => tries += 1,
@@ -189,7 +191,7 @@ impl World {
                 return Ok(());
             };
             tries += 1;
-            if tries == READ_TRIES || is_in_vain(&error, tries) {
+            if tries == READ_TRIES || is_permanent(&error, tries) {
                 return Err(Error::store(format!("writing {path}"), error));
             }
             self.pause(tries).await;

@@ -18,23 +18,23 @@ use crate::names::BlobKey;
 /// # Errors
 /// [`Error::Refused`] with the names of both.
 pub async fn refuse_nested(connection: &Connection, key: &BlobKey) -> Result<(), Error> {
-    let place = connection.place();
+    let prefix = connection.url_prefix();
     let parts: Vec<String> = key.path().parts().map(|part| part.as_ref().to_owned()).collect();
     let above = (1..parts.len()).map(|depth| Path::from_iter(parts[..depth].iter().map(String::as_str)));
     let opened = above.map(|path| async move {
-        let is_blob = Log::open(connection.world().clone(), BlobKey::new(path.clone())).await.is_ok();
+        let is_blob = Log::open(connection.backend().clone(), BlobKey::new(path.clone())).await.is_ok();
         is_blob.then_some(path)
     });
     if let Some(path) = join_all(opened).await.into_iter().flatten().next() {
         let why = format!(
-            "there is a blob at {place}{path}, and {place}{} would be inside it: choose another key",
+            "there is a blob at {prefix}{path}, and {prefix}{} would be inside it: choose another key",
             key.path()
         );
         return Err(Error::Refused(why));
     }
     if let Ok(Some(below)) = list::first_below(connection, key.path()).await {
         let why =
-            format!("there is a blob at {place}{below}, which is below {place}{}: choose another key", key.path());
+            format!("there is a blob at {prefix}{below}, which is below {prefix}{}: choose another key", key.path());
         return Err(Error::Refused(why));
     }
     Ok(())

@@ -12,12 +12,12 @@ const ANSWERED_MAX: usize = 1024;
 
 /// The outcomes of the latest operations.
 #[derive(Debug, Default)]
-pub(crate) struct Answered {
+pub(crate) struct Outcomes {
     known: HashMap<OpId, Committed>,
     order: VecDeque<OpId>,
 }
 
-impl Answered {
+impl Outcomes {
     /// Returns the outcome of an operation, if it is remembered.
     pub(crate) fn get(&self, op: OpId) -> Option<Committed> {
         self.known.get(&op).copied()

@@ -18,7 +18,7 @@ use object_store::{
 use parking_lot::Mutex;
 
 use crate::credentials::ProfileProvider;
-use crate::told::{is_refused, told};
+use crate::store_errors::{describe, is_refused};
 
 /// Counts of requests; each only grows. A request that the client repeats internally counts once.
 #[derive(Debug, Default)]
@@ -56,7 +56,7 @@ impl Requests {
 
 /// A store whose requests are counted.
 #[derive(Debug)]
-pub(crate) struct Counted {
+pub(crate) struct CountingStore {
     inner: Arc<dyn ObjectStore>,
     requests: Arc<Requests>,
     /// The profile whose keys are read again when the store refuses them. The caller repeats the
@@ -64,7 +64,7 @@ pub(crate) struct Counted {
     profile: Option<Arc<ProfileProvider>>,
 }
 
-impl Counted {
+impl CountingStore {
     pub(crate) fn new(
         inner: Arc<dyn ObjectStore>,
         requests: Arc<Requests>,
@@ -81,7 +81,7 @@ impl Counted {
         }
         // "No such object" and "already exists" are answers, not faults.
         let fault = result.as_ref().err().filter(|error| !is_answer(error));
-        *self.requests.fault.lock() = fault.map(told);
+        *self.requests.fault.lock() = fault.map(describe);
         result
     }
 }
@@ -95,14 +95,14 @@ fn count(counter: &AtomicU64, by: u64) {
     counter.fetch_add(by, Ordering::Relaxed);
 }
 
-impl std::fmt::Display for Counted {
+impl std::fmt::Display for CountingStore {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         self.inner.fmt(f)
     }
 }
 
 #[async_trait]
-impl ObjectStore for Counted {
+impl ObjectStore for CountingStore {
     async fn put_opts(&self, location: &Path, payload: PutPayload, opts: PutOptions) -> Result<PutResult> {
         count(&self.requests.put, 1);
         count(&self.requests.bytes_up, payload.content_length() as u64);

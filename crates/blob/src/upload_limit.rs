@@ -12,19 +12,19 @@ const UPLOADS_MAX: f64 = 64.0;
 /// Limits the uploads in flight: the limit rises by one for each round without errors, and is
 /// halved after an error.
 #[derive(Debug)]
-pub(crate) struct Lights {
+pub(crate) struct UploadLimit {
     state: Mutex<(f64, usize)>,
     free: Notify,
     max: f64,
 }
 
-impl Lights {
+impl UploadLimit {
     pub(crate) fn new(max: f64) -> Self {
         let max = max.clamp(1.0, UPLOADS_MAX);
         Self { state: Mutex::new((UPLOADS_FIRST.min(max), 0)), free: Notify::new(), max }
     }
 
-    pub(crate) async fn enter(&self) {
+    pub(crate) async fn acquire(&self) {
         loop {
             let freed = self.free.notified();
             {
@@ -38,7 +38,7 @@ impl Lights {
         }
     }
 
-    pub(crate) fn leave(&self) {
+    pub(crate) fn release(&self) {
         let mut state = self.state.lock();
         state.1 -= 1;
         state.0 = (state.0 + 1.0 / state.0).min(self.max);
