@@ -1,5 +1,5 @@
-//! Measures what does not depend on a disk or a link: requests, bytes and round trips of the
-//! protocol, on a store in memory whose requests take a given time. Prints one JSON object per
+//! Measures figures that do not depend on a disk or a link: requests, bytes and round trips of the
+//! protocol, on a store in memory whose requests take a fixed time. Prints one JSON object per
 //! figure; `tools/bench-blobs` runs it. `--quick` makes it smaller.
 
 #![allow(clippy::disallowed_methods, clippy::print_stdout, reason = "it measures, and prints")]
@@ -91,7 +91,7 @@ async fn commits(appenders: u64, each: u64) -> Result<()> {
     Ok(())
 }
 
-/// G7: appends of one process that share a record, against one after the other.
+/// G7: appends of one process that share a record, compared with sequential ones.
 async fn batching(count: u64) -> Result<()> {
     let store = Arc::new(InMemory::new());
     let blob = Arc::new(Blob::open_or_create(&slow(&store), key()).await?);
@@ -114,7 +114,7 @@ async fn batching(count: u64) -> Result<()> {
     Ok(())
 }
 
-/// G8: what a commit of 1 MiB into a sparse blob sends beside its data.
+/// G8: the overhead of a commit of 1 MiB into a sparse blob.
 async fn metadata(size: u64, commits: u64) -> Result<()> {
     let store = Arc::new(InMemory::new());
     let connection = fast(&store);
@@ -224,7 +224,7 @@ async fn many_versions(count: u64) -> Result<()> {
             blob.write(8 * number as u64, bytes(noise(1, 8 << 10)), "", &UploadOptions::default()).await?;
         }
         expire(blob.committer(), &keep).await?;
-        // A version or more in front of each record is dead: the burials take several runs.
+        // The version before each record is dead: the burials take several runs.
         let mut report = blob::GcReport::default();
         let (mut lists, mut gets, mut deleted) = (0, 0, 0);
         loop {

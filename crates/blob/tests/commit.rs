@@ -1,5 +1,5 @@
-//! What a process sees of the log: operations that wait are carried by one record, requests are
-//! few, and a store that does not create atomically is refused.
+//! One committer and the log: one record carries all waiting operations, requests are few, and a
+//! store that does not create atomically is refused.
 #![allow(clippy::panic)]
 
 #[allow(dead_code, reason = "the schedules use all of it")]
@@ -47,8 +47,8 @@ fn operations_that_wait_are_carried_by_one_record() {
         let mut offsets: Vec<u64> = all.iter().map(|done| done.as_ref().unwrap().at).collect();
         offsets.sort_unstable();
         assert_eq!(offsets, (0..100).map(|append| append * 10).collect::<Vec<_>>());
-        // The first goes alone, or with those that were there; the rest waits for it and goes
-        // together.
+        // The first goes alone, or with those that were already there; the rest waits for it and
+        // goes together.
         assert!(committer.head().await.seq <= 2, "{} records for 100 appends", committer.head().await.seq);
         assert_eq!(committer.head().await.size, 1_000);
     });
@@ -74,16 +74,16 @@ fn a_commit_is_one_request_and_an_open_two_to_five() {
             assert_eq!(u128::from(head.seq), id);
             open.push(store.requests() - before);
         }
-        // A blob that was written once: the hint, which has the record, and the next record.
+        // A blob that was written once: the hint, which contains the record, and the next record.
         assert_eq!(open[0], 2);
-        // The hint, and three or four records behind it.
+        // The hint, and the three or four records after it.
         assert!(open[7..].iter().all(|requests| (4..=5).contains(requests)), "{open:?}");
         assert!(open.iter().all(|requests| *requests <= 5), "{open:?}");
     });
 }
 
-/// A store that refuses each write has done nothing: that is told at once, and not as an outcome
-/// that is unknown.
+/// A store that refuses each write has not applied any: the caller is informed at once, and not
+/// with an unknown outcome.
 #[test]
 fn a_full_store_refuses_commits_at_once() {
     run(async {
@@ -102,7 +102,7 @@ fn a_full_store_refuses_commits_at_once() {
         let took = began.elapsed();
         assert!(took < CommitOptions::default().timeout / 4, "{took:?} of simulated time");
         store.set_full(false);
-        // The same operations are done once there is room, and each once.
+        // Once there is room, the same operations are applied, each once.
         for id in 2..=9 {
             let done = committer.commit(hole(id, 10)).await.unwrap();
             assert_eq!(done.at, (id as u64 - 1) * 10);
@@ -111,8 +111,8 @@ fn a_full_store_refuses_commits_at_once() {
     });
 }
 
-/// A request that may yet have an effect is followed by refusals: then the outcome is not known, and
-/// never "not done".
+/// A request that may still have an effect is followed by refusals: then the outcome is unknown,
+/// and never "not done".
 #[test]
 fn a_commit_that_may_come_yet_is_not_refused() {
     let mut unknown = 0;
@@ -138,8 +138,8 @@ fn a_commit_that_may_come_yet_is_not_refused() {
     assert!(unknown > 0, "each late request came in time");
 }
 
-/// A key whose blob was removed and that has another one: the hint of the old life leads to its
-/// closed log, and from there on.
+/// A key that was reused after a removal: the hint of the old life leads to its closed log, and
+/// from there to the new life.
 #[test]
 fn a_hint_of_a_removed_blob_misleads_no_client() {
     run(async {
@@ -170,8 +170,8 @@ fn told(error: Error) -> String {
     error.to_string()
 }
 
-/// A process appends, hears no answer and ends; its version is given up, and a collector buries the
-/// record; then another process takes the operation up.
+/// A process appends, gets no answer and ends; its version expires, and a collector buries the
+/// record; then another process resumes the operation.
 async fn resumed_behind_a_tombstone() -> Result<(), String> {
     let backend = backend(Arc::new(LyingStore::new(1, 0)), 2);
     let key = BlobKey::new(Path::from("a"));
@@ -205,7 +205,7 @@ fn a_tombstone_without_operations_is_caught() {
     println!("tombstone-without-ops: caught: {why}");
 }
 
-/// The clock of a machine that shows another time.
+/// The clock of a machine whose time is off.
 #[derive(Debug)]
 struct Skewed(u64);
 
@@ -221,8 +221,8 @@ impl Clock for Skewed {
     }
 }
 
-/// A client whose clock is two days late appends between a version that was just given up and its
-/// collector.
+/// A client whose clock is two days behind appends after a version has expired and before it is
+/// collected.
 #[test]
 fn a_late_clock_does_not_end_the_grace() {
     const NOW: u64 = 2_000_000_000;
@@ -280,7 +280,7 @@ fn a_record_of_a_newer_program_is_no_damage_and_nothing_is_written_over_it() {
     });
 }
 
-/// Numbers that tags, pins and fences take are no versions.
+/// Numbers of tags, pins and fences are not versions.
 #[test]
 fn versions_are_counted_and_numbered_by_what_makes_them() {
     run(async {
@@ -304,7 +304,7 @@ fn versions_are_counted_and_numbered_by_what_makes_them() {
             .unwrap()
             .unwrap();
         assert_eq!(counted().await, (third, 2, third));
-        // The first one stays for its tag.
+        // The first one stays because of its tag.
         expire(blob.committer(), &ExpireRule { keep_last: Some(1), ..ExpireRule::default() }).await.unwrap().unwrap();
         assert_eq!(counted().await, (third, 2, third));
         let now = GcOptions { upload_max: Duration::ZERO, grace: Duration::ZERO, ..GcOptions::default() };

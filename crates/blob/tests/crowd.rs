@@ -1,5 +1,5 @@
-//! Many processes that commit to one log at once: each takes its turn, few requests are made, and
-//! what one process offers another carries, once. Time is simulated.
+//! Many processes that commit to one log at once: each gets its turn, few requests are made, and an
+//! operation that one process offers and another carries is applied once. Time is simulated.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 #[allow(dead_code, reason = "the schedules use all of it")]
@@ -67,8 +67,8 @@ fn run<T>(future: impl Future<Output = T>) -> T {
     runtime.unwrap_or_else(|error| panic!("{error}")).block_on(future)
 }
 
-/// Runs processes that each append one byte after the other; returns requests for each append,
-/// records, and the longest that an append took.
+/// Runs processes that each append one byte after another; returns the requests per append, the
+/// records, and the duration of the longest append.
 async fn appenders(count: u64, each: u64) -> (f64, u64, Duration) {
     let store = LyingStore::steady(count);
     let (mut places, longest, requests) = crowd(&store, count, each).await;
@@ -77,12 +77,12 @@ async fn appenders(count: u64, each: u64) -> (f64, u64, Duration) {
     let (_, head) = Log::open(backend(&store, 3), key()).await.unwrap();
     assert_eq!(head.size, 1 + count * each);
     let left: Vec<_> = backend(&store, 3).store.list(Some(&key().offers(head.inc))).try_collect().await.unwrap();
-    assert!(left.len() as u64 <= count, "{} offers were left behind", left.len());
+    assert!(left.len() as u64 <= count, "{} offers remain", left.len());
     (requests as f64 / (count * each) as f64, head.seq - 1, longest)
 }
 
-/// Runs processes that each append one byte after the other; returns where the bytes are, the
-/// longest that an append took, and the requests of all.
+/// Runs processes that each append one byte after another; returns the offsets of the bytes, the
+/// duration of the longest append, and the requests of all.
 async fn crowd(store: &LyingStore, count: u64, each: u64) -> (Vec<u64>, Duration, u64) {
     let first = open(store, 1, Duration::from_secs(120)).await;
     first.commit(append(1, 0)).await.unwrap();
@@ -146,8 +146,8 @@ fn sixty_four_appenders_take_their_turns() {
     });
 }
 
-/// A crowd on a store that refuses to delete, so that each offer stays where every process finds
-/// it: tells of an operation that is in two records.
+/// A crowd on a store that refuses to delete, so that each offer stays visible to every process.
+/// Fails if an operation is in two records.
 async fn crowd_whose_offers_stay() -> Result<(), String> {
     let store = LyingStore::keeping(5);
     crowd(&store, 8, 4).await;
@@ -182,8 +182,8 @@ fn an_offer_that_is_not_looked_up_is_caught() {
     println!("offer-not-looked-up: caught: {why}");
 }
 
-/// A process leaves an offer and dies; another one carries it; a third takes the operation up and
-/// finds it done.
+/// A process leaves an offer and dies; another one carries it; a third resumes the operation and
+/// finds it applied.
 #[test]
 fn what_a_dead_process_offered_is_done_once() {
     run(async {
@@ -194,7 +194,7 @@ fn what_a_dead_process_offered_is_done_once() {
         for round in 0..20_u64 {
             let id = 100_000 + u128::from(round);
             let born = first.refresh().await.unwrap().seq;
-            // Others make it lose its races, and then it is killed.
+            // Others make it lose its races; then it is killed.
             let rivals = (0..6).map(|rival| {
                 let store = store.clone();
                 async move {

@@ -1,5 +1,5 @@
-//! Clones, clones of clones, removals, pins and collectors, in the real code on a store that lies:
-//! what a blob that lives names is there, and a clone reads as its source did.
+//! Clones, clones of clones, removals, pins and collectors, in the real code on a lying store:
+//! everything that a live blob names exists, and a clone reads like its source.
 #![allow(clippy::panic)]
 
 #[allow(dead_code, reason = "the schedules use all of it")]
@@ -32,7 +32,7 @@ fn key(name: &str) -> BlobKey {
     BlobKey::new(Path::from(name))
 }
 
-/// What was put into any blob: a version of a clone must read as one of these.
+/// Contents put into any blob: each version of a clone must read as one of these.
 type Contents = Arc<Mutex<BTreeSet<Vec<u8>>>>;
 
 struct Actor {
@@ -66,7 +66,7 @@ impl Actor {
         let run = Run { pieces: vec![Piece::Extent(extent)], len: u64::from(len) };
         let id = OpId(u128::from(self.rng.next_u64()));
         let op = Op { id, born, raw: 0, stored: 0, message: String::new(), action: Action::Put(run) };
-        // Fenced, removed, unknown: the oracle looks at what is there.
+        // Fenced, removed, unknown: the oracle checks the result.
         let _ = committer.commit(op).await;
     }
 
@@ -80,7 +80,7 @@ impl Actor {
             .await;
     }
 
-    /// Puts, expires, collects, and in the end may remove the blob.
+    /// Puts, expires and collects, and may remove the blob in the end.
     async fn own(mut self, name: &'static str) {
         for _ in 0..4 {
             if let Some(committer) = self.open(name).await {
@@ -99,7 +99,7 @@ impl Actor {
         }
     }
 
-    /// Clones a blob, with all that it has from others.
+    /// Clones a blob, including its packs of other blobs.
     async fn clone(mut self, from: &'static str, to: &'static str) {
         for _ in 0..TRIES_MAX {
             self.pause().await;
@@ -127,7 +127,7 @@ impl Actor {
     }
 }
 
-/// Returns the newest record of a blob that lives, from the truth.
+/// Returns the newest record of a live blob, from the true state.
 fn head(store: &LyingStore, name: &str) -> Result<Option<Record>, String> {
     let mut newest = None;
     for number in 1.. {
@@ -167,13 +167,13 @@ fn check(store: &LyingStore, name: &str, contents: &Contents) -> Result<u64, Str
             bytes[extent.start as usize..][..stored.len()].copy_from_slice(&stored);
         }
         if !bytes.is_empty() && !contents.lock().contains(&bytes) {
-            return Err(format!("version {seq} of {name} holds what no client has put there"));
+            return Err(format!("version {seq} of {name} has content that no client put there"));
         }
     }
     Ok(u64::from(!head.origins.is_empty()) + u64::from(head.origins.len() > 1))
 }
 
-/// Runs one schedule; returns how deep the clones are that live in the end.
+/// Runs one schedule; returns the depth of the clones that are live in the end.
 fn schedule(seed: u64) -> Result<u64, String> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build();
     runtime.map_err(|error| error.to_string())?.block_on(async {

@@ -1,7 +1,9 @@
-//! Clients on a store that lies: the real code, in schedules that a seed chooses. Time is simulated, so that a day passes in a
-//! millisecond and a run repeats itself. After each, the oracle replays the log.
+//! Clients on a lying store: the real code, in schedules chosen by a seed. Time is simulated, so
+//! that a day passes in a millisecond and a run is repeatable. After each run, the oracle replays
+//! the log.
 //!
-//! `SHALE_SCHEDULES` sets how many, `SHALE_SEED` from which seed on (the soak gives 10^6, and new seeds).
+//! `SHALE_SCHEDULES` sets their number, `SHALE_SEED` the first seed (the soak runs 10^6, with new
+//! seeds).
 #![allow(clippy::panic)]
 
 #[path = "schedules/client.rs"]
@@ -35,7 +37,7 @@ struct Ran {
     requests: u64,
 }
 
-/// Runs one schedule, and returns what went wrong.
+/// Runs one schedule, and returns the fault that it found.
 fn schedule(seed: u64, collects: bool) -> Result<Ran, String> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build();
     runtime.map_err(|error| error.to_string())?.block_on(async {
@@ -60,12 +62,12 @@ fn schedule(seed: u64, collects: bool) -> Result<Ran, String> {
         for task in tasks {
             task.await.map_err(|error| format!("a client: {error}"))?;
         }
-        // Everything that is late arrives.
+        // All late requests arrive.
         tokio::time::sleep(Duration::from_secs(1_000)).await;
         let life = store.truth(&key.life(1)).ok_or("no life")?;
         let Ok(Life::Born(inc)) = Life::decode(&life) else { return Err("the first life is no birth".into()) };
         let records = history.check(&store, &key, inc)?;
-        // A client that opens the blob now finds the newest record, when the store does not lie about it.
+        // A client that opens the blob now finds the newest record, unless the store lies about it.
         if faults == 0 {
             let (_, head) = Log::open(backend, key).await.map_err(|error| error.to_string())?;
             if head.seq != records {
@@ -76,7 +78,7 @@ fn schedule(seed: u64, collects: bool) -> Result<Ran, String> {
     })
 }
 
-/// Runs schedules, and fails with the seed of the first that goes wrong.
+/// Runs schedules, and fails with the seed of the first faulty one.
 fn campaign(what: &str, schedules: u64, collects: bool) {
     let first = number("SHALE_SEED", 1);
     let (mut records, mut requests) = (0, 0);
@@ -87,7 +89,7 @@ fn campaign(what: &str, schedules: u64, collects: bool) {
         }
     }
     println!("{what}: {schedules} schedules from seed {first}, {records} records, {requests} requests");
-    assert!(records > schedules, "clients that commit nothing prove nothing");
+    assert!(records > schedules, "clients that commit nothing test nothing");
 }
 
 #[test]

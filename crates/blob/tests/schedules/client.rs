@@ -1,4 +1,5 @@
-//! A client: does what the seed tells it, is killed and comes back, and writes down what it asked and was told.
+//! A client: follows the seed, is killed and comes back, and writes down its requests and their
+//! answers.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,7 +15,7 @@ use sim::Rng;
 use super::history::{Asked, History, Told};
 use super::store::LyingStore;
 
-/// How often a client comes back to one operation: with timeouts of a minute at most, longer than any effect is late.
+/// Attempts at one operation: with timeouts of at most a minute, longer than any effect is late.
 const TRIES_MAX: usize = 60;
 
 pub struct Client {
@@ -32,7 +33,7 @@ impl Client {
         let mut committer = self.open().await;
         for _ in 0..self.ops {
             if self.collects && self.rng.percent(40) {
-                // A run that is broken off by the store leaves garbage, never a hole: the oracle looks.
+                // A run that the store interrupts leaves garbage, never a hole: the oracle checks.
                 let options = GcOptions { upload_max: Duration::ZERO, grace: Duration::ZERO, ..GcOptions::default() };
                 let limit = Duration::from_millis(self.rng.between(500, 100_000));
                 let _ = tokio::time::timeout(limit, gc(&committer, &options)).await;
@@ -55,7 +56,8 @@ impl Client {
         }
     }
 
-    /// Does one operation to its end, through kills and unknown outcomes, and returns the committer that did it.
+    /// Completes one operation through kills and unknown outcomes, and returns the committer that
+    /// did it.
     async fn operate(&mut self, mut committer: Committer) -> Committer {
         let id = OpId(u128::from(self.rng.next_u64()) << 64 | u128::from(self.rng.next_u64()));
         let kind = self.rng.below(12);
@@ -88,7 +90,7 @@ impl Client {
                     return committer;
                 }
                 Ok(Err(Error::Refused(_))) if matches!(op.action, Action::Rewrite(_)) => return committer,
-                // Killed, or told nothing: another process takes it up.
+                // Killed, or without an answer: another process resumes it.
                 Ok(Err(_)) | Err(_) => {
                     if self.rng.coin() {
                         committer = self.open().await;
@@ -100,7 +102,7 @@ impl Client {
         committer
     }
 
-    /// Uploads what an operation needs, and writes down what is asked.
+    /// Uploads the data of an operation, and writes down the request.
     async fn op(&mut self, committer: &Committer, id: OpId, kind: u64, data: &[u8]) -> Option<Op> {
         let head = committer.head().await;
         let new = Op { id, born: u64::MAX, raw: 0, stored: 0, message: String::new(), action: Action::Close };

@@ -1,4 +1,5 @@
-//! What clients asked and were told, and what the log must hold for it: the oracle. It reads the truth behind the store's lies.
+//! The oracle: the clients' requests and answers, and the log that must result. It reads the true
+//! state of the store.
 
 use std::collections::BTreeMap;
 
@@ -8,7 +9,7 @@ use parking_lot::Mutex;
 
 use super::store::LyingStore;
 
-/// What a client asked for.
+/// A client's request.
 #[derive(Debug, Clone)]
 pub enum Asked {
     Append(Vec<u8>),
@@ -16,17 +17,17 @@ pub enum Asked {
     Put(Vec<u8>),
     Resize(u64),
     Restore,
-    /// Content stays as it is.
+    /// Content is unchanged.
     Same,
 }
 
-/// What it was told.
+/// The answer that the client got.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Told {
     Done(Committed),
-    /// It was not done, and will not be.
+    /// It was not applied, and never will be.
     Refused,
-    /// Nothing.
+    /// No answer.
     Unknown,
 }
 
@@ -46,7 +47,7 @@ impl History {
         }
     }
 
-    /// Checks one incarnation's log against all that was asked, and returns how many records it has.
+    /// Checks one incarnation's log against all requests, and returns the number of its records.
     pub fn check(&self, store: &LyingStore, key: &BlobKey, inc: Inc) -> Result<u64, String> {
         let mut records: Vec<Record> = Vec::new();
         while let Some(bytes) = store.truth(&key.record(inc, records.len() as u64 + 1)) {
@@ -146,7 +147,8 @@ fn apply(bytes: &mut Vec<u8>, asked: &Asked, at: u64, versions: &[Vec<u8>]) -> R
     Ok(())
 }
 
-/// Reads a version as a reader does, from the truth. The frames of these tests are raw, and their extents have one each.
+/// Reads a version as a reader does, from the true state. The frames of these tests are raw, and
+/// each extent has one.
 pub fn read(store: &LyingStore, key: &BlobKey, inc: Inc, layout: &Layout, size: u64) -> Result<Vec<u8>, String> {
     let mut bytes = vec![0; size as usize];
     for piece in layout.pieces() {
