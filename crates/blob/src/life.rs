@@ -1,7 +1,7 @@
 //! The life log of a key, which names the current incarnation of the blob there. Its numbered
 //! entries are created once and never change, so a key can be removed and reused without a late
 //! request of the old life reaching the new one. Owns the encoding of the entries and of the hint,
-//! which saves a search for the newest entry; docs/BLOBS.md defines both. Holds no state.
+//! which saves a search for the newest entry; docs/internals/BLOBS.md defines both. Holds no state.
 
 use bytes::Bytes;
 use codec::Workspace;

@@ -1,6 +1,6 @@
 //! Offers: operations that lost a race, left where every committer finds them, so that the next
 //! record carries them no matter which process writes it. Owns the encoding and the names of
-//! offers; docs/BLOBS.md defines both, and explains why an operation that two processes try is
+//! offers; docs/internals/BLOBS.md defines both, and explains why an operation that two processes try is
 //! applied once. Holds no state.
 //!
 //! Bytes, little-endian: `SHLOFFR1`, incarnation 16, operation 16, born 8, data bytes 8, stored

@@ -1,11 +1,11 @@
-//! Which kind of operation a request is, where operations are counted and changes are refused.
+//! The kind of a request, for counting operations and refusing changes. Pure functions.
 
 use fuse::Operation;
 use surface::OpKind;
 
 use crate::flags;
 
-/// Whether a request changes a file, a name or an attribute.
+/// Returns whether a request changes a file, a name or an attribute.
 pub(crate) fn is_change(operation: &Operation<'_>) -> bool {
     match operation {
         Operation::Ioctl { command, .. } => flags::sets(*command),
@@ -13,7 +13,8 @@ pub(crate) fn is_change(operation: &Operation<'_>) -> bool {
     }
 }
 
-/// The kind of a request. What only prepares others, such as to open a file, counts as looked at.
+/// Returns the kind of a request. Requests that only prepare others, such as opening a file, are
+/// look-ups.
 pub(crate) fn kind_of(operation: &Operation<'_>) -> OpKind {
     match operation {
         Operation::Read { .. } => OpKind::Read,

@@ -1,6 +1,6 @@
-//! What the kernel refers to: how often it was told of each node. A node that has no name any more
-//! goes when the kernel has forgotten it; with opens that need no message there is no other sign
-//! that it is closed.
+//! The kernel's references: the number of look-ups of each node. A node without a name is deleted
+//! when the kernel has forgotten it; with opens that need no message there is no other sign that it
+//! is closed. Shared by all threads that serve.
 
 use std::collections::HashMap;
 
@@ -10,23 +10,23 @@ use parking_lot::Mutex;
 #[derive(Default)]
 pub(crate) struct Held {
     counts: Mutex<HashMap<u64, u64>>,
-    /// The kernel was told of nodes by another program as well, whose counts are not known.
+    /// Another program has answered look-ups for this mount as well, and its counts are not known.
     is_taken_over: bool,
 }
 
 impl Held {
-    /// For a mount that another program has served. The kernel takes back all look-ups of a node at
-    /// once, when it drops it; so the last that is known of here is taken for the last.
+    /// Creates the counts for a mount that another program has served. The kernel drops all
+    /// look-ups of a node at once, so the last one known here counts as the last.
     pub(crate) fn taken_over() -> Self {
         Self { counts: Mutex::default(), is_taken_over: true }
     }
 
-    /// The kernel is told of a node once more.
+    /// Adds a look-up of a node.
     pub(crate) fn told(&self, node: u64) {
         *self.counts.lock().entry(node).or_default() += 1;
     }
 
-    /// The kernel takes so many look-ups back. Returns whether it refers to the node no more.
+    /// Drops look-ups of a node. Returns whether the kernel no longer refers to it.
     pub(crate) fn forget(&self, node: u64, lookups: u64) -> bool {
         let mut counts = self.counts.lock();
         let Some(count) = counts.get_mut(&node) else { return self.is_taken_over };

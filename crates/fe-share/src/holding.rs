@@ -1,5 +1,5 @@
-//! The journal of a mounted tree, and the keeper that holds it with the mount. Owns whether the
-//! keeper has the journal as it is now, and when it is offered again.
+//! The journal of a mounted tree, and the keeper that holds it together with the mount. Owns
+//! whether the keeper has the current journal, and when it is offered again.
 //!
 //! The thread that mounts begins this; the one that commits from time to time goes on with it.
 
@@ -17,12 +17,12 @@ use crate::kept::KeptJournal;
 use crate::mount::MountOptions;
 use crate::served::Served;
 
-/// Begins the journal of a tree's changes, if there is a place for it, or a keeper that holds it.
+/// Begins the journal of a tree's changes, if there is a place for it or a keeper that holds it.
 pub(crate) fn begin_journal(tree: &Tree, options: &MountOptions, is_kept: bool) -> Option<Arc<KeptJournal>> {
     if !is_kept && options.journal.is_none() {
         return None;
     }
-    // The journal has the changes from now on.
+    // The journal contains the changes from now on.
     let settled = settle(tree);
     let journal = Arc::new(KeptJournal::new(tree.session(), options.journal.clone()));
     if let Err(error) = settled {
@@ -37,16 +37,16 @@ fn settle(tree: &Tree) -> io::Result<()> {
     tree.settle().map_err(|failure| io::Error::from_raw_os_error(failure.errno()))
 }
 
-/// A mount as a keeper holds it, so that a journal that is made again can be held with it.
+/// A mount as a keeper holds it, so that a recreated journal can be held with it.
 pub(crate) struct HeldBy {
     place: Place,
     devices: Vec<Arc<OwnedFd>>,
     kept_by: KeptBy,
-    /// The keeper does not have the journal as it is now.
+    /// The keeper does not have the current journal.
     is_unheld: AtomicBool,
 }
 
-/// Says that a mount is not held with its journal, and what to do.
+/// Describes a mount that is not held with its journal, and the remedy.
 pub(crate) fn not_held(error: &io::Error) -> String {
     format!(
         "the mount does not survive a crash of this server yet: {error}; make room where its journal is (`df /dev/shm`, or \
@@ -60,11 +60,12 @@ impl HeldBy {
         Self { place, devices, kept_by, is_unheld: AtomicBool::new(true) }
     }
 
-    /// Has the keeper hold the mount and its journal.
+    /// Makes the keeper hold the mount and its journal.
     pub(crate) fn hold(&self, journal: &KeptJournal) -> io::Result<()> {
         self.is_unheld.store(true, Ordering::Relaxed);
         let memory = journal.memory()?;
-        // The keeper looks at the first for the end of the connection; the memory comes last.
+        // The keeper watches the first descriptor for the end of the connection; the memory comes
+        // last.
         let devices = self.devices.iter().map(|device| device.as_fd());
         let descriptors: Vec<BorrowedFd<'_>> = devices.chain([memory.as_fd()]).collect();
         self.kept_by.keeper.put(&self.kept_by.name, &self.place.to_bytes(), &descriptors)?;
@@ -73,11 +74,11 @@ impl HeldBy {
     }
 }
 
-/// Makes a journal again that the next program would not find, has the keeper hold it, and has it
-/// count when all is durable that it lacks.
+/// Recreates a journal that the next program would not find and passes it to the keeper. It becomes
+/// valid once all changes that it lacks are durable.
 pub(crate) fn look_after(journal: &KeptJournal, tree: &Tree, held_by: Option<&HeldBy>) -> io::Result<()> {
     let is_renewed = journal.renew();
-    // It counts without the keeper as well, where the next server finds its file.
+    // It becomes valid without the keeper as well, where the next server finds its file.
     let held = match held_by {
         Some(held_by) if is_renewed || held_by.is_unheld.load(Ordering::Relaxed) => held_by.hold(journal),
         _ => Ok(()),

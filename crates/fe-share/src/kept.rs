@@ -1,34 +1,36 @@
-//! Memory that outlives the program: the journal of a mounted tree.
+//! A journal in memory that survives the program: the acknowledged changes of a mounted tree. Owns
+//! the format of its file and the rules of its validity. The thread that answers a change writes
+//! its record; the thread that commits and the one that mounts use the rest.
 //!
-//! A file in memory: without a name if only a keeper holds it, with one if the next program should
-//! find it by itself. All numbers are little-endian.
+//! The journal is a file in memory: without a name if only a keeper holds it, with one if the next
+//! program should find it by itself. All numbers are little-endian.
 //!
-//! | offset | bytes | what |
+//! | offset | bytes | content |
 //! | --- | --- | --- |
 //! | 0 | 8 | magic |
 //! | 8 | 8 | session of the tree |
 //! | 16 | 8 | state: [`COUNTS`], [`REPLAYED`] or [`VOID`] |
 //! | 24 | 8 | length of the owner, at most [`OWNER_BYTES_MAX`] |
-//! | 32 | | owner: whose journal it is, as its maker says |
+//! | 32 | | owner: identifies the mount of the journal |
 //! | 4096 | | two halves of records: those of commit N are in half N % 2 |
 //!
-//! A record is a head, then its bytes, up to a multiple of 32. A head is the commit 8, the length
+//! A record is a head and its bytes, padded to a multiple of 32. A head is the commit 8, the length
 //! 8, a checksum of all of it 8, zero 8. A head of zeroes ends a half.
 //!
-//! The program may be killed at any point of a write. So the bytes of a record are there, and
-//! zeroes behind them, before its head is, which lies in one page and is written whole. A head of
-//! another commit than the half's first, or a checksum that is wrong, is damage: then no record of
-//! the journal counts, because records behind it may need it.
+//! The program may be killed at any point of a write. So the bytes of a record, followed by zeroes,
+//! are written before its head, which lies in one page and is written as a whole. A head of a
+//! commit other than that of the first head in the half, or a wrong checksum, is damage: then the
+//! whole journal is invalid, because later records may depend on the damaged one.
 //!
-//! A record that cannot be written makes the journal void, because later ones would not count
-//! without it. It counts again when the missing one is durable: from the commit after the next one
-//! on, or when the tree has settled since ([`KeptJournal::settled`]).
+//! A record that cannot be written makes the journal void, because later ones would be invalid
+//! without it. It becomes valid again when the missing change is durable: with the second commit
+//! after it, or when the tree has settled since ([`KeptJournal::settled`]).
 //!
-//! The first part of each half has its space when the journal is made, and a half that fills gets
-//! more ahead of its records. Where there is no more, the tree commits sooner
-//! ([`Journal::commit_bytes`]). So a full directory makes no journal void.
+//! The first part of each half has its space from the start, and a half that fills gets more ahead
+//! of its records. Without more space, the tree commits sooner ([`Journal::commit_bytes`]). So a
+//! full directory never makes a journal void.
 //!
-//! A file that the next program would not find any more is made again, void at first
+//! A file that the next program would no longer find is recreated, void at first
 //! ([`KeptJournal::renew`]).
 
 use std::fmt;
@@ -47,7 +49,7 @@ const HEAD_BYTES: usize = 32;
 const STATE_OFFSET: u64 = 16;
 const OWNER_OFFSET: usize = 32;
 
-/// What says whose a journal is has so many bytes at most: they fit the header's page many times.
+/// Most bytes of an owner, which must fit into the page of the header.
 pub(crate) const OWNER_BYTES_MAX: usize = 256;
 
 /// States.
@@ -55,61 +57,62 @@ const COUNTS: u64 = 0;
 const REPLAYED: u64 = 1;
 const VOID: u64 = 2;
 
-/// What a half holds: the records of a commit, and what surrounds each, at most as much again as
+/// Bytes of a half: the records of a commit and their overhead, which is at most as large again for
 /// the smallest record.
 const HALF_BYTES: u64 = 2 * JOURNAL_BYTES_MAX as u64;
 const FILE_BYTES: u64 = HEADER_BYTES + 2 * HALF_BYTES;
 
-/// Bytes of a half that always have their space. A half that took more gives its memory back when
-/// the next commit comes.
+/// Bytes of a half that always have their space. A half that took more releases its memory at the
+/// next commit.
 const KEPT_BYTES: u64 = 1 << 20;
 
-/// A half whose space is filled to this part gets more; a commit comes if there is none.
-/// So there is room for the changes of all threads that wait for the commit.
+/// A half whose space is used up to this part gets more; without more, a commit is due. So there is
+/// room for the changes of all threads that wait for the commit.
 const FULL_DIVISOR: u64 = 4;
 
-/// Where the journal of a mount is made, so that the next program finds it.
+/// Creates the journal of a mount where the next program finds it. Called by the threads that mount
+/// and commit.
 pub trait JournalPlace: Send + Sync + fmt::Debug {
-    /// Makes a file that `fill` writes, in place of one that is there. The next program finds it
-    /// only when it is written.
+    /// Creates a file that `fill` writes, replacing an existing one. The next program finds it only
+    /// once it is written.
     ///
     /// # Errors
     /// When there is no room, or those of `fill`.
     fn make(&self, fill: &mut dyn FnMut(&File) -> io::Result<()>) -> io::Result<File>;
 
-    /// Returns the reason why the next program would not find a file of so many bytes. `None` if it
+    /// Returns the reason why the next program would not find a file of this size; `None` if it
     /// would.
     fn fault(&self, file: &File, bytes: u64) -> Option<String>;
 
-    /// What says of a journal that it is one of this mount; at most 256 bytes.
+    /// Returns the identity of the mount, which its journal carries; at most 256 bytes.
     fn owner(&self) -> Vec<u8>;
 
-    /// All that is in the file is durable: it goes.
+    /// Removes the file: all of its changes are durable.
     fn remove(&self, file: &File);
 }
 
-/// One half of a journal, as far as it is written.
+/// The state of one half of a journal.
 #[derive(Clone, Copy)]
 struct Half {
-    /// The commit that its records are of; none before the first one.
+    /// The commit of its records; `None` before the first one.
     of: Option<u64>,
     used: u64,
-    /// Bytes that have their space.
+    /// Bytes whose space is allocated.
     allocated: u64,
 }
 
-/// How a journal is written.
+/// The state of a journal that is written.
 struct State {
-    /// `None`: it could not be made yet.
+    /// `None` if it could not be created yet.
     memory: Option<File>,
-    /// Why it could not be made.
+    /// The reason why it could not be created.
     why_none: Option<String>,
     halves: [Half; 2],
-    /// The newest commit that a record came for.
+    /// The newest commit that has a record.
     newest: u64,
-    /// The last commit of which a record is missing, if nothing counts for that.
+    /// The last commit with a missing record, if that makes the journal void.
     missing: Option<u64>,
-    /// Records that could not be kept so far.
+    /// Records that could not be written so far.
     failures: u64,
 }
 
@@ -125,8 +128,8 @@ fn begin(commit: u64) -> u64 {
 }
 
 impl KeptJournal {
-    /// An empty journal of a session, in a file of that place or in one without a name. It is void
-    /// without room for the file, until [`Self::renew`] makes it.
+    /// Creates an empty journal of a session, in a file from `place` or in one without a name.
+    /// Without room for the file it is void until [`Self::renew`] creates it.
     pub(crate) fn new(session: u64, place: Option<Arc<dyn JournalPlace>>) -> Self {
         let half = Half { of: None, used: 0, allocated: KEPT_BYTES };
         let state = State { memory: None, why_none: None, halves: [half; 2], newest: 0, missing: None, failures: 0 };
@@ -135,7 +138,7 @@ impl KeptJournal {
         journal
     }
 
-    /// Makes the file, with this state.
+    /// Creates the file in this state.
     fn make(&self, state: &mut State, begins_as: u64) {
         let owner = self.place.as_ref().map_or_else(Vec::new, |place| place.owner());
         let mut fill = |memory: &File| {
@@ -164,28 +167,28 @@ impl KeptJournal {
         }
     }
 
-    /// Another descriptor of the file. Records are written while its user waits for something.
+    /// Returns another descriptor of the file. A caller waits while records are written.
     ///
     /// # Errors
-    /// When there is no file, or no more descriptors.
+    /// When there is no file, or no descriptor is available.
     pub(crate) fn memory(&self) -> io::Result<File> {
         let state = self.state.lock();
         let why = || state.why_none.clone().unwrap_or_default();
         state.memory.as_ref().ok_or_else(|| io::Error::other(why()))?.try_clone()
     }
 
-    /// All that it has is durable.
+    /// Ends the journal: all of its changes are durable.
     pub(crate) fn end(&self) {
         if let (Some(place), Some(memory)) = (&self.place, &self.state.lock().memory) {
             place.remove(memory);
         }
     }
 
-    /// Returns the reason why the next program would not replay all of it. `None` if it would.
+    /// Returns the reason why the next program would not replay all of it; `None` if it would.
     pub(crate) fn fault(&self) -> Option<String> {
         let state = self.state.lock();
         let gone = self.gone(&state);
-        gone.or_else(|| state.missing.map(|_| "there is no room for the journal of its names".to_owned()))
+        gone.or_else(|| state.missing.map(|_| "the journal of its names has no room".to_owned()))
     }
 
     fn gone(&self, state: &State) -> Option<String> {
@@ -196,8 +199,8 @@ impl KeptJournal {
         }
     }
 
-    /// Makes the file again if the next program would not find it. It is void until the tree has
-    /// [settled](Self::settled). Returns whether there is another file now.
+    /// Recreates the file if the next program would not find it. It is void until the tree has
+    /// [settled](Self::settled). Returns whether the file is new.
     pub(crate) fn renew(&self) -> bool {
         let state = &mut *self.state.lock();
         if self.gone(state).is_none() {
@@ -208,20 +211,20 @@ impl KeptJournal {
         state.why_none.is_none()
     }
 
-    /// The tree has changes that are not durable, and of which no record comes.
+    /// Called when the tree has changes that are neither durable nor recorded.
     pub(crate) fn lacks_some(&self) {
         let state = &mut *self.state.lock();
         (state.missing, state.failures) = (Some(u64::MAX - 2), state.failures + 1);
         self.set_state(state, VOID);
     }
 
-    /// Whether a record is missing, and how many could not be kept so far.
+    /// Returns the number of failed records so far, if one is missing.
     pub(crate) fn missing(&self) -> Option<u64> {
         let state = self.state.lock();
         state.missing.map(|_| state.failures)
     }
 
-    /// All changes are durable that were made when so many records could not be kept.
+    /// Called when all changes are durable that were made up to this number of failures.
     pub(crate) fn settled(&self, failures: u64) {
         let state = &mut *self.state.lock();
         if state.failures == failures && state.missing.is_some() && state.memory.is_some() {
@@ -232,7 +235,7 @@ impl KeptJournal {
     fn counts_again(&self, state: &mut State) {
         state.missing = None;
         self.set_state(state, COUNTS);
-        log::info!("the journal of a share's names is whole again");
+        log::info!("the journal of a share's names is complete again");
     }
 
     fn try_keep(state: &mut State, commit: u64, record: &[u8]) -> io::Result<()> {
@@ -242,10 +245,10 @@ impl KeptJournal {
         if half.of != Some(commit) {
             // The half has records of a commit that nothing needs any more.
             memory.write_all_at(&[0; HEAD_BYTES], begin(commit))?;
-            // Records go past the allocated space when no more of it could be had.
+            // Records may go past the allocated space when no more could be allocated.
             let taken = half.allocated.max(half.used);
             if taken > KEPT_BYTES {
-                // It is asked for memory, and nothing else depends on it.
+                // Only a request to release memory; nothing depends on its success.
                 let punch = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
                 let more = taken - KEPT_BYTES;
                 let _ = rustix::fs::fallocate(memory, punch, begin(commit) + KEPT_BYTES, more);
@@ -257,7 +260,7 @@ impl KeptJournal {
         if end > HALF_BYTES {
             return Err(io::Error::from(io::ErrorKind::StorageFull));
         }
-        // Ahead of the records. Without more space the tree commits sooner.
+        // Allocate ahead of the records. Without more space the tree commits sooner.
         let wanted = (end * FULL_DIVISOR).next_power_of_two().min(HALF_BYTES);
         if wanted > half.allocated && allocate(memory, begin(commit), wanted).is_ok() {
             half.allocated = wanted;
@@ -280,7 +283,7 @@ impl KeptJournal {
     }
 }
 
-/// Allocates space of a file, whose length stays.
+/// Allocates space of a file without changing its length.
 fn allocate(memory: &File, at: u64, bytes: u64) -> io::Result<()> {
     Ok(rustix::fs::fallocate(memory, FallocateFlags::KEEP_SIZE, at, bytes)?)
 }
@@ -315,7 +318,7 @@ impl Journal for KeptJournal {
     }
 
     fn commit_bytes(&self) -> usize {
-        // The half of the commit before does not take the records that come.
+        // The half of the previous commit does not take new records.
         let newest = self.state.lock().halves.into_iter().max_by_key(|half| half.of);
         (newest.map_or(KEPT_BYTES, |half| half.allocated) / FULL_DIVISOR) as usize
     }
@@ -329,7 +332,7 @@ fn damaged(what: &str) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, what)
 }
 
-/// What a journal says of itself.
+/// The header of a journal.
 struct Header {
     session: u64,
     state: u64,
@@ -339,33 +342,33 @@ struct Header {
 fn header(memory: &File) -> io::Result<Header> {
     let mut bytes = [0; OWNER_OFFSET + OWNER_BYTES_MAX];
     if memory.metadata()?.len() < FILE_BYTES {
-        return Err(damaged("it has been cut off"));
+        return Err(damaged("it is truncated"));
     }
     memory.read_exact_at(&mut bytes, 0)?;
     let owner_bytes = number(&bytes[24..]);
     if bytes[..8] != MAGIC || owner_bytes > OWNER_BYTES_MAX as u64 {
-        return Err(damaged("it is no journal that this program knows"));
+        return Err(damaged("it is not a journal in a known format"));
     }
     let owner = bytes[OWNER_OFFSET..OWNER_OFFSET + owner_bytes as usize].to_vec();
     Ok(Header { session: number(&bytes[8..]), state: number(&bytes[16..]), owner })
 }
 
-/// What a journal is found to be.
+/// The result of reading a journal file.
 #[derive(Debug)]
 pub enum Found {
-    /// It is of something else.
+    /// It belongs to another owner.
     Foreign {
-        /// What it says of that.
+        /// The owner in it.
         owner: Vec<u8>,
     },
-    /// What it has.
+    /// Its records.
     Left(Left),
 }
 
-/// Reads a journal from its file, if it is of that owner.
+/// Reads a journal from its file, if it belongs to this owner.
 ///
 /// # Errors
-/// [`io::ErrorKind::InvalidData`] if it does not count, because it is damaged or not complete.
+/// [`io::ErrorKind::InvalidData`] if it is invalid because it is damaged or incomplete.
 pub fn find(file: &File, owner: &[u8]) -> io::Result<Found> {
     match header(file)? {
         header if header.owner != owner => Ok(Found::Foreign { owner: header.owner }),
@@ -373,7 +376,7 @@ pub fn find(file: &File, owner: &[u8]) -> io::Result<Found> {
     }
 }
 
-/// Says of a journal that the tree has its changes, durably.
+/// Marks a journal whose changes are durable in the tree.
 ///
 /// # Errors
 /// When it cannot be written.
@@ -381,14 +384,14 @@ pub fn mark_replayed(file: &File) -> io::Result<()> {
     set_state(file, REPLAYED)
 }
 
-/// What a journal has.
+/// Reads the records of a journal.
 pub(crate) fn left(memory: &File) -> io::Result<Left> {
     records(memory, &header(memory)?)
 }
 
 fn records(memory: &File, header: &Header) -> io::Result<Left> {
     if header.state == VOID {
-        return Err(damaged("it does not have all names, for want of room or because its file was removed"));
+        return Err(damaged("it lacks changes, because it had no room or its file was removed"));
     }
     let mut records = Vec::new();
     for half in 0..2 {
@@ -400,14 +403,14 @@ fn records(memory: &File, header: &Header) -> io::Result<Left> {
                 break;
             }
             let (commit, length) = (number(&head), number(&head[8..]));
-            // The first one says of which commit the half is.
+            // The first head decides the commit of the half.
             if *of.get_or_insert(commit) != commit || length > HALF_BYTES - at - HEAD_BYTES as u64 {
-                return Err(damaged("a record of it is damaged"));
+                return Err(damaged("one of its records is damaged"));
             }
             let mut record = vec![0; length as usize];
             memory.read_exact_at(&mut record, begin(half) + at + HEAD_BYTES as u64)?;
             if number(&head[16..]) != journal_sum(commit, &record) {
-                return Err(damaged("a record of it is damaged"));
+                return Err(damaged("one of its records is damaged"));
             }
             records.push((commit, record));
             at += (HEAD_BYTES as u64 + length).next_multiple_of(HEAD_BYTES as u64);
@@ -448,16 +451,16 @@ mod tests {
         assert_eq!(commits(&journal), [6, 5, 5]);
     }
 
-    /// The program is killed between any two writes: the record that it was about to keep is there
-    /// whole or not at all.
+    /// The program is killed between any two writes: the record that it was writing is there
+    /// completely or not at all.
     #[test]
     fn a_record_that_was_not_finished_is_not_there() {
         let kept = journal(1);
         kept.keep(2, b"kept");
-        // The bytes are there, the head is not.
+        // The bytes are there, but not the head.
         memory(&kept).write_all_at(b"torn", begin(2) + 96).unwrap();
         assert_eq!(left(&memory(&kept)).unwrap().records, [(2, b"kept".to_vec())]);
-        // An older commit's record stood behind.
+        // Followed by a record of an older commit.
         let kept = journal(1);
         kept.keep(2, &[1; 100]);
         kept.keep(2, b"old");
@@ -480,14 +483,14 @@ mod tests {
         assert_eq!(commits(&kept), [2, 2]);
         memory(&kept).write_all_at(b"SHLJRNL1", 0).unwrap();
         assert!(left(&memory(&kept)).is_err(), "of another program");
-        // A journal gets its name when it is whole: this is damage, not a journal without names.
+        // A journal gets its name when it is complete: this is damage, not a journal without names.
         memory(&kept).write_all_at(&[0; 8], 0).unwrap();
         assert!(find(&memory(&kept), b"").is_err(), "its beginning is gone");
         memory(&kept).set_len(100).unwrap();
         assert!(find(&memory(&kept), b"").is_err(), "cut off");
     }
 
-    /// What a record that found no room leaves out, a later one may need.
+    /// A later record may depend on a change whose record found no room.
     #[test]
     fn a_journal_without_room_is_void_until_the_commit_is_left_behind() {
         let kept = journal(1);
@@ -546,7 +549,7 @@ mod tests {
         assert_eq!(commits(&kept), [4]);
     }
 
-    /// Where no more space can be allocated, records are written past what there is of it.
+    /// Where no more space can be allocated, records are written past the allocated part.
     #[test]
     fn a_half_gives_back_what_was_not_allocated_ahead() {
         use std::os::unix::fs::MetadataExt;
@@ -559,7 +562,7 @@ mod tests {
         assert!(bytes() + (6 << 20) < before, "{before} bytes, then {}", bytes());
     }
 
-    /// A place that has room on command, and whose files can be removed.
+    /// A place with room on command, whose files can be removed.
     #[derive(Debug, Default)]
     struct Fickle {
         has_room: std::sync::atomic::AtomicBool,
@@ -584,8 +587,8 @@ mod tests {
         fn remove(&self, _: &File) {}
     }
 
-    /// A journal that could not be made, and one that is gone, are made again. They lack earlier
-    /// records, so they count when the tree has settled.
+    /// A journal that could not be created, or whose file was removed, is recreated. It lacks
+    /// earlier records, so it becomes valid when the tree has settled.
     #[test]
     fn a_journal_that_is_gone_is_made_again() {
         let place = Arc::new(Fickle::default());
@@ -611,7 +614,7 @@ mod tests {
         }
     }
 
-    /// The tree commits before the space ends that the journal has for certain.
+    /// The tree commits before the allocated space of the journal is used up.
     #[test]
     fn a_commit_comes_before_the_space_ends() {
         let kept = journal(1);

@@ -1,11 +1,13 @@
-//! Snapshots of a share in its own mount: `.shale/snapshots/NAME/` at its root, which nothing can
-//! change. [`Visibility`] says who may enter, and whether a listing shows it. The kernel checks
-//! that by the mode of `.shale`, and asks for it again after a second.
+//! Snapshots of a share in its own mount: `.shale/snapshots/NAME/` at its root, which is read-only.
+//! Owns the numbering of their nodes and the snapshots that are open. [`Visibility`] decides who
+//! may enter, and whether a listing shows it. The kernel checks that by the mode of `.shale`, and
+//! looks it up again after a second. Shared by all threads that serve.
 //!
-//! The upper 16 bits of a node's number say in which *view* it is: 0 is the share as it is now,
-//! 65535 the directories that lead to snapshots, all others a snapshot each. The lower 48 bits are
-//! the inode's number there. A view's number follows from the snapshot's, so a server that takes a
-//! mount over finds what the kernel means. Its tree is opened when it is looked at.
+//! The upper 16 bits of a node's number select a *view*: 0 is the current share, 65535 the
+//! directories that lead to snapshots, all others are one snapshot each. The lower 48 bits are the
+//! inode's number there. A view's number is derived from the snapshot's, so a server that takes
+//! over a mount understands the kernel's node numbers. A snapshot's tree is opened when it is
+//! accessed.
 
 use std::cell::Cell;
 use std::collections::{BTreeMap, btree_map};
@@ -28,30 +30,30 @@ const SHALE: u64 = SIGNS | 1;
 const SNAPSHOTS: u64 = SIGNS | 2;
 /// The file of [`crate::closing`].
 pub(crate) const FIRST_CLOSED: u64 = SIGNS | 3;
-/// Numbers that a view can have: of two snapshots with the same, the one that was looked at first
-/// is shown.
+/// Numbers that a view can have. If two snapshots have the same number, the one that was accessed
+/// first is shown.
 const VIEWS: u64 = 0xfffe;
 /// Trees that are open at the same time; each has caches.
 const OPEN_MAX: usize = 8;
-/// How long the kernel believes that a snapshot is there.
+/// Time for which the kernel caches the name of a snapshot.
 const NAME_TTL: Duration = Duration::from_secs(1);
 const SNAPSHOTS_NAME: &[u8] = b"snapshots";
 
-/// A moment of the share.
+/// A snapshot of the share.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Moment {
-    /// Which it is, whatever it is called.
+    /// Its identity, independent of its name.
     pub id: u64,
-    /// What it is called.
+    /// Its name.
     pub name: String,
-    /// When it was taken, seconds since 1970.
+    /// Time at which it was taken, in seconds since 1970.
     pub taken_unix_s: u64,
 }
 
-/// Who sees the moments of a share.
+/// Who can see the snapshots of a share.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Visibility {
-    /// All users, and a listing of the root has them.
+    /// All users, and a listing of the root shows them.
     Listed,
     /// All users who know the name.
     Hidden,
@@ -62,7 +64,7 @@ pub enum Visibility {
 }
 
 impl Visibility {
-    /// The permissions of the directory that leads to the moments.
+    /// Returns the permissions of the directory that leads to the snapshots.
     const fn permissions(self) -> u32 {
         match self {
             Self::Listed | Self::Hidden => 0o555,
@@ -72,25 +74,25 @@ impl Visibility {
     }
 }
 
-/// The moments of a share, from their owner.
+/// The snapshots of a share, provided by its owner. Called by any thread that serves.
 pub trait Moments: Send + Sync {
-    /// Who sees them. It may change at any time.
+    /// Returns who can see them, which may change at any time.
     fn visibility(&self) -> Visibility;
 
-    /// All of them, oldest first.
+    /// Returns all of them, oldest first.
     fn list(&self) -> Vec<Moment>;
 
-    /// The tree of one, in which nothing that is written stays.
+    /// Returns the tree of a snapshot. Changes to it are not stored.
     ///
     /// # Errors
-    /// When it has gone, or cannot be read.
+    /// When it was deleted, or cannot be read.
     fn open(&self, id: u64) -> surface::Result<Arc<Tree>>;
 }
 
 struct View {
     moment: u64,
     tree: Option<Arc<Tree>>,
-    /// When it was last looked at, in looks.
+    /// Number of the last access, counted over all views.
     used: u64,
 }
 
@@ -99,7 +101,7 @@ struct State {
     /// By their numbers.
     views: BTreeMap<u64, View>,
     looks: u64,
-    /// Looks when idle trees were last closed.
+    /// Number of the access at which idle trees were last closed.
     closed_at: u64,
 }
 
@@ -109,17 +111,17 @@ pub(crate) struct Shown {
     /// Generation of the directories that lead to snapshots, which is the share's own.
     generation: u32,
     state: Mutex<State>,
-    /// Visibility when the kernel was told to list the root again.
+    /// The visibility when the kernel was last notified to list the root again.
     listed: Mutex<Visibility>,
 }
 
-/// Whether a node is of another view than the present.
+/// Returns whether a node is in a view other than the current share.
 pub(crate) const fn is_elsewhere(node: u64) -> bool {
     node >> VIEW_SHIFT != 0
 }
 
-/// Whether a request looks at the name of the snapshots, or is to take it away from them. Whatever
-/// is to get that name is refused by the tree.
+/// Returns whether a request looks up the name of the snapshots, or would remove it. Requests that
+/// would give that name to another file are refused by the tree.
 fn is_of_snapshots(operation: &Operation<'_>) -> bool {
     match operation {
         Operation::Lookup { name }
@@ -130,7 +132,8 @@ fn is_of_snapshots(operation: &Operation<'_>) -> bool {
     }
 }
 
-/// The node in another view that a request for a node of the present names besides, if it does.
+/// Returns the node in another view that a request for a node of the current share also names, if
+/// any.
 pub(crate) fn names_another_view(operation: &Operation<'_>) -> bool {
     match operation {
         Operation::Rename { new_directory, .. } => is_elsewhere(*new_directory),
@@ -158,41 +161,40 @@ fn sign(node: u64, time: fuse::Time, permissions: u32) -> Attributes {
 }
 
 impl Shown {
-    /// The moments of the share that `tree` is of.
+    /// Creates the snapshot directories of the share of `tree`.
     pub(crate) fn new(moments: Arc<dyn Moments>, tree: &Tree) -> Self {
         let listed = Mutex::new(moments.visibility());
         Self { moments, generation: tree.space_number(), state: Mutex::default(), listed }
     }
 
-    /// A directory that leads to moments.
+    /// Returns the entry of a directory that leads to snapshots.
     fn sign_entry(&self, node: u64) -> Entry {
         let attributes = sign(node, fuse::Time::default(), self.moments.visibility().permissions());
         let generation = self.generation.into();
         Entry { node, generation, name_valid: NAME_TTL, attributes_valid: NAME_TTL, attributes }
     }
 
-    /// Whether a listing of the root has changed since the last call because the moments have
-    /// become visible, or no longer are.
+    /// Returns whether the listing of the root has changed since the last call because the
+    /// snapshots have become visible or hidden.
     pub(crate) fn listing_has_changed(&self) -> bool {
         let now = self.moments.visibility();
         let before = std::mem::replace(&mut *self.listed.lock(), now);
         (before == Visibility::Listed) != (now == Visibility::Listed)
     }
 
-    /// The entry that a listing of the root has for the moments; `None` if it has none.
+    /// Returns the entry for the snapshots in a listing of the root; `None` if they are not listed.
     pub(crate) fn listed(&self) -> Option<Entry> {
-        // Known to the kernel by no look-up.
+        // Not counted as a look-up by the kernel.
         let entry = || Entry { node: 0, name_valid: Duration::ZERO, ..self.sign_entry(SHALE) };
         (self.moments.visibility() == Visibility::Listed).then(entry)
     }
 
-    /// Whether a request is answered here.
+    /// Returns whether a request is answered here.
     pub(crate) fn takes(request: &Request<'_>) -> bool {
         is_elsewhere(request.node) || request.node == Tree::ROOT && is_of_snapshots(&request.operation)
     }
 
-    /// Closes the trees of snapshots: of all, or of those that were not looked at since the last
-    /// call.
+    /// Closes the trees of all snapshots, or of those that were not accessed since the last call.
     pub(crate) fn close(&self, only_idle: bool) {
         let mut state = self.state.lock();
         let since = if only_idle { state.closed_at } else { u64::MAX };
@@ -202,7 +204,7 @@ impl Shown {
         state.closed_at = state.looks;
     }
 
-    /// The number of a moment's view.
+    /// Returns the number of a snapshot's view.
     fn view_of(&self, moment: u64) -> share::Result<u64> {
         let view = moment % VIEWS + 1;
         let mut state = self.state.lock();
@@ -210,7 +212,7 @@ impl Shown {
         if known.moment == moment {
             return Ok(view);
         }
-        // It may have gone long ago.
+        // It may have been deleted long ago.
         if self.moments.list().iter().any(|other| other.id == known.moment) {
             return Err(Failure::new(libc::EBUSY));
         }
@@ -223,7 +225,7 @@ impl Shown {
         state.looks += 1;
         let looks = state.looks;
         if let btree_map::Entry::Vacant(unknown) = state.views.entry(view) {
-            // The server before this one has told the kernel of it.
+            // The previous server has answered look-ups of it.
             let meant = self.moments.list().into_iter().find(|moment| moment.id % VIEWS + 1 == view);
             let moment = meant.ok_or(Failure::new(libc::ESTALE))?.id;
             unknown.insert(View { moment, tree: None, used: 0 });
@@ -233,7 +235,7 @@ impl Shown {
         if let Some(tree) = &found.tree {
             return Ok(tree.clone());
         }
-        // Others wait: two openings of one moment would be one too many.
+        // Others wait, so that no snapshot is opened twice.
         let opened = self.moments.open(found.moment).map_err(|error| {
             log::warn!("a snapshot cannot be shown: {error}");
             Failure::new(libc::ESTALE)
@@ -247,14 +249,14 @@ impl Shown {
         Ok(opened)
     }
 
-    /// Answers. `moved`: the bytes that were read, if any.
+    /// Answers a request. `moved` is set to the number of bytes read, if any.
     pub(crate) fn serve<A: Answer>(&self, request: &Request<'_>, answer: A, moved: &Cell<u64>) {
         let is_off = self.moments.visibility() == Visibility::Off;
         match (request.node, request.operation) {
             (Tree::ROOT, Operation::Lookup { .. }) if is_off => answer.fail(Errno::new(libc::ENOENT)),
-            // The kernel, or a client of NFS, knows a node from before.
+            // The kernel, or an NFS client, remembers a node.
             (node, _) if is_off && node != Tree::ROOT => answer.fail(Errno::new(libc::ESTALE)),
-            // Answered so, they never come again; the others change something.
+            // After this answer the kernel never sends them again; the others change something.
             (_, Operation::Open { .. } | Operation::OpenDirectory { .. } | Operation::Flush { .. })
             | (_, Operation::Release { .. } | Operation::ReleaseDirectory { .. } | Operation::Access { .. }) => {
                 answer.fail(Errno::ENOSYS);
@@ -272,8 +274,8 @@ impl Shown {
         }
     }
 
-    /// The directory of snapshots. The kernel believes nothing of it, and lists it anew when its
-    /// time has changed: so a snapshot that comes or goes changes it.
+    /// Returns the directory of snapshots. The kernel does not cache it, and lists it again when
+    /// its time has changed: so a snapshot that is created or deleted changes the time.
     fn snapshots(&self) -> Entry {
         let (mut seconds, mut mix) = (0, 0_u64);
         for moment in self.moments.list() {
@@ -312,7 +314,7 @@ impl Shown {
         }
     }
 
-    /// The root of the snapshot of that name.
+    /// Returns the root of the snapshot of this name.
     fn root_of(&self, name: &[u8]) -> share::Result<Entry> {
         let moment = self.moments.list().into_iter().find(|moment| moment.name.as_bytes() == name);
         let view = self.view_of(moment.ok_or(Failure::new(libc::ENOENT))?.id)?;
@@ -335,7 +337,7 @@ impl Shown {
         for (index, (name, node)) in names.iter().enumerate().skip(usize::try_from(offset).unwrap_or(usize::MAX)) {
             let cookie = index as u64 + 1;
             let has_room = if with_attributes {
-                // Told of no node: the kernel looks each up when it is asked for.
+                // No node number is given: the kernel looks each name up when it is accessed.
                 let nothing = Entry { node: 0, name_valid: Duration::ZERO, ..self.sign_entry(*node) };
                 plus.add(&nothing, cookie, name)
             } else {
@@ -349,7 +351,7 @@ impl Shown {
     }
 }
 
-/// Answers what only reads a snapshot; all else would change it.
+/// Answers requests that only read a snapshot; all others would change it.
 fn serve_moment<A: Answer>(tree: &Tree, request: &Request<'_>, answer: A, moved: &Cell<u64>) {
     let node = request.node;
     let (view, inode) = (node >> VIEW_SHIFT << VIEW_SHIFT, node & !(u64::MAX << VIEW_SHIFT));

@@ -1,9 +1,9 @@
-//! The life of a share's mount. Owns the thread that serves it and the one that commits from time
-//! to time.
+//! The life of a share's mount. Owns the thread that serves it and the one that commits
+//! periodically. Any thread may call the methods of [`Mount`].
 //!
 //! A mount ends when it is unmounted, from here or from a shell. The tree is closed after the last
-//! request was answered. One that a keeper holds goes on when the program dies: requests wait for
-//! the next one, which resumes it.
+//! request has been answered. A mount that a keeper holds survives the program: requests wait for
+//! the next server, which resumes it.
 
 use std::fs::File;
 use std::io;
@@ -34,26 +34,26 @@ use crate::served::Served;
 pub struct MountOptions {
     /// Threads that take requests from the device; a ring has one for each CPU instead.
     pub threads: usize,
-    /// Whether set-user-id programs and device nodes of the share count as such.
+    /// Whether set-user-id programs and device nodes of the share are honoured.
     pub allow_suid_and_devices: bool,
-    /// Whether reads move access times (`relatime`); otherwise the mount says `noatime`. A mount
-    /// that has outlived its server stays as it was made.
+    /// Whether reads update access times (`relatime`); otherwise the mount shows `noatime`. A mount
+    /// that has survived its server keeps its original setting.
     pub has_access_times: bool,
     /// Whether changes are refused, until [`Mount::set_read_only`].
     pub is_read_only: bool,
     /// What `mount` and `df` show as the source.
     pub source: String,
-    /// Mounts over a directory that is not empty, or over another mount; they are hidden then.
+    /// Allows mounting over a directory that is not empty, or over another mount, which hides them.
     pub overlay: bool,
-    /// After how long changes become durable that no `fsync` has asked for.
+    /// Time after which changes become durable without an `fsync`.
     pub commit_every: Duration,
-    /// The keeper that holds the mount, so that it outlives this program. Nothing does if requests
-    /// come over rings.
+    /// The keeper that holds the mount, so that it survives this program. Not used if requests come
+    /// over rings.
     pub kept_by: Option<KeptBy>,
-    /// Where the journal is made that lets acknowledged names outlive this program, also where the
-    /// mount does not.
+    /// Where the journal is created that preserves acknowledged names if this program dies, even
+    /// where the mount does not survive.
     pub journal: Option<Arc<dyn JournalPlace>>,
-    /// Where requests are counted.
+    /// Counters of requests.
     pub traffic: Option<Arc<Traffic>>,
 }
 
@@ -74,14 +74,14 @@ impl Default for MountOptions {
     }
 }
 
-/// Whether a mount has ended, for the thread that commits.
+/// Whether a mount has ended; checked by the thread that commits.
 #[derive(Default)]
 struct End {
     has_come: Mutex<bool>,
     changed: Condvar,
 }
 
-/// A mounted share. Dropping it leaves it mounted until it is unmounted from a shell, or the
+/// A mounted share. Dropping it leaves the share mounted until it is unmounted from a shell, or the
 /// process ends.
 pub struct Mount {
     place: Place,
@@ -101,8 +101,8 @@ pub fn mount(tree: Arc<Tree>, dir: &Path, options: &MountOptions) -> Result<Moun
     mount_with_moments(tree, None, dir, options)
 }
 
-/// Mounts a tree at the directory `dir`, with its snapshots, if `moments` has them, below
-/// `.shale/snapshots` there. Returns when it can be used. Needs root.
+/// Mounts a tree at the directory `dir`, with its snapshots below `.shale/snapshots` if `moments`
+/// is given. Returns when the mount is ready. Needs root.
 ///
 /// # Errors
 /// [`ErrorKind::NotFound`] or [`ErrorKind::Invalid`] for `dir`, [`ErrorKind::Exists`] if it would
@@ -123,7 +123,7 @@ pub fn mount_with_moments(
         };
         Error::with_source(kind, format!("share at {}: {what}", dir.display()), error)
     };
-    let dir_path = dir.canonicalize().map_err(|error| about("no such directory: make it first", error))?;
+    let dir_path = dir.canonicalize().map_err(|error| about("no such directory: create it first", error))?;
     if !options.overlay {
         kernel_mount::check_vacant(&dir_path)?;
     }
@@ -135,7 +135,7 @@ pub fn mount_with_moments(
     let first = Transport::best();
     let session = match begin(&served, &dir_path, options, first) {
         Err(error) if first == Transport::Rings => {
-            log::warn!("{}: FUSE over io_uring fails ({error}); served without", dir.display());
+            log::warn!("{}: FUSE over io_uring failed ({error}); using /dev/fuse", dir.display());
             begin(&served, &dir_path, options, Transport::Device)
         }
         result => result,
@@ -165,12 +165,12 @@ pub fn mount_with_moments(
     Ok(mount)
 }
 
-/// Goes on with a mount that has outlived its server. `tree` must be [taken over](Tree::take_over)
-/// with what the mount [left](KeptMount::left).
+/// Resumes a mount that has survived its server. `tree` must be [taken over](Tree::take_over) with
+/// the changes that it [left](KeptMount::left).
 ///
 /// # Errors
 /// [`ErrorKind::Unsupported`] if the kernel cannot send requests again (before Linux 6.9),
-/// [`ErrorKind::Exists`] if it was unmounted meanwhile and its directory is not empty any more,
+/// [`ErrorKind::Exists`] if it was unmounted in the meantime and its directory is no longer empty,
 /// [`ErrorKind::Io`] if the connection or the keeper fails.
 pub fn resume(tree: Arc<Tree>, mount: KeptMount, options: &MountOptions) -> Result<Mount> {
     resume_with_moments(tree, None, mount, options)
@@ -189,13 +189,13 @@ pub fn resume_with_moments(
     let (place, kept_by) = (mount.place.clone(), mount.kept_by.clone());
     let resumed = go_on(tree, moments, mount, options);
     if resumed.is_err() {
-        // Without a server its requests fail, instead of waiting in the keeper.
+        // Without a server its requests fail instead of waiting in the keeper.
         end_kept(&kept_by, &place);
     }
     resumed
 }
 
-/// Has a mount end that a keeper holds. The caller has closed its descriptors.
+/// Ends a mount that a keeper holds. The caller has closed its descriptors.
 fn end_kept(kept_by: &KeptBy, place: &Place) {
     kept_by.give_up();
     if let Err(error) = place.detach() {
@@ -223,19 +223,19 @@ fn go_on(
     let served = Arc::new(served);
     let session = Session::take_over(devices, served.clone()).map_err(about)?;
     place.bring_back(session.notifier().device(), &how(options), options.overlay)?;
-    // Before anything is done that might have to be known to the next program.
+    // Before any action that the next program might have to know about.
     let held_by = HeldBy::of(&session, &place, &kept_by);
     let journal = begin_journal(&tree, options, true);
     if let Some(journal) = &journal
         && let Err(error) = held_by.hold(journal)
     {
-        // The mount goes on: the journal is offered to the keeper again.
+        // The mount continues: the journal is offered to the keeper again.
         log::warn!("{}: {}", place.dir().display(), not_held(&error));
     }
     start(session, served, place, options, journal, Some(held_by))
 }
 
-/// A mount that has outlived its server, as its keeper has it.
+/// A mount that has survived its server, as its keeper holds it.
 pub struct KeptMount {
     place: Place,
     devices: Vec<OwnedFd>,
@@ -244,34 +244,34 @@ pub struct KeptMount {
 }
 
 impl KeptMount {
-    /// The mount that a keeper has under a name; `None` if there is none.
+    /// Returns the mount that a keeper holds under a name; `None` if there is none.
     ///
     /// # Errors
     /// [`ErrorKind::Io`] if the keeper fails.
     pub fn find(kept_by: &KeptBy) -> Result<Option<Self>> {
-        let failed = |error| Error::from_io("the keeper of mounts fails", error);
+        let failed = |error| Error::from_io("the keeper of mounts failed", error);
         let Some(entry) = kept_by.entry().map_err(failed)? else { return Ok(None) };
         let mut devices = entry.descriptors;
         let (Some(memory), Some(place)) = (devices.pop(), Place::from_bytes(&entry.bytes)) else { return Ok(None) };
         Ok(Some(Self { place, devices, memory: memory.into(), kept_by: kept_by.clone() }))
     }
 
-    /// Where it is.
+    /// Returns its directory.
     pub fn dir(&self) -> &Path {
         self.place.dir()
     }
 
-    /// What its server had acknowledged and not made durable.
+    /// Returns the changes that its server had acknowledged but not made durable.
     ///
     /// # Errors
-    /// [`ErrorKind::Io`] if that cannot be read.
+    /// [`ErrorKind::Io`] if they cannot be read.
     pub fn left(&self) -> Result<Left> {
         kept::left(&self.memory).map_err(|error| {
             Error::from_io(format!("share at {}: the journal of its server", self.dir().display()), error)
         })
     }
 
-    /// Ends it: programs that have a file open get errors.
+    /// Ends the mount: programs with an open file get errors.
     pub fn give_up(self) {
         drop((self.devices, self.memory));
         end_kept(&self.kept_by, &self.place);
@@ -312,7 +312,7 @@ fn start(
         end.changed.notify_all();
         let _ = committing.join();
         let closed = tree.close().map_err(|failure| io::Error::from_raw_os_error(failure.errno()));
-        // No server is to go on with it.
+        // No other server should resume it.
         kept_by.inspect(KeptBy::give_up);
         if let Some(journal) = ends.filter(|_| closed.is_ok()) {
             journal.end();
@@ -324,7 +324,7 @@ fn start(
 }
 
 impl End {
-    /// Commits from time to time, until the end, and looks after the journal.
+    /// Commits periodically until the end, and maintains the journal.
     fn commit_until(&self, tree: &Tree, dir: &Path, every: Duration, look_after: impl Fn(&Tree) -> io::Result<()>) {
         fuse::become_io_flusher();
         let (mut has_come, mut last_fault) = (self.has_come.lock(), None);
@@ -334,7 +334,7 @@ impl End {
                     if let Err(failure) = tree.commit() {
                         log::error!("the namespace of a share cannot be made durable: {failure:?}");
                     }
-                    // Once, not with every commit.
+                    // Report a fault once, not at every commit.
                     let fault = look_after(tree).err().map(|error| error.to_string());
                     if let Some(fault) = fault.as_ref().filter(|_| fault != last_fault) {
                         log::error!("{dir}: {fault}", dir = dir.display());
@@ -361,17 +361,17 @@ fn begin(served: &Arc<Served>, dir: &Path, options: &MountOptions, transport: Tr
     let session_options = SessionOptions { transport, threads: options.threads, can_clone: connection.can_clone };
     Session::begin(connection.device, served.clone(), session_options).map_err(|error| {
         let _ = kernel_mount::unmount(dir, UnmountFlags::DETACH);
-        Error::from_io(format!("share at {}: cannot be served", dir.display()), error)
+        Error::from_io(format!("share at {}: cannot serve it", dir.display()), error)
     })
 }
 
 impl Mount {
-    /// Where it is mounted, without symbolic links.
+    /// Returns its directory, without symbolic links.
     pub fn dir(&self) -> &Path {
         self.place.dir()
     }
 
-    /// Unmounts, closes the tree, and waits for that.
+    /// Unmounts, closes the tree, and waits for both.
     ///
     /// # Errors
     /// [`ErrorKind::InUse`] as [`Self::take_away`]; [`ErrorKind::Io`] if the tree could not be
@@ -381,18 +381,18 @@ impl Mount {
         self.wait()
     }
 
-    /// Unmounts, and leaves it to [`Self::wait`] that the tree is closed. After an error it is
-    /// served as before.
+    /// Unmounts; [`Self::wait`] waits until the tree is closed. After an error it is served as
+    /// before.
     ///
     /// # Errors
-    /// [`ErrorKind::InUse`] if a file is open, a process is in it, or there is a copy of the mount
-    /// in another mount namespace or at another directory.
+    /// [`ErrorKind::InUse`] if a file is open, a process has its working directory there, or there
+    /// is a copy of the mount in another mount namespace or at another directory.
     pub fn take_away(&self) -> Result<()> {
         self.place.unmount(self.connection.device(), &how(&self.options))
     }
 
-    /// Cuts off all programs that have files open, and all copies of the mount: later requests
-    /// fail. Leaves it to [`Self::wait`] that the tree is closed. Everything acknowledged is kept.
+    /// Disconnects all programs that have files open, and all copies of the mount: later requests
+    /// fail. [`Self::wait`] waits until the tree is closed. All acknowledged changes are kept.
     ///
     /// # Errors
     /// [`ErrorKind::Unsupported`] or [`ErrorKind::Io`] if the kernel fails.
@@ -400,35 +400,36 @@ impl Mount {
         self.place.cut_off(self.connection.device())
     }
 
-    /// Why the death of this program would lose names that were acknowledged and not synced; `None`
-    /// if it would not, or if no journal was asked for.
+    /// Returns the reason why the death of this program would lose acknowledged names that are not
+    /// synced; `None` if it would not, or if no journal was requested.
     pub fn names_at_risk(&self) -> Option<String> {
         let fault = self.journal.as_ref()?.fault()?;
         Some(format!("{}: names that are not synced would be lost: {fault}", self.dir().display()))
     }
 
-    /// Refuses changes from now on with `EROFS`, or takes them again. Acknowledged changes stay;
+    /// Refuses changes with `EROFS` from now on, or accepts them again. Acknowledged changes stay;
     /// pages of a mapping that the kernel has not written yet are refused.
     pub fn set_read_only(&self, is_read_only: bool) {
         self.served.is_read_only.store(is_read_only, Ordering::Relaxed);
     }
 
-    /// Closes the open trees of snapshots: all, or with `only_idle` those that were not looked at
-    /// since the last call. Has the root listed again if its snapshots were shown or hidden.
+    /// Closes the open trees of snapshots: all, or with `only_idle` those that were not accessed
+    /// since the last call. Makes the kernel list the root again if its snapshots were shown or
+    /// hidden.
     pub fn close_moments(&self, only_idle: bool) {
         if let Some(shown) = &self.served.moments {
             shown.close(only_idle);
-            // The kernel lists the root from its cache until it is told.
+            // The kernel lists the root from its cache until it is notified.
             if shown.listing_has_changed()
                 && let Some(notifier) = self.served.notifier.get()
                 && let Err(error) = notifier.inval_inode(Tree::ROOT, 0, 0)
             {
-                log::error!("the kernel cannot be told that the snapshots of a share are shown or hidden: {error}");
+                log::error!("the kernel cannot be notified that the snapshots of a share are shown or hidden: {error}");
             }
         }
     }
 
-    /// Whether it has been unmounted, and the tree is closed: then [`Self::wait`] does not wait.
+    /// Returns whether it is unmounted and the tree is closed: then [`Self::wait`] returns at once.
     pub fn is_over(&self) -> bool {
         self.serving.is_finished()
     }

@@ -1,4 +1,5 @@
-//! Mounting and unmounting, for all file systems of this program.
+//! Mounting and unmounting, for all file systems of this program. Holds no state except the mount
+//! point of each connection.
 
 mod dead;
 mod kernel;

@@ -1,10 +1,11 @@
-//! The place of a connection in the table of mounts: whether its directory still shows it, how it
-//! is mounted there again, and how it ends although copies of the mount are left.
+//! The mount point of a connection in the table of mounts: whether its directory still shows it,
+//! how it is mounted there again, and how it ends while copies of the mount exist. Any thread may
+//! call it.
 //!
 //! The kernel ends a connection with its last mount. Another mount namespace (a container, a
 //! service with a namespace of its own) and `mount --bind` make copies of a mount, and a copy keeps
-//! the connection after the mount at the directory is gone. The other way round, a lazy unmount
-//! takes the mount out of the table, and open files keep the connection.
+//! the connection after the mount at the directory is gone. Conversely, a lazy unmount removes the
+//! mount from the table, and open files keep the connection.
 //!
 //! Only the kernel's list of mounts is read here: no file system is asked, so nothing waits for a
 //! server.
@@ -24,39 +25,39 @@ use super::vacant::check_vacant;
 use crate::device;
 
 /// Time for the kernel to end a connection whose last mount is gone: programs such as `df` hold a
-/// mount for the moment in which they look at it.
+/// mount while they examine it.
 const END_PATIENCE: Duration = Duration::from_secs(2);
 
 /// Bytes of the device number in [`Place::to_bytes`].
 const MINOR_BYTES: usize = 4;
 
-/// A directory, the number of the file system that a connection shows there, and how that was
-/// agreed upon.
+/// A directory, the device number of the file system that a connection shows there, and the
+/// settings negotiated for it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Place {
     dir: PathBuf,
     device_minor: u32,
-    /// The kernel agrees upon what that takes when the connection begins, and never again.
+    /// The kernel negotiates this when the connection begins, and never again.
     has_access_times: bool,
 }
 
 impl Place {
-    /// The place of the connection that was just mounted at `dir`.
+    /// Returns the mount point of a connection that was just mounted at `dir`.
     ///
     /// # Errors
-    /// Those of looking at `dir`.
+    /// Errors of reading `dir`.
     pub fn at(dir: &Path, how: &How<'_>) -> Result<Self> {
         let device_minor = kernel::mount_id(dir)?.device_minor;
         Ok(Self { dir: dir.to_owned(), device_minor, has_access_times: how.has_access_times })
     }
 
-    /// As the next server reads it.
+    /// Encodes it for the next server.
     pub fn to_bytes(&self) -> Vec<u8> {
         let minor = self.device_minor.to_le_bytes();
         [&minor[..], &[u8::from(self.has_access_times)], self.dir.as_os_str().as_bytes()].concat()
     }
 
-    /// Reads what [`to_bytes`](Self::to_bytes) wrote.
+    /// Decodes the output of [`to_bytes`](Self::to_bytes).
     pub fn from_bytes(bytes: &[u8]) -> Option<Self> {
         let (minor, rest) = bytes.split_first_chunk::<MINOR_BYTES>()?;
         let (has_access_times, dir) = rest.split_first()?;
@@ -72,12 +73,12 @@ impl Place {
         &self.dir
     }
 
-    /// Whether reads move access times there, as the connection was made.
+    /// Returns whether reads update access times there, as negotiated for the connection.
     pub const fn has_access_times(&self) -> bool {
         self.has_access_times
     }
 
-    /// Makes the connection visible at the directory again, as it was made.
+    /// Makes the connection visible at the directory again, with its original settings.
     fn mount_again(&self, device: &OwnedFd, how: &How<'_>) -> Result<()> {
         kernel::mount_again(device, &self.dir, &How { has_access_times: self.has_access_times, ..*how })
     }
@@ -86,12 +87,12 @@ impl Place {
         device == (0, self.device_minor)
     }
 
-    /// Whether the directory shows this connection: no other mount covers it.
+    /// Returns whether the directory shows this connection, not covered by another mount.
     pub fn is_visible(&self) -> bool {
         mounted_at(&self.dir).is_some_and(|mount| self.is_device(mount.device))
     }
 
-    /// Whether the table of mounts has this connection at the directory, covered or not.
+    /// Returns whether the table of mounts has this connection at the directory, covered or not.
     pub fn is_mounted(&self) -> bool {
         listed(&mountinfo()).any(|mount| mount.dir == self.dir && self.is_device(mount.device))
     }
@@ -106,7 +107,7 @@ impl Place {
         let dir = self.dir.display();
         if self.is_mounted() {
             if !self.is_visible() {
-                log::warn!("{dir}: another file system is mounted over this mount, and hides it (findmnt {dir})");
+                log::warn!("{dir}: another file system is mounted over this mount and hides it (findmnt {dir})");
             }
             return Ok(());
         }
@@ -114,11 +115,11 @@ impl Place {
             check_vacant(&self.dir)?;
         }
         self.mount_again(device, how)?;
-        log::warn!("{dir}: the mount was unmounted while no server was there: it is mounted again");
+        log::warn!("{dir}: was unmounted while there was no server: mounted it again");
         Ok(())
     }
 
-    /// Unmounts, and returns when the connection has ended. Otherwise it is mounted as before.
+    /// Unmounts, and returns when the connection has ended. After an error it is mounted as before.
     ///
     /// # Errors
     /// [`ErrorKind::InUse`] if a file is open, another mount covers it, or there is a copy of it in
@@ -143,19 +144,19 @@ impl Place {
     /// Removes it from the table; open files and copies keep the connection.
     ///
     /// # Errors
-    /// Of the kernel or the helper.
+    /// Errors of the kernel or the helper.
     pub fn detach(&self) -> Result<()> {
         if self.is_visible() { kernel::unmount(&self.dir, UnmountFlags::DETACH).map(drop) } else { Ok(()) }
     }
 
-    /// Ends the connection with all its mounts, open files or not: requests under way
-    /// and all that follow fail.
+    /// Ends the connection with all its mounts, even with open files: requests in flight and all
+    /// later ones fail.
     ///
     /// # Errors
     /// [`ErrorKind::Unsupported`] if the kernel offers no way to do that.
     pub fn cut_off(&self, device: &OwnedFd) -> Result<()> {
         if self.is_visible() {
-            // FORCE ends the connection, and reaches the copies with it.
+            // FORCE ends the connection, including the copies.
             let unmounted = kernel::unmount(&self.dir, UnmountFlags::FORCE | UnmountFlags::DETACH)?;
             if unmounted == Unmounted::ByKernel && device::ends_within(device, END_PATIENCE) {
                 return Ok(());
