@@ -11,8 +11,8 @@ use std::sync::atomic::Ordering;
 use fuse::wire::reply::OpenFlags;
 use fuse::{Operation, Request};
 
-use crate::moments;
 use crate::served::Served;
+use crate::snapshots;
 
 impl Served {
     /// Returns the flags with which a file or directory is opened where access times are updated.
@@ -25,7 +25,8 @@ impl Served {
             Operation::OpenDirectory { .. } => OpenFlags::CACHE_DIR,
             _ => return None,
         };
-        let is_due = !moments::is_elsewhere(request.node) && self.tree.has_old_access(request.node).unwrap_or(false);
+        let is_due =
+            !snapshots::is_in_other_view(request.node) && self.tree.has_old_access(request.node).unwrap_or(false);
         Some(if is_due { cache } else { cache.with(OpenFlags::KEEP_CACHE) })
     }
 

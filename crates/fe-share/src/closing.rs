@@ -22,8 +22,8 @@ use fuse::{Answer, Attributes, Entry, Errno, Operation, Request, Time};
 use rustix::fs::{Mode, OFlags};
 use share::Tree;
 
-use crate::moments::FIRST_CLOSED;
 use crate::served::{Served, TTL};
+use crate::snapshots::FIRST_CLOSED;
 
 /// The file's name in the root while the server opens it.
 const NAME: &str = ".shale-first-closed";

@@ -26,19 +26,19 @@
 
 mod access_times;
 mod closing;
-mod counted;
 mod flags;
 mod growing;
-mod held;
-mod holding;
-mod kept;
-mod moments;
+mod journal_keeper;
+mod lookups;
+mod memory_journal;
 mod mount;
 mod process;
+mod request_kind;
 mod served;
 mod set_id;
+mod snapshots;
 
-pub use fuse::keep::KeptBy;
-pub use kept::{Found as FoundJournal, JournalPlace, find as find_journal, mark_replayed};
-pub use moments::{Moment, Moments, Visibility};
-pub use mount::{KeptMount, Mount, MountOptions, mount, mount_with_moments, resume, resume_with_moments};
+pub use fuse::keep::KeeperSlot;
+pub use memory_journal::{Found as FoundJournal, JournalPlace, find as find_journal, mark_replayed};
+pub use mount::{Mount, MountOptions, OrphanedMount, mount, mount_with_snapshots, resume, resume_with_snapshots};
+pub use snapshots::{ShareSnapshot, Snapshots, Visibility};

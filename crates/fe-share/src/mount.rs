@@ -14,8 +14,8 @@ use std::sync::atomic::Ordering;
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use fuse::keep::KeptBy;
-use fuse::mount::{self as kernel_mount, How, Place};
+use fuse::keep::KeeperSlot;
+use fuse::mount::{self as kernel_mount, MountParams, MountPoint};
 use fuse::{Notifier, Session, SessionOptions, Transport};
 use parking_lot::{Condvar, Mutex};
 use rustix::mount::UnmountFlags;
@@ -23,11 +23,11 @@ use share::{Left, Tree};
 use surface::{Error, ErrorKind, Result, Traffic};
 
 use crate::closing;
-use crate::held::Held;
-use crate::holding::{HeldBy, begin_journal, look_after, not_held};
-use crate::kept::{self, JournalPlace, KeptJournal};
-use crate::moments::{Moments, Shown};
+use crate::journal_keeper::{HeldMount, begin_journal, maintain_journal, not_held};
+use crate::lookups::LookupCounts;
+use crate::memory_journal::{self, JournalPlace, MemoryJournal};
 use crate::served::Served;
+use crate::snapshots::{SnapshotDirs, Snapshots};
 
 /// How a share is mounted.
 #[derive(Debug, Clone)]
@@ -49,7 +49,7 @@ pub struct MountOptions {
     pub commit_every: Duration,
     /// The keeper that holds the mount, so that it survives this program. Not used if requests come
     /// over rings.
-    pub kept_by: Option<KeptBy>,
+    pub kept_by: Option<KeeperSlot>,
     /// Where the journal is created that preserves acknowledged names if this program dies, even
     /// where the mount does not survive.
     pub journal: Option<Arc<dyn JournalPlace>>,
@@ -84,33 +84,33 @@ struct End {
 /// A mounted share. Dropping it leaves the share mounted until it is unmounted from a shell, or the
 /// process ends.
 pub struct Mount {
-    place: Place,
+    place: MountPoint,
     connection: Notifier,
     options: MountOptions,
     served: Arc<Served>,
     serving: JoinHandle<io::Result<()>>,
     /// The journal of names, if one was asked for.
-    journal: Option<Arc<KeptJournal>>,
+    journal: Option<Arc<MemoryJournal>>,
 }
 
-/// Mounts a tree without snapshots: as [`mount_with_moments`].
+/// Mounts a tree without snapshots: as [`mount_with_snapshots`].
 ///
 /// # Errors
 /// The same.
 pub fn mount(tree: Arc<Tree>, dir: &Path, options: &MountOptions) -> Result<Mount> {
-    mount_with_moments(tree, None, dir, options)
+    mount_with_snapshots(tree, None, dir, options)
 }
 
-/// Mounts a tree at the directory `dir`, with its snapshots below `.shale/snapshots` if `moments`
+/// Mounts a tree at the directory `dir`, with its snapshots below `.shale/snapshots` if `snapshots`
 /// is given. Returns when the mount is ready. Needs root.
 ///
 /// # Errors
 /// [`ErrorKind::NotFound`] or [`ErrorKind::Invalid`] for `dir`, [`ErrorKind::Exists`] if it would
 /// hide something there, [`ErrorKind::Unsupported`] if this kernel or user cannot mount,
 /// [`ErrorKind::Io`] if the kernel fails.
-pub fn mount_with_moments(
+pub fn mount_with_snapshots(
     tree: Arc<Tree>,
-    moments: Option<Arc<dyn Moments>>,
+    snapshots: Option<Arc<dyn Snapshots>>,
     dir: &Path,
     options: &MountOptions,
 ) -> Result<Mount> {
@@ -127,8 +127,8 @@ pub fn mount_with_moments(
     if !options.overlay {
         kernel_mount::check_vacant(&dir_path)?;
     }
-    let moments = moments.map(|moments| Shown::new(moments, &tree));
-    let mut served = Served::new(tree.clone(), Held::default(), moments, options.traffic.clone());
+    let snapshots = snapshots.map(|snapshots| SnapshotDirs::new(snapshots, &tree));
+    let mut served = Served::new(tree.clone(), LookupCounts::default(), snapshots, options.traffic.clone());
     served.has_access_times = options.has_access_times;
     served.is_read_only.store(options.is_read_only, Ordering::Relaxed);
     let served = Arc::new(served);
@@ -141,118 +141,120 @@ pub fn mount_with_moments(
         result => result,
     };
     let session = session?;
-    let place = Place::at(&dir_path, &how(options))
+    let place = MountPoint::at(&dir_path, &how(options))
         .inspect_err(|_| drop(kernel_mount::unmount(&dir_path, UnmountFlags::DETACH)))?;
     let kept_by = options.kept_by.as_ref();
     if let (Some(_), Some(why)) = (kept_by, session.cannot_be_taken_over()) {
         log::warn!("{}: the mount will not survive its server: {why}", dir.display());
     }
     let kept_by = kept_by.filter(|_| session.cannot_be_taken_over().is_none());
-    let held_by = kept_by.map(|kept_by| HeldBy::of(&session, &place, kept_by));
+    let held_mount = kept_by.map(|kept_by| HeldMount::of(&session, &place, kept_by));
     let journal = begin_journal(&tree, options, kept_by.is_some());
     if let Some(journal) = &journal {
         if let Some(fault) = journal.fault() {
             log::warn!("{}: the death of the server would lose names that were not synced: {fault}", dir.display());
         }
-        if let Some(held_by) = &held_by
-            && let Err(error) = held_by.hold(journal)
+        if let Some(held_mount) = &held_mount
+            && let Err(error) = held_mount.hold(journal)
         {
             log::warn!("{}: {}", dir.display(), not_held(&error));
         }
     }
-    let mount = start(session, served, place, options, journal, held_by)?;
+    let mount = start(session, served, place, options, journal, held_mount)?;
     closing::close_first(&mount.served, &dir_path);
     Ok(mount)
 }
 
 /// Resumes a mount that has survived its server. `tree` must be [taken over](Tree::take_over) with
-/// the changes that it [left](KeptMount::left).
+/// the changes that it [left](OrphanedMount::left).
 ///
 /// # Errors
 /// [`ErrorKind::Unsupported`] if the kernel cannot send requests again (before Linux 6.9),
 /// [`ErrorKind::Exists`] if it was unmounted in the meantime and its directory is no longer empty,
 /// [`ErrorKind::Io`] if the connection or the keeper fails.
-pub fn resume(tree: Arc<Tree>, mount: KeptMount, options: &MountOptions) -> Result<Mount> {
-    resume_with_moments(tree, None, mount, options)
+pub fn resume(tree: Arc<Tree>, mount: OrphanedMount, options: &MountOptions) -> Result<Mount> {
+    resume_with_snapshots(tree, None, mount, options)
 }
 
 /// As [`resume`], with snapshots.
 ///
 /// # Errors
 /// The same.
-pub fn resume_with_moments(
+pub fn resume_with_snapshots(
     tree: Arc<Tree>,
-    moments: Option<Arc<dyn Moments>>,
-    mount: KeptMount,
+    snapshots: Option<Arc<dyn Snapshots>>,
+    mount: OrphanedMount,
     options: &MountOptions,
 ) -> Result<Mount> {
     let (place, kept_by) = (mount.place.clone(), mount.kept_by.clone());
-    let resumed = go_on(tree, moments, mount, options);
+    let resumed = resume_served(tree, snapshots, mount, options);
     if resumed.is_err() {
         // Without a server its requests fail instead of waiting in the keeper.
-        end_kept(&kept_by, &place);
+        end_orphaned(&kept_by, &place);
     }
     resumed
 }
 
 /// Ends a mount that a keeper holds. The caller has closed its descriptors.
-fn end_kept(kept_by: &KeptBy, place: &Place) {
-    kept_by.give_up();
+fn end_orphaned(kept_by: &KeeperSlot, place: &MountPoint) {
+    kept_by.close();
     if let Err(error) = place.detach() {
         log::warn!("{error}");
     }
 }
 
-fn go_on(
+fn resume_served(
     tree: Arc<Tree>,
-    moments: Option<Arc<dyn Moments>>,
-    mount: KeptMount,
+    snapshots: Option<Arc<dyn Snapshots>>,
+    mount: OrphanedMount,
     options: &MountOptions,
 ) -> Result<Mount> {
-    let KeptMount { place, devices, kept_by, .. } = mount;
+    let OrphanedMount { place, devices, kept_by, .. } = mount;
     let about = |error: io::Error| {
         let unsupported = error.kind() == io::ErrorKind::InvalidInput;
         let kind = if unsupported { ErrorKind::Unsupported } else { ErrorKind::Io };
         let text = format!("share at {}: its mount cannot be taken over", place.dir().display());
         Error::with_source(kind, text, error)
     };
-    let moments = moments.map(|moments| Shown::new(moments, &tree));
-    let mut served = Served::new(tree.clone(), Held::taken_over(), moments, options.traffic.clone());
+    let snapshots = snapshots.map(|snapshots| SnapshotDirs::new(snapshots, &tree));
+    let mut served = Served::new(tree.clone(), LookupCounts::taken_over(), snapshots, options.traffic.clone());
     served.has_access_times = place.has_access_times();
     served.is_read_only.store(options.is_read_only, Ordering::Relaxed);
     let served = Arc::new(served);
     let session = Session::take_over(devices, served.clone()).map_err(about)?;
-    place.bring_back(session.notifier().device(), &how(options), options.overlay)?;
+    place.remount(session.notifier().device(), &how(options), options.overlay)?;
     // Before any action that the next program might have to know about.
-    let held_by = HeldBy::of(&session, &place, &kept_by);
+    let held_mount = HeldMount::of(&session, &place, &kept_by);
     let journal = begin_journal(&tree, options, true);
     if let Some(journal) = &journal
-        && let Err(error) = held_by.hold(journal)
+        && let Err(error) = held_mount.hold(journal)
     {
         // The mount continues: the journal is offered to the keeper again.
         log::warn!("{}: {}", place.dir().display(), not_held(&error));
     }
-    start(session, served, place, options, journal, Some(held_by))
+    start(session, served, place, options, journal, Some(held_mount))
 }
 
 /// A mount that has survived its server, as its keeper holds it.
-pub struct KeptMount {
-    place: Place,
+pub struct OrphanedMount {
+    place: MountPoint,
     devices: Vec<OwnedFd>,
     memory: File,
-    kept_by: KeptBy,
+    kept_by: KeeperSlot,
 }
 
-impl KeptMount {
+impl OrphanedMount {
     /// Returns the mount that a keeper holds under a name; `None` if there is none.
     ///
     /// # Errors
     /// [`ErrorKind::Io`] if the keeper fails.
-    pub fn find(kept_by: &KeptBy) -> Result<Option<Self>> {
+    pub fn find(kept_by: &KeeperSlot) -> Result<Option<Self>> {
         let failed = |error| Error::from_io("the keeper of mounts failed", error);
         let Some(entry) = kept_by.entry().map_err(failed)? else { return Ok(None) };
         let mut devices = entry.descriptors;
-        let (Some(memory), Some(place)) = (devices.pop(), Place::from_bytes(&entry.bytes)) else { return Ok(None) };
+        let (Some(memory), Some(place)) = (devices.pop(), MountPoint::from_bytes(&entry.bytes)) else {
+            return Ok(None);
+        };
         Ok(Some(Self { place, devices, memory: memory.into(), kept_by: kept_by.clone() }))
     }
 
@@ -266,15 +268,15 @@ impl KeptMount {
     /// # Errors
     /// [`ErrorKind::Io`] if they cannot be read.
     pub fn left(&self) -> Result<Left> {
-        kept::left(&self.memory).map_err(|error| {
+        memory_journal::left(&self.memory).map_err(|error| {
             Error::from_io(format!("share at {}: the journal of its server", self.dir().display()), error)
         })
     }
 
     /// Ends the mount: programs with an open file get errors.
-    pub fn give_up(self) {
+    pub fn end(self) {
         drop((self.devices, self.memory));
-        end_kept(&self.kept_by, &self.place);
+        end_orphaned(&self.kept_by, &self.place);
     }
 }
 
@@ -282,10 +284,10 @@ impl KeptMount {
 fn start(
     session: Session<Served>,
     served: Arc<Served>,
-    place: Place,
+    place: MountPoint,
     options: &MountOptions,
-    journal: Option<Arc<KeptJournal>>,
-    held_by: Option<HeldBy>,
+    journal: Option<Arc<MemoryJournal>>,
+    held_mount: Option<HeldMount>,
 ) -> Result<Mount> {
     let about = |error| Error::from_io(format!("share at {}: cannot start a thread", place.dir().display()), error);
     let connection = session.notifier();
@@ -295,13 +297,13 @@ fn start(
     let committing = {
         let (tree, end, every, journal) = (tree.clone(), end.clone(), options.commit_every, journal.clone());
         let dir = place.dir().to_owned();
-        let look_after = move |tree: &Tree| match &journal {
-            Some(journal) => look_after(journal, tree, held_by.as_ref()),
+        let maintain_journal = move |tree: &Tree| match &journal {
+            Some(journal) => maintain_journal(journal, tree, held_mount.as_ref()),
             None => Ok(()),
         };
         thread::Builder::new()
             .name("share-commit".to_owned())
-            .spawn(move || end.commit_until(&tree, &dir, every, look_after))
+            .spawn(move || end.commit_until(&tree, &dir, every, maintain_journal))
     };
     let committing = committing.map_err(about)?;
     let kept_by = options.kept_by.clone();
@@ -313,7 +315,7 @@ fn start(
         let _ = committing.join();
         let closed = tree.close().map_err(|failure| io::Error::from_raw_os_error(failure.errno()));
         // No other server should resume it.
-        kept_by.inspect(KeptBy::give_up);
+        kept_by.inspect(KeeperSlot::close);
         if let Some(journal) = ends.filter(|_| closed.is_ok()) {
             journal.end();
         }
@@ -325,7 +327,13 @@ fn start(
 
 impl End {
     /// Commits periodically until the end, and maintains the journal.
-    fn commit_until(&self, tree: &Tree, dir: &Path, every: Duration, look_after: impl Fn(&Tree) -> io::Result<()>) {
+    fn commit_until(
+        &self,
+        tree: &Tree,
+        dir: &Path,
+        every: Duration,
+        maintain_journal: impl Fn(&Tree) -> io::Result<()>,
+    ) {
         fuse::become_io_flusher();
         let (mut has_come, mut last_fault) = (self.has_come.lock(), None);
         while !*has_come {
@@ -335,7 +343,7 @@ impl End {
                         log::error!("the namespace of a share cannot be made durable: {failure:?}");
                     }
                     // Report a fault once, not at every commit.
-                    let fault = look_after(tree).err().map(|error| error.to_string());
+                    let fault = maintain_journal(tree).err().map(|error| error.to_string());
                     if let Some(fault) = fault.as_ref().filter(|_| fault != last_fault) {
                         log::error!("{dir}: {fault}", dir = dir.display());
                     }
@@ -346,8 +354,8 @@ impl End {
     }
 }
 
-fn how(options: &MountOptions) -> How<'_> {
-    How {
+fn how(options: &MountOptions) -> MountParams<'_> {
+    MountParams {
         source: &options.source,
         allow_other: true,
         allow_exec: true,
@@ -374,10 +382,10 @@ impl Mount {
     /// Unmounts, closes the tree, and waits for both.
     ///
     /// # Errors
-    /// [`ErrorKind::InUse`] as [`Self::take_away`]; [`ErrorKind::Io`] if the tree could not be
+    /// [`ErrorKind::InUse`] as [`Self::begin_unmount`]; [`ErrorKind::Io`] if the tree could not be
     /// closed.
     pub fn unmount(self) -> Result<()> {
-        self.take_away()?;
+        self.begin_unmount()?;
         self.wait()
     }
 
@@ -387,7 +395,7 @@ impl Mount {
     /// # Errors
     /// [`ErrorKind::InUse`] if a file is open, a process has its working directory there, or there
     /// is a copy of the mount in another mount namespace or at another directory.
-    pub fn take_away(&self) -> Result<()> {
+    pub fn begin_unmount(&self) -> Result<()> {
         self.place.unmount(self.connection.device(), &how(&self.options))
     }
 
@@ -396,8 +404,8 @@ impl Mount {
     ///
     /// # Errors
     /// [`ErrorKind::Unsupported`] or [`ErrorKind::Io`] if the kernel fails.
-    pub fn cut_off(&self) -> Result<()> {
-        self.place.cut_off(self.connection.device())
+    pub fn disconnect(&self) -> Result<()> {
+        self.place.disconnect(self.connection.device())
     }
 
     /// Returns the reason why the death of this program would lose acknowledged names that are not
@@ -416,8 +424,8 @@ impl Mount {
     /// Closes the open trees of snapshots: all, or with `only_idle` those that were not accessed
     /// since the last call. Makes the kernel list the root again if its snapshots were shown or
     /// hidden.
-    pub fn close_moments(&self, only_idle: bool) {
-        if let Some(shown) = &self.served.moments {
+    pub fn close_snapshots(&self, only_idle: bool) {
+        if let Some(shown) = &self.served.snapshots {
             shown.close(only_idle);
             // The kernel lists the root from its cache until it is notified.
             if shown.listing_has_changed()

@@ -16,12 +16,12 @@ use share::{Caller, Failure, Inode, SetAttributes, Time, TimeToSet, Tree};
 use surface::{Allocation, Traffic};
 
 use crate::closing::Closing;
-use crate::counted::{is_change, kind_of};
 use crate::flags;
 use crate::growing::Growing;
-use crate::held::Held;
-use crate::moments::{self, Shown};
+use crate::lookups::LookupCounts;
 use crate::process::{Process, names_shown};
+use crate::request_kind::{is_change, kind_of};
+use crate::snapshots::{self, SnapshotDirs};
 
 /// Lifetime of cached entries, practically without limit: a share changes only through its mount.
 pub(crate) const TTL: Duration = Duration::from_secs(1 << 30);
@@ -33,7 +33,7 @@ const BACKGROUND_REQUESTS_MAX: u16 = 256;
 const PREFERRED_BYTES: u32 = 128 << 10;
 
 /// Cookie of the directory of snapshots in a listing: after the dots, before all names.
-const COOKIE_MOMENTS: u64 = share::COOKIE_DOT_DOT + 1;
+const COOKIE_SNAPSHOTS: u64 = share::COOKIE_DOT_DOT + 1;
 
 /// The unit of `statfs`.
 const BLOCK_BYTES: u32 = 4096;
@@ -41,7 +41,7 @@ const BLOCK_BYTES: u32 = 4096;
 /// The state of a mounted share.
 pub(crate) struct Served {
     pub(crate) tree: Arc<Tree>,
-    pub(crate) held: Held,
+    pub(crate) lookups: LookupCounts,
     growing: Growing,
     pub(crate) closing: Closing,
     /// Whether reads update access times.
@@ -51,7 +51,7 @@ pub(crate) struct Served {
     /// Set when the connection is negotiated, before the first request.
     pub(crate) notifier: OnceLock<Notifier>,
     /// Its snapshots, if any can be shown.
-    pub(crate) moments: Option<Shown>,
+    pub(crate) snapshots: Option<SnapshotDirs>,
     /// Counters of requests.
     traffic: Option<Arc<Traffic>>,
 }
@@ -132,10 +132,10 @@ impl FileSystem for Served {
 
     fn forget(&self, node: u64, lookups: u64) {
         // Snapshots never change, so their look-ups are not counted.
-        if moments::is_elsewhere(node) {
+        if snapshots::is_in_other_view(node) {
             return;
         }
-        if self.held.forget(node, lookups)
+        if self.lookups.forget(node, lookups)
             && let Err(failure) = self.tree.forget(node)
         {
             log::error!("inode {node} cannot be removed: {failure:?}");
@@ -154,16 +154,21 @@ impl FileSystem for Served {
 }
 
 impl Served {
-    pub(crate) fn new(tree: Arc<Tree>, held: Held, moments: Option<Shown>, traffic: Option<Arc<Traffic>>) -> Self {
+    pub(crate) fn new(
+        tree: Arc<Tree>,
+        lookups: LookupCounts,
+        snapshots: Option<SnapshotDirs>,
+        traffic: Option<Arc<Traffic>>,
+    ) -> Self {
         Self {
             tree,
-            held,
+            lookups,
             growing: Growing::default(),
             closing: Closing::default(),
             has_access_times: false,
             is_read_only: AtomicBool::new(false),
             notifier: OnceLock::new(),
-            moments,
+            snapshots,
             traffic,
         }
     }
@@ -179,10 +184,10 @@ impl Served {
         {
             return answer.opened(0, flags);
         }
-        if let Some(shown) = self.moments.as_ref().filter(|_| Shown::takes(request)) {
+        if let Some(shown) = self.snapshots.as_ref().filter(|_| SnapshotDirs::takes(request)) {
             return shown.serve(request, answer, moved);
         }
-        if moments::names_another_view(&request.operation) {
+        if snapshots::names_another_view(&request.operation) {
             return answer.fail(Errno::new(libc::EXDEV));
         }
         // The previous server of the mount may have carried it out without answering it.
@@ -389,7 +394,7 @@ impl Served {
     fn answer_nameless(&self, made: share::Result<(u64, Inode)>, answer: impl Answer) {
         match made {
             Ok((node, inode)) => {
-                self.held.told(node);
+                self.lookups.add(node);
                 let opened = reply::opened(0, OpenFlags::KEEP_CACHE);
                 answer.bytes(&[reply::entry(&entry(&self.tree, node, &inode)), opened].concat());
             }
@@ -421,7 +426,7 @@ impl Served {
     fn answer_made(&self, made: share::Result<(u64, Inode)>, answer: impl Answer) {
         match made {
             Ok((node, inode)) => {
-                self.held.told(node);
+                self.lookups.add(node);
                 answer.entry(&entry(&self.tree, node, &inode));
             }
             Err(failure) => answer.fail(errno(failure)),
@@ -457,15 +462,15 @@ impl Served {
 
     fn list(&self, node: u64, offset: u64, size: u32, with_attributes: bool, answer: impl Answer) {
         let (mut plain, mut plus) = (Listing::new(size), ListingPlus::new(size));
-        let is_before_moments = node == Tree::ROOT && offset < COOKIE_MOMENTS;
-        let moments = self.moments.as_ref().filter(|_| is_before_moments).and_then(Shown::listed);
+        let is_before_snapshots = node == Tree::ROOT && offset < COOKIE_SNAPSHOTS;
+        let snapshots = self.snapshots.as_ref().filter(|_| is_before_snapshots).and_then(SnapshotDirs::listed);
         let is_listed = Cell::new(false);
         let list_moments = |plain: &mut Listing, plus: &mut ListingPlus| {
-            let Some(entry) = moments.as_ref().filter(|_| !is_listed.replace(true)) else { return true };
+            let Some(entry) = snapshots.as_ref().filter(|_| !is_listed.replace(true)) else { return true };
             if with_attributes {
-                return plus.add(entry, COOKIE_MOMENTS, share::KEPT_NAME);
+                return plus.add(entry, COOKIE_SNAPSHOTS, share::KEPT_NAME);
             }
-            plain.add(entry.attributes.inode, COOKIE_MOMENTS, libc::S_IFDIR, share::KEPT_NAME)
+            plain.add(entry.attributes.inode, COOKIE_SNAPSHOTS, libc::S_IFDIR, share::KEPT_NAME)
         };
         let listed = self.tree.list_names(node, offset, |listed, inode| {
             if listed.cookie > share::COOKIE_DOT_DOT && !list_moments(&mut plain, &mut plus) {
@@ -480,7 +485,7 @@ impl Served {
             let has_room = plus.add(&entry(&self.tree, listed.node, &inode), listed.cookie, &listed.name);
             // The kernel does not count the dots as look-ups.
             if has_room && listed.cookie > share::COOKIE_DOT_DOT {
-                self.held.told(listed.node);
+                self.lookups.add(listed.node);
             }
             has_room
         });
@@ -523,7 +528,7 @@ mod tests {
 
     fn taken(has_access_times: bool) -> Capabilities {
         let tree = Arc::new(Tree::create(SimSpace::new(), 7, OPTIONS).unwrap());
-        let mut served = Served::new(tree, Held::default(), None, None);
+        let mut served = Served::new(tree, LookupCounts::default(), None, None);
         served.has_access_times = has_access_times;
         served.capabilities(Capabilities::default())
     }

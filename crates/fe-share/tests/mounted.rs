@@ -83,12 +83,12 @@ fn a_copy_of_the_mount_is_named_and_cut_off() {
     let copy = MountDir::new("copy");
     fs::write(mounted.path("file"), b"kept").unwrap();
     rustix::mount::mount_bind(mounted.dir.path(), copy.path()).unwrap();
-    let error = mounted.mount.as_ref().unwrap().take_away().unwrap_err();
+    let error = mounted.mount.as_ref().unwrap().begin_unmount().unwrap_err();
     assert_eq!(error.kind(), ErrorKind::InUse);
     assert!(error.to_string().contains(copy.path().to_str().unwrap()), "{error}");
     assert_eq!(fs::read(mounted.path("file")).unwrap(), b"kept", "it is served as before");
     let mount = mounted.mount.take().unwrap();
-    mount.cut_off().unwrap();
+    mount.disconnect().unwrap();
     mount.wait().unwrap();
     // The content of the file is in the kernel's cache.
     let errno = fs::create_dir(copy.join("new")).unwrap_err().raw_os_error().unwrap();

@@ -9,7 +9,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use fe_share::{JournalPlace, KeptBy, KeptMount, MountOptions};
+use fe_share::{JournalPlace, KeeperSlot, MountOptions, OrphanedMount};
 use fuse::keep::{Keeper, run_keeper};
 use rustix::process::{Pid, Signal, getpid, kill_process};
 use share::{Options, Time, Tree};
@@ -77,7 +77,7 @@ fn serve(state: &Path) {
     let keeper = Keeper::connect(&socket).unwrap();
     let keeper = keeper.unwrap_or_else(|| Keeper::start(&socket, &mut program("keep", state)).unwrap());
     keeper.set_wait(std::env::var(WAIT).ok().map(|seconds| Duration::from_secs(seconds.parse().unwrap()))).unwrap();
-    let kept_by = KeptBy { keeper: Arc::new(keeper), name: "share".to_owned() };
+    let kept_by = KeeperSlot { keeper: Arc::new(keeper), name: "share".to_owned() };
     let commit_every = Duration::from_millis(200);
     let has_access_times = std::env::var_os(ACCESS_TIMES).is_some();
     let journal = Some(Arc::new(Narrow(state.join(FULL))) as Arc<dyn JournalPlace>);
@@ -85,7 +85,7 @@ fn serve(state: &Path) {
     let options =
         MountOptions { kept_by: kept_by_keeper, commit_every, has_access_times, journal, ..MountOptions::default() };
     let space = Arc::new(FileSpace(state.join("space")));
-    let mount = match KeptMount::find(&kept_by).unwrap() {
+    let mount = match OrphanedMount::find(&kept_by).unwrap() {
         Some(kept) => {
             let tree = Tree::take_over(space, OPTIONS, &kept.left().unwrap()).unwrap();
             fe_share::resume(Arc::new(tree), kept, &options).unwrap()
@@ -151,7 +151,7 @@ impl Share {
     /// Returns the session of the journal that the keeper holds, if there is one.
     pub fn kept_session(&self) -> Option<u64> {
         let keeper = Arc::new(Keeper::connect(&self.state.join("keeper")).unwrap()?);
-        let kept = KeptMount::find(&KeptBy { keeper, name: "share".to_owned() }).ok()??;
+        let kept = OrphanedMount::find(&KeeperSlot { keeper, name: "share".to_owned() }).ok()??;
         kept.left().ok().map(|left| left.session)
     }
 

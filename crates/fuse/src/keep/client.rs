@@ -41,12 +41,12 @@ pub struct Entry {
 /// A keeper, and the name of a mount's entry there.
 #[derive(Debug, Clone)]
 #[allow(missing_docs, reason = "described above")]
-pub struct KeptBy {
+pub struct KeeperSlot {
     pub keeper: Arc<Keeper>,
     pub name: String,
 }
 
-impl KeptBy {
+impl KeeperSlot {
     /// Returns the entry of this name; `None` if there is none.
     ///
     /// # Errors
@@ -57,7 +57,7 @@ impl KeptBy {
     }
 
     /// Makes the keeper close the mount. If the keeper has ended, there is nothing left to close.
-    pub fn give_up(&self) {
+    pub fn close(&self) {
         let _ = self.keeper.drop_entry(&self.name);
     }
 }

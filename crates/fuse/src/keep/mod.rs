@@ -30,7 +30,7 @@ use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags,
 };
 
-pub use client::{Entry, Keeper, KeptBy};
+pub use client::{Entry, Keeper, KeeperSlot};
 pub use process::run as run_keeper;
 
 /// Descriptors of an entry: one for each thread that takes requests, and those that the server

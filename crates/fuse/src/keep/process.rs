@@ -33,7 +33,7 @@ pub fn run(listener: OwnedFd) -> io::Result<()> {
         entries: Vec::new(),
         had_server: false,
         wait: None,
-        give_up: Some(now() + FIRST),
+        deadline: Some(now() + FIRST),
     };
     while keeper.turn()? {}
     Ok(())
@@ -47,7 +47,7 @@ struct Running {
     /// How long entries wait for the next server; `None` for no limit.
     wait: Option<Duration>,
     /// When that time ends, while there is no server.
-    give_up: Option<Instant>,
+    deadline: Option<Instant>,
 }
 
 /// A clock that stops while the machine is suspended.
@@ -68,7 +68,7 @@ impl Running {
         // The end of a connection is reported without being requested.
         let watched = self.entries.iter().filter(|_| watches).filter_map(|entry| entry.descriptors.first());
         ready.extend(watched.map(|descriptor| PollFd::new(descriptor, PollFlags::empty())));
-        let patience = self.give_up.filter(|_| watches).map(|at| {
+        let patience = self.deadline.filter(|_| watches).map(|at| {
             // Not before the time that was set.
             let left = at.saturating_duration_since(now()) + Duration::from_millis(1);
             Timespec { tv_sec: left.as_secs().cast_signed(), tv_nsec: left.subsec_nanos().into() }
@@ -99,7 +99,7 @@ impl Running {
             self.accept();
         }
         if !watches && self.servers.is_empty() {
-            self.give_up = self.wait.map(|wait| now() + wait);
+            self.deadline = self.wait.map(|wait| now() + wait);
         }
         Ok(true)
     }

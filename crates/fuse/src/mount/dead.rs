@@ -25,7 +25,7 @@ const LAYERS_MAX: usize = 16;
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Detaches dead mounts of this source from `dir`.
-pub fn take_away(dir: &Path, source: &str) {
+pub fn detach_dead(dir: &Path, source: &str) {
     for _ in 0..LAYERS_MAX {
         let is_of_source =
             kernel_mount::source_of(dir).is_some_and(|s| s == source || s == kernel_mount::helper_source(source));

@@ -28,7 +28,7 @@ const FILE_SYSTEM: &str = "fuse.shale";
 
 /// How a file system is mounted.
 #[derive(Debug, Clone, Copy)]
-pub struct How<'a> {
+pub struct MountParams<'a> {
     /// What `mount` and `df` show as the source.
     pub source: &'a str,
     /// Users other than the owner of the server may enter.
@@ -56,7 +56,7 @@ pub struct Connection {
 /// [`ErrorKind::Unsupported`] if this kernel or user cannot mount; [`ErrorKind::NotFound`],
 /// [`ErrorKind::Invalid`] and [`ErrorKind::InUse`] for `dir`; [`ErrorKind::Io`] if the kernel
 /// fails.
-pub fn mount(dir: &Path, how: &How<'_>) -> Result<Connection> {
+pub fn mount(dir: &Path, how: &MountParams<'_>) -> Result<Connection> {
     let device = match rustix::fs::open(DEVICE, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty()) {
         Ok(device) => device,
         Err(Errno::ACCESS | Errno::PERM) => return mount_with_helper(dir, how, false),
@@ -74,7 +74,7 @@ pub fn mount(dir: &Path, how: &How<'_>) -> Result<Connection> {
 
 /// Asks the kernel to mount a device at `dir`. If its connection is mounted elsewhere or has been
 /// detached, that file system becomes visible at `dir` as well (Linux 5.15).
-fn mount_device(device: &OwnedFd, dir: &Path, how: &How<'_>) -> Result<std::result::Result<(), Errno>> {
+fn mount_device(device: &OwnedFd, dir: &Path, how: &MountParams<'_>) -> Result<std::result::Result<(), Errno>> {
     let mode = rustix::fs::stat(dir).map_err(|errno| failed(dir, "cannot look at the directory", errno))?.st_mode;
     let data = format!(
         "fd={},rootmode={mode:o},user_id={},group_id={},default_permissions{}",
@@ -96,7 +96,7 @@ fn mount_device(device: &OwnedFd, dir: &Path, how: &How<'_>) -> Result<std::resu
 /// # Errors
 /// [`ErrorKind::Unsupported`] if this kernel or user cannot, [`ErrorKind::Io`] if the connection
 /// has ended.
-pub(super) fn mount_again(device: &OwnedFd, dir: &Path, how: &How<'_>) -> Result<()> {
+pub(super) fn mount_again(device: &OwnedFd, dir: &Path, how: &MountParams<'_>) -> Result<()> {
     match mount_device(device, dir, how)? {
         Ok(()) => Ok(()),
         Err(errno) => {
@@ -203,7 +203,7 @@ pub fn unmount(dir: &Path, flags: UnmountFlags) -> Result<Unmounted> {
     }
 }
 
-fn mount_with_helper(dir: &Path, how: &How<'_>, can_clone: bool) -> Result<Connection> {
+fn mount_with_helper(dir: &Path, how: &MountParams<'_>, can_clone: bool) -> Result<Connection> {
     let about = |what: &str| format!("cannot mount {} with {HELPER}: {what}", dir.display());
     let (ours, theirs) = UnixStream::pair().map_err(|error| Error::from_io(about("no socket"), error))?;
     let mut names = String::from("default_permissions,nodev,nosuid,");

@@ -43,7 +43,7 @@ pub(super) fn error_of(answer: &[u8]) -> i32 {
 
 /// The fields of `struct fuse_uring_req_header`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Asked {
+pub(super) struct RingRequest {
     /// The operation.
     pub(super) opcode: u32,
     /// The number of the request.
@@ -55,8 +55,8 @@ pub(super) struct Asked {
 }
 
 /// Reads `struct fuse_uring_req_header`.
-pub(super) fn asked(header: &[u8]) -> Asked {
-    Asked {
+pub(super) fn asked(header: &[u8]) -> RingRequest {
+    RingRequest {
         opcode: opcode_of(header),
         unique: unique_of(header),
         commit_id: u64_at(header, COMMIT_ID),
@@ -111,7 +111,10 @@ mod tests {
     #[test]
     fn a_request_is_read_where_the_kernel_puts_it() {
         let asked = asked(&header(50, 3));
-        assert_eq!(asked, Asked { opcode: crate::wire::opcode::READDIR, unique: 77, commit_id: 78, payload_bytes: 3 });
+        assert_eq!(
+            asked,
+            RingRequest { opcode: crate::wire::opcode::READDIR, unique: 77, commit_id: 78, payload_bytes: 3 }
+        );
     }
 
     #[test]

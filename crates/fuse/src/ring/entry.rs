@@ -2,7 +2,7 @@
 //! answer. Owns that memory, and the rule about access to it.
 //!
 //! An entry belongs to the kernel from its registration, or the commit of its answer, until the
-//! kernel reports a request in it. From then until the answer there is one [`Taken`] for the entry,
+//! kernel reports a request in it. From then until the answer there is one [`PendingRequest`] for the entry,
 //! which is the only access to its memory. It may move between threads.
 #![allow(unsafe_code)]
 
@@ -12,7 +12,7 @@ use std::{io, ptr};
 
 use rustix::mm::{MapFlags, ProtFlags};
 
-use super::abi::{self, Asked};
+use super::abi::{self, RingRequest};
 use super::queue::Queue;
 use crate::REQUEST_BYTES_MAX;
 use crate::answer::Answer;
@@ -31,7 +31,7 @@ pub(super) struct Memory {
     base: *mut u8,
     entries: usize,
     /// Whether the kernel has returned all entries, so that it no longer writes to any.
-    is_given_back: AtomicBool,
+    is_released: AtomicBool,
 }
 
 // SAFETY: it is plain memory, not tied to a thread; the rule at the head of this file governs
@@ -51,12 +51,12 @@ impl Memory {
                 MapFlags::PRIVATE,
             )
         }?;
-        Ok(Self { base: base.cast(), entries, is_given_back: AtomicBool::new(false) })
+        Ok(Self { base: base.cast(), entries, is_released: AtomicBool::new(false) })
     }
 
     /// Records that the kernel will not write to any entry again.
-    pub(super) fn give_back(&self) {
-        self.is_given_back.store(true, Ordering::Release);
+    pub(super) fn release(&self) {
+        self.is_released.store(true, Ordering::Release);
     }
 
     /// Returns header and payload of an entry in the form that the kernel expects.
@@ -83,7 +83,7 @@ impl Memory {
 impl Drop for Memory {
     fn drop(&mut self) {
         // If the kernel may still write there, the addresses must never be reused.
-        if self.is_given_back.load(Ordering::Acquire) {
+        if self.is_released.load(Ordering::Acquire) {
             // SAFETY: there are no references to it: a taken request holds the queue that owns it,
             // and the kernel no longer uses it.
             let _ = unsafe { rustix::mm::munmap(self.base.cast(), self.entries * ENTRY_BYTES) };
@@ -93,26 +93,26 @@ impl Drop for Memory {
 
 /// A request that was taken from the kernel and waits for its answer. One that is dropped is
 /// answered with `EIO`.
-pub(super) struct Taken {
+pub(super) struct PendingRequest {
     queue: Arc<Queue>,
     index: usize,
-    asked: Asked,
+    asked: RingRequest,
     is_answered: bool,
 }
 
-impl Taken {
+impl PendingRequest {
     /// Wraps the request in an entry for which the kernel has just reported one.
     ///
     /// # Safety
-    /// The entry must belong to us, and have no other `Taken`.
+    /// The entry must belong to us, and have no other `PendingRequest`.
     pub(super) unsafe fn new(queue: Arc<Queue>, index: usize) -> Self {
-        let asked = Asked { opcode: 0, unique: 0, commit_id: 0, payload_bytes: 0 };
+        let asked = RingRequest { opcode: 0, unique: 0, commit_id: 0, payload_bytes: 0 };
         let mut taken = Self { queue, index, asked, is_answered: false };
         taken.asked = abi::asked(taken.header());
         taken
     }
 
-    pub(super) fn asked(&self) -> Asked {
+    pub(super) fn asked(&self) -> RingRequest {
         self.asked
     }
 
@@ -150,7 +150,7 @@ impl Taken {
         let unique = self.asked.unique;
         abi::answer(self.header_mut(), unique, error, payload_bytes);
         self.is_answered = true;
-        self.queue.give_back(self.index, self.asked.commit_id);
+        self.queue.return_entry(self.index, self.asked.commit_id);
     }
 
     /// Answers with a copy of `payload`, or with a negative errno.
@@ -165,7 +165,7 @@ impl Taken {
     }
 }
 
-impl Drop for Taken {
+impl Drop for PendingRequest {
     fn drop(&mut self) {
         if !self.is_answered {
             self.commit(-Errno::EIO.code(), 0);
@@ -173,7 +173,7 @@ impl Drop for Taken {
     }
 }
 
-impl Answer for Taken {
+impl Answer for PendingRequest {
     fn fail(self, errno: Errno) {
         self.finish(-errno.code(), 0);
     }
@@ -202,10 +202,10 @@ mod tests {
     use super::*;
 
     /// Creates a request in an entry of a queue that no kernel knows.
-    fn taken(queue: &Arc<Queue>, index: usize, unique: u64) -> Taken {
+    fn taken(queue: &Arc<Queue>, index: usize, unique: u64) -> PendingRequest {
         // SAFETY: the entry has no other owner.
-        let mut taken = unsafe { Taken::new(queue.clone(), index) };
-        taken.asked = Asked { opcode: crate::wire::opcode::READ, unique, commit_id: unique, payload_bytes: 0 };
+        let mut taken = unsafe { PendingRequest::new(queue.clone(), index) };
+        taken.asked = RingRequest { opcode: crate::wire::opcode::READ, unique, commit_id: unique, payload_bytes: 0 };
         taken
     }
 

@@ -35,7 +35,7 @@ use std::thread::{self, JoinHandle};
 
 use rustix::event::EventfdFlags;
 
-use self::entry::Taken;
+use self::entry::PendingRequest;
 use self::queue::Queue;
 use crate::answer::Answer;
 use crate::device::Reader;
@@ -147,7 +147,7 @@ impl<F: FileSystem> Rings<F> {
 
 impl<F: FileSystem> Shared<F> {
     /// Serves a request, at once or later.
-    fn serve(&self, taken: Taken) {
+    fn serve(&self, taken: PendingRequest) {
         let asked = taken.asked();
         let Some((header, first)) = abi::parts(taken.header(), asked.payload_bytes) else {
             log::error!("the kernel sent a malformed request: operation {}", asked.opcode);

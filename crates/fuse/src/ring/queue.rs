@@ -26,7 +26,7 @@ use parking_lot::Mutex;
 use rustix::event::EventfdFlags;
 
 use super::abi;
-use super::entry::{Memory, Taken};
+use super::entry::{Memory, PendingRequest};
 use crate::io_flusher::become_io_flusher;
 
 type Submissions = IoUring<squeue::Entry128, cqueue::Entry>;
@@ -40,7 +40,7 @@ const ENDED: [i32; 4] = [libc::ENOTCONN, libc::ECONNABORTED, libc::ECANCELED, li
 
 /// Signals to the thread of a queue.
 #[derive(Default)]
-struct Said {
+struct Signals {
     /// Entries with an answer, and the commit ids of their requests.
     answered: Vec<(usize, u64)>,
     /// The thread must end, even if the kernel still holds entries.
@@ -54,14 +54,14 @@ pub(super) struct Queue {
     cpu: u16,
     entries: usize,
     memory: Memory,
-    said: Mutex<Said>,
+    signals: Mutex<Signals>,
     wake: OwnedFd,
 }
 
 impl Queue {
     pub(super) fn new(cpu: u16, entries: usize) -> io::Result<Arc<Self>> {
         let wake = rustix::event::eventfd(0, EventfdFlags::CLOEXEC)?;
-        Ok(Arc::new(Self { cpu, entries, memory: Memory::new(entries)?, said: Mutex::default(), wake }))
+        Ok(Arc::new(Self { cpu, entries, memory: Memory::new(entries)?, signals: Mutex::default(), wake }))
     }
 
     pub(super) fn memory(&self) -> &Memory {
@@ -69,26 +69,26 @@ impl Queue {
     }
 
     /// Queues an answered entry for submission to the kernel.
-    pub(super) fn give_back(&self, index: usize, commit_id: u64) {
-        self.say(|said| said.answered.push((index, commit_id)));
+    pub(super) fn return_entry(&self, index: usize, commit_id: u64) {
+        self.signal(|signals| signals.answered.push((index, commit_id)));
     }
 
     /// Returns the entries that wait for submission.
     #[cfg(test)]
     pub(super) fn answered(&self) -> Vec<(usize, u64)> {
-        self.said.lock().answered.clone()
+        self.signals.lock().answered.clone()
     }
 
     /// Makes the thread end although the kernel has not ended the connection.
     pub(super) fn end(&self) {
-        self.say(|said| said.must_end = true);
+        self.signal(|signals| signals.must_end = true);
     }
 
-    fn say(&self, what: impl FnOnce(&mut Said)) {
-        let mut said = self.said.lock();
-        what(&mut said);
-        let is_waiting = std::mem::take(&mut said.is_waiting);
-        drop(said);
+    fn signal(&self, what: impl FnOnce(&mut Signals)) {
+        let mut signals = self.signals.lock();
+        what(&mut signals);
+        let is_waiting = std::mem::take(&mut signals.is_waiting);
+        drop(signals);
         if is_waiting {
             let _ = rustix::io::retry_on_intr(|| rustix::io::write(&self.wake, &1_u64.to_ne_bytes()));
         }
@@ -99,21 +99,21 @@ impl Queue {
     pub(super) fn serve(
         self: &Arc<Self>,
         device: &OwnedFd,
-        serve: impl Fn(Taken),
+        serve: impl Fn(PendingRequest),
         failed: impl FnOnce(),
         begun: &Sender<io::Result<()>>,
     ) {
         become_io_flusher();
-        let mut turn = match Turn::begin(self.clone(), device) {
-            Ok(turn) => turn,
+        let mut thread_state = match QueueThread::begin(self.clone(), device) {
+            Ok(thread_state) => thread_state,
             Err(error) => {
                 let _ = begun.send(Err(error));
                 return;
             }
         };
         let _ = begun.send(Ok(()));
-        while turn.with_kernel_or_us > 0 {
-            match turn.exchange().and_then(|()| turn.take(&serve)) {
+        while thread_state.outstanding > 0 {
+            match thread_state.exchange().and_then(|()| thread_state.take(&serve)) {
                 Ok(false) => {}
                 Ok(true) => return,
                 Err(error) => {
@@ -123,17 +123,17 @@ impl Queue {
                 }
             }
         }
-        self.memory.give_back();
+        self.memory.release();
     }
 }
 
 /// The state of a queue's thread.
-struct Turn {
+struct QueueThread {
     queue: Arc<Queue>,
     ring: Submissions,
     device: types::Fd,
     /// Entries that have not ended: they are with the kernel, or with a thread that will answer.
-    with_kernel_or_us: usize,
+    outstanding: usize,
     /// Submissions for the next call.
     next: Vec<squeue::Entry128>,
     answered: Vec<(usize, u64)>,
@@ -151,7 +151,7 @@ pub(super) fn make(entries: usize) -> io::Result<Submissions> {
     IoUring::builder().setup_single_issuer().setup_defer_taskrun().setup_clamp().build(entries)
 }
 
-impl Turn {
+impl QueueThread {
     /// Registers all entries.
     fn begin(queue: Arc<Queue>, device: &OwnedFd) -> io::Result<Self> {
         let entries = queue.entries;
@@ -189,7 +189,7 @@ impl Turn {
             queue,
             ring,
             device,
-            with_kernel_or_us: entries,
+            outstanding: entries,
             next: Vec::with_capacity(entries + 1),
             answered: Vec::with_capacity(entries),
             requests: Vec::with_capacity(entries),
@@ -200,11 +200,11 @@ impl Turn {
 
     /// Step 1: submits the answered entries, and waits if there are none.
     fn exchange(&mut self) -> io::Result<()> {
-        let mut said = self.queue.said.lock();
-        std::mem::swap(&mut self.answered, &mut said.answered);
-        let waits = !said.must_end;
-        said.is_waiting = waits;
-        drop(said);
+        let mut signals = self.queue.signals.lock();
+        std::mem::swap(&mut self.answered, &mut signals.answered);
+        let waits = !signals.must_end;
+        signals.is_waiting = waits;
+        drop(signals);
         for (index, commit_id) in self.answered.drain(..) {
             let command = opcode::UringCmd80::new(self.device, abi::CMD_COMMIT_AND_FETCH)
                 .cmd(abi::command(self.queue.cpu, commit_id))
@@ -237,7 +237,7 @@ impl Turn {
     /// # Errors
     /// When the kernel refuses an answer although the connection is alive: its caller would wait
     /// indefinitely.
-    fn take(&mut self, serve: impl Fn(Taken)) -> io::Result<bool> {
+    fn take(&mut self, serve: impl Fn(PendingRequest)) -> io::Result<bool> {
         let mut failed = Ok(());
         self.requests.clear();
         for ended in self.ring.completion() {
@@ -245,7 +245,7 @@ impl Turn {
                 (WAKE, _) => self.is_listening = false,
                 (index, 0) => self.requests.push(index as usize),
                 (_, error) => {
-                    self.with_kernel_or_us -= 1;
+                    self.outstanding -= 1;
                     if !ENDED.contains(&-error) {
                         failed = Err(io::Error::from_raw_os_error(-error));
                     }
@@ -253,13 +253,13 @@ impl Turn {
             }
         }
         let must_end = {
-            let mut said = self.queue.said.lock();
-            said.is_waiting = false;
-            said.must_end
+            let mut signals = self.queue.signals.lock();
+            signals.is_waiting = false;
+            signals.must_end
         };
         for &index in &self.requests {
             // SAFETY: the kernel has just passed the entry to us.
-            serve(unsafe { Taken::new(self.queue.clone(), index) });
+            serve(unsafe { PendingRequest::new(self.queue.clone(), index) });
         }
         failed.map(|()| must_end)
     }

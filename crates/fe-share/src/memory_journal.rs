@@ -9,7 +9,7 @@
 //! | --- | --- | --- |
 //! | 0 | 8 | magic |
 //! | 8 | 8 | session of the tree |
-//! | 16 | 8 | state: [`COUNTS`], [`REPLAYED`] or [`VOID`] |
+//! | 16 | 8 | state: [`VALID`], [`REPLAYED`] or [`VOID`] |
 //! | 24 | 8 | length of the owner, at most [`OWNER_BYTES_MAX`] |
 //! | 32 | | owner: identifies the mount of the journal |
 //! | 4096 | | two halves of records: those of commit N are in half N % 2 |
@@ -24,14 +24,14 @@
 //!
 //! A record that cannot be written makes the journal void, because later ones would be invalid
 //! without it. It becomes valid again when the missing change is durable: with the second commit
-//! after it, or when the tree has settled since ([`KeptJournal::settled`]).
+//! after it, or when the tree has settled since ([`MemoryJournal::settled`]).
 //!
 //! The first part of each half has its space from the start, and a half that fills gets more ahead
 //! of its records. Without more space, the tree commits sooner ([`Journal::commit_bytes`]). So a
 //! full directory never makes a journal void.
 //!
 //! A file that the next program would no longer find is recreated, void at first
-//! ([`KeptJournal::renew`]).
+//! ([`MemoryJournal::renew`]).
 
 use std::fmt;
 use std::fs::File;
@@ -53,7 +53,7 @@ const OWNER_OFFSET: usize = 32;
 pub(crate) const OWNER_BYTES_MAX: usize = 256;
 
 /// States.
-const COUNTS: u64 = 0;
+const VALID: u64 = 0;
 const REPLAYED: u64 = 1;
 const VOID: u64 = 2;
 
@@ -64,7 +64,7 @@ const FILE_BYTES: u64 = HEADER_BYTES + 2 * HALF_BYTES;
 
 /// Bytes of a half that always have their space. A half that took more releases its memory at the
 /// next commit.
-const KEPT_BYTES: u64 = 1 << 20;
+const ALLOCATED_BYTES_MIN: u64 = 1 << 20;
 
 /// A half whose space is used up to this part gets more; without more, a commit is due. So there is
 /// room for the changes of all threads that wait for the commit.
@@ -106,7 +106,7 @@ struct State {
     /// `None` if it could not be created yet.
     memory: Option<File>,
     /// The reason why it could not be created.
-    why_none: Option<String>,
+    create_error: Option<String>,
     halves: [Half; 2],
     /// The newest commit that has a record.
     newest: u64,
@@ -117,7 +117,7 @@ struct State {
 }
 
 /// A journal that is written.
-pub(crate) struct KeptJournal {
+pub(crate) struct MemoryJournal {
     session: u64,
     place: Option<Arc<dyn JournalPlace>>,
     state: Mutex<State>,
@@ -127,14 +127,15 @@ fn begin(commit: u64) -> u64 {
     HEADER_BYTES + commit % 2 * HALF_BYTES
 }
 
-impl KeptJournal {
+impl MemoryJournal {
     /// Creates an empty journal of a session, in a file from `place` or in one without a name.
     /// Without room for the file it is void until [`Self::renew`] creates it.
     pub(crate) fn new(session: u64, place: Option<Arc<dyn JournalPlace>>) -> Self {
-        let half = Half { of: None, used: 0, allocated: KEPT_BYTES };
-        let state = State { memory: None, why_none: None, halves: [half; 2], newest: 0, missing: None, failures: 0 };
+        let half = Half { of: None, used: 0, allocated: ALLOCATED_BYTES_MIN };
+        let state =
+            State { memory: None, create_error: None, halves: [half; 2], newest: 0, missing: None, failures: 0 };
         let journal = Self { session, place, state: Mutex::new(state) };
-        journal.make(&mut journal.state.lock(), COUNTS);
+        journal.make(&mut journal.state.lock(), VALID);
         journal
     }
 
@@ -146,8 +147,8 @@ impl KeptJournal {
                 return Err(io::Error::from(io::ErrorKind::InvalidInput));
             }
             memory.set_len(FILE_BYTES)?;
-            allocate(memory, 0, HEADER_BYTES + KEPT_BYTES)?;
-            allocate(memory, begin(1), KEPT_BYTES)?;
+            allocate(memory, 0, HEADER_BYTES + ALLOCATED_BYTES_MIN)?;
+            allocate(memory, begin(1), ALLOCATED_BYTES_MIN)?;
             let numbers = [self.session, begins_as, owner.len() as u64].map(u64::to_le_bytes).concat();
             memory.write_all_at(&[numbers, owner.clone()].concat(), MAGIC.len() as u64)?;
             memory.write_all_at(&MAGIC, 0)
@@ -160,10 +161,10 @@ impl KeptJournal {
         };
         match made {
             Ok(memory) => {
-                state.halves = [Half { of: None, used: 0, allocated: KEPT_BYTES }; 2];
-                (state.memory, state.why_none) = (Some(memory), None);
+                state.halves = [Half { of: None, used: 0, allocated: ALLOCATED_BYTES_MIN }; 2];
+                (state.memory, state.create_error) = (Some(memory), None);
             }
-            Err(error) => state.why_none = Some(error.to_string()),
+            Err(error) => state.create_error = Some(error.to_string()),
         }
     }
 
@@ -173,7 +174,7 @@ impl KeptJournal {
     /// When there is no file, or no descriptor is available.
     pub(crate) fn memory(&self) -> io::Result<File> {
         let state = self.state.lock();
-        let why = || state.why_none.clone().unwrap_or_default();
+        let why = || state.create_error.clone().unwrap_or_default();
         state.memory.as_ref().ok_or_else(|| io::Error::other(why()))?.try_clone()
     }
 
@@ -195,7 +196,7 @@ impl KeptJournal {
         match (&state.memory, &self.place) {
             (Some(memory), Some(place)) => place.fault(memory, FILE_BYTES),
             (Some(_), None) => None,
-            (None, _) => Some(state.why_none.clone().unwrap_or_default()),
+            (None, _) => Some(state.create_error.clone().unwrap_or_default()),
         }
     }
 
@@ -208,11 +209,11 @@ impl KeptJournal {
         }
         self.make(state, VOID);
         (state.missing, state.failures) = (Some(state.newest), state.failures + 1);
-        state.why_none.is_none()
+        state.create_error.is_none()
     }
 
     /// Called when the tree has changes that are neither durable nor recorded.
-    pub(crate) fn lacks_some(&self) {
+    pub(crate) fn note_unrecorded(&self) {
         let state = &mut *self.state.lock();
         (state.missing, state.failures) = (Some(u64::MAX - 2), state.failures + 1);
         self.set_state(state, VOID);
@@ -228,18 +229,18 @@ impl KeptJournal {
     pub(crate) fn settled(&self, failures: u64) {
         let state = &mut *self.state.lock();
         if state.failures == failures && state.missing.is_some() && state.memory.is_some() {
-            self.counts_again(state);
+            self.mark_valid(state);
         }
     }
 
-    fn counts_again(&self, state: &mut State) {
+    fn mark_valid(&self, state: &mut State) {
         state.missing = None;
-        self.set_state(state, COUNTS);
+        self.set_state(state, VALID);
         log::info!("the journal of a share's names is complete again");
     }
 
-    fn try_keep(state: &mut State, commit: u64, record: &[u8]) -> io::Result<()> {
-        let why = || io::Error::other(state.why_none.clone().unwrap_or_default());
+    fn try_write(state: &mut State, commit: u64, record: &[u8]) -> io::Result<()> {
+        let why = || io::Error::other(state.create_error.clone().unwrap_or_default());
         let memory = state.memory.as_ref().ok_or_else(why)?;
         let half = &mut state.halves[(commit % 2) as usize];
         if half.of != Some(commit) {
@@ -247,13 +248,13 @@ impl KeptJournal {
             memory.write_all_at(&[0; HEAD_BYTES], begin(commit))?;
             // Records may go past the allocated space when no more could be allocated.
             let taken = half.allocated.max(half.used);
-            if taken > KEPT_BYTES {
+            if taken > ALLOCATED_BYTES_MIN {
                 // Only a request to release memory; nothing depends on its success.
                 let punch = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
-                let more = taken - KEPT_BYTES;
-                let _ = rustix::fs::fallocate(memory, punch, begin(commit) + KEPT_BYTES, more);
+                let more = taken - ALLOCATED_BYTES_MIN;
+                let _ = rustix::fs::fallocate(memory, punch, begin(commit) + ALLOCATED_BYTES_MIN, more);
             }
-            *half = Half { of: Some(commit), used: 0, allocated: KEPT_BYTES };
+            *half = Half { of: Some(commit), used: 0, allocated: ALLOCATED_BYTES_MIN };
         }
         let length = (HEAD_BYTES + record.len()).next_multiple_of(HEAD_BYTES);
         let end = half.used + (length + HEAD_BYTES) as u64;
@@ -266,9 +267,9 @@ impl KeptJournal {
             half.allocated = wanted;
         }
         let at = begin(commit) + half.used;
-        let mut behind = record.to_vec();
-        behind.resize(length, 0);
-        memory.write_all_at(&behind, at + HEAD_BYTES as u64)?;
+        let mut padded = record.to_vec();
+        padded.resize(length, 0);
+        memory.write_all_at(&padded, at + HEAD_BYTES as u64)?;
         memory.write_all_at(&head(commit, record), at)?;
         half.used += length as u64;
         Ok(())
@@ -296,12 +297,12 @@ fn set_state(memory: &File, state: u64) -> io::Result<()> {
     memory.write_all_at(&state.to_le_bytes(), STATE_OFFSET)
 }
 
-impl Journal for KeptJournal {
+impl Journal for MemoryJournal {
     fn keep(&self, commit: u64, record: &[u8]) {
         let state = &mut *self.state.lock();
         state.newest = state.newest.max(commit);
-        match Self::try_keep(state, commit, record) {
-            Ok(()) if state.missing.is_some_and(|missing| missing + 2 <= commit) => self.counts_again(state),
+        match Self::try_write(state, commit, record) {
+            Ok(()) if state.missing.is_some_and(|missing| missing + 2 <= commit) => self.mark_valid(state),
             Ok(()) => {}
             Err(error) => {
                 if state.missing.is_none() {
@@ -320,7 +321,7 @@ impl Journal for KeptJournal {
     fn commit_bytes(&self) -> usize {
         // The half of the previous commit does not take new records.
         let newest = self.state.lock().halves.into_iter().max_by_key(|half| half.of);
-        (newest.map_or(KEPT_BYTES, |half| half.allocated) / FULL_DIVISOR) as usize
+        (newest.map_or(ALLOCATED_BYTES_MIN, |half| half.allocated) / FULL_DIVISOR) as usize
     }
 }
 
@@ -423,15 +424,15 @@ fn records(memory: &File, header: &Header) -> io::Result<Left> {
 mod tests {
     use super::*;
 
-    fn journal(session: u64) -> KeptJournal {
-        KeptJournal::new(session, None)
+    fn journal(session: u64) -> MemoryJournal {
+        MemoryJournal::new(session, None)
     }
 
-    fn memory(journal: &KeptJournal) -> File {
+    fn memory(journal: &MemoryJournal) -> File {
         journal.state.lock().memory.as_ref().unwrap().try_clone().unwrap()
     }
 
-    fn commits(journal: &KeptJournal) -> Vec<u64> {
+    fn commits(journal: &MemoryJournal) -> Vec<u64> {
         left(&memory(journal)).unwrap().records.iter().map(|(of, _)| *of).collect()
     }
 
@@ -496,7 +497,7 @@ mod tests {
         let kept = journal(1);
         kept.keep(2, b"kept");
         kept.keep(3, &vec![3; HALF_BYTES as usize]);
-        kept.keep(3, b"behind it");
+        kept.keep(3, b"follows it");
         assert!(kept.fault().is_some() && left(&memory(&kept)).is_err());
         kept.keep(4, b"may need it");
         assert!(kept.fault().is_some() && left(&memory(&kept)).is_err());
@@ -522,7 +523,7 @@ mod tests {
             }
             fn remove(&self, _: &File) {}
         }
-        let kept = KeptJournal::new(9, Some(Arc::new(Place)));
+        let kept = MemoryJournal::new(9, Some(Arc::new(Place)));
         kept.keep(1, b"one");
         let is_replayed = |owner: &[u8]| match find(&memory(&kept), owner).unwrap() {
             Found::Left(left) => Some((left.session, left.is_replayed, left.records.len())),
@@ -555,7 +556,7 @@ mod tests {
         use std::os::unix::fs::MetadataExt;
         let kept = journal(1);
         kept.keep(2, &vec![2; 8 << 20]);
-        kept.state.lock().halves[0].allocated = KEPT_BYTES;
+        kept.state.lock().halves[0].allocated = ALLOCATED_BYTES_MIN;
         let bytes = || memory(&kept).metadata().unwrap().blocks() * 512;
         let before = bytes();
         kept.keep(4, b"small");
@@ -593,7 +594,7 @@ mod tests {
     fn a_journal_that_is_gone_is_made_again() {
         let place = Arc::new(Fickle::default());
         let set = |flag: &std::sync::atomic::AtomicBool| flag.store(true, std::sync::atomic::Ordering::Relaxed);
-        let kept = KeptJournal::new(1, Some(place.clone()));
+        let kept = MemoryJournal::new(1, Some(place.clone()));
         assert!(kept.fault().is_some() && kept.memory().is_err());
         kept.keep(5, b"before there was room");
         assert!(!kept.renew() && kept.missing().is_some());
@@ -618,10 +619,10 @@ mod tests {
     #[test]
     fn a_commit_comes_before_the_space_ends() {
         let kept = journal(1);
-        assert_eq!(kept.commit_bytes() as u64, KEPT_BYTES / FULL_DIVISOR);
+        assert_eq!(kept.commit_bytes() as u64, ALLOCATED_BYTES_MIN / FULL_DIVISOR);
         kept.keep(2, &vec![2; 1 << 20]);
         assert!(kept.commit_bytes() > 1 << 20, "there is more");
         kept.keep(3, b"small");
-        assert_eq!(kept.commit_bytes() as u64, KEPT_BYTES / FULL_DIVISOR, "not of the half before");
+        assert_eq!(kept.commit_bytes() as u64, ALLOCATED_BYTES_MIN / FULL_DIVISOR, "not of the half before");
     }
 }

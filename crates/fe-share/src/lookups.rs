@@ -8,13 +8,13 @@ use parking_lot::Mutex;
 
 /// Counts of look-ups, some 20 bytes for each node that the kernel has cached.
 #[derive(Default)]
-pub(crate) struct Held {
+pub(crate) struct LookupCounts {
     counts: Mutex<HashMap<u64, u64>>,
     /// Another program has answered look-ups for this mount as well, and its counts are not known.
     is_taken_over: bool,
 }
 
-impl Held {
+impl LookupCounts {
     /// Creates the counts for a mount that another program has served. The kernel drops all
     /// look-ups of a node at once, so the last one known here counts as the last.
     pub(crate) fn taken_over() -> Self {
@@ -22,7 +22,7 @@ impl Held {
     }
 
     /// Adds a look-up of a node.
-    pub(crate) fn told(&self, node: u64) {
+    pub(crate) fn add(&self, node: u64) {
         *self.counts.lock().entry(node).or_default() += 1;
     }
 
@@ -45,14 +45,14 @@ mod tests {
 
     #[test]
     fn a_node_is_held_until_all_look_ups_are_taken_back() {
-        let held = Held::default();
-        held.told(5);
-        held.told(5);
-        assert!(!held.forget(5, 1) && !held.forget(6, 1));
-        assert!(held.forget(5, 1));
-        assert!(!held.forget(5, 1));
-        let held = Held::taken_over();
-        held.told(5);
-        assert!(held.forget(5, 3) && held.forget(6, 1));
+        let references = LookupCounts::default();
+        references.add(5);
+        references.add(5);
+        assert!(!references.forget(5, 1) && !references.forget(6, 1));
+        assert!(references.forget(5, 1));
+        assert!(!references.forget(5, 1));
+        let references = LookupCounts::taken_over();
+        references.add(5);
+        assert!(references.forget(5, 3) && references.forget(6, 1));
     }
 }

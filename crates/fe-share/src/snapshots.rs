@@ -41,7 +41,7 @@ const SNAPSHOTS_NAME: &[u8] = b"snapshots";
 
 /// A snapshot of the share.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Moment {
+pub struct ShareSnapshot {
     /// Its identity, independent of its name.
     pub id: u64,
     /// Its name.
@@ -75,12 +75,12 @@ impl Visibility {
 }
 
 /// The snapshots of a share, provided by its owner. Called by any thread that serves.
-pub trait Moments: Send + Sync {
+pub trait Snapshots: Send + Sync {
     /// Returns who can see them, which may change at any time.
     fn visibility(&self) -> Visibility;
 
     /// Returns all of them, oldest first.
-    fn list(&self) -> Vec<Moment>;
+    fn list(&self) -> Vec<ShareSnapshot>;
 
     /// Returns the tree of a snapshot. Changes to it are not stored.
     ///
@@ -90,7 +90,7 @@ pub trait Moments: Send + Sync {
 }
 
 struct View {
-    moment: u64,
+    snapshot: u64,
     tree: Option<Arc<Tree>>,
     /// Number of the last access, counted over all views.
     used: u64,
@@ -106,8 +106,8 @@ struct State {
 }
 
 /// The directories and snapshots below `.shale`.
-pub(crate) struct Shown {
-    moments: Arc<dyn Moments>,
+pub(crate) struct SnapshotDirs {
+    snapshots: Arc<dyn Snapshots>,
     /// Generation of the directories that lead to snapshots, which is the share's own.
     generation: u32,
     state: Mutex<State>,
@@ -116,13 +116,13 @@ pub(crate) struct Shown {
 }
 
 /// Returns whether a node is in a view other than the current share.
-pub(crate) const fn is_elsewhere(node: u64) -> bool {
+pub(crate) const fn is_in_other_view(node: u64) -> bool {
     node >> VIEW_SHIFT != 0
 }
 
 /// Returns whether a request looks up the name of the snapshots, or would remove it. Requests that
 /// would give that name to another file are refused by the tree.
-fn is_of_snapshots(operation: &Operation<'_>) -> bool {
+fn concerns_snapshots(operation: &Operation<'_>) -> bool {
     match operation {
         Operation::Lookup { name }
         | Operation::Unlink { name }
@@ -136,9 +136,9 @@ fn is_of_snapshots(operation: &Operation<'_>) -> bool {
 /// any.
 pub(crate) fn names_another_view(operation: &Operation<'_>) -> bool {
     match operation {
-        Operation::Rename { new_directory, .. } => is_elsewhere(*new_directory),
-        Operation::Link { existing, .. } => is_elsewhere(*existing),
-        Operation::CopyRange { to_node, .. } => is_elsewhere(*to_node),
+        Operation::Rename { new_directory, .. } => is_in_other_view(*new_directory),
+        Operation::Link { existing, .. } => is_in_other_view(*existing),
+        Operation::CopyRange { to_node, .. } => is_in_other_view(*to_node),
         _ => false,
     }
 }
@@ -160,16 +160,16 @@ fn sign(node: u64, time: fuse::Time, permissions: u32) -> Attributes {
     }
 }
 
-impl Shown {
+impl SnapshotDirs {
     /// Creates the snapshot directories of the share of `tree`.
-    pub(crate) fn new(moments: Arc<dyn Moments>, tree: &Tree) -> Self {
-        let listed = Mutex::new(moments.visibility());
-        Self { moments, generation: tree.space_number(), state: Mutex::default(), listed }
+    pub(crate) fn new(snapshots: Arc<dyn Snapshots>, tree: &Tree) -> Self {
+        let listed = Mutex::new(snapshots.visibility());
+        Self { snapshots, generation: tree.space_number(), state: Mutex::default(), listed }
     }
 
     /// Returns the entry of a directory that leads to snapshots.
     fn sign_entry(&self, node: u64) -> Entry {
-        let attributes = sign(node, fuse::Time::default(), self.moments.visibility().permissions());
+        let attributes = sign(node, fuse::Time::default(), self.snapshots.visibility().permissions());
         let generation = self.generation.into();
         Entry { node, generation, name_valid: NAME_TTL, attributes_valid: NAME_TTL, attributes }
     }
@@ -177,7 +177,7 @@ impl Shown {
     /// Returns whether the listing of the root has changed since the last call because the
     /// snapshots have become visible or hidden.
     pub(crate) fn listing_has_changed(&self) -> bool {
-        let now = self.moments.visibility();
+        let now = self.snapshots.visibility();
         let before = std::mem::replace(&mut *self.listed.lock(), now);
         (before == Visibility::Listed) != (now == Visibility::Listed)
     }
@@ -186,12 +186,12 @@ impl Shown {
     pub(crate) fn listed(&self) -> Option<Entry> {
         // Not counted as a look-up by the kernel.
         let entry = || Entry { node: 0, name_valid: Duration::ZERO, ..self.sign_entry(SHALE) };
-        (self.moments.visibility() == Visibility::Listed).then(entry)
+        (self.snapshots.visibility() == Visibility::Listed).then(entry)
     }
 
     /// Returns whether a request is answered here.
     pub(crate) fn takes(request: &Request<'_>) -> bool {
-        is_elsewhere(request.node) || request.node == Tree::ROOT && is_of_snapshots(&request.operation)
+        is_in_other_view(request.node) || request.node == Tree::ROOT && concerns_snapshots(&request.operation)
     }
 
     /// Closes the trees of all snapshots, or of those that were not accessed since the last call.
@@ -205,18 +205,18 @@ impl Shown {
     }
 
     /// Returns the number of a snapshot's view.
-    fn view_of(&self, moment: u64) -> share::Result<u64> {
-        let view = moment % VIEWS + 1;
+    fn view_of(&self, snapshot: u64) -> share::Result<u64> {
+        let view = snapshot % VIEWS + 1;
         let mut state = self.state.lock();
-        let known = state.views.entry(view).or_insert(View { moment, tree: None, used: 0 });
-        if known.moment == moment {
+        let known = state.views.entry(view).or_insert(View { snapshot, tree: None, used: 0 });
+        if known.snapshot == snapshot {
             return Ok(view);
         }
         // It may have been deleted long ago.
-        if self.moments.list().iter().any(|other| other.id == known.moment) {
+        if self.snapshots.list().iter().any(|other| other.id == known.snapshot) {
             return Err(Failure::new(libc::EBUSY));
         }
-        *known = View { moment, tree: None, used: 0 };
+        *known = View { snapshot, tree: None, used: 0 };
         Ok(view)
     }
 
@@ -226,9 +226,9 @@ impl Shown {
         let looks = state.looks;
         if let btree_map::Entry::Vacant(unknown) = state.views.entry(view) {
             // The previous server has answered look-ups of it.
-            let meant = self.moments.list().into_iter().find(|moment| moment.id % VIEWS + 1 == view);
-            let moment = meant.ok_or(Failure::new(libc::ESTALE))?.id;
-            unknown.insert(View { moment, tree: None, used: 0 });
+            let meant = self.snapshots.list().into_iter().find(|snapshot| snapshot.id % VIEWS + 1 == view);
+            let snapshot = meant.ok_or(Failure::new(libc::ESTALE))?.id;
+            unknown.insert(View { snapshot, tree: None, used: 0 });
         }
         let found = state.views.get_mut(&view).ok_or(Failure::new(libc::ESTALE))?;
         found.used = looks;
@@ -236,7 +236,7 @@ impl Shown {
             return Ok(tree.clone());
         }
         // Others wait, so that no snapshot is opened twice.
-        let opened = self.moments.open(found.moment).map_err(|error| {
+        let opened = self.snapshots.open(found.snapshot).map_err(|error| {
             log::warn!("a snapshot cannot be shown: {error}");
             Failure::new(libc::ESTALE)
         })?;
@@ -251,7 +251,7 @@ impl Shown {
 
     /// Answers a request. `moved` is set to the number of bytes read, if any.
     pub(crate) fn serve<A: Answer>(&self, request: &Request<'_>, answer: A, moved: &Cell<u64>) {
-        let is_off = self.moments.visibility() == Visibility::Off;
+        let is_off = self.snapshots.visibility() == Visibility::Off;
         match (request.node, request.operation) {
             (Tree::ROOT, Operation::Lookup { .. }) if is_off => answer.fail(Errno::new(libc::ENOENT)),
             // The kernel, or an NFS client, remembers a node.
@@ -268,7 +268,7 @@ impl Shown {
             (Tree::ROOT, _) => answer.fail(Errno::new(libc::EPERM)),
             (node @ (SHALE | SNAPSHOTS), operation) => self.serve_sign(node, &operation, answer),
             (node, _) => match self.tree(node >> VIEW_SHIFT) {
-                Ok(tree) => serve_moment(&tree, request, answer, moved),
+                Ok(tree) => serve_snapshot(&tree, request, answer, moved),
                 Err(failure) => answer.fail(errno(failure)),
             },
         }
@@ -278,13 +278,13 @@ impl Shown {
     /// its time has changed: so a snapshot that is created or deleted changes the time.
     fn snapshots(&self) -> Entry {
         let (mut seconds, mut mix) = (0, 0_u64);
-        for moment in self.moments.list() {
-            seconds = seconds.max(moment.taken_unix_s);
-            mix = (mix ^ moment.id).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(29);
-            mix = moment.name.bytes().fold(mix, |mix, byte| (mix ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3));
+        for snapshot in self.snapshots.list() {
+            seconds = seconds.max(snapshot.taken_unix_s);
+            mix = (mix ^ snapshot.id).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(29);
+            mix = snapshot.name.bytes().fold(mix, |mix, byte| (mix ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3));
         }
         let nanoseconds = u32::try_from(mix % 1_000_000_000).unwrap_or(0);
-        let permissions = self.moments.visibility().permissions();
+        let permissions = self.snapshots.visibility().permissions();
         let time = fuse::Time { seconds: seconds.cast_signed(), nanoseconds };
         let attributes = sign(SNAPSHOTS, time, permissions);
         Entry { attributes_valid: Duration::ZERO, attributes, ..self.sign_entry(SNAPSHOTS) }
@@ -316,8 +316,8 @@ impl Shown {
 
     /// Returns the root of the snapshot of this name.
     fn root_of(&self, name: &[u8]) -> share::Result<Entry> {
-        let moment = self.moments.list().into_iter().find(|moment| moment.name.as_bytes() == name);
-        let view = self.view_of(moment.ok_or(Failure::new(libc::ENOENT))?.id)?;
+        let snapshot = self.snapshots.list().into_iter().find(|snapshot| snapshot.name.as_bytes() == name);
+        let view = self.view_of(snapshot.ok_or(Failure::new(libc::ENOENT))?.id)?;
         let tree = self.tree(view)?;
         let entry = served::entry(&tree, view << VIEW_SHIFT | Tree::ROOT, &tree.inode(Tree::ROOT)?);
         Ok(Entry { name_valid: NAME_TTL, attributes_valid: NAME_TTL, ..entry })
@@ -328,9 +328,9 @@ impl Shown {
         if node == SHALE {
             names.push((SNAPSHOTS_NAME.to_vec(), SNAPSHOTS));
         } else {
-            names.extend(self.moments.list().into_iter().filter_map(|moment| {
-                let view = self.view_of(moment.id).ok()?;
-                Some((moment.name.into_bytes(), view << VIEW_SHIFT | Tree::ROOT))
+            names.extend(self.snapshots.list().into_iter().filter_map(|snapshot| {
+                let view = self.view_of(snapshot.id).ok()?;
+                Some((snapshot.name.into_bytes(), view << VIEW_SHIFT | Tree::ROOT))
             }));
         }
         let (mut plain, mut plus) = (Listing::new(size), ListingPlus::new(size));
@@ -352,7 +352,7 @@ impl Shown {
 }
 
 /// Answers requests that only read a snapshot; all others would change it.
-fn serve_moment<A: Answer>(tree: &Tree, request: &Request<'_>, answer: A, moved: &Cell<u64>) {
+fn serve_snapshot<A: Answer>(tree: &Tree, request: &Request<'_>, answer: A, moved: &Cell<u64>) {
     let node = request.node;
     let (view, inode) = (node >> VIEW_SHIFT << VIEW_SHIFT, node & !(u64::MAX << VIEW_SHIFT));
     let shown = |(inode, found): (u64, Inode)| served::entry(tree, view | inode, &found);

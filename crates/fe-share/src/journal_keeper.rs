@@ -9,25 +9,25 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use fuse::Session;
-use fuse::keep::KeptBy;
-use fuse::mount::Place;
+use fuse::keep::KeeperSlot;
+use fuse::mount::MountPoint;
 use share::Tree;
 
-use crate::kept::KeptJournal;
+use crate::memory_journal::MemoryJournal;
 use crate::mount::MountOptions;
 use crate::served::Served;
 
 /// Begins the journal of a tree's changes, if there is a place for it or a keeper that holds it.
-pub(crate) fn begin_journal(tree: &Tree, options: &MountOptions, is_kept: bool) -> Option<Arc<KeptJournal>> {
+pub(crate) fn begin_journal(tree: &Tree, options: &MountOptions, is_kept: bool) -> Option<Arc<MemoryJournal>> {
     if !is_kept && options.journal.is_none() {
         return None;
     }
     // The journal contains the changes from now on.
     let settled = settle(tree);
-    let journal = Arc::new(KeptJournal::new(tree.session(), options.journal.clone()));
+    let journal = Arc::new(MemoryJournal::new(tree.session(), options.journal.clone()));
     if let Err(error) = settled {
         log::warn!("a share has changes that are not durable and that its journal lacks: {error}");
-        journal.lacks_some();
+        journal.note_unrecorded();
     }
     tree.keep_journal(journal.clone());
     Some(journal)
@@ -38,10 +38,10 @@ fn settle(tree: &Tree) -> io::Result<()> {
 }
 
 /// A mount as a keeper holds it, so that a recreated journal can be held with it.
-pub(crate) struct HeldBy {
-    place: Place,
+pub(crate) struct HeldMount {
+    place: MountPoint,
     devices: Vec<Arc<OwnedFd>>,
-    kept_by: KeptBy,
+    kept_by: KeeperSlot,
     /// The keeper does not have the current journal.
     is_unheld: AtomicBool,
 }
@@ -54,14 +54,14 @@ pub(crate) fn not_held(error: &io::Error) -> String {
     )
 }
 
-impl HeldBy {
-    pub(crate) fn of(session: &Session<Served>, place: &Place, kept_by: &KeptBy) -> Self {
+impl HeldMount {
+    pub(crate) fn of(session: &Session<Served>, place: &MountPoint, kept_by: &KeeperSlot) -> Self {
         let (place, devices, kept_by) = (place.clone(), session.descriptors(), kept_by.clone());
         Self { place, devices, kept_by, is_unheld: AtomicBool::new(true) }
     }
 
     /// Makes the keeper hold the mount and its journal.
-    pub(crate) fn hold(&self, journal: &KeptJournal) -> io::Result<()> {
+    pub(crate) fn hold(&self, journal: &MemoryJournal) -> io::Result<()> {
         self.is_unheld.store(true, Ordering::Relaxed);
         let memory = journal.memory()?;
         // The keeper watches the first descriptor for the end of the connection; the memory comes
@@ -76,11 +76,11 @@ impl HeldBy {
 
 /// Recreates a journal that the next program would not find and passes it to the keeper. It becomes
 /// valid once all changes that it lacks are durable.
-pub(crate) fn look_after(journal: &KeptJournal, tree: &Tree, held_by: Option<&HeldBy>) -> io::Result<()> {
+pub(crate) fn maintain_journal(journal: &MemoryJournal, tree: &Tree, held_mount: Option<&HeldMount>) -> io::Result<()> {
     let is_renewed = journal.renew();
     // It becomes valid without the keeper as well, where the next server finds its file.
-    let held = match held_by {
-        Some(held_by) if is_renewed || held_by.is_unheld.load(Ordering::Relaxed) => held_by.hold(journal),
+    let held = match held_mount {
+        Some(held_mount) if is_renewed || held_mount.is_unheld.load(Ordering::Relaxed) => held_mount.hold(journal),
         _ => Ok(()),
     };
     if let Some(failures) = journal.missing() {

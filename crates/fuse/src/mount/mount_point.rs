@@ -19,7 +19,7 @@ use std::time::Duration;
 use rustix::mount::UnmountFlags;
 use surface::{Error, ErrorKind, Result};
 
-use super::kernel::{self, How, Unmounted};
+use super::kernel::{self, MountParams, Unmounted};
 use super::mountinfo::{listed, mounted_at, mountinfo};
 use super::vacant::check_vacant;
 use crate::device;
@@ -28,25 +28,25 @@ use crate::device;
 /// mount while they examine it.
 const END_PATIENCE: Duration = Duration::from_secs(2);
 
-/// Bytes of the device number in [`Place::to_bytes`].
+/// Bytes of the device number in [`MountPoint::to_bytes`].
 const MINOR_BYTES: usize = 4;
 
 /// A directory, the device number of the file system that a connection shows there, and the
 /// settings negotiated for it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Place {
+pub struct MountPoint {
     dir: PathBuf,
     device_minor: u32,
     /// The kernel negotiates this when the connection begins, and never again.
     has_access_times: bool,
 }
 
-impl Place {
+impl MountPoint {
     /// Returns the mount point of a connection that was just mounted at `dir`.
     ///
     /// # Errors
     /// Errors of reading `dir`.
-    pub fn at(dir: &Path, how: &How<'_>) -> Result<Self> {
+    pub fn at(dir: &Path, how: &MountParams<'_>) -> Result<Self> {
         let device_minor = kernel::mount_id(dir)?.device_minor;
         Ok(Self { dir: dir.to_owned(), device_minor, has_access_times: how.has_access_times })
     }
@@ -79,8 +79,8 @@ impl Place {
     }
 
     /// Makes the connection visible at the directory again, with its original settings.
-    fn mount_again(&self, device: &OwnedFd, how: &How<'_>) -> Result<()> {
-        kernel::mount_again(device, &self.dir, &How { has_access_times: self.has_access_times, ..*how })
+    fn mount_again(&self, device: &OwnedFd, how: &MountParams<'_>) -> Result<()> {
+        kernel::mount_again(device, &self.dir, &MountParams { has_access_times: self.has_access_times, ..*how })
     }
 
     fn is_device(&self, device: (u32, u32)) -> bool {
@@ -103,7 +103,7 @@ impl Place {
     /// [`ErrorKind::Exists`] without `overlay` if it would hide something,
     /// [`ErrorKind::Unsupported`] if this kernel or user cannot, [`ErrorKind::Io`] if the
     /// connection has ended.
-    pub fn bring_back(&self, device: &OwnedFd, how: &How<'_>, overlay: bool) -> Result<()> {
+    pub fn remount(&self, device: &OwnedFd, how: &MountParams<'_>, overlay: bool) -> Result<()> {
         let dir = self.dir.display();
         if self.is_mounted() {
             if !self.is_visible() {
@@ -124,7 +124,7 @@ impl Place {
     /// # Errors
     /// [`ErrorKind::InUse`] if a file is open, another mount covers it, or there is a copy of it in
     /// another mount namespace or at another directory.
-    pub fn unmount(&self, device: &OwnedFd, how: &How<'_>) -> Result<()> {
+    pub fn unmount(&self, device: &OwnedFd, how: &MountParams<'_>) -> Result<()> {
         if !self.is_visible() {
             return match device::ends_within(device, END_PATIENCE) {
                 true => Ok(()),
@@ -154,7 +154,7 @@ impl Place {
     ///
     /// # Errors
     /// [`ErrorKind::Unsupported`] if the kernel offers no way to do that.
-    pub fn cut_off(&self, device: &OwnedFd) -> Result<()> {
+    pub fn disconnect(&self, device: &OwnedFd) -> Result<()> {
         if self.is_visible() {
             // FORCE ends the connection, including the copies.
             let unmounted = kernel::unmount(&self.dir, UnmountFlags::FORCE | UnmountFlags::DETACH)?;
@@ -200,14 +200,14 @@ mod tests {
 
     #[test]
     fn a_place_is_read_as_it_was_written() {
-        let place = Place { dir: PathBuf::from("/mnt/a b"), device_minor: 77, has_access_times: true };
-        assert_eq!(Place::from_bytes(&place.to_bytes()), Some(place));
-        assert_eq!(Place::from_bytes(&[1, 2]), None);
+        let place = MountPoint { dir: PathBuf::from("/mnt/a b"), device_minor: 77, has_access_times: true };
+        assert_eq!(MountPoint::from_bytes(&place.to_bytes()), Some(place));
+        assert_eq!(MountPoint::from_bytes(&[1, 2]), None);
     }
 
     #[test]
     fn a_directory_that_shows_another_file_system_is_not_the_place() {
-        let place = Place { dir: PathBuf::from("/proc"), device_minor: u32::MAX, has_access_times: false };
+        let place = MountPoint { dir: PathBuf::from("/proc"), device_minor: u32::MAX, has_access_times: false };
         assert!(!place.is_visible() && !place.is_mounted());
     }
 }
