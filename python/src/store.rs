@@ -248,8 +248,8 @@ impl Store {
         })
     }
 
-    /// Commits staged parts as one version: `how` is `put`, `create`, `append`, `write`, or `rewrite` of
-    /// version `base`.
+    /// Commits staged parts as one version: `how` is `put`, `create`, `append`, `write`, or
+    /// `rewrite` of version `base`.
     #[pyo3(signature = (key, how, parts, message, base=None, op=None, again=None, event_loop=None))]
     #[allow(clippy::too_many_arguments, reason = "they are those of one operation")]
     fn commit<'py>(

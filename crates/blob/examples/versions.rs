@@ -1,6 +1,7 @@
 //! Writes a blob, appends to it, and reads a range of an old version.
 //!
-//! Run it with `cargo run -p blob --example versions -- file:///tmp/example`; it also runs as a test.
+//! Run it with `cargo run -p blob --example versions -- file:///tmp/example`; it also runs as a
+//! test.
 
 use blob::{At, Blob, Connection, Location, UploadOptions, bytes};
 

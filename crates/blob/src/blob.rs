@@ -72,7 +72,8 @@ impl Blob {
     /// Opens the blob at a key, or creates an empty one.
     ///
     /// # Errors
-    /// [`Error::Refused`] when the key is below another blob's, or has blobs below it; when the store fails.
+    /// [`Error::Refused`] when the key is below another blob's, or has blobs below it; when the
+    /// store fails.
     pub async fn open_or_create(connection: &Connection, key: BlobKey) -> Result<Self, Error> {
         let mut may_be_made = false;
         loop {

@@ -52,7 +52,8 @@ pub enum Choice {
 pub const ENCODING_KEYS: [&str; 4] = ["compression", "mode", "candidates", "min-saving"];
 
 impl Encoding {
-    /// Reads properties: `compression`, `mode`, `candidates`, `min-saving` and `rule.TYPE`, with a pool's values and defaults.
+    /// Reads properties: `compression`, `mode`, `candidates`, `min-saving` and `rule.TYPE`, with a
+    /// pool's values and defaults.
     ///
     /// # Errors
     /// When a name is none of these, or a value is not allowed.

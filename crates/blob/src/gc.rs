@@ -1,10 +1,10 @@
 //! Garbage collection: deletes packs that no live version names. It takes no lock, trusts no clock,
 //! and runs concurrently with any number of writers and other collectors. The steps:
 //!
-//! 1. *Mark*: with record `h` known, list the pins, then the packs that may be dead (`gc_progress` limits
-//!    the sessions). Remove from the list those that a live or pinned version names, and those
-//!    whose session was born at or after a record `b`, chosen so that honest uploads have the time
-//!    they need.
+//! 1. *Mark*: with record `h` known, list the pins, then the packs that may be dead (`gc_progress`
+//!    limits the sessions). Remove from the list those that a live or pinned version names, and
+//!    those whose session was born at or after a record `b`, chosen so that honest uploads have the
+//!    time they need.
 //! 2. *Fence*: commit a record `f` after which sessions born before `b` may not commit.
 //! 3. *Check again*: remove from the list the packs that records `h + 1` to `f` name.
 //! 4. *Sweep*: delete the remaining packs; then bury the expired records, which leaves their

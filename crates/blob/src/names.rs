@@ -10,7 +10,8 @@ use crate::error::Error;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Inc(pub u128);
 
-/// The random name of one operation, chosen before its first request and kept until its outcome is known.
+/// The random name of one operation, chosen before its first request and kept until its outcome is
+/// known.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct OpId(pub u128);
 

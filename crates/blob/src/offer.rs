@@ -1,7 +1,7 @@
 //! Offers: operations that lost a race, left where every committer finds them, so that the next
 //! record carries them no matter which process writes it. Owns the encoding and the names of
-//! offers; docs/internals/BLOBS.md defines both, and explains why an operation that two processes try is
-//! applied once. Holds no state.
+//! offers; docs/internals/BLOBS.md defines both, and explains why an operation that two processes
+//! try is applied once. Holds no state.
 //!
 //! Bytes, little-endian: `SHLOFFR1`, incarnation 16, operation 16, born 8, data bytes 8, stored
 //! bytes 8, offset 8 (all ones: at the end), its layout from byte 0, crc32c of all preceding bytes

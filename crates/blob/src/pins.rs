@@ -1,6 +1,7 @@
 //! Pins: versions that a clone or a volume needs. Each pin is an object of its own below the blob's
 //! prefix. Owns the names and the encoding of pins, how a pin is made, and the only way to remove
-//! one. docs/internals/BLOBS.md explains why a pinned version is safe. Holds no state; any task may call it.
+//! one. docs/internals/BLOBS.md explains why a pinned version is safe. Holds no state; any task may
+//! call it.
 //!
 //! The steps of making a pin, in this order:
 //!

@@ -20,8 +20,8 @@ const ROUNDS: usize = 6;
 /// one else uses. A round in which the store is too busy to create anything is repeated.
 ///
 /// # Errors
-/// [`Error::StoreInconsistent`] when the store acknowledged two rivals for the same object, or the object
-/// is not the winner's, or a list does not show it. [`Error::Store`] when it stays busy, or
+/// [`Error::StoreInconsistent`] when the store acknowledged two rivals for the same object, or the
+/// object is not the winner's, or a list does not show it. [`Error::Store`] when it stays busy, or
 /// refuses.
 pub async fn probe(backends: &[Backend], prefix: &Path) -> Result<(), Error> {
     let Some(first) = backends.first() else { return Ok(()) };

@@ -1,6 +1,6 @@
 //! Records: the entries of a blob's log, each a complete description of the blob as of its number.
-//! Owns their encoding, which docs/internals/BLOBS.md defines, and the rule by which a record decides which
-//! versions are live. Plain values; no I/O.
+//! Owns their encoding, which docs/internals/BLOBS.md defines, and the rule by which a record
+//! decides which versions are live. Plain values; no I/O.
 
 use std::collections::BTreeSet;
 

@@ -149,9 +149,9 @@ fn clones_and_copies_cost_what_the_table_says() {
             // The hint, and records after it by bisection.
             assert!(cold.get <= 5 && cold.put + cold.list + cold.delete == 0, "open of {name}: {cold:?}");
 
-            // A pin, a birth, a record, a hint. Reads: a newer version, twice, the version, the source's entry
-            // of the life log, the hint of the new key. Lists: the life log of the new key, and the newer records of
-            // the source.
+            // A pin, a birth, a record, a hint. Reads: a newer version, twice, the version, the
+            // source's entry of the life log, the hint of the new key. Lists: the life log of the
+            // new key, and the newer records of the source.
             let place = BlobRef { committer: blob.committer(), location: name };
             let (backend, to) = (one.connection.backend().clone(), format!("{name}-clone"));
             clone_blob(place, 1, &[], backend, key(&to), &to, CommitOptions::default()).await.unwrap();
@@ -170,8 +170,8 @@ fn clones_and_copies_cost_what_the_table_says() {
             target.put(data, "", &options).await.unwrap();
             made = one.cost();
             let packs = (megabytes as u64).div_ceil(16);
-            // The packs, the record and a hint; each read of a stream has 8 MiB at most, and may touch two
-            // packs.
+            // The packs, the record and a hint; each read of a stream has 8 MiB at most, and may
+            // touch two packs.
             let reads = version.size.div_ceil(8 << 20) * 2 + 8;
             assert!(
                 (packs + 2..=packs + 3).contains(&made.put) && made.get <= reads && made.list + made.delete == 0,

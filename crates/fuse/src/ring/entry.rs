@@ -2,8 +2,8 @@
 //! answer. Owns that memory, and the rule about access to it.
 //!
 //! An entry belongs to the kernel from its registration, or the commit of its answer, until the
-//! kernel reports a request in it. From then until the answer there is one [`PendingRequest`] for the entry,
-//! which is the only access to its memory. It may move between threads.
+//! kernel reports a request in it. From then until the answer there is one [`PendingRequest`] for
+//! the entry, which is the only access to its memory. It may move between threads.
 #![allow(unsafe_code)]
 
 use std::sync::Arc;
