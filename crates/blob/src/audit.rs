@@ -15,7 +15,6 @@ use crate::error::Error;
 use crate::extent::{PackRef, Session};
 use crate::life;
 use crate::pack::{FrameSet, verify_named};
-use crate::survey::is_damage;
 use crate::upload::Tally;
 use crate::walk::Named;
 
@@ -188,7 +187,7 @@ impl Blob {
 
 /// Returns whether an error is about stored bytes: damaged, or missing for good.
 const fn is_wrong(error: &Error) -> bool {
-    is_damage(error) || matches!(error, Error::StoreInconsistent(_))
+    error.is_damage() || matches!(error, Error::StoreInconsistent(_))
 }
 
 #[cfg(test)]

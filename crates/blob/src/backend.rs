@@ -14,7 +14,7 @@ use object_store::{ObjectStore, ObjectStoreExt, PutMode, PutOptions};
 use crate::error::Error;
 use crate::files::lacks_log;
 use crate::store_errors::{
-    is_absent, is_in_other_region, is_path_conflict, is_refused, lacks_bucket, lacks_credentials,
+    io_kind, is_absent, is_in_other_region, is_path_conflict, is_refused, lacks_bucket, lacks_credentials,
 };
 
 /// Tries of a read: about 10 s with the pauses below, longer than the store needs to elect or
@@ -68,18 +68,6 @@ pub(crate) fn is_permanent(error: &object_store::Error, tries: u32) -> bool {
 fn has_file_for_directory(error: &object_store::Error) -> bool {
     matches!(error, object_store::Error::Generic { store: "LocalFileSystem", .. })
         && io_kind(error) == Some(std::io::ErrorKind::AlreadyExists)
-}
-
-/// Returns the error kind of the file system below the store, if that is why the store failed.
-pub(crate) fn io_kind(error: &object_store::Error) -> Option<std::io::ErrorKind> {
-    let mut cause: Option<&(dyn std::error::Error + 'static)> = Some(error);
-    while let Some(error) = cause {
-        if let Some(error) = error.downcast_ref::<std::io::Error>() {
-            return Some(error.kind());
-        }
-        cause = error.source();
-    }
-    None
 }
 
 /// The store, the clock, and random numbers.

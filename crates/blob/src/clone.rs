@@ -166,6 +166,7 @@ pub(crate) fn adopted(record: &Record) -> Layout {
 /// holder; pins of holders that it does not know are kept, as are pins that cannot be read. A
 /// holder that is not born yet is prevented from being born: its number is claimed, and it must pin
 /// again under another one.
+///
 /// # Errors
 /// When the store fails.
 pub async fn drop_dead_pins(committer: &Committer, find: &FindHolder<'_>) -> Result<u64, Error> {

@@ -16,10 +16,10 @@ use object_store::memory::InMemory;
 use object_store::path::Path;
 
 use crate::backend::Backend;
+use crate::cache::StoredCache;
 use crate::counting::{CountingStore, Requests};
 use crate::credentials::{self, ProfileProvider};
 use crate::error::Error;
-use crate::fetch::StoredCache;
 use crate::files::Files;
 use crate::names::BlobKey;
 use crate::settings::{StoreSettings, no_retry, retry};

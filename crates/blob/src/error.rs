@@ -153,11 +153,16 @@ impl Error {
         }
     }
 
+    /// Returns whether it is about stored bytes, not about reaching them.
+    pub(crate) const fn is_damage(&self) -> bool {
+        matches!(self, Self::Damaged { .. } | Self::Lost { .. })
+    }
+
     /// Returns whether the disk of the store is full.
     pub fn is_full(&self) -> bool {
         use std::io::ErrorKind::{QuotaExceeded, StorageFull};
         let Self::Store { source, .. } = self else { return false };
-        matches!(crate::backend::io_kind(source), Some(StorageFull | QuotaExceeded))
+        matches!(crate::store_errors::io_kind(source), Some(StorageFull | QuotaExceeded))
     }
 
     /// Wraps the decoding error of an object.

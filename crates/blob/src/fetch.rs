@@ -12,6 +12,7 @@ use object_store::path::Path;
 use object_store::{ObjectStore, ObjectStoreExt};
 
 use crate::backend::{Backend, is_permanent};
+use crate::cache::StoredCache;
 use crate::error::Error;
 use crate::extent::{NodeHash, NodeRef, PackRef};
 use crate::names::{BlobKey, Inc};
@@ -31,15 +32,6 @@ const SIZED_TRY: u32 = 2;
 /// Longest range that is kept in an external cache: enough for a few small reads. Longer reads
 /// would only evict the rest.
 const CACHED_BYTES_MAX: u64 = 1 << 20;
-
-/// A cache for parts of packs outside of memory, by name. Packs never change, so entries are never
-/// invalidated. Data from the cache is verified as data from the store is.
-pub trait StoredCache: Send + Sync + std::fmt::Debug {
-    /// Returns the bytes stored under a name.
-    fn get(&self, name: &str) -> Option<Bytes>;
-    /// Stores bytes. A failure costs only another request later.
-    fn put(&self, name: &str, bytes: &Bytes);
-}
 
 /// Reads the packs of one blob.
 #[derive(Debug, Clone)]

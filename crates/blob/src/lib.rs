@@ -10,6 +10,7 @@
 mod audit;
 mod backend;
 mod blob;
+mod cache;
 pub mod canary;
 mod chunk;
 mod clone;
@@ -18,6 +19,7 @@ mod connect;
 mod counting;
 mod credentials;
 mod crowd;
+mod delete;
 mod error;
 mod expire;
 mod extent;
@@ -27,6 +29,7 @@ mod frame;
 mod gc;
 mod gc_progress;
 mod groups;
+mod holes;
 mod image;
 mod layout;
 mod life;
@@ -62,6 +65,7 @@ mod walk;
 pub use audit::Audited;
 pub use backend::Backend;
 pub use blob::{Blob, Entry, bytes};
+pub use cache::StoredCache;
 pub use chunk::Chunk;
 pub use clone::{BlobRef, FindHolder, clone_blob, drop_dead_pins};
 pub use commit::{Boxed, CommitOptions, Committed, Committer, Fold, Folder};
@@ -73,7 +77,6 @@ pub use extent::{
     EXTENT_FRAMES_MAX, Extent, FRAME_BYTES, Frame, LEVEL_MAX, NODE_BYTES_MAX, NodeHash, NodeRef, PackRef, Piece, Place,
     Session, Span,
 };
-pub use fetch::StoredCache;
 pub use frame::{Choice, ENCODING_KEYS, Encoded, Encoder, Encoding, Framer, frame_checksum};
 pub use gc::{GcOptions, GcReport, gc};
 pub use groups::{Group, GroupError, StoredGroup};

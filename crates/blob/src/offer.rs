@@ -16,8 +16,8 @@ use futures_util::{StreamExt, TryStreamExt};
 use object_store::path::Path;
 use object_store::{ObjectStore, ObjectStoreExt};
 
+use crate::delete;
 use crate::error::Error;
-use crate::gc;
 use crate::layout::{Layout, Run};
 use crate::log::Log;
 use crate::names::{Inc, OpId};
@@ -122,7 +122,7 @@ pub(crate) async fn take(log: &Log, taken: Vec<(u64, OpId)>) {
 pub(crate) async fn sweep(log: &Log, before: u64, requests_per_s: u32) -> Result<(), Error> {
     let mut old = names(log).await.map_err(|error| Error::store("listing offers", error))?;
     old.retain(|(since, _, _)| *since < before);
-    gc::sweep(log, old.into_iter().map(|(_, _, path)| (path, 0)).collect(), requests_per_s).await;
+    delete::sweep(log, old.into_iter().map(|(_, _, path)| (path, 0)).collect(), requests_per_s).await;
     Ok(())
 }
 

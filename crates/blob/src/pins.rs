@@ -24,8 +24,8 @@ use xxhash_rust::xxh3::xxh3_128;
 
 use crate::backend::READ_TRIES;
 use crate::commit::Committer;
+use crate::delete;
 use crate::error::Error;
-use crate::gc;
 use crate::log::Log;
 use crate::names::{Inc, OpId};
 use crate::record::{Record, TEXT_BYTES_MAX};
@@ -269,7 +269,7 @@ impl Log {
     /// When the store fails or refuses.
     pub async fn remove_pin(&self, pin: &Pin) -> Result<(), Error> {
         let path = self.pin_path(&pin.name());
-        gc::delete(self, &path).await.map_err(|error| Error::store(format!("deleting {path}"), error))
+        delete::delete(self, &path).await.map_err(|error| Error::store(format!("deleting {path}"), error))
     }
 
     /// Finds the newest record, starting from a known one, by a list: a read may wrongly find

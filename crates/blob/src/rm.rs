@@ -8,6 +8,7 @@
 use crate::backend::Backend;
 use crate::clone::{FindHolder, drop_dead_pins};
 use crate::commit::{CommitOptions, Committer};
+use crate::delete;
 use crate::error::Error;
 use crate::expire::without;
 use crate::gc;
@@ -90,7 +91,7 @@ pub async fn check_known(backend: &Backend, key: &BlobKey) -> Result<(), Error> 
 
 async fn delete_unpinned(committer: &Committer) -> Result<Removed, Error> {
     let log = committer.log();
-    offer::sweep(log, u64::MAX, gc::PER_SECOND).await?;
+    offer::sweep(log, u64::MAX, delete::PER_SECOND).await?;
     give_up_unpinned(committer).await?;
     let head = committer.refresh().await?;
     // Only now that the record is known in which the other versions expire.
@@ -101,7 +102,7 @@ async fn delete_unpinned(committer: &Committer) -> Result<Removed, Error> {
     let mut garbage = gc::list_packs(log, 0).await?;
     removed.packs = garbage.len() as u64;
     garbage.retain(|pack, _| !pinned.packs.contains(pack) || crate::canary!("rm-ignores-pins"));
-    let swept = gc::sweep(log, garbage.into_values().collect(), gc::PER_SECOND).await;
+    let swept = delete::sweep(log, garbage.into_values().collect(), delete::PER_SECOND).await;
     if let Some((path, error)) = swept.refusal {
         let what = format!(
             "the blob is removed, but the store would not delete {} of its objects (`shale blob gc` tries again): deleting {path}",

@@ -137,6 +137,7 @@ impl Uploading {
     /// Resumes a session after the packs in `done`, which are numbered from 0 without a gap, and
     /// whose data the caller has proved to be the same. `born` and `op` are those of the original
     /// session; `head` is the beginning of the data.
+    ///
     /// # Errors
     /// When the system's random numbers cannot be read.
     pub fn resume(

@@ -143,6 +143,18 @@ fn advice(status: &str, code: &str, message: &str) -> &'static str {
     }
 }
 
+/// Returns the error kind of the file system below the store, if that is why the store failed.
+pub(crate) fn io_kind(error: &Error) -> Option<std::io::ErrorKind> {
+    let mut cause: Option<&(dyn std::error::Error + 'static)> = Some(error);
+    while let Some(error) = cause {
+        if let Some(error) = error.downcast_ref::<std::io::Error>() {
+            return Some(error.kind());
+        }
+        cause = error.source();
+    }
+    None
+}
+
 /// Describes a store's answer and the remedy in one line.
 pub(crate) fn describe(error: &Error) -> String {
     let text = error.to_string();

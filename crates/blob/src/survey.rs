@@ -235,7 +235,7 @@ async fn verify_window(
     let mut part = Verified::default();
     match reader.read(version, window.start, window.end).await.map(drop) {
         Ok(()) => count(reader, version, &window, &mut part).await?,
-        Err(error) if is_damage(&error) => narrow(reader, version, &window, &mut part, lost).await?,
+        Err(error) if error.is_damage() => narrow(reader, version, &window, &mut part, lost).await?,
         Err(error) => return Err(error),
     }
     Ok((window, part))
@@ -253,7 +253,7 @@ async fn narrow(
     let extents = match reader.tree.extents(version, window.start, window.end).await {
         Ok(extents) => extents,
         // A node is damaged, so its frames are unknown.
-        Err(error) if is_damage(&error) => {
+        Err(error) if error.is_damage() => {
             add(verified, window.clone(), error.to_string());
             return Ok(());
         }
@@ -277,7 +277,7 @@ async fn narrow(
             let end = piece.end().min(at + left);
             match reader.read(version, at, end).await {
                 Ok(_) => {}
-                Err(error) if is_damage(&error) => {
+                Err(error) if error.is_damage() => {
                     lost.lock().extend(pack.filter(|_| matches!(error, Error::Lost { .. })));
                     add(verified, at..end, error.to_string());
                 }
@@ -298,11 +298,6 @@ async fn count(reader: &Reader, version: &Record, window: &Range<u64>, verified:
         }
     }
     Ok(())
-}
-
-/// Returns whether an error is about stored bytes, not about reaching them.
-pub(crate) const fn is_damage(error: &Error) -> bool {
-    matches!(error, Error::Damaged { .. } | Error::Lost { .. })
 }
 
 fn add(verified: &mut Verified, range: Range<u64>, what: String) {

@@ -20,7 +20,6 @@ use crate::extent::{LEVEL_MAX, NODE_BYTES_MAX, NodeHash, NodeRef, Piece, Span};
 use crate::fetch::Fetcher;
 use crate::layout::Layout;
 use crate::record::Record;
-use crate::survey::is_damage;
 
 /// Decoded nodes kept: 20 MiB at most, the inner nodes of a blob of 10 TiB and 400 of its leaves.
 const NODES_CACHED: usize = 512;
@@ -200,7 +199,7 @@ impl Tree {
                 let Piece::Span(span) = piece else { return Ok(Some(piece.start())) };
                 match self.open(record, &span).await {
                     Ok(shown) => ahead.extend(shown.into_iter().rev()),
-                    Err(error) if is_damage(&error) => return Ok(Some(span.start)),
+                    Err(error) if error.is_damage() => return Ok(Some(span.start)),
                     Err(error) => return Err(error),
                 }
             }

@@ -82,6 +82,7 @@ impl Keeper {
 
     /// Starts a keeper with its socket at `path`: `program` must call [`super::run_keeper`] with
     /// its standard input. No live keeper may use that path.
+    ///
     /// # Errors
     /// Errors of the socket or the program.
     pub fn start(path: &Path, program: &mut Command) -> io::Result<Self> {
