@@ -3,7 +3,7 @@
 use format::FormatError;
 
 use crate::names::OpId;
-use crate::store_errors::describe;
+use crate::store::store_errors::describe;
 use units::shown;
 
 /// An error of a blob.
@@ -131,9 +131,9 @@ impl Error {
     /// Returns the cause, from which a reader decides whether to try again.
     pub fn cause(&self) -> Cause {
         match self {
-            Self::Store { source, .. } if crate::store_errors::lacks_credentials(source) => Cause::Denied,
-            Self::Store { source, .. } if crate::store_errors::lacks_bucket(source) => Cause::Gone,
-            Self::Store { source, .. } if crate::store_errors::is_refused(source) => Cause::Denied,
+            Self::Store { source, .. } if crate::store::store_errors::lacks_credentials(source) => Cause::Denied,
+            Self::Store { source, .. } if crate::store::store_errors::lacks_bucket(source) => Cause::Gone,
+            Self::Store { source, .. } if crate::store::store_errors::is_refused(source) => Cause::Denied,
             Self::Store { .. }
             | Self::StoreInconsistent(_)
             | Self::Unknown { .. }
@@ -162,7 +162,7 @@ impl Error {
     pub fn is_full(&self) -> bool {
         use std::io::ErrorKind::{QuotaExceeded, StorageFull};
         let Self::Store { source, .. } = self else { return false };
-        matches!(crate::store_errors::io_kind(source), Some(StorageFull | QuotaExceeded))
+        matches!(crate::store::store_errors::io_kind(source), Some(StorageFull | QuotaExceeded))
     }
 
     /// Wraps the decoding error of an object.

@@ -3,7 +3,7 @@
 //! reach a terminal unescaped. Plain functions.
 
 use crate::error::Error;
-use crate::record::TEXT_BYTES_MAX;
+use crate::protocol::record::TEXT_BYTES_MAX;
 use units::{is_hidden, shown};
 
 /// Bytes of a tag name.

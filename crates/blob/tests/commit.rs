@@ -166,7 +166,7 @@ fn a_hint_of_a_removed_blob_misleads_no_client() {
     });
 }
 
-fn told(error: Error) -> String {
+fn text_of(error: Error) -> String {
     error.to_string()
 }
 
@@ -175,17 +175,17 @@ fn told(error: Error) -> String {
 async fn resumed_behind_a_tombstone() -> Result<(), String> {
     let backend = backend(Arc::new(LyingStore::new(1, 0)), 2);
     let key = BlobKey::new(Path::from("a"));
-    let (log, head) = Log::open_or_create(backend.clone(), key.clone()).await.map_err(told)?;
+    let (log, head) = Log::open_or_create(backend.clone(), key.clone()).await.map_err(text_of)?;
     let committer = Committer::new(log, head, CommitOptions::default());
-    let born = committer.commit(hole(1, 1)).await.map_err(told)?.seq;
-    let first = committer.commit(hole(2, 1)).await.map_err(told)?;
-    committer.commit(hole(3, 1)).await.map_err(told)?;
-    expire(&committer, &ExpireRule { keep_last: Some(1), ..ExpireRule::default() }).await.map_err(told)?;
+    let born = committer.commit(hole(1, 1)).await.map_err(text_of)?.seq;
+    let first = committer.commit(hole(2, 1)).await.map_err(text_of)?;
+    committer.commit(hole(3, 1)).await.map_err(text_of)?;
+    expire(&committer, &ExpireRule { keep_last: Some(1), ..ExpireRule::default() }).await.map_err(text_of)?;
     let now = GcOptions { upload_max: Duration::ZERO, grace: Duration::ZERO, ..GcOptions::default() };
-    assert!(gc(&committer, &now).await.map_err(told)?.buried >= 2);
-    assert!(committer.log().read(first.seq).await.map_err(told)?.is_some_and(|record| record.tombstone));
-    let (log, head) = Log::open(backend, key).await.map_err(told)?;
-    let again = Committer::new(log, head, CommitOptions::default()).resume(hole(2, 1), born).await.map_err(told)?;
+    assert!(gc(&committer, &now).await.map_err(text_of)?.buried >= 2);
+    assert!(committer.log().read(first.seq).await.map_err(text_of)?.is_some_and(|record| record.tombstone));
+    let (log, head) = Log::open(backend, key).await.map_err(text_of)?;
+    let again = Committer::new(log, head, CommitOptions::default()).resume(hole(2, 1), born).await.map_err(text_of)?;
     if again == first { Ok(()) } else { Err(format!("operation 2 is in two records: {first:?}, {again:?}")) }
 }
 

@@ -12,7 +12,7 @@ use bytes::Bytes;
 use object_store::ObjectStoreExt;
 use sim::Rng;
 
-use super::history::{Asked, History, Told};
+use super::history::{Answer, History, Request};
 use super::store::LyingStore;
 
 /// Attempts at one operation: with timeouts of at most a minute, longer than any effect is late.
@@ -77,7 +77,7 @@ impl Client {
             };
             match answer {
                 Ok(Ok(done)) => {
-                    self.history.told(id, Told::Done(done));
+                    self.history.note_answer(id, Answer::Done(done));
                     return committer;
                 }
                 // Not committed, and the packs may be deleted: upload again.
@@ -86,7 +86,7 @@ impl Client {
                     op = again;
                 }
                 Ok(Err(Error::Expired(_) | Error::NoVersion(_))) => {
-                    self.history.told(id, Told::Refused);
+                    self.history.note_answer(id, Answer::Refused);
                     return committer;
                 }
                 Ok(Err(Error::Refused(_))) if matches!(op.action, Action::Rewrite(_)) => return committer,
@@ -107,33 +107,33 @@ impl Client {
         let head = committer.head().await;
         let new = Op { id, born: u64::MAX, raw: 0, stored: 0, message: String::new(), action: Action::Close };
         let versions = head.live();
-        let (asked, action, born) = match kind {
+        let (request, action, born) = match kind {
             0..=3 => {
                 let run = self.upload(committer, head.seq, data).await;
-                (Asked::Append(data.to_vec()), Action::Append(run), head.seq)
+                (Request::Append(data.to_vec()), Action::Append(run), head.seq)
             }
             4..=6 => {
                 let run = self.upload(committer, head.seq, data).await;
                 let at = self.rng.below(64);
-                (Asked::Write(at, data.to_vec()), Action::Write { at, run }, head.seq)
+                (Request::Write(at, data.to_vec()), Action::Write { at, run }, head.seq)
             }
             7 => {
                 let run = self.upload(committer, head.seq, data).await;
-                (Asked::Put(data.to_vec()), Action::Put(run), head.seq)
+                (Request::Put(data.to_vec()), Action::Put(run), head.seq)
             }
             8 => {
                 let size = self.rng.below(80);
-                (Asked::Resize(size), Action::Resize(size), u64::MAX)
+                (Request::Resize(size), Action::Resize(size), u64::MAX)
             }
             9 if !versions.is_empty() => {
                 let version = *self.rng.pick(&versions);
                 let record = committer.log().version(&head, version).await.ok()?;
                 let (size, layout) = (record.size, record.layout.clone());
-                (Asked::Restore, Action::Restore { version, size, layout }, u64::MAX)
+                (Request::Restore, Action::Restore { version, size, layout }, u64::MAX)
             }
             10 if !versions.is_empty() => {
                 let (name, version) = (format!("tag-{}", self.rng.below(2)), *self.rng.pick(&versions));
-                (Asked::Same, Action::Tag { name, version }, u64::MAX)
+                (Request::Same, Action::Tag { name, version }, u64::MAX)
             }
             _ => {
                 // The first piece in another pack.
@@ -147,10 +147,10 @@ impl Client {
                 run.pieces[0].set_start(piece.start());
                 let (from, to) = (piece.start(), piece.end());
                 let patch = Patch { from, to, before: vec![piece], after: run.pieces };
-                (Asked::Same, Action::Rewrite(vec![patch]), head.seq)
+                (Request::Same, Action::Rewrite(vec![patch]), head.seq)
             }
         };
-        self.history.asks(id, asked);
+        self.history.note_request(id, request);
         Some(Op { born, action, ..new })
     }
 

@@ -11,7 +11,7 @@ use super::store::LyingStore;
 
 /// A client's request.
 #[derive(Debug, Clone)]
-pub enum Asked {
+pub enum Request {
     Append(Vec<u8>),
     Write(#[allow(dead_code, reason = "shown when a schedule fails")] u64, Vec<u8>),
     Put(Vec<u8>),
@@ -23,7 +23,7 @@ pub enum Asked {
 
 /// The answer that the client got.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Told {
+pub enum Answer {
     Done(Committed),
     /// It was not applied, and never will be.
     Refused,
@@ -33,17 +33,17 @@ pub enum Told {
 
 #[derive(Debug, Default)]
 pub struct History {
-    ops: Mutex<BTreeMap<OpId, (Asked, Told)>>,
+    ops: Mutex<BTreeMap<OpId, (Request, Answer)>>,
 }
 
 impl History {
-    pub fn asks(&self, op: OpId, asked: Asked) {
-        self.ops.lock().insert(op, (asked, Told::Unknown));
+    pub fn note_request(&self, op: OpId, request: Request) {
+        self.ops.lock().insert(op, (request, Answer::Unknown));
     }
 
-    pub fn told(&self, op: OpId, told: Told) {
+    pub fn note_answer(&self, op: OpId, answer: Answer) {
         if let Some(entry) = self.ops.lock().get_mut(&op) {
-            entry.1 = told;
+            entry.1 = answer;
         }
     }
 
@@ -77,13 +77,13 @@ impl History {
                 if found.insert(done.op, committed).is_some() {
                     return Err(format!("operation {} is in two records, the second is {seq}", done.op));
                 }
-                let Some((asked, _)) = ops.get(&done.op) else {
+                let Some((request, _)) = ops.get(&done.op) else {
                     if matches!(done.kind, OpKind::Fence | OpKind::Expire) {
                         continue;
                     }
-                    return Err(format!("operation {} of record {seq} was never asked for", done.op));
+                    return Err(format!("operation {} of record {seq} was never requested", done.op));
                 };
-                apply(&mut bytes, asked, done.at, &versions)?;
+                apply(&mut bytes, request, done.at, &versions)?;
             }
             versions.push(bytes);
         }
@@ -109,40 +109,40 @@ impl History {
                 Err(_) => {}
             }
         }
-        for (op, (_, told)) in ops.iter() {
-            match (told, found.get(op)) {
-                (Told::Done(told), Some(found)) if told == found => {}
-                (Told::Done(told), found) => {
-                    return Err(format!("operation {op} was acknowledged as {told:?}, and the log has {found:?}"));
+        for (op, (_, answer)) in ops.iter() {
+            match (answer, found.get(op)) {
+                (Answer::Done(answer), Some(found)) if answer == found => {}
+                (Answer::Done(answer), found) => {
+                    return Err(format!("operation {op} was acknowledged as {answer:?}, and the log has {found:?}"));
                 }
-                (Told::Refused, Some(found)) => return Err(format!("operation {op} was refused, and is {found:?}")),
-                (Told::Refused, None) | (Told::Unknown, _) => {}
+                (Answer::Refused, Some(found)) => return Err(format!("operation {op} was refused, and is {found:?}")),
+                (Answer::Refused, None) | (Answer::Unknown, _) => {}
             }
         }
         Ok(head.seq)
     }
 }
 
-fn apply(bytes: &mut Vec<u8>, asked: &Asked, at: u64, versions: &[Vec<u8>]) -> Result<(), String> {
+fn apply(bytes: &mut Vec<u8>, request: &Request, at: u64, versions: &[Vec<u8>]) -> Result<(), String> {
     let at = at as usize;
-    match asked {
-        Asked::Append(data) => {
+    match request {
+        Request::Append(data) => {
             if bytes.len() != at {
                 return Err(format!("an append at {at} of a blob of {} bytes", bytes.len()));
             }
             bytes.extend_from_slice(data);
         }
-        Asked::Write(asked, data) => {
-            if *asked != at as u64 {
-                return Err(format!("a write at {asked} was done at {at}"));
+        Request::Write(wanted, data) => {
+            if *wanted != at as u64 {
+                return Err(format!("a write at {wanted} was done at {at}"));
             }
             bytes.resize(bytes.len().max(at + data.len()), 0);
             bytes[at..at + data.len()].copy_from_slice(data);
         }
-        Asked::Put(data) => bytes.clone_from(data),
-        Asked::Resize(size) => bytes.resize(*size as usize, 0),
-        Asked::Restore => bytes.clone_from(versions.get(at).ok_or("a version that is not there was restored")?),
-        Asked::Same => {}
+        Request::Put(data) => bytes.clone_from(data),
+        Request::Resize(size) => bytes.resize(*size as usize, 0),
+        Request::Restore => bytes.clone_from(versions.get(at).ok_or("a version that is not there was restored")?),
+        Request::Same => {}
     }
     Ok(())
 }
