@@ -72,7 +72,7 @@ pub enum Error {
     /// The newest version is not the one on which the change is based.
     #[error(
         "version {newest} is newer than version {base}, on which the change is based: give it to another key, \
-         or put it in the place of that one on purpose"
+         or replace that version deliberately"
     )]
     Changed {
         /// The version on which the change is based.

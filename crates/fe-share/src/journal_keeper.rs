@@ -1,7 +1,7 @@
 //! The journal of a mounted tree, and the keeper that holds it together with the mount. Owns
 //! whether the keeper has the current journal, and when it is offered again.
 //!
-//! The thread that mounts begins this; the one that commits from time to time goes on with it.
+//! The thread that mounts begins this; the one that commits from time to time continues it.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};

@@ -176,7 +176,7 @@ impl Blob {
             let named = named.clone();
             let verify = move |bytes: Bytes| verify_named(&bytes, &named, &mut Workspace::new()).map(|_| ());
             let verified = tokio::task::spawn_blocking(move || verify(bytes)).await;
-            match verified.map_err(|_| Error::Refused("the audit was given up".into()))? {
+            match verified.map_err(|_| Error::Refused("the audit was cancelled".into()))? {
                 Ok(()) => return Ok(len),
                 Err(source) if tries + 1 == TRIES => return Err(Error::Damaged { what: path.to_string(), source }),
                 Err(_) => tries += 1,

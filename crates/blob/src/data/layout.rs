@@ -153,7 +153,7 @@ impl Layout {
     /// Decodes the output of [`encode`](Self::encode), which must fill `bytes`.
     ///
     /// # Errors
-    /// When the bytes are no valid layout.
+    /// When the bytes are not a valid layout.
     pub fn decode(bytes: &[u8]) -> Result<Self, FormatError> {
         let mut cursor = Cursor::new(STRUCTURE, bytes);
         let packs = decode_packs(&mut cursor)?;

@@ -423,7 +423,7 @@ impl Record {
             let (first, last) = (c.u64()?, c.u64()?);
             let low = record.expired.last().map_or(1, |(_, last)| last.saturating_add(2));
             if first < low || last < first || last >= record.seq {
-                return Err(c.fail(format!("versions {first} to {last} are no expired range")));
+                return Err(c.fail(format!("versions {first} to {last} are not an expired range")));
             }
             record.expired.push((first, last));
         }

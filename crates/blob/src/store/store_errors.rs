@@ -43,7 +43,7 @@ pub const NO_CREDENTIALS: &str = "no credentials were found";
 fn no_credentials(text: &str) -> String {
     let (looked, set) = if text.contains("MicrosoftAzure") || text.contains("/metadata/identity") {
         (
-            "AZURE_STORAGE_ACCOUNT_KEY, AZURE_STORAGE_SAS_TOKEN, AZURE_CLIENT_ID with its kin, the identity of this machine",
+            "AZURE_STORAGE_ACCOUNT_KEY, AZURE_STORAGE_SAS_TOKEN, AZURE_CLIENT_ID and related variables, the identity of this machine",
             "AZURE_STORAGE_ACCOUNT_NAME and AZURE_STORAGE_ACCOUNT_KEY",
         )
     } else if text.contains("GCS") || text.contains("google") {
@@ -58,7 +58,7 @@ fn no_credentials(text: &str) -> String {
             "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE, or AWS_SKIP_SIGNATURE=true for a public bucket",
         )
     };
-    format!("{NO_CREDENTIALS}; looked at: {looked}; set {set}")
+    format!("{NO_CREDENTIALS}; searched: {looked}; set {set}")
 }
 
 /// Returns whether the store's client found no credentials, after asking the metadata service.

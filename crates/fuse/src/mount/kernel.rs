@@ -75,7 +75,7 @@ pub fn mount(dir: &Path, how: &MountParams<'_>) -> Result<Connection> {
 /// Asks the kernel to mount a device at `dir`. If its connection is mounted elsewhere or has been
 /// detached, that file system becomes visible at `dir` as well (Linux 5.15).
 fn mount_device(device: &OwnedFd, dir: &Path, how: &MountParams<'_>) -> Result<std::result::Result<(), Errno>> {
-    let mode = rustix::fs::stat(dir).map_err(|errno| failed(dir, "cannot look at the directory", errno))?.st_mode;
+    let mode = rustix::fs::stat(dir).map_err(|errno| failed(dir, "cannot access the directory", errno))?.st_mode;
     let data = format!(
         "fd={},rootmode={mode:o},user_id={},group_id={},default_permissions{}",
         device.as_raw_fd(),
@@ -135,7 +135,7 @@ pub enum Unmounted {
 /// Errors of reading `dir`.
 pub(super) fn mount_id(dir: &Path) -> Result<MountId> {
     let statx = rustix::fs::statx(rustix::fs::CWD, dir, AtFlags::STATX_DONT_SYNC, StatxFlags::MNT_ID)
-        .map_err(|errno| failed(dir, "cannot look at the mount", errno))?;
+        .map_err(|errno| failed(dir, "cannot inspect the mount", errno))?;
     Ok(MountId { mount: statx.stx_mnt_id, device_minor: statx.stx_dev_minor })
 }
 
