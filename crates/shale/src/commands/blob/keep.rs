@@ -214,7 +214,7 @@ pub async fn expire(args: BlobExpireArgs, context: &Context<'_>) -> Outcome {
     let head = blob.refresh().await.map_err(failure)?;
     let live_versions = context.until_interrupted(blob.live_versions(&head)).await?;
     let given_up = ranges(before.live().into_iter().filter(|seq| !head.is_live(*seq)));
-    let kept: BTreeSet<u64> = head.kept_though_expired().into_iter().chain(pinned).collect();
+    let kept: BTreeSet<u64> = head.expired_but_tagged().into_iter().chain(pinned).collect();
     let kept = ranges(kept.into_iter());
     let expired = Expired { blob: args.blob.to_string(), expired: done.is_some(), given_up, kept, live_versions };
     context.output.done(&expired, || expired.words());
@@ -273,7 +273,8 @@ pub async fn gc(args: BlobGcArgs, context: &Context<'_>) -> Outcome {
         }
         // Objects of removed incarnations may remain.
         Err(::blob::Error::Missing(_)) => {
-            let known = async { check_known(&backend, &args.blob.key()).await.map_err(|error| named(error, &args.blob)) };
+            let known =
+                async { check_known(&backend, &args.blob.key()).await.map_err(|error| named(error, &args.blob)) };
             context.until_interrupted(known).await?;
             if let Some(directory) = args.blob.directory() {
                 half_written = half_written::sweep(&directory, None, args.dry_run);
