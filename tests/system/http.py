@@ -148,6 +148,53 @@ def http_roles(t):
     t.expect(any(line["who"] == "token t-read" and line["outcome"] == "refused" for line in lines), "the refusal")
 
 
+EXTREMES = (0, 1, 2, 1 << 31, 1 << 40, 1 << 53, 1 << 56, 10**18, (1 << 63) - 1, 1 << 63, (1 << 64) - 1)
+KNOWN = {"dataset": "ops", "sub": "ops", "by": "object"}
+
+
+def is_integer(schema):
+    return "integer" in schema.get("type", "")
+
+
+def extremes(names):
+    """Values for these integers: all alike, each pair in and out of order, and each alone beside small ones."""
+    yield from ({name: value for name in names} for value in EXTREMES)
+    if len(names) > 1:
+        for first in names:
+            for value in EXTREMES:
+                yield {name: value if name == first else 1 for name in names}
+                yield {name: 1 << 62 if name == first else value for name in names}
+
+
+@test()
+def http_extreme_values(t):
+    """numbers at the ends of their range in every parameter of every operation are answered, never by the end of the server; so is what is nested deeply"""
+    served = Served(t)
+    web, count = served.admin, 0
+    for method, path, operation in paths(web, t):
+        query = [p for p in operation["parameters"] if p["in"] == "query"]
+        fields = operation.get("requestBody", {}).get("content", {}).get("application/json", {}).get("schema", {})
+        properties = fields.get("properties", {})
+        integers = [p["name"] for p in query if is_integer(p["schema"])] + [name for name, schema in properties.items() if is_integer(schema)]
+        texts = {p["name"]: KNOWN.get(p["name"], "x") for p in query if p["required"] and not is_integer(p["schema"])}
+        for values in extremes(integers):
+            words = {**texts, **{name: value for name, value in values.items() if name not in properties}}
+            body = {**sample(fields), **{name: value for name, value in values.items() if name in properties}} if properties else None
+            status, _, document = web.ask(method, path + ("?" + "&".join(f"{name}={value}" for name, value in words.items()) if words else ""), body)
+            t.expect(200 <= status < 500 or status in (503, 507), f"{method} {path} with {values}: {status} {document}")
+            count += 1
+    t.expect(count > 100, f"only {count} requests")
+    nested = {"op": "hello"}
+    for _ in range(120):
+        nested = {"op": "preview", "request": nested}
+    for _ in range(20):
+        status, _, document = web.ask("POST", "/preview", {"request": nested})
+        t.expect(400 <= status < 500, f"a preview of previews: {status} {document}")
+    t.equal(web.ask("GET", "/healthz", api=False)[0], 200, "health afterwards")
+    t.equal(served.server.process.poll(), None, "status of the server")
+    served.server.stop()
+
+
 def query_sample(parameter):
     kinds = parameter["schema"].get("type", "string")
     return "1" if "integer" in kinds else "x"

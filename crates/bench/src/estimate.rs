@@ -137,7 +137,7 @@ pub fn measure(context: &Context, report: &mut Report) -> Outcome<()> {
     report.at_most(name, worst_part.points, "points", ERROR_POINTS_MAX, &part_how)?;
     for (setting, (cpu_seconds, saved)) in &predicted {
         let how = format!(
-            "what `shale estimate` says from an eighth of {}, for one core of this machine: {cpu_seconds:.2} CPU s, {:.1} % saved; `bench estimate`",
+            "result of `shale estimate` with an eighth of {}, for one core of this machine: {cpu_seconds:.2} CPU s, {:.1} % saved; `bench estimate`",
             format_size(data_bytes),
             100.0 * saved / data_bytes.max(1) as f64
         );
@@ -179,8 +179,8 @@ fn small_units(context: &Context, report: &mut Report) -> Outcome<()> {
     }
     std::fs::remove_file(&image)?;
     let how = format!(
-        "`bench estimate`: up to {} of each kind, estimated as an image in units of 4 KiB, balanced among lz4, zstd-1 and zstd-3, against what a volume \
-         stores that wrote the same before and has trained its dictionaries; largest error: {}",
+        "`bench estimate`: up to {} of each kind, estimated as an image in units of 4 KiB, balanced among lz4, zstd-1 and zstd-3, against the stored bytes of a \
+         volume that wrote the same before and has trained its dictionaries; largest error: {}",
         format_size(SMALL_KIND_BYTES as u64),
         worst.1
     );

@@ -146,7 +146,7 @@ fn file_systems(context: &Context, report: &mut Report) -> Outcome<()> {
         compare(context, report, our, &[their], BARS)?;
         if let (Some(our_ratio), Some(their_ratio)) = (our.ratio, their.ratio) {
             let what = format!(
-                "{our_ratio:.3} and {their_ratio:.3}: logical over stored bytes (of extents and map; of btrfs what df calls used) after the first sequential write; \
+                "{our_ratio:.3} and {their_ratio:.3}: logical over stored bytes (of extents and map; of btrfs the used bytes of df) after the first sequential write; \
                  {RATIO_EQUAL} counts as equal, for journals and reserved blocks of the file systems differ by as much"
             );
             report.at_least(
@@ -378,7 +378,7 @@ fn note(context: &Context, report: &mut Report, result: &Result) -> Outcome<()> 
             &format!("{}: ratio", result.name),
             ratio,
             "",
-            "logical over stored bytes (of extents and map; of btrfs what df calls used) after the first sequential write",
+            "logical over stored bytes (of extents and map; of btrfs the used bytes of df) after the first sequential write",
         ),
         None => Ok(()),
     }

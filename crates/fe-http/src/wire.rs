@@ -242,7 +242,8 @@ pub fn decode(line: &[u8]) -> io::Result<Answer> {
 /// The server's side: reads the next question; none: the other end is closed.
 ///
 /// # Errors
-/// Of the socket, and for a line that is no question.
+/// Of the socket, and [`io::ErrorKind::InvalidData`] for a whole line that is no question: the next
+/// one can be read.
 pub fn read_ask(from: &mut impl BufRead) -> io::Result<Option<Ask>> {
     read_line(from)
 }
@@ -254,7 +255,11 @@ fn read_line<T: DeserializeOwned>(from: &mut impl BufRead) -> io::Result<Option<
     if line.is_empty() {
         return Ok(None);
     }
-    Ok(Some(serde_json::from_slice(&line)?))
+    if line.last() != Some(&b'\n') {
+        return Err(io::ErrorKind::UnexpectedEof.into());
+    }
+    let message = serde_json::from_slice(&line);
+    message.map(Some).map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))
 }
 
 /// The server's side: writes an answer.
@@ -358,6 +363,12 @@ mod tests {
         let mut answer = Vec::new();
         write_answer(&mut answer, &Answer::Fault(Fault::throttled(7))).unwrap();
         assert!(matches!(decode(&answer).unwrap(), Answer::Fault(fault) if fault == Fault::throttled(7)));
-        assert!(read_ask(&mut &b"{}\n"[..]).is_err());
+        // A line that is no question leaves the next one readable; half a line does not.
+        let hello = encode(&Ask { from: String::new(), proof: Proof::None, what: What::Hello }).unwrap();
+        let lines = [&b"{}\n"[..], &hello].concat();
+        let mut lines = &lines[..];
+        assert_eq!(read_ask(&mut lines).err().unwrap().kind(), io::ErrorKind::InvalidData);
+        assert!(matches!(read_ask(&mut lines).unwrap().unwrap().what, What::Hello));
+        assert_eq!(read_ask(&mut &hello[..5]).err().unwrap().kind(), io::ErrorKind::UnexpectedEof);
     }
 }

@@ -204,8 +204,8 @@ fn incompressible(context: &Context, kinds: &Kinds, report: &mut Report, loaded:
     let control = |of: Figure| ratio_percent(&part(of, again), &part(of, off));
     let state = if loaded { "loaded" } else { "idle" };
     let how = format!(
-        "random bytes in requests of 128 KiB to a device that takes everything at once, so that nothing hides what deciding costs, behind {} that do not \
-         count; {:.2} CPU s with off; off against itself in the same rounds: {:.1} % CPU time, {:.1} % throughput; medians of ratios within each of \
+        "random bytes in requests of 128 KiB to a device that takes everything at once, so that nothing hides the cost of deciding, after {} that are not \
+         measured; {:.2} CPU s with off; off against itself in the same rounds: {:.1} % CPU time, {:.1} % throughput; medians of ratios within each of \
          {ROUNDS_AGAINST_OFF} rounds, in turns; `bench adaptive --only 'adaptive engine'`",
         units::format_size(WARM_UP_BYTES as u64),
         median(&base(CPU)),

@@ -184,7 +184,7 @@ struct Worst {
 /// While the cache is full, and while it has room.
 fn worst_kinds(context: &Context, kinds: &Kinds, unit_bytes: usize) -> Outcome<[Worst; 2]> {
     const STATES: [&str; 2] = [
-        "a cache of a few MiB is full, so that only what is wanted of a unit is decoded",
+        "a cache of a few MiB is full, so that only the requested part of a unit is decoded",
         "nothing is cached, and there is room, so that whole units are decoded and kept",
     ];
     let mut worst = STATES.map(|_| (Cost { shale_us: 0.0, all_us: 0.0 }, String::new()));

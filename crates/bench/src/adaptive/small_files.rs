@@ -103,7 +103,7 @@ pub fn run(context: &Context, report: &mut Report) -> Outcome<()> {
     let rivals: Vec<(&str, Written)> =
         RIVALS.iter().map(|rival| Ok((*rival, write(context, &files, rival, "off")?))).collect::<Outcome<_>>()?;
     let how = format!(
-        "{what}, each in a region of its own, without dictionaries; mean ratio and least CPU time of {} rounds, one for what takes longer than {REPEATED_SECONDS_MAX} CPU s; `bench adaptive --only 'adaptive small' --tree {}`",
+        "{what}, each in a region of its own, without dictionaries; mean ratio and least CPU time of {} rounds, one for settings that take longer than {REPEATED_SECONDS_MAX} CPU s; `bench adaptive --only 'adaptive small' --tree {}`",
         context.scale.rounds,
         context.tree.display()
     );

@@ -152,7 +152,7 @@ fn figures(report: &mut Report, kib: usize, mixes: &[Found], singles: &[(String,
     let what = name("deciding under full load, share of the CPU time of compressing, worst mix and mode");
     let loaded = format!(
         "further passes while other processes want all CPUs, the writer waits, and the device takes 200 MB/s, which makes performance choose fast \
-         codecs; compressing is taken to cost what it cost when it was measured alone; {how}"
+         codecs; compressing is taken to cost as much as when measured alone; {how}"
     );
     report.at_most(&what, worst(|f| f.deciding_loaded), "%", 5.0, &loaded)?;
     for mode in MODES {

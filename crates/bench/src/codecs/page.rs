@@ -127,7 +127,7 @@ fn by_kind(text: &mut String, costs: &[Cost], unit_bytes: usize) {
 
 fn dictionaries(text: &mut String, results: &Results) {
     text.push_str("### Dictionaries\n\nSaving in percent at zstd-3 without and with a dictionary of at most 64 KiB that was trained on other units of ");
-    text.push_str("the kind, and what it adds in points. The dictionary itself is not counted.\n\n");
+    text.push_str("the kind, and the gain in points. The dictionary itself is not counted.\n\n");
     text.push_str("| kind | 4 KiB without | with | gain | 16 KiB without | with | gain |\n| --- | --: | --: | --: | --: | --: | --: |\n");
     let mut kinds: Vec<&str> = results.dictionaries.iter().map(|g| g.kind.as_str()).collect();
     kinds.dedup();

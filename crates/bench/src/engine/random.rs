@@ -84,7 +84,7 @@ fn reads(context: &Context, report: &mut Report, bench: &BenchPool, written: u64
         println!("round {round}: engine {:.0}/s, raw file {:.0}/s", ours[round], raw[round]);
     }
     let what = format!(
-        "what was written at random, {DEPTH} reads in flight, of a few threads, caches dropped: {:.0}/s; fio on the data file, same depth: {:.0}/s",
+        "data written at random, {DEPTH} reads in flight, of a few threads, caches dropped: {:.0}/s; fio on the data file, same depth: {:.0}/s",
         median(&ours),
         median(&raw)
     );

@@ -129,7 +129,7 @@ fn space(context: &Context, report: &mut Report, codec: Codec, bench: &BenchPool
         &how(
             context,
             &group,
-            "bytes of the log, headers and padding included, over what the codec alone makes of the units",
+            "bytes of the log, headers and padding included, over the size of the units when only compressed",
         ),
     )?;
     report.at_most(
@@ -243,7 +243,7 @@ fn read_at_random(
     let (total, io) = (median(&thread_us), median(&io_us));
     let what = format!("of {total:.0} us that a read takes with {DEPTH} at a time");
     let parts = [
-        ("I/O", io, "until what was read from the data file is looked at, waiting for its turn included"),
+        ("I/O", io, "until the data read from the file is processed, including the wait for a turn"),
         ("checksum", checksum / 1000.0, "crc32c of a stored unit, alone on one core"),
         ("decode", decode / 1000.0, "one unit, alone on one core"),
         ("rest", total - io - (checksum + decode) / 1000.0, "map, copies, and waiting for a core"),

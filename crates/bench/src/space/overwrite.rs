@@ -363,7 +363,7 @@ pub fn skewed(context: &Context, report: &mut Report) -> Outcome<()> {
         let bound = theory::write_amplification_skewed(FULL, 0.2, 0.8);
         let what = format!(
             "4 KiB overwrites with {CODEC}, four fifths to a fifth of the blocks, cold-mode={cold_mode}, {:.0} % of the log live at first, {:.1} % in \
-             the end, {:.0}/s; theory for what was live at first, with perfect knowledge of which blocks are hot: {bound:.2}",
+             the end, {:.0}/s; theory for the data live at first, with perfect knowledge of which blocks are hot: {bound:.2}",
             100.0 * FULL,
             100.0 * share,
             written.per_second
@@ -397,7 +397,7 @@ pub fn cold(context: &Context, report: &mut Report) -> Outcome<()> {
             came.push((written, load.amplification.print(), live_share(pool)));
             let status = pool.status();
             println!(
-                "cold-mode={cold_mode}: {} compressed anew to {}",
+                "cold-mode={cold_mode}: {} recompressed to {}",
                 format_size(status.cold_before_bytes),
                 format_size(status.cold_after_bytes)
             );
@@ -460,7 +460,7 @@ pub fn locality(context: &Context, report: &mut Report) -> Outcome<()> {
     while !bench.pool.clean(true, u32::MAX)?.is_finished {}
     let after = read(&bench, &volume, bytes)?;
     let what = format!(
-        "{:.0} MB/s fresh, {:.0} after 20 x overwriting 4 KiB at random, {:.0} after `clean`, {:.0} after `clean --sort` ({} written anew in {sort_seconds:.1} s, {} \
+        "{:.0} MB/s fresh, {:.0} after 20 x overwriting 4 KiB at random, {:.0} after `clean`, {:.0} after `clean --sort` ({} rewritten in {sort_seconds:.1} s, {} \
          live when fresh, {} worn, {} after)",
         fresh / 1e6,
         worn / 1e6,

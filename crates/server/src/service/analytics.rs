@@ -85,7 +85,8 @@ impl Service {
                 report.map(|report| Reply::Heatmap(Box::new(report))).map_err(|error| invalid(&error))
             }
             Request::Marks { from_unix_s, to_unix_s } => {
-                let mut marks = self.with_history(|store| store.marks(from_unix_s, to_unix_s))?;
+                let marks = self.with_history(|store| store.marks(from_unix_s, to_unix_s))?;
+                let mut marks = marks.map_err(|error| invalid(&error))?;
                 marks.drain(..marks.len().saturating_sub(MARKS_LISTED_MAX));
                 let line = |mark: analytics::Mark| MarkLine { unix_s: mark.unix_s, text: mark.text };
                 Ok(Reply::Marks(marks.into_iter().map(line).collect()))

@@ -2,7 +2,7 @@
 //! because that process holds none. It is trusted only with the address of a client and, if it was
 //! given a unix socket, with the user at the other end.
 
-use std::io::BufReader;
+use std::io::{self, BufReader};
 use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
@@ -49,8 +49,14 @@ impl Answering {
             let answer = match read_ask(&mut reader) {
                 Ok(Some(ask)) => self.answer(ask),
                 Ok(None) => return,
+                // A line that was read whole and is no question costs this question only.
+                Err(error) if error.kind() == io::ErrorKind::InvalidData => {
+                    log::info!("the process for HTTP sent no question: {error}");
+                    let text = format!("the request cannot be read: {error}");
+                    Answer::Fault(Fault::of(&Error::new(ErrorKind::Invalid, text)))
+                }
                 Err(error) => {
-                    // It is killed in the middle of a line, or does not keep to the protocol.
+                    // It was killed in the middle of a line.
                     log::info!("the process for HTTP sent no question: {error}");
                     return;
                 }
