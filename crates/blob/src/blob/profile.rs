@@ -155,7 +155,7 @@ impl Blob {
         let mut moved = Vec::new();
         for part in groups.chunks(AT_ONCE) {
             for (number, group) in part.iter().zip(self.groups(head, part).await) {
-                let encoded = match group.map_err(alone)? {
+                let encoded = match group.map_err(unshare)? {
                     Group::Zero => continue,
                     Group::Stored(StoredGroup { codec, data_len, crc, bytes }) => {
                         let frame = Frame { stored: bytes.len() as u32, codec, crc };
