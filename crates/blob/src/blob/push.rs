@@ -184,7 +184,7 @@ impl Blob {
                 let batch: Vec<_> = batch.into_iter().collect::<std::io::Result<_>>().map_err(Error::Source)?;
                 let work =
                     move || batch.into_iter().map(|(group, change)| encode(&encoder, size, group, change)).collect();
-                let worked: Result<Vec<_>, Error> = tokio::task::spawn_blocking(work).await.map_err(|_| abandon())?;
+                let worked: Result<Vec<_>, Error> = tokio::task::spawn_blocking(work).await.map_err(|_| cancelled())?;
                 worked
             }
         });
@@ -271,7 +271,7 @@ impl Blob {
     }
 }
 
-fn abandon() -> Error {
+fn cancelled() -> Error {
     Error::Refused("the upload was cancelled".into())
 }
 
