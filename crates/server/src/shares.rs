@@ -17,7 +17,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use engine::{Files, Pool, TreeClaim, TreeUse, Volume, VolumeStatus};
-use fe_share::{KeptBy, KeptMount, Moments, Mount, MountOptions};
+use fe_share::{KeeperSlot, Mount, MountOptions, OrphanedMount, Snapshots};
 use fuse::keep::Keeper;
 use parking_lot::Mutex;
 use share::{Options, Tree};
@@ -174,8 +174,8 @@ impl Shares {
 
     /// Closes the open trees of snapshots below `.shale`, so that one can be destroyed; with
     /// `only_idle`, those that are idle.
-    pub fn close_moments(&self, only_idle: bool) {
-        self.state.lock().mounted.values().for_each(|share| share.mount.close_moments(only_idle));
+    pub fn close_snapshots(&self, only_idle: bool) {
+        self.state.lock().mounted.values().for_each(|share| share.mount.close_snapshots(only_idle));
     }
 
     /// Has mounted shares refuse changes, or take them, as their property `readonly` says.
@@ -286,7 +286,7 @@ impl Shares {
         cache_bytes: usize,
     ) -> std::result::Result<Mounted, Fault> {
         let dir = self.dir.join(name);
-        let kept_by = self.keeper.clone().map(|keeper| KeptBy { keeper, name: format!("share-{}", id.0) });
+        let kept_by = self.keeper.clone().map(|keeper| KeeperSlot { keeper, name: format!("share-{}", id.0) });
         let options = MountOptions {
             source: self.source.clone(),
             has_access_times: share_trees::has_access_times(&self.pool, name)?,
@@ -300,12 +300,12 @@ impl Shares {
         self.journals.bring_back_of(&self.pool, id).map_err(Fault::of_share)?;
         // Nothing may touch the directory before this: what outlived its server answers when a
         // server is there.
-        let kept = kept_by.as_ref().map(KeptMount::find).transpose()?.flatten();
+        let kept = kept_by.as_ref().map(OrphanedMount::find).transpose()?.flatten();
         if let Some(kept) = kept {
             let gone_on = match below {
                 // It is below the mount that this one took the place of.
                 Below::NewShare => {
-                    kept.give_up();
+                    kept.end();
                     Err(Error::new(ErrorKind::NotFound, "the share in which it lies is mounted anew"))
                 }
                 _ => self.go_on(kept, id, &dir, cache_bytes, &options),
@@ -319,7 +319,7 @@ impl Shares {
                 }
             }
         }
-        fuse::mount::take_away_dead(&dir, &self.source);
+        fuse::mount::detach_dead(&dir, &self.source);
         if !matches!(below, Below::Directory) {
             check_empty(name, &dir)?;
         } else if let Some(folders) = dir.parent().filter(|folders| *folders != self.dir)
@@ -346,7 +346,7 @@ impl Shares {
         };
         let (tree, files) = open().map_err(Fault::of_share)?;
         let tree = Arc::new(tree);
-        let mount = fe_share::mount_with_moments(tree.clone(), Some(self.moments(id)), &dir, &options)?;
+        let mount = fe_share::mount_with_snapshots(tree.clone(), Some(self.moments(id)), &dir, &options)?;
         Ok(Mounted::new(name, (tree, files), mount, false))
     }
 
@@ -379,7 +379,7 @@ impl Shares {
     /// Goes on with a mount that has outlived the server before this one.
     fn go_on(
         &self,
-        kept: KeptMount,
+        kept: OrphanedMount,
         id: DeviceId,
         dir: &Path,
         cache_bytes: usize,
@@ -403,11 +403,11 @@ impl Shares {
         match prepare() {
             Ok((tree, files)) => {
                 let tree = Arc::new(tree);
-                let mount = fe_share::resume_with_moments(tree.clone(), Some(self.moments(id)), kept, options)?;
+                let mount = fe_share::resume_with_snapshots(tree.clone(), Some(self.moments(id)), kept, options)?;
                 Ok((tree, files, mount))
             }
             Err(error) => {
-                kept.give_up();
+                kept.end();
                 Err(error)
             }
         }
@@ -420,7 +420,7 @@ impl Shares {
         Ok((volume, device))
     }
 
-    fn moments(&self, share: DeviceId) -> Arc<dyn Moments> {
+    fn moments(&self, share: DeviceId) -> Arc<dyn Snapshots> {
         Arc::new(ShareMoments { pool: self.pool.clone(), devices: self.devices.clone(), share })
     }
 
@@ -591,10 +591,10 @@ fn wait_for_users(mounted: &BTreeMap<u64, Mounted>, id: u64) -> Result<()> {
 /// Unmounts a share, and closes its tree. Nothing of the tree is in memory then, unless it is lent.
 fn release(mounted: &mut BTreeMap<u64, Mounted>, id: u64, force: bool) -> Result<()> {
     let Some(share) = mounted.get(&id) else { return Ok(()) };
-    match share.mount.take_away() {
+    match share.mount.begin_unmount() {
         Ok(()) => {}
         Err(error) if !force => return Err(error),
-        Err(_) => share.mount.cut_off()?,
+        Err(_) => share.mount.disconnect()?,
     }
     // Nothing writes to the share after this: it may be another one then.
     mounted.remove(&id).map_or(Ok(()), |share| share.mount.wait())

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crossbeam_channel::bounded;
-use fe_fuse::{KeptBy, Mount, MountOptions, Stack, WhenBusy};
+use fe_fuse::{KeeperSlot, Mount, MountOptions, Stack, WhenBusy};
 use fe_nbd::Listen;
 use serde_json::json;
 use surface::{Error, ErrorKind, Result};
@@ -38,7 +38,7 @@ fn start(asked: &Asked<'_>) -> Started {
         // We have the pool's lock.
         replaces_dead: true,
         overlay: asked.args.overlay,
-        kept_by: asked.keeper.clone().map(|keeper| KeptBy { keeper, name: KEPT_AS.to_owned() }),
+        kept_by: asked.keeper.clone().map(|keeper| KeeperSlot { keeper, name: KEPT_AS.to_owned() }),
         ..MountOptions::default()
     };
     let mount = fe_fuse::mount(asked.devices.clone(), dir, &options)?;

@@ -15,7 +15,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use ::blob::{
-    At, Blob, BlobKey, BlobPlace, Change, CommitOptions, Committed, Connection, Encoding, Error as BlobError, Inc,
+    At, Blob, BlobKey, BlobRef, Change, CommitOptions, Committed, Connection, Encoding, Error as BlobError, Inc,
     Location, NodeHash, OpId, PushOptions, Pushed, Record, StoredGroup, UploadOptions, clone_blob, frame_checksum,
     refuse_nested,
 };
@@ -321,13 +321,13 @@ async fn clone_of(
         let key = BlobKey::new(Path::from(origin.location.as_str()));
         blobs.push((Blob::open_incarnation(connection, key, origin.inc).await.map_err(told)?, origin.location.clone()));
     }
-    let origins: Vec<BlobPlace<'_>> =
-        blobs.iter().map(|(blob, location)| BlobPlace { committer: blob.committer(), location }).collect();
+    let origins: Vec<BlobRef<'_>> =
+        blobs.iter().map(|(blob, location)| BlobRef { committer: blob.committer(), location }).collect();
     let name = |location: &Location| location.key().path().to_string();
     let (from_name, to_name) = (name(source), name(target));
-    let place = BlobPlace { committer: from.committer(), location: &from_name };
-    let (world, options) = (connection.world().clone(), CommitOptions::default());
-    clone_blob(place, version.seq, &origins, world, target.key(), &to_name, options).await.map_err(told)?;
+    let place = BlobRef { committer: from.committer(), location: &from_name };
+    let (backend, options) = (connection.backend().clone(), CommitOptions::default());
+    clone_blob(place, version.seq, &origins, backend, target.key(), &to_name, options).await.map_err(told)?;
     Blob::open(connection, target.key()).await.map_err(told)
 }
 

@@ -53,7 +53,7 @@ impl Service {
         self.pool.set_properties_of(meant, changes)?;
         // Listings of mounted roots may show the snapshots, or no longer.
         if let Some(shares) = self.mounted_shares().filter(|_| changes.iter().any(|(key, _)| key == "snapdir")) {
-            shares.close_moments(true);
+            shares.close_snapshots(true);
         }
         if let Some(shares) = self.mounted_shares().filter(|_| changes.iter().any(|(key, _)| key == policy::READONLY)) {
             shares.follow_readonly();
@@ -95,7 +95,7 @@ impl Service {
     pub fn look_at_mounts(&self) {
         let shares = self.shares.lock().clone();
         if let Some(shares) = shares {
-            shares.close_moments(true);
+            shares.close_snapshots(true);
             shares.bring_up_to_date().iter().for_each(|line| log::warn!("{line}"));
         }
     }
@@ -116,7 +116,7 @@ impl Service {
         let Some(shares) = shares else { return work() };
         // Snapshots and bookmarks go while the share is mounted, and come back into sight by
         // themselves.
-        shares.close_moments(false);
+        shares.close_snapshots(false);
         if names.iter().all(|name| name.contains(['@', '#'])) {
             return work();
         }
