@@ -1,5 +1,5 @@
-//! Aligned buffers that are used again: allocating and clearing a megabyte for each batch would
-//! cost as much as copying it.
+//! A pool of aligned buffers: allocating and clearing a megabyte for each batch would cost as much
+//! as copying it.
 
 use std::sync::Arc;
 
@@ -24,8 +24,8 @@ const STEPPED_BYTES_MIN: usize = 32 << 10;
 const STEPS: usize = 4;
 /// Reads of more than this land in huge pages: those of a page have one segment anyway.
 const SMALL_READ_BYTES_MAX: usize = 4 << 10;
-/// Bytes of such reads, of those of the memory budget, and at most: 128 requests of 128 KiB, which
-/// is what a buffer of 65 KiB takes too.
+/// Large reads in flight: a part of the memory budget, and an upper bound of 128 requests of 128
+/// KiB (a read of 65 KiB takes a buffer of that size as well).
 const LARGE_READS_DIVISOR: u64 = 24;
 const LARGE_READS_BYTES_MAX: u64 = 16 << 20;
 /// One list for each size.
@@ -212,8 +212,8 @@ mod tests {
         assert!(BufferPool::new(47 << 20).get_large(1 << 20).is_none());
     }
 
-    /// A store of buffers full of sizes that no caller wants any more must take others, else each
-    /// batch is allocated and cleared anew.
+    /// A store full of buffer sizes that are no longer requested must accept others; otherwise each
+    /// batch is allocated and cleared again.
     #[test]
     fn sizes_that_are_asked_for_no_more_make_room() {
         let pool = BufferPool::default();

@@ -1,15 +1,14 @@
-//! Bugs that are planted on purpose, so that the tests can be shown to notice them
-//! (`tools/canaries`).
+//! Deliberately planted bugs, to prove that the tests notice them (`tools/canaries`).
 //!
 //! 1. Where a bug is planted, the code asks [`Canary::is_planted`]. Without the feature `canaries`
-//!    that is the constant `false`, and the compiler leaves nothing of the bug.
+//!    that is the constant `false`, and the compiler removes the bug.
 //! 2. With the feature, `SHALE_CANARY=NAME` in the environment chooses one bug for the life of the
 //!    process; without that variable the program behaves as without the feature.
-//! 3. A name that does not exist ends the first thread that asks: a run that plants nothing must
-//!    not look like one that found nothing.
+//! 3. An unknown name panics the first thread that asks: a run that plants nothing must not look
+//!    like one that found nothing.
 //!
-//! The feature does not compile without debug assertions, which no release profile of ours has, and
-//! no crate asks for it.
+//! The feature does not compile without debug assertions, which none of our release profiles has,
+//! and no crate enables it.
 
 #[cfg(all(feature = "canaries", not(debug_assertions)))]
 compile_error!("the feature `canaries` plants bugs: it is for tests with debug assertions, never for a release build");
@@ -80,7 +79,7 @@ canaries! {
 }
 
 impl Canary {
-    /// Whether this bug is to be made.
+    /// Returns whether this bug is planted.
     #[inline]
     pub(crate) fn is_planted(self) -> bool {
         cfg!(feature = "canaries") && chosen() == Some(self)

@@ -1,4 +1,4 @@
-//! The name of a group of an object, and the form of what the map knows of it.
+//! The key of a group of an object, and the form of its records in the map.
 
 use format::Record;
 use smallvec::SmallVec;

@@ -1,5 +1,6 @@
-//! Whether a pool still takes writes, and why not. Owns that alone: whatever meets a failure after
-//! which only recovery knows what holds tells it here, and all that begins something new asks.
+//! Whether a pool still accepts writes, and why not. Owns that state. Fatal failures are recorded
+//! here, after which only recovery can establish the state; every new operation checks first. Any
+//! thread may call it.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -53,7 +54,7 @@ impl Health {
     }
 }
 
-/// Whether the storage below says, in whatever context, that it is not there any more.
+/// Returns whether an I/O error among the causes means that the data file is gone.
 fn tells_of_deletion(error: &Error) -> bool {
     let causes = std::iter::successors(std::error::Error::source(error), |error| error.source());
     let mut causes = causes.filter_map(|cause| cause.downcast_ref::<std::io::Error>());

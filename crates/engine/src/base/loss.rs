@@ -1,4 +1,4 @@
-//! What a repair drops, as it is told to the caller.
+//! The report of a loss: data that a repair drops.
 
 use std::fmt;
 
@@ -7,7 +7,7 @@ use units::format_size;
 /// Of the volumes and snapshots that are named, as many as a status line takes.
 const NAMED_IN_SUMMARY: usize = 8;
 
-/// What one volume or snapshot loses.
+/// Loss of one volume or snapshot.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct LossOf {
     /// Name, `VOLUME` or `VOLUME@SNAPSHOT`.
@@ -20,7 +20,7 @@ pub struct LossOf {
     pub discarded_bytes: u64,
     /// Stored bytes that lie where the data was cut off: they cannot be read any more.
     pub cut_off_bytes: u64,
-    /// What else does not hold any more, in words.
+    /// Other changes that are lost, in words.
     pub changes: Vec<String>,
 }
 
@@ -55,11 +55,11 @@ pub struct Loss {
     pub batches: u64,
     /// Those of them that are whole: `salvage` would keep them.
     pub batches_whole: u64,
-    /// Batches among them that are nowhere: each may have concerned any volume.
+    /// Batches among them that were not found: each may have affected any volume.
     pub batches_unknown: u64,
-    /// Volumes and snapshots that are concerned, as far as it is known, by name.
+    /// Affected volumes and snapshots by name, as far as known.
     pub volumes: Vec<LossOf>,
-    /// How many are concerned; those beyond the first thousand are not in `volumes`.
+    /// Number of affected ones; those beyond the first thousand are not in `volumes`.
     pub volumes_total: u64,
 }
 

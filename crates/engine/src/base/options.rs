@@ -1,4 +1,4 @@
-//! What a pool is made with and opened with.
+//! Options for creating and for opening a pool.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -22,12 +22,12 @@ pub struct PoolEnv {
     /// Memory that outlives the process: acknowledged data is there until the log has it. `None`:
     /// the death of the process takes unflushed data along.
     pub standby: Option<Arc<dyn Standby>>,
-    /// The way to images that volumes were cloned from. `None`: what has not been fetched of one
-    /// cannot be read.
+    /// The connection to images that volumes were cloned from. `None`: groups that have not been
+    /// fetched cannot be read.
     pub origins: Option<Arc<dyn Origins>>,
 }
 
-/// What a new pool is made with.
+/// Options for a new pool.
 #[derive(Debug, Clone)]
 pub struct FormatOptions {
     /// Bytes of the data file that the pool may use, superblock extent included.
@@ -64,7 +64,7 @@ impl Default for Training {
     }
 }
 
-/// What a pool is opened with.
+/// Options for opening a pool.
 #[derive(Debug, Clone)]
 pub struct PoolOptions {
     /// Budget for the write buffer, the map's dirty records, the group cache and the decoded units,
@@ -75,21 +75,21 @@ pub struct PoolOptions {
     pub workers: usize,
     /// Bytes of log after which a checkpoint is taken: bounds the time of recovery.
     pub checkpoint_log_bytes: u64,
-    /// Memory for what light checkpoints leave beside the map's records until they are merged, in
-    /// bytes; `None`: that of the changes between two checkpoints.
+    /// Memory for changes stored by light checkpoints until they are merged into the map's records,
+    /// in bytes; `None`: as much as for the changes between two checkpoints.
     pub settled_bytes_max: Option<usize>,
     /// Age in milliseconds at which a dirty block is drained even if nothing presses.
     pub age_limit_ms: u64,
-    /// For `check --repair` only: mends the map store first, and a log that is damaged where it was
-    /// durable, as far as nothing is lost by that. If something is, opening fails with an error
-    /// whose source is a [`Loss`](crate::Loss). [`Pool::check`](crate::Pool::check) tells the
+    /// For `check --repair` only: repairs the map store first, and a log that is damaged where it
+    /// was durable, as far as no data is lost by that. If data is lost, opening fails with an error
+    /// whose source is a [`Loss`](crate::Loss). [`Pool::check`](crate::Pool::check) reports the
     /// repairs.
     pub repair: bool,
     /// With `repair`: opens the pool without damaged or cut off data, and remembers the loss.
     pub accept_loss: bool,
     /// How dictionaries are trained.
     pub training: Training,
-    /// Most bytes of standby memory to make; 0: none. What an earlier process left there is taken
+    /// Upper bound of standby memory to create; 0: none. Memory left by an earlier process is taken
     /// over in any case.
     pub standby_bytes_max: usize,
 }

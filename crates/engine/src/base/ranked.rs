@@ -1,17 +1,17 @@
-//! Locks that have a rank. Owns the rule by which no two threads can wait for each other: a thread
-//! waits only for a lock that comes behind all those that it holds. `base::ranks` has the order.
+//! Locks that have a rank. Owns the rule that prevents deadlocks: a thread waits only for a lock
+//! that comes after all those that it holds. `base::ranks` has the order.
 //!
 //! Debug builds, and so all tests, keep a list of the locks that each thread holds, and panic with
 //! the names of both where the rule is broken: before the thread waits, and whether or not another
 //! thread has the lock at that moment. In other builds these are the plain locks.
 //!
-//! 1. A lock that is waited for must come behind all that the thread holds, or stand beside them
+//! 1. A lock that is waited for must come after all that the thread holds, or be a peer of them
 //!    where the table allows that ([`Peers`]).
-//! 2. A lock that is only tried, or waited for with patience, cannot keep the thread for ever: it
-//!    may come out of turn. While it is held it counts like the others.
-//! 3. Who waits for a signal gives up one lock and takes it again: it must be the last one held.
-//! 4. Who asks the storage does not hold a lock of which all others need to be sure that it is let
-//!    go soon ([`expect_storage`]).
+//! 2. A lock that is only tried, or waited for with a timeout, cannot block the thread
+//!    indefinitely: it may be taken out of order. While it is held it is treated like the others.
+//! 3. Waiting for a signal releases one lock and takes it again: it must be the last one held.
+//! 4. A thread that calls the storage must not hold a lock that all other threads need released
+//!    soon ([`expect_storage`]).
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -41,7 +41,7 @@ impl<R: Rank> Held<R> {
         }
     }
 
-    /// The thread has the lock, and need not be told.
+    /// A token for a lock that is held but not listed.
     const fn untold() -> Self {
         Self {
             #[cfg(debug_assertions)]
@@ -56,7 +56,7 @@ impl<R: Rank> Held<R> {
         held::check(R::PLACE);
     }
 
-    /// The thread is about to wait for a signal, and gives up the lock meanwhile.
+    /// Checks the rule before the thread waits for a signal, which releases the lock for that time.
     fn expect_signal() {
         #[cfg(debug_assertions)]
         held::check_signal(R::PLACE);
@@ -131,15 +131,15 @@ mod held {
         }
     }
 
-    /// A fault of the program, which could make two threads wait for each other for ever.
+    /// Panics: the program has a bug that could deadlock two threads.
     pub(super) fn refuse(what: &str) {
-        // A thread that panics drops what it holds, whatever that takes.
+        // A thread that panics drops its locks in any order.
         assert!(std::thread::panicking(), "{what}: base/ranks.rs has the order of locks");
     }
 }
 
-/// The thread is about to ask the storage, which may take any time: with the log's state or the
-/// map's layers held, it would keep all others from reading and writing meanwhile.
+/// Checks the rule before the thread calls the storage, which may take any time: with the log's
+/// state or the map's layers held, it would keep all others from reading and writing.
 #[cfg(debug_assertions)]
 pub(crate) fn expect_storage() {
     held::check_storage(&[ranks::LogState::PLACE, ranks::MapLayers::PLACE]);
@@ -358,7 +358,7 @@ mod tests {
         // Nothing is held any more, and in turn both are granted; so is the second one alone.
         assert_eq!(refusal(|| drop((admin.lock(), gate.write()))), None);
         assert_eq!(refusal(|| drop(gate.write())), None);
-        // Locks of which no other is waited for come last, whichever it is.
+        // Locks under which no other lock is waited for come last, in any order.
         let (told, kept) = (Mutex::<_, ranks::Suspicion>::new(()), Mutex::<_, ranks::Unpunched>::new(()));
         for in_turn in [true, false] {
             let text =

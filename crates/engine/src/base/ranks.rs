@@ -1,7 +1,7 @@
 //! The order of all locks of the engine, the first one first. A thread waits only for a lock that
-//! comes behind all those that it holds (`base::ranked`). A thread that holds one of
-//! those behind `last` waits for nothing. A lock that a thread only tries, or waits for with a
-//! limit, may come out of turn.
+//! comes after all those that it holds (`base::ranked`). A thread that holds one of those after
+//! `last` waits for nothing. A lock that a thread only tries, or waits for with a timeout, may be
+//! taken out of order.
 #![cfg_attr(not(debug_assertions), allow(dead_code))]
 
 /// Where a lock stands in the order.
@@ -86,7 +86,7 @@ ranks! {
     Scrub "scrub";
     /// Held while clones are passed on, and by a check, which keeps that off.
     PassedOn "passed on";
-    /// Held by whatever changes the table of objects.
+    /// Held by all changes to the table of objects.
     Admin "admin";
     /// How far the pool is made smaller.
     Shrinking "shrinking";
@@ -94,9 +94,9 @@ ranks! {
     TablesStay "tables stay";
     /// The tables of a share's files; they are read and written while it is held.
     Tables "tables";
-    /// A volume's gate. Who closes several of them holds `admin`.
+    /// A volume's gate. A thread that closes several of them holds `admin`.
     Gate "gate" under Admin;
-    /// Held by the writer that counts what a quota leaves.
+    /// Held by the writer that computes the remaining quota.
     QuotaLook "quota look";
     /// Held shared while a large range becomes a hole.
     Punching "punching";
@@ -116,13 +116,13 @@ ranks! {
     /// Held shared from a look at the map to the moves that follow from it, exclusively by a
     /// checkpoint that captures.
     Still "still";
-    /// Held by the thread that waits until those who use locations in the data file have gone.
+    /// Held by the thread that waits until all users of locations in the data file are done.
     ReadersGo "readers go";
     /// Held shared while locations in the data file are used.
     Readers "readers";
     /// The records of the group that salvage compared last.
     Witness "witness";
-    /// What the cleaner knows between rounds.
+    /// State of the cleaner between rounds.
     Cleaner "cleaner";
     /// How often cleaning won nothing; writers at the soft wall wait with it.
     Futile "futile";
@@ -174,7 +174,7 @@ ranks! {
     Syncs "syncs";
     /// Which extents have their space below.
     Backing "backing";
-    /// What could not be read behind the end of the log; it is written over while this is held.
+    /// Unreadable areas after the end of the log; they are written over while this is held.
     Unreadable "unreadable";
 
     last:
@@ -182,19 +182,19 @@ ranks! {
     Unpunched "unpunched";
     /// Where damage is suspected.
     Suspicion "suspicion";
-    /// Damage that the opening has mended.
+    /// Damage that the opening has repaired.
     Mended "mended";
-    /// What the opening has put right.
+    /// Corrections by the opening.
     OpeningNotes "opening notes";
-    /// What repairs have lost.
+    /// Losses by repairs.
     Losses "losses";
-    /// What cleaning could not move.
+    /// Damage that cleaning could not move.
     Damages "damages";
     /// How the standby memory was found.
     StandbyFacts "standby facts";
     /// Writers that are slowed down wait with it.
     Easing "easing";
-    /// What the pool's threads have to do.
+    /// Work of the pool's threads.
     Work "work";
     /// Batches that wait for a writer thread.
     LogQueue "log queue";
@@ -208,7 +208,7 @@ ranks! {
     ReadAhead "read ahead";
     /// Where logs of a file system above end.
     LogTails "log tails";
-    /// Who has the tree of a share open.
+    /// Opened trees of shares.
     TreeClaims "tree claims";
     /// The trace of choices.
     Trace "trace";

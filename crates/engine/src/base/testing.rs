@@ -1,4 +1,4 @@
-//! What unit tests of the engine share.
+//! Shared helpers of the engine's unit tests.
 #![allow(clippy::unwrap_used)]
 
 use std::sync::Arc;
