@@ -1,18 +1,17 @@
 //! The write buffer: blocks that were written (or made holes) and are not in the map yet. Owns
-//! their bytes, the order in which they are drained, and the bookkeeping that tells a flush when
-//! everything before it has been drained.
+//! their bytes, the order in which they are drained, and the bookkeeping by which a flush knows
+//! when everything before it has been drained.
 //!
 //! A group goes through these steps:
-//! 1. *dirty*: a write or a discard put runs of blocks here; the group stands in the queue once. A
-//!    rewrite replaces what is dirty and costs nothing more.
+//! 1. *dirty*: a write or a discard put runs of blocks here; the group is in the queue once. A
+//!    rewrite replaces dirty blocks at no further cost.
 //! 2. *in flight*: [`WriteBuffer::take`] moved its runs out to be compressed and appended; readers
 //!    still find them here. New writes make it dirty again, but it is not taken a second time
 //!    before
-//! 3. *completed*: the batch is in the log and in the map, and the runs are forgotten. Or *failed*:
-//!    the runs go back below whatever was written since.
+//! 3. *completed*: the batch is in the log and in the map, and the runs are dropped. Or *failed*:
+//!    the runs become dirty again, below all newer writes.
 //!
-//! So of one group there is never more than one batch under way, and the log keeps the order of its
-//! writes.
+//! So a group never has more than one batch in flight, and the log keeps the order of its writes.
 //!
 //! Locks: a shard's lock may be held while the queue's is taken, never the other way round.
 
@@ -35,12 +34,13 @@ use crate::buffer::standby::{Kept, Ring};
 
 /// Shards of the buffer: enough that two cores rarely meet, few enough to walk.
 const SHARDS: usize = 256;
-/// What a dirty group costs in memory beside its data: maps, queue, run headers.
+/// Memory of a dirty group in addition to its data: maps, queue, run headers.
 const GROUP_OVERHEAD_BYTES: usize = 256;
 
-/// What is left of an overwritten run is copied when the request that brought it is more than so
-/// many times as large: its bytes stay in memory as long as any of them is needed, and only what is
-/// needed is counted. 8: a group of a request of a megabyte is not copied as long as it is whole.
+/// The rest of an overwritten run is copied if the request that brought it is more than this many
+/// times as large: a request's bytes stay in memory as long as any of them is needed, but only the
+/// needed ones are counted. 8: a group of a request of a megabyte is not copied as long as it is
+/// whole.
 const PINNED_TIMES_MAX: usize = 8;
 
 /// How often one looks for a lock that is held for a fraction of a microsecond before one sleeps,
@@ -78,7 +78,7 @@ pub(crate) struct DirtyRun {
     pub sorted: Option<Sorted>,
     /// Its record in the standby memory, if there is one.
     pub kept: Option<Arc<Kept>>,
-    /// What its writer knows of it.
+    /// The writer's hint about it.
     pub hint: Hint,
 }
 
@@ -148,8 +148,8 @@ fn data_bytes(runs: &[DirtyRun]) -> usize {
 #[derive(Default)]
 struct DirtyGroup {
     dirty: Vec<DirtyRun>,
-    /// What is being drained: never empty. `None` costs no allocation, which most groups of random
-    /// writes would pay twice.
+    /// Runs that are being drained: never empty. `None` costs no allocation, which most groups of
+    /// random writes would pay twice.
     in_flight: Option<Arc<Vec<DirtyRun>>>,
     /// Whether a queue entry stands for `dirty`.
     queued: bool,
@@ -168,7 +168,7 @@ struct Shard {
     groups: HashMap<GroupKey, DirtyGroup, FastHash>,
     /// Bytes of data by object, in flight included; none that has no data.
     data: HashMap<ObjectId, usize, FastHash>,
-    /// Raised by every insertion, so that a read-modify-write notices what came between.
+    /// Raised by every insertion, so that a read-modify-write notices a change in between.
     version: u64,
 }
 
@@ -230,7 +230,7 @@ pub(crate) struct WriteBuffer {
     bytes: AtomicUsize,
     /// Groups that hold something.
     groups: AtomicUsize,
-    /// Where what comes is kept once more, for the death of the process.
+    /// Keeps a second copy of incoming data in case the process dies.
     standby: OnceLock<Arc<Ring>>,
 }
 
@@ -270,14 +270,14 @@ impl WriteBuffer {
         let _ = self.standby.set(ring);
     }
 
-    /// Bytes that count against its limit: its own, or those of the standby memory, where what was
-    /// overwritten takes room until all that is older has been drained.
+    /// Bytes that are compared with its limit: its own, or those of the standby memory, where
+    /// overwritten data takes room until all older data has been drained.
     pub(crate) fn held(&self) -> usize {
         self.bytes().max(self.standby().map_or(0, |ring| ring.used()))
     }
 
-    /// Bytes of data that it holds of an object, in flight included. What is drained while this
-    /// counts is in the object's figures by then.
+    /// Bytes of data that it holds of an object, in flight included. Data drained during the count
+    /// is already in the object's figures.
     pub(crate) fn data_bytes_of(&self, object: ObjectId) -> usize {
         self.shards.iter().filter_map(|shard| shard.lock().data.get(&object).copied()).sum()
     }
@@ -422,7 +422,7 @@ impl WriteBuffer {
                 queue.put_back(entry);
             }
             drop(queue);
-            // A flush may have found the queue empty meanwhile.
+            // A flush may have found the queue empty in between.
             self.changed.notify_all();
         }
         taken
@@ -475,7 +475,7 @@ impl WriteBuffer {
             }
             shard.count(key.object, released, 0);
         }
-        // All writers come to the queue: what they wait for shall be short.
+        // All writers need the queue: keep this short.
         let done = if put_back { &[] } else { taken };
         let mut queue = self.queue();
         for same in done.chunk_by(|one, next| one.generation == next.generation) {

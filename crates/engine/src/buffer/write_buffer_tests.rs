@@ -111,7 +111,7 @@ fn read_modify_write_notices_what_came_between() {
     assert_eq!(content(&buffer, KEY), [(0, Some(3))]);
 }
 
-/// A group that was handed out, for tests of those who carry it.
+/// A group that was taken, for tests of its carriers.
 pub(crate) fn taken() -> Taken {
     Taken { key: KEY, runs: Arc::new(Vec::new()), generation: 0 }
 }
