@@ -1,12 +1,13 @@
 //! Step 2 of a full checkpoint: the changes are merged into the groups' records, in the order of the groups.
 //!
 //! Where there are many groups, two threads have half of them each: an opening after a crash waits
-//! for the merge, and in a full log no space comes back before it is done. Groups are independent
-//! of one another, and the parts are put together in order, so that the result is the same.
+//! for the merge, and in a full log no space is freed before it is done. Groups are independent of
+//! one another, and the parts are put together in order, so that the result is the same.
 //!
 //! A clone no longer needs blocks of its origin that it now has itself in these groups. Where no
-//! other clone needs them (`objects::clone_needs`), the same groups of the origin are trimmed along, and those of
-//! the origin's own. So a destroyed volume's space comes back as its clones are written over.
+//! other clone needs them (`objects::clone_needs`), the same groups of the origin are trimmed
+//! along, and those of the origin's own. So a destroyed volume's space is freed as its clones are
+//! written over.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::thread::Builder;
@@ -37,12 +38,12 @@ const ASKED_TOGETHER: usize = 16;
 /// Groups for which those below are looked at together: a few megabytes of keys.
 const BELOW_MAX: usize = 64 << 10;
 
-/// What the merge made.
+/// Result of the merge.
 #[derive(Default)]
 pub(crate) struct Merged {
     pub batch: MapBatch,
     pub usage: UsageChanges,
-    /// What of it died, and where.
+    /// Fragments that died, and their extents.
     pub deaths: Toll,
     /// Change of allocated blocks and stored bytes by object.
     pub objects: BTreeMap<ObjectId, (i64, i64)>,
@@ -61,7 +62,7 @@ pub(crate) struct Merged {
 }
 
 impl Merged {
-    /// With what the groups behind these came to.
+    /// Appends the result for the groups after these.
     pub(crate) fn append(&mut self, mut behind: Self) {
         self.batch.changes.append(&mut behind.batch.changes);
         self.deaths.append(behind.deaths);
@@ -80,8 +81,8 @@ impl Merged {
     }
 }
 
-/// Does something for groups, in two threads where there are many of them; `append` puts what the
-/// second half came to behind what the first did.
+/// Runs `work` for groups, in two threads where there are many of them; `append` appends the second
+/// half's result to the first.
 ///
 /// # Errors
 /// The first of either half.
@@ -165,7 +166,7 @@ impl Core {
         for key in groups.iter().copied() {
             let object = self.objects.get_again(&mut last, key.object);
             let (Some(object), Some(timeline)) = (object, captured.timelines.get(&key.object)) else { continue };
-            // One that is damaged stays as it is: `check` names it.
+            // A damaged one stays unchanged: `check` names it.
             let base = self.map.base_for_checkpoint(key, object.epoch(), &GroupRecords::new());
             let Ok(Base { records: base, cached }) = base else { continue };
             if base.is_empty() {
@@ -205,7 +206,7 @@ impl Core {
             };
             let settled = all_settled.with(key, Clone::clone).unwrap_or_default();
             if timeline.is_dead() {
-                // Of an object that no point sees, reaping takes away the records in the store. Its
+                // For an object that no point sees, reaping removes the records in the store. Its
                 // changes are never counted.
                 let uncounted = changes.iter().flat_map(|(_, change)| &change.fragments);
                 uncounted.for_each(|f| merged.deaths.push(Death::of(&self.geometry, f, f.live)));

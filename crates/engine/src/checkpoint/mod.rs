@@ -3,23 +3,28 @@
 //!
 //! 1. *Capture*, while no batch can be applied: the log's position, the descriptors that changed, and the overlay, which is
 //!    frozen; changes go to a new one from here on.
-//! 2. *Merge* the frozen changes into the records (`merge`), counting what became live and dead in each extent. What nobody looks at any
-//!    more goes from the groups that are merged, and from others as far as that is due (see `reap`).
+//! 2. *Merge* the frozen changes into the records (`merge`), counting new live and dead bytes in
+//!    each extent. Blocks that no point needs any more are removed from the merged groups, and from
+//!    others as far as that is due (see `reap`).
 //! 3. *Decide* which extents are freed and which the log fills next.
 //! 4. *Write the inventory* of extents (`inventory`), and *sync* the data file: one sync for the log and for the inventory. A store may keep
 //!    a batch that no call asked it to persist, and must not refer to bytes that are not durable.
-//! 5. *Commit* all of it and *persist*. From here on the checkpoint counts. One that names a new incarnation is noted in the data file (`opening`).
+//! 5. *Commit* all of it and *persist*. From here on the checkpoint is valid. One that names a new
+//!    incarnation is noted in the data file (`opening`).
 //! 6. *Publish*: the changes are laid over the cached groups, too, the overlays go, and, when no reader is left that could
 //!    be in a freed extent, the log gets its new extents and the other freed ones are punched out.
 //!
-//! A **light** checkpoint leaves out what is dear: in step 2 it counts what became live and dead, but does not rewrite records (`checkpoint::light`); in step 5 the
-//! changes go into the store as they are (*deltas*), and in step 6 they become the map's *settled* overlay, which lies over the records
-//! until they are merged: a slice at a time behind each light checkpoint (`fold`), the rest by the next full one. So it frees extents for the price of a
-//! few syncs: the cleaner needs many of them. It is taken where space is what is wanted, and as long as the settled overlay is within its
-//! memory.
+//! A **light** checkpoint leaves out the expensive parts: in step 2 it counts new live and dead
+//! bytes, but does not rewrite records (`checkpoint::light`); in step 5 the changes go into the
+//! store unmerged (*deltas*), and in step 6 they become the map's *settled* overlay, which lies
+//! over the records until they are merged: a slice at a time after each light checkpoint (`fold`),
+//! the rest by the next full one. So it frees extents for the price of a few syncs: the cleaner
+//! needs many of them. It is taken where space is needed, and as long as the settled overlay is
+//! within its memory.
 //!
-//! An error before step 5 leaves everything as it was; the next checkpoint repeats it. An error in
-//! step 5 leaves unknown what the store holds: the pool takes no writes until it is reopened.
+//! An error before step 5 leaves everything unchanged; the next checkpoint repeats it. After an
+//! error in step 5 the content of the store is unknown: the pool accepts no writes until it is
+//! reopened.
 
 pub(crate) mod catalogue;
 pub(crate) mod fold;
@@ -66,7 +71,7 @@ use crate::space::extents::ExtentPlan;
 const LISTED_MIN: u64 = 16;
 const LISTED_MAX: u64 = 4096;
 
-/// What a checkpoint captured.
+/// State captured by a checkpoint.
 pub(crate) struct Captured {
     position: Position,
     next_object: u64,
@@ -76,8 +81,8 @@ pub(crate) struct Captured {
     pins: Pins,
     /// Descriptors that changed since the last checkpoint.
     descriptors: Vec<ObjectDescriptor>,
-    /// Who looked at whose records at the position. An object destroyed since, however dead by now,
-    /// may be alive again after a crash.
+    /// Which points see which records at the position. An object destroyed since, however dead by
+    /// now, may be alive again after a crash.
     pub timelines: Arc<Timelines>,
     /// Reaping that was due.
     pub reaping: Vec<(ObjectId, Reap, u64)>,
@@ -102,12 +107,12 @@ pub(crate) struct CheckpointState {
     pub number: u64,
     /// Captured by a checkpoint that failed before its commit.
     unfinished: Option<Captured>,
-    /// Deltas in the store, each the number of its checkpoint and its part of it: what a full
-    /// checkpoint removes.
+    /// Deltas in the store, each the number of its checkpoint and its part of it: a full checkpoint
+    /// removes them.
     deltas: Vec<(u64, u32)>,
     /// Number of the last full one.
     pub last_full: u64,
-    /// The part of them that is merged behind light checkpoints.
+    /// The part of them that is merged after light checkpoints.
     pub folding: Folding,
 }
 
@@ -137,7 +142,7 @@ impl Core {
         self.checkpoint_unless(Kind::Full, |_| false)
     }
 
-    /// Takes whatever checkpoint frees space soonest.
+    /// Takes the kind of checkpoint that frees space soonest.
     pub(crate) fn take_light_checkpoint(&self) -> Result<()> {
         self.checkpoint_unless(Kind::Light, |_| false)
     }
@@ -403,8 +408,9 @@ impl Core {
         if syncs { self.log.sync_all() } else { Ok(()) }
     }
 
-    /// How many extents the log should have before it: two intervals' worth, and the reserve. Few where space below is short, or the pool
-    /// is being closed, because what is listed is not given back.
+    /// Returns how many listed extents the log should have: two intervals' worth, and the reserve.
+    /// Fewer if the file system is short of space, or the pool is being closed, because listed
+    /// extents are not punched out.
     fn list_target(&self) -> usize {
         if self.wants_short_list() {
             return (LISTED_MIN + self.geometry.reserve_extents()) as usize;
@@ -450,8 +456,8 @@ impl Core {
         {
             let mut extents = self.extents.lock();
             extents.apply(plan);
-            // Before the thaw: who looks at the overlays first, and then at this, sees each change
-            // in one of them.
+            // Before the thaw: a reader that looks at the overlays first, and then at this, sees
+            // each change in one of them.
             let mut deaths = self.applier.deaths.lock();
             deaths.take(&merged.deaths, &plan.freed);
             deaths.begin(&plan.listed, (captured.position.incarnation, captured.position.next_seq));
@@ -459,7 +465,8 @@ impl Core {
         self.map_version.fetch_add(1, Ordering::AcqRel);
         self.map.thaw(kind, merged.trimmed);
         self.map_version.fetch_add(1, Ordering::AcqRel);
-        // Only now: until here the frozen changes may have said what a dropped cut hides.
+        // Not earlier: until here the frozen changes may have named blocks that a dropped cut
+        // hides.
         for reaped in &merged.reaped {
             self.objects.reaped(reaped);
         }

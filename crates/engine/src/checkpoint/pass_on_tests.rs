@@ -28,8 +28,8 @@ fn next_generation(pool: &Pool) {
     pool.rename("next", "v").unwrap();
 }
 
-/// An object that had lost its origin was never gone through again: it kept its holes, and was a
-/// step on the way down for ever.
+/// An object that had lost its origin was never processed again: it kept its holes, and stayed a
+/// level in the chain.
 #[test]
 fn an_object_of_which_only_holes_are_left_goes_with_what_they_hid() {
     let machine = Machine::new(8 << 20, 5);

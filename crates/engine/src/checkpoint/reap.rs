@@ -3,16 +3,16 @@
 //! records that only these needed go, a bounded number of them in each checkpoint. Records that
 //! clones have overwritten go as the clones' changes are merged (`merge`).
 //!
-//! 1. The descriptors say that it is due, and from which group on: a circle over all groups, begun
-//!    anew when another point goes meanwhile. So it goes on after a crash where the last durable
-//!    checkpoint left it.
-//! 2. A checkpoint goes through as many groups as its budget allows, in the state that it captured.
-//!    Groups that it merges anyway, or has trimmed below them, are left out: what goes must be
+//! 1. The descriptors record that it is due, and from which group on: a circle over all groups,
+//!    started over when another point goes in the meantime. So it continues after a crash where the
+//!    last durable checkpoint left it.
+//! 2. A checkpoint processes as many groups as its budget allows, in the state that it captured.
+//!    Groups that it merges anyway, or has trimmed below them, are left out: each removal must be
 //!    counted once.
 //! 3. At the end of the circle nothing is left within cuts that no point sees: they are dropped, by
-//!    the first checkpoint that has taken nothing out of them; records that a checkpoint takes out
-//!    may have been moved since it captured its state, and come back with that move. A destroyed
-//!    object that no point sees is gone.
+//!    the first checkpoint that has removed nothing from them. A record that a checkpoint removes
+//!    may have been moved since it captured its state, and the move restores it. A destroyed object
+//!    that no point sees is gone.
 
 use std::ops::ControlFlow;
 
@@ -38,10 +38,10 @@ const SCANNED_MAX: u64 = 65536;
 /// one that it changes or removes: bounds its batch to a fraction of the memory.
 const MEMORY_PER_SCANNED: u64 = 8 << 10;
 const SCANNED_PER_CHANGED: usize = 4;
-/// Least of either, so that it comes to an end.
+/// Lower bound of either, so that it always ends.
 const RECORDS_MIN: usize = 8;
 
-/// What a checkpoint may still do.
+/// Remaining budget of a checkpoint.
 struct Budget {
     scanned: usize,
     changed: usize,
@@ -58,7 +58,7 @@ impl Budget {
     }
 }
 
-/// What the checkpoint merges anyway.
+/// Groups that the checkpoint merges anyway.
 struct Changing<'a> {
     frozen: &'a Overlay,
     settled: &'a Overlay,
