@@ -1,17 +1,17 @@
-//! Cold data in the cleaner's hands: where a volume's property `cold-mode` asks for it, it is
-//! compressed anew on its way (`recode`), instead of being moved as it is. It has been read already
-//! and will be written anyway, so only CPU time is spent; and what takes less room lets the log
-//! write less.
+//! Recompresses cold data on its way through the cleaner: where a volume's property `cold-mode`
+//! asks for it, the data is compressed again (`recode`) instead of being moved unchanged. It has
+//! been read already and will be written anyway, so only CPU time is spent; and smaller data lets
+//! the log write less.
 //!
-//! *Cold* is data that is not written again and again, as far as `clean::write_heat` knows. A fragment is
-//! tried when it is moved for the first time. One that was moved before may have been tried in
-//! vain, or there was no time: of these as large a share is tried as has won of them lately. One
-//! with another codec than its volume writes was most likely compressed anew already: of these the
-//! least share is tried.
+//! *Cold* is data that is not written repeatedly, as far as `clean::write_heat` knows. A fragment
+//! is tried when it is moved for the first time. One that was moved before may have been tried
+//! without success, or there was no time: the share of these that is tried equals the share that
+//! has lately gained. One with another codec than its volume writes was most likely recompressed
+//! already: of these the smallest share is tried.
 //!
 //! **Pace.** While space is short, a cleaner spends at most half of its time here, so that no
-//! writer waits for it more than twice as long as without; else as much as there is to do, because
-//! it rests between rounds, the longer the longer they take (`clean::pacing`).
+//! writer waits for it more than twice as long as without; otherwise without limit, because it
+//! rests between rounds, the longer the longer they take (`clean::pacing`).
 
 use std::sync::atomic::{AtomicI64, Ordering};
 
@@ -89,8 +89,8 @@ impl<'a> ColdRecoder<'a> {
         Self { core, recoder: Recoder::new(core), known: None, whole: (0, 0), part: (0, 0) }
     }
 
-    /// Makes survivors of the blocks `live` of a fragment whose payload has been verified, if they
-    /// are to be compressed anew and that pays.
+    /// Turns the blocks `live` of a fragment with a verified payload into survivors, if they are to
+    /// be recompressed and that pays.
     pub(crate) fn recode(
         &mut self,
         resident: &Resident,
@@ -151,7 +151,7 @@ fn is_turn(location: u64, permille: u32) -> bool {
     (location.wrapping_mul(MULTIPLIER) >> 32) % 1000 < u64::from(permille)
 }
 
-/// Whether that is not what a volume's own codec makes.
+/// Returns whether a volume's own setting would use another codec.
 fn is_other(written: Compression, codec: CodecId) -> bool {
     matches!(written, Compression::Fixed(own) if codec != own.id() && codec != CodecId::RAW)
 }

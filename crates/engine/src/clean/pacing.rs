@@ -1,20 +1,20 @@
-//! When the cleaner runs, and for how long: in the background by how much space is left, for a
-//! writer that finds none, and on demand.
+//! Decides when the cleaner runs, and for how long: in the background by the amount of free space,
+//! for a writer that finds none, and on demand.
 //!
 //! Bands of free space, the tightest first:
 //! - *Wall*: the reserve. Data never gets past it.
 //! - *Pressed*: little is left before the wall, measured by how much could be free at best. Then
-//!   everything that wins space is cleaned. A log that is overwritten for ever ends up there. The
-//!   later an extent is cleaned, the less live data it has, so the band is narrow.
+//!   everything that gains space is cleaned. A log that is constantly overwritten stays in this
+//!   band. The later an extent is cleaned, the less live data it has, so the band is narrow.
 //! - *Below*: between the marks that the properties `clean-low` and `clean-high` set. Then only
-//!   extents are cleaned of which three quarters are dead, so that a byte moved wins three.
-//!   Half-dead extents hold the data that is written most, and will soon be deader.
+//!   extents are cleaned of which three quarters are dead, so that a byte moved gains three.
+//!   Half-dead extents hold the data that is written most, and will soon have less live data.
 //! - *Idle*: half dead suffices, and the pool is treated as if it were below until the high mark.
 //!
-//! *Soft wall*: some extents before the wall, in pools that have some to spare. A writer that comes
-//! to it waits for the cleaner; only if cleaning wins nothing may it go on, up to the wall. The
-//! cleaner needs this room to work in. With the last extents alone it wins one or two at a time,
-//! and each time a checkpoint has to be taken before they are of use.
+//! *Soft wall*: some extents before the wall, in pools that have some to spare. A writer that
+//! reaches it waits for the cleaner; only if cleaning gains nothing may it continue, up to the
+//! wall. The cleaner needs this room to work in. With the last extents alone it gains one or two at
+//! a time, and needs a checkpoint each time before they can be used.
 //!
 //! **No cliff.** The nearer the wall, the less the cleaner rests between rounds. Once the pool is
 //! pressed, writers are slowed down smoothly towards the rate at which cleaning has been winning
@@ -37,17 +37,17 @@ use crate::pool::core::Core;
 use crate::space::admission::Admitted;
 use crate::space::rule::Rule;
 
-/// Extents before the wall below which the cleaner is pressed, and up to which it goes on, as parts
-/// of what could be free at best; and the least of each.
+/// Extents before the wall below which the cleaner is pressed, and up to which it continues, as
+/// parts of the extents that could be free at best; and the minimum of each.
 const PRESSED_DIVISOR: u64 = 40;
 const PRESSED_MIN: u64 = 2;
 const RELIEVED_DIVISOR: u64 = 20;
 const RELIEVED_MIN: u64 = 4;
-/// The soft wall, as a part of what could be free at best. Space that lies idle there makes the log
-/// write more.
+/// The soft wall, as a part of the extents that could be free at best. Space that lies idle there
+/// makes the log write more.
 const SOFT_DIVISOR: u64 = 64;
 const SOFT_MAX: u64 = 256;
-/// The room, as a part of the soft wall, that a writer waits for who came to it.
+/// The room, as a part of the soft wall, that a writer waits for at the soft wall.
 const SOFT_AWAITED_DIVISOR: u64 = 2;
 /// Cleaned extents for which a checkpoint is taken at the latest, and as soon as that when space is
 /// needed.
@@ -64,7 +64,7 @@ const REST: Duration = Duration::from_millis(200);
 const REST_NEAR: Duration = Duration::from_millis(10);
 /// The cleaner rests at most so many times as long as it works, when it is pressed: 1 / this.
 const URGENCY_MIN: f64 = 0.2;
-/// Longest wait of a writer for its turn: a bound on latency; the wall itself is behind it.
+/// Longest wait of a writer for its turn: a bound on latency; the wall itself still holds.
 const BRAKE_NS_MAX: u64 = 50_000_000;
 /// Shorter waits than this cost more than they regulate; they add up in `next_ns`.
 const BRAKE_LEAST: Duration = Duration::from_millis(10);
@@ -72,18 +72,17 @@ const BRAKE_LEAST: Duration = Duration::from_millis(10);
 /// it acts itself.
 const WAITS_MAX: u32 = 50;
 const WAIT: Duration = Duration::from_millis(20);
-/// Rounds for which what new data asked to be kept counts.
+/// Rounds for which extents kept back from new data stay kept.
 const KEPT_ROUNDS: u64 = 16;
-/// Rounds that win something after which a writer who cleans lets the cleaner's threads have their
-/// turn.
+/// Successful rounds after which a writer that cleans lets the cleaner's threads have their turn.
 const TURN_ROUNDS: u32 = 8;
 /// Rounds in a row that want a checkpoint first after which there is no hope for one more.
 const STUCK_MAX: u32 = 2;
 
 impl Pool {
-    /// Cleans now the extents of which more than a twentieth is dead, at most `rounds` rounds of
-    /// it: until the pool is as free as the background cleaner would make it, or with `all` as much
-    /// as there is; extents that writers fill meanwhile are left out. The won space is free on
+    /// Cleans the extents of which more than a twentieth is dead, in at most `rounds` rounds: until
+    /// the pool is as free as the background cleaner would make it, or with `all` until none is
+    /// left; extents that writers fill in the meantime are left out. The gained space is free on
     /// return.
     ///
     /// # Errors
@@ -93,8 +92,8 @@ impl Pool {
         self.core.clean_pass(all, rounds, None)
     }
 
-    /// Goes on with a pass of which [`clean`](Self::clean) has reported the mark: only extents of
-    /// that time are cleaned, so that the pass ends however much is written meanwhile.
+    /// Continues a pass for which [`clean`](Self::clean) has reported the mark: only extents of
+    /// that time are cleaned, so that the pass ends however much is written in the meantime.
     ///
     /// # Errors
     /// Those of [`clean`](Self::clean).
@@ -172,7 +171,7 @@ pub(crate) enum Paced {
     Worked,
 }
 
-/// What slows writers down when the cleaner is pressed.
+/// Slows writers down when the cleaner is pressed.
 #[derive(Debug, Default)]
 pub(crate) struct Brake {
     /// Extents left below which it works, and below which it does so fully.
@@ -184,7 +183,7 @@ pub(crate) struct Brake {
     /// When the next write may go on. Changed by every write, so without a lock: the holder of a
     /// lock may lose its core.
     next_ns: AtomicU64,
-    /// Those who wait for their turn.
+    /// Writers that wait for their turn.
     easing: Mutex<(), ranks::Easing>,
     eased: Condvar,
     /// Writers that wait at the soft wall.
@@ -196,8 +195,8 @@ pub(crate) struct Brake {
     /// Times that cleaning won nothing.
     futile: Mutex<u64, ranks::Futile>,
     room: Condvar,
-    /// Extents before the soft wall that new data, which came to it, must leave alone, and the
-    /// rounds for which that still counts.
+    /// Extents before the soft wall that new data at that wall must not use, and the remaining
+    /// rounds for which this applies.
     kept: AtomicU64,
     kept_rounds: AtomicU64,
 }
@@ -208,7 +207,7 @@ impl Core {
         self.geometry.reserve_extents() + self.brake.soft.load(Ordering::Relaxed)
     }
 
-    /// The wall that counts for pacing.
+    /// The wall used for pacing.
     fn paced_wall(&self) -> u64 {
         self.soft_wall() + self.brake.kept.load(Ordering::Relaxed)
     }
@@ -264,7 +263,7 @@ impl Core {
         if left >= from || from <= wall {
             return 0.0;
         }
-        // Behind the soft wall nothing more can be done than to do all that can be done.
+        // Past the soft wall the urgency cannot grow further.
         ((from - left) as f64 / (from - wall) as f64).min(1.0)
     }
 
@@ -286,7 +285,7 @@ impl Core {
         self.brake.has_braked.store(true, Ordering::Relaxed);
         if wait >= BRAKE_LEAST {
             let mut easing = self.brake.easing.lock();
-            // It may have been eased meanwhile.
+            // It may have been eased by now.
             if self.brake.next_ns.load(Ordering::Relaxed) > 0 {
                 self.brake.eased.wait_for(&mut easing, wait);
             }
@@ -298,7 +297,7 @@ impl Core {
         self.brake.ns_per_mib.load(Ordering::Relaxed) > 0 && self.urgency() > 0.0
     }
 
-    /// A checkpoint may have freed what writers wait for.
+    /// Lets waiting writers check again: a checkpoint may have freed the space that they wait for.
     pub(crate) fn ease_brake(&self) {
         self.brake.room.notify_all();
         if self.urgency() == 0.0 {
@@ -325,7 +324,7 @@ impl Core {
         }
     }
 
-    /// What to clean now in the background, if anything.
+    /// Returns the rule for background cleaning now, if there is anything to clean.
     pub(crate) fn clean_pace(&self, cleaner: &mut Cleaner, idle: bool) -> Option<Rule> {
         let extent_bytes = u64::from(self.geometry.extent_bytes);
         let total = u64::from(self.geometry.extents_usable()) - 1;
@@ -396,9 +395,8 @@ impl Core {
         }
     }
 
-    /// A round of the cleaner that counts as one in the background: a writer that wants to know
-    /// what can be won at all keeps it out, else its victims would be missing from what that writer
-    /// finds.
+    /// Runs a round in the background. A writer that determines how much can be gained at all keeps
+    /// it out; otherwise the round's victims would be missing from its result.
     pub(crate) fn clean_round_beside(&self, rule: Rule) -> Result<Round> {
         let _shared = self.cleaning.read();
         self.clean_round(rule)
@@ -460,16 +458,17 @@ impl Core {
         Ok(report)
     }
 
-    /// Cleans until a writer of `bytes`, from whom `kept` extents are kept back beside the reserve,
-    /// has room before the soft wall and some more lies before it, or until cleaning wins nothing.
-    /// Returns the writer's room; `None`: not even up to the wall is there any, the pool is full.
+    /// Cleans until a writer of `bytes`, from whom `kept` extents are withheld in addition to the
+    /// reserve, has room before the soft wall and some more is left before it, or until cleaning
+    /// gains nothing. Returns the writer's room; `None` if there is none even up to the wall: the
+    /// pool is full.
     ///
-    /// Others are let in as soon as there is room for them. Where they take the won space, this
-    /// would keep the cleaners' threads out for ever, which win more together: after a few rounds
-    /// they have their turn.
+    /// Other writers are admitted as soon as there is room for them. Where they take the gained
+    /// space, this loop would keep the cleaner's threads out indefinitely, which gain more
+    /// together: after a few rounds they have their turn.
     ///
     /// # Errors
-    /// Whatever storage and map fail with.
+    /// Those of the storage and the map.
     pub(crate) fn clean_for_room(&self, bytes: u64, kept: &dyn Fn() -> u64) -> Result<Option<Admitted<'_>>> {
         let rule = self.rule(0, true);
         // Each round that cleans leaves fewer extents in use; this many cannot be needed.
@@ -499,7 +498,7 @@ impl Core {
                     }
                 }
                 is_exhausted |= stuck > STUCK_MAX;
-                // Won space is of use only behind a checkpoint, and each costs as much as many
+                // Gained space can be used only after a checkpoint, and each costs as much as many
                 // extents.
                 if stuck > 0 || self.evacuated.load(Ordering::Relaxed) >= soft {
                     self.take_light_checkpoint()?;
@@ -534,21 +533,21 @@ impl Core {
     }
 }
 
-/// Whether rounds bring anything. Where extents are small, the ends of batches may take what a
-/// round has won by its own account, and the next round would win it again, and so on.
+/// Detects rounds without progress. Where extents are small, the ends of batches may use up the
+/// gain that a round reports, and the next round would report it again, and so on.
 #[derive(Debug, Default)]
 struct Progress {
     /// Most extents that were left, or will be after a checkpoint.
     best: u64,
     /// Rounds since then.
     futile: u64,
-    /// Data that others have brought meanwhile, which takes what rounds win.
+    /// Data that others have written in the meantime, which takes the gained space.
     brought: u64,
 }
 
 impl Progress {
-    /// A round has cleaned. Each wins the [`GAIN_DIVISOR`]th part of an extent at least: after
-    /// twice as many that have not won one, there is none to be won.
+    /// Called after each round that cleaned. Each gains at least a [`GAIN_DIVISOR`]th of an extent:
+    /// if twice as many have not gained one, there is none to gain.
     fn is_none(&mut self, core: &Core) -> bool {
         let left = core.extents_left() + core.evacuated.load(Ordering::Relaxed);
         let brought = core.counters.fragment_bytes.get();

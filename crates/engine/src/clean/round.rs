@@ -1,24 +1,24 @@
 //! The cleaner: moves live data out of extents that are mostly dead, so that a checkpoint can free
 //! them.
 //!
-//! A round goes through these steps; only the last one keeps others out:
+//! A round goes through these steps; only the last one excludes others:
 //! 1. *Choose* victims: `Extents::victims`, as of a checkpoint whose number is noted.
 //! 2. *Collect* their live data, until the round's budget is full: `survivors`. If it takes as much
 //!    space elsewhere as in the victims, these are shunned until something in them dies.
 //! 3. *Append* the moves, and wait until they are applied. If a checkpoint captured or was
 //!    published since step 1, the collected data is looked up again first. From the last look at
-//!    the map on, no checkpoint captures before the moves hold: that makes them exact (see
-//!    `apply`). The rest of a checkpoint goes on beside. If the log has no room left, the round
-//!    ends there: moves that were appended hold, and other data stays in its place.
+//!    the map on, no checkpoint captures before the moves are applied: that makes them exact (see
+//!    `apply`). The rest of a checkpoint runs in parallel. If the log has no room left, the round
+//!    ends there: appended moves stay valid, and other data stays in its place.
 //!
 //! The victims hold only dead data afterwards, and the next checkpoint frees them. So a crash at
-//! any moment leaves each block in one place that counts. It is the old place until the moves are
-//! in the log behind a checkpoint, and the new one from then on.
+//! any moment leaves each block in one valid place. It is the old place until the moves are in the
+//! log after a checkpoint, and the new one from then on.
 //!
 //! **Room.** Data is admitted only if it leaves two extents for moves. Of the other extents, a
-//! round sets aside those that neither dirty nor admitted data needs. First come those before the
-//! soft wall (`clean::pacing`), which are left for rounds anyway. The live data of one extent fits in
-//! two. So a pool in which anything is dead can be cleaned, however full it is. A crash in the
+//! round reserves those that neither dirty nor admitted data needs. First come those before the
+//! soft wall (`clean::pacing`), which are left for rounds anyway. The live data of one extent fits
+//! in two. So a pool in which anything is dead can be cleaned, however full it is. A crash in the
 //! middle of a round may leave those two used and nothing freed. Then one extent at a time is moved
 //! into those that are kept for metadata (`Purpose::Rescue`).
 //!
@@ -46,8 +46,8 @@ const VICTIMS_MAX: usize = 64;
 /// Most bytes that one round moves: bounds its memory, and for how long a checkpoint may have to
 /// wait for it.
 const ROUND_BYTES_MAX: u64 = 8 << 20;
-/// A round's memory up to this size is used again: what a vector took that grew to that. More comes
-/// from large extents.
+/// A round's buffers are reused if they have grown no larger than this. Only large extents need
+/// more.
 const SPARE_BYTES_MAX: usize = 2 * ROUND_BYTES_MAX as usize;
 /// Headers and padding of moved fragments take this part of their payload, for fragments of half a
 /// block.
@@ -77,7 +77,7 @@ pub(crate) enum Round {
     NeedsCheckpoint,
 }
 
-/// What a round may use.
+/// Limits of a round.
 struct Allowance<'a> {
     /// Of the log.
     bytes: u64,
@@ -87,16 +87,16 @@ struct Allowance<'a> {
     _aside: Option<Admitted<'a>>,
 }
 
-/// An extent that a round has left as it was.
+/// An extent that a round has left unchanged.
 #[derive(Debug, Clone, Copy)]
 struct Shunned {
     live: u32,
-    /// What lives there could not be moved; otherwise it was not worth it, which is nothing to one
-    /// that is to go.
+    /// Its live data could not be moved. Otherwise it was not worth it, which does not matter for
+    /// an extent that must be emptied.
     is_stuck: bool,
 }
 
-/// What the cleaner knows between rounds.
+/// State of the cleaner between rounds.
 #[derive(Debug, Default)]
 pub(crate) struct Cleaner {
     /// Extents that are not tried again while they have that many live bytes.
@@ -134,8 +134,8 @@ impl Drop for Claim<'_> {
     }
 }
 
-/// Keeps as many of the first victims as live in `bytes`, headers and padding included, and one at
-/// least. One more would be read in vain.
+/// Keeps as many of the first victims as have `bytes` of live data, headers and padding included,
+/// and at least one. Reading one more would be wasted.
 fn keep_within(victims: &mut Vec<Victim>, bytes: u64) {
     let mut live = 0;
     let fit = victims.iter().take_while(|victim| {
@@ -172,7 +172,7 @@ impl Core {
     /// Step 1: the victims, and the number of the checkpoint as of which they are that.
     fn choose(&self, cleaner: &Cleaner, rule: Rule) -> (u64, Vec<Victim>) {
         let extents = self.extents.lock();
-        // Extents evacuated behind the capture of the last checkpoint still seem to live.
+        // Extents evacuated after the last checkpoint's capture still appear to be live.
         let is_taken =
             |e: ExtentIndex| cleaner.busy.contains(&e) || cleaner.evacuated.iter().any(|(_, set)| set.contains(&e));
         let skip = |e: ExtentIndex, live: u32| is_taken(e) || cleaner.shuns(e, live, rule);
@@ -207,7 +207,7 @@ impl Core {
                 _aside: None,
             });
         }
-        // What others could take meanwhile is set aside first, and given up if another user was
+        // Room that others could take is reserved first, and released if another thread was
         // quicker.
         let wanted = self.extents_spare().min(memory).min(reachable.saturating_sub(CLEAN_EXTENTS));
         let aside = self.set_aside_to_clean(wanted * self.geometry.usable_bytes_min());

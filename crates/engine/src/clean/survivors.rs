@@ -1,15 +1,16 @@
-//! What lives in the extents that are cleaned, on its way to another place: collected, verified,
-//! cut down to what is still read, put in order, and packed into batches.
+//! Live data of the extents that are cleaned, on its way to a new place: collected, verified, cut
+//! down to the parts that are still read, ordered, and packed into batches.
 //!
-//! 1. *Collect*: an extent is read whole (`victim_reads`); its `clean::extent_liveness` are taken.
-//! 2. *Verify*: each payload against its checksum. A damaged one stays where it is, and its extent
-//!    with it: then nothing that could still be saved is lost, and its readers are told.
-//! 3. *Compress anew* what is cold, where that is wanted (`cold`). *Cut* what is not: a unit of
-//!    which blocks have been overwritten is decoded, and the runs that are left become units of
-//!    their own, if that makes less of it. Whole units move as they are: their checksum covers who
-//!    they are, not where.
+//! 1. *Collect*: an extent is read whole (`victim_reads`), and its live fragments are determined
+//!    (`clean::extent_liveness`).
+//! 2. *Verify*: each payload against its checksum. A damaged one stays in place, and its extent
+//!    with it: then no recoverable data is lost, and its readers get an error.
+//! 3. *Recompress* cold data, where that is wanted (`cold`). *Cut* the rest: a unit with
+//!    overwritten blocks is decoded, and the remaining runs become units of their own, if that
+//!    saves space. Whole units move unchanged: their checksum covers their identity, not their
+//!    location.
 //! 4. *Order*: by object and block over all extents of a round, so that neighbours come together
-//!    again; what is written often apart (`clean::write_heat`).
+//!    again; frequently written data apart (`clean::write_heat`).
 //! 5. *Pack* into batches of at most an extent, of one stream each.
 
 use std::collections::{BTreeMap, VecDeque};
@@ -44,8 +45,8 @@ const BATCH_BYTES_MAX: usize = 1 << 20;
 const _: () = assert!(BATCH_BYTES_MAX / MOVE_ENTRY_BYTES < 1 << 16);
 /// Cutting a unit takes decoding and compressing it: not for less than this share of its blocks.
 const CUT_DIVISOR: u32 = 8;
-/// Level at which what is left of a unit with a dictionary is compressed: its number does not tell
-/// its own.
+/// Level for compressing the rest of a unit with a dictionary: the codec number of such a unit does
+/// not include its level.
 const CUT_LEVEL: ZstdLevel = match ZstdLevel::new(3) {
     Some(level) => level,
     None => ZstdLevel::MIN,
@@ -74,9 +75,9 @@ impl Survivor {
 /// A batch that is being filled.
 #[derive(Default)]
 struct Filling {
-    /// Bytes of what was added, and of the headers that it needs.
+    /// Bytes of the survivors added, and of their headers.
     bytes: usize,
-    /// What was added last.
+    /// The survivor added last.
     last: Option<(ObjectId, Epoch, bool)>,
 }
 
@@ -102,19 +103,18 @@ impl Filling {
         self.last = Some((survivor.object, survivor.epoch, survivor.is_hot));
     }
 
-    /// What the batch takes in the log.
+    /// Size of the batch in the log.
     fn batch_bytes(&self) -> usize {
         self.bytes.next_multiple_of(BATCH_ALIGN)
     }
 }
 
-/// What a round of cleaning moves.
+/// The data that a round of cleaning moves.
 #[derive(Debug, Default)]
 pub(crate) struct Survivors {
     list: Vec<Survivor>,
     bytes: Vec<u8>,
-    /// Extents of which it was known without asking the map what lives there, and since when they
-    /// were in that use.
+    /// Extents whose live data was known without asking the map, and when their present use began.
     known: BTreeMap<ExtentIndex, Since>,
 }
 
@@ -123,8 +123,8 @@ pub(crate) struct Survivors {
 pub(crate) enum Collected {
     /// All that lives there is among the survivors.
     All,
-    /// Some of it cannot move, so none of it shall; what is damaged, if that is why. If a rule says
-    /// so, what can be read beside damage is among the survivors.
+    /// A part of it cannot move, so nothing moves; with a description of the damage, if that is
+    /// why. If the rule allows it, readable data next to damage is among the survivors.
     Left(Option<String>),
 }
 
@@ -147,7 +147,7 @@ impl Survivors {
         (self.list.len(), self.bytes.len())
     }
 
-    /// Forgets what was collected since the mark.
+    /// Discards everything collected since the mark.
     pub(crate) fn cut_back(&mut self, mark: (usize, usize)) {
         self.list.truncate(mark.0);
         self.bytes.truncate(mark.1);
@@ -161,7 +161,7 @@ impl Survivors {
         self.bytes.len()
     }
 
-    /// Tells of those collected since the mark which are hot.
+    /// Marks the hot ones among those collected since the mark.
     pub(crate) fn tell_hot(&mut self, mark: (usize, usize), are_hot: impl Fn(ObjectId, GroupIndex, BlockMask) -> bool) {
         for survivor in self.list.iter_mut().skip(mark.0) {
             let GroupKey { object, group } = survivor.key();
@@ -210,8 +210,7 @@ impl Survivors {
         self.push(was, Move { fragment, live: fragment.unit(), from, made: was.made }, payload);
     }
 
-    /// Bytes of payload that were added since the mark, and what they take in the log with what
-    /// describes them.
+    /// Returns the payload bytes added since the mark, and their size in the log including entries.
     pub(crate) fn since(&self, mark: (usize, usize)) -> (usize, usize) {
         let payload = self.bytes.len() - mark.1;
         let entries = self.list[mark.0..].iter().map(|survivor| move_entry_bytes(survivor.moved.fragment.first));
@@ -274,7 +273,7 @@ impl Survivors {
         taken
     }
 
-    /// What [`pack`](Self::pack) would make, beginning with an empty extent.
+    /// Returns the result that [`pack`](Self::pack) would have, beginning with an empty extent.
     pub(crate) fn measure(&self, extent_bytes: u32) -> Packed {
         let extent_bytes = extent_bytes as usize;
         let batches = Self::divide(&self.ordered(), extent_bytes.min(BATCH_BYTES_MAX));
@@ -291,9 +290,9 @@ impl Survivors {
 }
 
 impl Core {
-    /// Steps 1 to 3 for one extent, whose bytes are `bytes`. `is_current` tells whether the last
-    /// checkpoint is still the one as of which the victim's live bytes were read. With
-    /// `beside_damage`, damage ends nothing: what can be read is collected all the same.
+    /// Steps 1 to 3 for one extent, whose bytes are `bytes`. `is_current` returns whether the last
+    /// checkpoint is still the one from which the victim's live bytes were read. With
+    /// `beside_damage`, damage does not end it: readable data is still collected.
     ///
     /// # Errors
     /// When the map cannot be read.
@@ -318,7 +317,7 @@ impl Core {
             match self.survive(&resident, bytes, survivors, cold.as_deref_mut()) {
                 Collected::All => {}
                 Collected::Left(Some(damage)) if beside_damage => {
-                    // The first one is told.
+                    // The first damage is reported.
                     if all == Collected::All {
                         all = Collected::Left(Some(damage));
                     }
@@ -369,7 +368,7 @@ impl Core {
             match self.cut(object, stored, &whole, payload, survivors) {
                 Ok(true) => return Collected::All,
                 Ok(false) => {}
-                // Destroyed meanwhile, and perhaps its dictionary with it.
+                // Destroyed in the meantime, and perhaps its dictionary with it.
                 Err(()) if !self.objects.is_seen(object.id) => return Collected::Left(None),
                 Err(()) => return damaged("cannot be decoded"),
             }
@@ -378,9 +377,9 @@ impl Core {
         Collected::All
     }
 
-    /// Step 3: makes units of the live runs of a unit, compressed as it was; if it was with a
-    /// dictionary that is not in force any more, with the newest, or without one. `false` if that
-    /// would not make less of it.
+    /// Step 3: makes units of the live runs of a unit, with the same codec; if its dictionary is no
+    /// longer in force, with the newest one, or without. Returns `false` if that would not save
+    /// space.
     fn cut(
         &self,
         object: &Object,
@@ -440,8 +439,7 @@ impl Core {
             let (key, from) = (survivor.key(), survivor.moved.from);
             let extent = self.geometry.extent_at(from);
             if let Some(since) = known.get(&extent) {
-                // In this order: what a checkpoint publishes is among the dead before it leaves the
-                // overlays.
+                // In this order: a checkpoint enters dead fragments before they leave the overlays.
                 let live = self.map.unmoved(key, survivor.epoch, from, survivor.moved.live);
                 let deaths = self.applier.deaths.lock();
                 if let Some(dead) = deaths.of(extent).filter(|dead| dead.since == *since) {
@@ -549,7 +547,7 @@ mod tests {
             left.extend(batch);
             assert_eq!(left.len(), 400);
         }
-        // What is larger than any batch goes alone, and the log says that it does not fit.
+        // A unit larger than any batch is packed alone, and the log reports that it does not fit.
         let large = survivors([(0, 70_000), (1, 100)]);
         let mut rest = VecDeque::from(large.ordered());
         assert!(blocks(&Survivors::fill(&mut rest, 50, MAX)).is_empty());

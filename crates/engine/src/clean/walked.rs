@@ -1,12 +1,12 @@
-//! How much of the pool's live data work that goes from extent to extent has gone through, and how
-//! much is left: capacity without data takes no time, so that it does not count.
+//! Progress of work that goes from extent to extent, in live data done and left: capacity without
+//! data takes no time, so it is not included.
 
 use units::ExtentIndex;
 
 use crate::space::extents::Extents;
 
-/// Extents passed between two counts of what is left: others write and free meanwhile. A count
-/// looks at each extent, some 5 ms where there are ten million.
+/// Extents passed between two recounts of the rest: others write and free during the work. A
+/// recount looks at each extent, some 5 ms where there are ten million.
 const PASSED_MAX: u32 = 256;
 
 /// How far the work is, in live bytes.
@@ -19,8 +19,8 @@ pub(crate) struct Walked {
 }
 
 impl Walked {
-    /// Takes over where the work is: it goes on with the extent `next`. Counts what is left if that
-    /// is due, and all if the work is not where it was left.
+    /// Notes the current position: the work continues with the extent `next`. Recounts the rest if
+    /// that is due, and everything if the work has moved elsewhere.
     pub(crate) fn at(&mut self, extents: &Extents, next: ExtentIndex) {
         let is_where_it_was = self.next == next && next.0 > 0;
         if !is_where_it_was {
