@@ -1,5 +1,5 @@
-//! `compression=auto` in the drain: joins what the policy needs to know (regions, costs, pressure,
-//! the budget for tests) and lets it decide about each unit.
+//! `compression=auto` in the drain: collects the policy's inputs (regions, costs, pressure, the
+//! budget for tests) and lets it decide about each unit.
 //!
 //! 1. A batch begins: plans are empty, no clock is read before something is compressed.
 //! 2. Each unit goes through [`Planner::store`]; its region's memory is fetched when the region
@@ -30,7 +30,7 @@ use crate::codecs::trace::{Trace, TraceRecord};
 /// Of how many units the CPU time of one is measured.
 const TIMED_EVERY: u64 = 16;
 
-/// What `auto` knows of a pool.
+/// State of `auto` for a pool.
 pub(crate) struct Chooser {
     pub costs: Costs,
     pub regions: Regions,
@@ -60,7 +60,7 @@ impl Chooser {
         policy::Region::from_bits(self.last.load(Ordering::Relaxed))
     }
 
-    /// `kept`: what a checkpoint kept of the costs.
+    /// `kept`: costs stored by a checkpoint.
     pub(crate) fn new(clock: Arc<dyn Clock>, meter: Arc<Meter>, memory_bytes: u64, kept: Option<&[u8]>) -> Self {
         Self {
             costs: Costs::new(kept),
@@ -104,7 +104,7 @@ pub(crate) struct Unit<'a, 'core> {
     pub settings: &'a Settings,
     /// The dictionaries that may help zstd, if the unit is small enough for one.
     pub dictionaries: Option<&'a mut Encoders<'core>>,
-    /// Whose memory counts for it: its region's, or that of its kind of content.
+    /// The memory that applies to it: its region's, or that of its kind of content.
     pub region: RegionKey,
     /// Nothing that is remembered there counts.
     pub afresh: bool,
@@ -112,7 +112,7 @@ pub(crate) struct Unit<'a, 'core> {
     pub target: &'a mut [u8],
 }
 
-/// What became of a unit.
+/// Result for one unit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Chosen {
     /// The codec that compressed it.
@@ -124,13 +124,13 @@ pub(crate) struct Chosen {
 }
 
 impl<'a> Batch<'a> {
-    /// The same for data that is compressed anew: it lies next to nothing that is being written.
+    /// Like this batch, for data that is recompressed: it has no neighbours that are being written.
     pub(crate) fn apart(self) -> Self {
         Self { is_apart: true, ..self }
     }
 
-    /// Step 2: chooses, compresses into the unit's target (raw if nothing pays), and says with what
-    /// and how many bytes.
+    /// Step 2: chooses a codec, and compresses into the unit's target (raw if nothing pays).
+    /// Returns the codec and the size.
     pub(crate) fn store(&mut self, unit: Unit<'_, '_>, codecs: &mut Workspace, spare: &mut Vec<u8>) -> Chosen {
         let chooser = self.chooser;
         let key = unit.region;
@@ -261,8 +261,8 @@ enum Place {
     Spare,
 }
 
-/// Compresses a unit into its target or, while the target holds what may be kept, into a spare
-/// buffer.
+/// Compresses a unit into its target or, while the target holds a result that may be kept, into a
+/// spare buffer.
 struct UnitAttempts<'a, 'core> {
     codecs: &'a mut Workspace,
     clock: &'a dyn Clock,
@@ -323,7 +323,7 @@ impl Attempts for UnitAttempts<'_, '_> {
 }
 
 impl UnitAttempts<'_, '_> {
-    /// Brings the kept result into the target; raw if there is none.
+    /// Moves the kept result into the target; raw if there is none.
     fn finish(self) -> (CodecId, usize) {
         match self.kept {
             Some((place, codec, len)) => {

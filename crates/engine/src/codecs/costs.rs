@@ -18,8 +18,8 @@ pub(crate) struct Costs {
 }
 
 impl Costs {
-    /// With what a checkpoint kept. Without it, or when it cannot be understood, learning begins
-    /// anew: nothing but time is lost.
+    /// Restores the costs stored by a checkpoint. Without them, or if they cannot be decoded,
+    /// learning starts over, which only costs time.
     pub(crate) fn new(kept: Option<&[u8]>) -> Self {
         let costs = Self {
             cells: (0..CELLS).map(|_| AtomicU64::new(0)).collect(),
@@ -47,7 +47,7 @@ impl Costs {
         Some(encode_learned(&cells))
     }
 
-    /// What a busy CPU takes; nominal before a calibration.
+    /// Power of a busy CPU; nominal before a calibration.
     pub(crate) fn power(&self) -> Power {
         Power::from_bits(self.power.load(Ordering::Relaxed))
     }

@@ -1,5 +1,5 @@
 //! Dictionaries in use: prepared for decoding and encoding, in bounded caches, loaded from the log
-//! when they are needed. How they come to be is in `training`.
+//! on demand. `training` makes them.
 //!
 //! A dictionary is an object that users do not see: its content is the dictionary
 //! ([`format::encode_dictionary`]), its parent the volume that it was trained for, its number the
@@ -7,14 +7,14 @@
 //!
 //! **Why none is missing.**
 //! 1. A dictionary comes into the log in one batch, descriptor and content together, which is
-//!    applied before any thread can find it: so every fragment that needs it lies behind it in the
-//!    log, and recovery, which applies a prefix of the log, has it too.
-//! 2. Fragments of an object are only compressed with dictionaries of that object or of those that
-//!    it came from ([`Objects::newest_dictionaries`]).
-//! 3. A dictionary is kept for as long as its parent is in the table of objects, in whatever state
-//!    (`timeline`). The parent stays there while it has records, and while anything that came from
-//!    it is seen; and fragments are decoded of objects only that are seen.
-//! 4. Those that are given up earlier have been shown to be needed by no fragment
+//!    applied before any thread can find it: so every fragment that needs it follows it in the log,
+//!    and recovery, which applies a prefix of the log, has it too.
+//! 2. Fragments of an object are only compressed with dictionaries of that object or of its origins
+//!    ([`Objects::newest_dictionaries`]).
+//! 3. A dictionary is kept for as long as its parent is in the table of objects, in any state
+//!    (`timeline`). The parent stays there while it has records, and while any of its descendants
+//!    is visible; and fragments are decoded only for visible objects.
+//! 4. Those that are dropped earlier have been shown to be needed by no fragment
 //!    (`dictionary_review`).
 //!
 //! [`Objects::newest_dictionaries`]: crate::objects::Objects::newest_dictionaries
@@ -41,10 +41,10 @@ use crate::pool::core::Core;
 
 /// Dictionaries that a cache holds at least, however small the memory budget is, in bytes.
 const CACHE_BYTES_MIN: u64 = 1 << 20;
-/// What a prepared dictionary takes, for the size of the caches' tables.
+/// Memory of a prepared dictionary, for the size of the caches' tables.
 const USUAL_BYTES: u64 = 128 << 10;
-/// What one takes that is prepared to compress at a quick level: as many as the cache holds are in
-/// force, so that it does not lose one while it makes room for another.
+/// Memory of a dictionary prepared to compress at a fast level: the cache holds as many as are in
+/// force, so that it does not evict one for another.
 const ENCODER_BYTES: u64 = 512 << 10;
 /// How long one that could not be read is left alone by compressing threads: each batch would wait
 /// for the same failing read.
@@ -74,7 +74,7 @@ pub(crate) enum Readers {
     Free,
 }
 
-/// What a pool knows of its dictionaries.
+/// The dictionaries of a pool.
 pub(crate) struct Dictionaries {
     decoders: Cache<u32, Arc<DecodeDictionary>, MemoryWeight>,
     encoders: Cache<(u32, ZstdLevel), Arc<EncodeDictionary>, MemoryWeight>,
@@ -93,7 +93,7 @@ pub(crate) struct Dictionaries {
 }
 
 impl Dictionaries {
-    /// `bytes`: what prepared dictionaries may take.
+    /// `bytes`: memory for prepared dictionaries.
     pub(crate) fn new(bytes: u64, sampling: Sampling) -> Self {
         let bytes = bytes.max(CACHE_BYTES_MIN) / 2;
         let count = (bytes / USUAL_BYTES).max(4) as usize;
@@ -116,8 +116,8 @@ impl Dictionaries {
     }
 }
 
-/// The dictionaries in force for what an object writes, prepared for the levels that are asked for.
-/// They have the numbers from 1 on, the newest the last.
+/// The dictionaries in force for an object's writes, prepared for the requested levels. They are
+/// numbered from 1 on, the newest last.
 pub(crate) struct Encoders<'a> {
     core: &'a Core,
     /// At least one.
@@ -195,7 +195,7 @@ impl Core {
         let bytes = match self.load_dictionary(number, Readers::Free) {
             Ok(bytes) => Some(bytes),
             Err(error) if error.kind() == ErrorKind::Corrupt => None,
-            // What cannot be read now may be read later.
+            // A failed read may succeed later.
             Err(_) => {
                 unreadable.lock().insert(number.0, self.env.clock.now_ns().saturating_add(UNREADABLE_PAUSE_NS));
                 return None;
@@ -263,8 +263,8 @@ impl Core {
     /// `dst` is as long as the unit.
     ///
     /// # Errors
-    /// [`ErrorKind::Corrupt`] if it cannot be decoded, and whatever loading the dictionary that it
-    /// needs fails with.
+    /// [`ErrorKind::Corrupt`] if it cannot be decoded, and the errors of loading the dictionary
+    /// that it needs.
     pub(crate) fn decode(
         &self,
         readers: Readers,
@@ -276,8 +276,8 @@ impl Core {
     ) -> Result<()> {
         let mut failure = None;
         let mut find = |number| {
-            // A dictionary needs none itself: whatever says so is damaged, and must not lead in a
-            // circle.
+            // A dictionary never needs one: a record that claims so is damaged, and must not cause
+            // a loop.
             if object.is_dictionary() {
                 return None;
             }

@@ -1,5 +1,5 @@
-//! What a writer knows of its data, and what that means for a unit of it. Owns how far a hint is
-//! believed; where hints come from is the writer's business (of a share, its tree's).
+//! A writer's hints about its data, and their effect on a unit. Owns how far a hint is trusted; the
+//! writer decides which hints to give (for a share, its tree).
 
 use codec::{Codec, CodecId};
 use policy::{Compression, Settings, codec_fits, probe};
@@ -31,7 +31,8 @@ pub(crate) fn taught_by(first: BlockIndex, hint: Hint) -> Place {
     if Canary::KindsTaughtTogether.is_planted() { Place::of(first) } else { place_of(first, hint) }
 }
 
-/// Whether a codec is only what a default rule guesses, and one that a dictionary could help.
+/// Returns whether a codec is only the guess of a default rule, and one that a dictionary could
+/// help.
 pub(crate) fn may_be_helped(hint: Hint, codec: Codec) -> bool {
     matches!((hint.how, codec), (Advice::Guess(_), Codec::Zstd(_)))
 }

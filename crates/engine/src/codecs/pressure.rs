@@ -1,6 +1,6 @@
-//! The limits that writers wait for, as measured over the last moments: how fast the device takes
-//! writes, how much of the CPUs compression gets, how fast writers bring data, how fast dirty data
-//! is compressed. Owns the measuring; what follows from it is the policy's affair.
+//! The bottlenecks of writers, as measured over the last moments: write throughput of the device,
+//! CPU share of compression, throughput of the writers, compression speed. Owns the measurements;
+//! the policy draws the conclusions.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -23,8 +23,8 @@ const RAW_NS_PER_KIB: f64 = 120.0;
 /// CPU time of a piece of work below which its share of the wall time says nothing.
 const STRETCH_CPU_NS_MIN: u64 = 200_000;
 
-/// How long draining a full write buffer may take: dirty data must not take long to flush, whatever
-/// the codec.
+/// Longest time that draining a full write buffer may take: a flush of dirty data must not take
+/// long, with any codec.
 const DRAIN_NS_MAX: f64 = 4e9;
 
 /// A number that any thread may replace; 0 is unknown.

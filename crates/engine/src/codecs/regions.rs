@@ -1,6 +1,6 @@
 //! The memory of regions of objects, for the policy: a table of a fixed number of words. Two
-//! regions that share a place push each other out, which costs a test and nothing else; so there
-//! are no locks and no lists.
+//! regions that share a slot evict each other, which costs a test and nothing else; so there are no
+//! locks and no lists.
 
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 

@@ -1,14 +1,14 @@
-//! Samples of what volumes write, from which dictionaries are trained. Owns which units are taken,
+//! Samples of volumes' writes, from which dictionaries are trained. Owns which units are sampled,
 //! and bounds the memory for them.
 //!
 //! 1. Small units that do not look random are offered as they are compressed. Of a volume that
 //!    collects, every *n*-th is copied.
 //! 2. When the budget is full, every second sample is dropped, and *n* doubles: so they are always
-//!    spread over all that was written.
+//!    spread over all writes.
 //! 3. When four times the budget has been written, or when the volume has been quiet for some
 //!    seconds, the samples are complete.
 //! 4. After the training the volume pauses: a quarter as long after the first one, because it has
-//!    seen little; longer each time that training brought nothing.
+//!    seen little; longer each time that training had no success.
 //!
 //! At most four volumes collect at the same time; one that has been quiet for long gives way.
 
@@ -24,10 +24,9 @@ use crate::codecs::regions::Place;
 
 /// Volumes that collect at the same time.
 const COLLECTING_MAX: usize = 4;
-/// Volumes that are remembered at all: others are forgotten, and begin anew.
+/// Upper bound of volumes with state: others are forgotten, and start over.
 const KNOWN_MAX: usize = 4096;
-/// Part of the memory budget that one volume's samples may take, and what they may take in any
-/// case.
+/// Part of the memory budget for one volume's samples, and a lower bound.
 const MEMORY_DIVISOR: u64 = 128;
 const SAMPLE_BYTES_MIN: usize = 64 << 10;
 /// Bytes written from which samples are taken, as a multiple of the samples' bytes.
@@ -35,7 +34,7 @@ const SPAN: u64 = 4;
 /// Units are cut into pieces so that a budget holds this many samples at least: training needs 32,
 /// judging some more.
 const SAMPLES_WANTED: usize = 64;
-/// Shortest piece: what is shorter teaches nothing.
+/// Shortest useful piece for training.
 const PIECE_BYTES_MIN: usize = 256;
 /// Least part of the budget that quiet samples must fill to be complete.
 const QUIET_PART: usize = 8;
@@ -92,8 +91,8 @@ impl Samples {
         self.stride = self.stride.max(1) * 2;
     }
 
-    /// The samples in parts of the volume, each of whole regions: what lies together is usually of
-    /// one kind, and small files of one type are one region.
+    /// Returns the samples in parts of the volume, each of whole regions: adjacent data is usually
+    /// of one kind, and small files of one type are one region.
     pub(crate) fn parts(&self) -> Vec<SamplePart<'_>> {
         let mut begin = 0;
         let pieces = self.ends.iter().map(|(end, place)| {
@@ -105,7 +104,7 @@ impl Samples {
     }
 }
 
-/// What is known of one volume.
+/// State of one volume.
 #[derive(Debug)]
 struct Volume {
     /// Bytes that it still writes before it collects.
@@ -182,7 +181,7 @@ impl Sampling {
         None
     }
 
-    /// What the training came to.
+    /// Records the result of a training.
     pub(crate) fn trained(&self, object: ObjectId, adopted: bool) {
         let mut volumes = self.volumes.lock();
         let Some(volume) = volumes.get_mut(&object) else { return };
@@ -208,7 +207,7 @@ mod tests {
         Sampling::new(Training { sample_bytes: BUDGET, pause_bytes: 1 << 20, ..Training::default() }, 1 << 30)
     }
 
-    /// A unit that tells its number.
+    /// A unit whose content includes its number.
     fn unit(number: usize) -> Vec<u8> {
         (number as u32).to_le_bytes().repeat(1024)
     }

@@ -11,7 +11,7 @@ use crate::pool::Pool;
 /// Records kept: 64 Ki units are 2 GiB of data at the default size, and some 10 MiB of memory.
 const RECORDS_MAX: usize = 1 << 16;
 
-/// What was decided about one unit, and for what facts.
+/// The decision about one unit, with its inputs.
 #[derive(Debug, Clone, PartialEq)]
 pub struct TraceRecord {
     /// Number of the record: consecutive, unless the ring was full.
@@ -42,7 +42,7 @@ pub struct TraceRecord {
     pub device_ns_per_kib: f64,
     /// Whether writers wait, or nearly.
     pub pressed: bool,
-    /// What a busy CPU takes, and whose figure that is.
+    /// The power of a busy CPU, and the source of that figure.
     pub power: policy::Power,
 }
 
