@@ -1,23 +1,23 @@
-//! Bookmarks: the memory of a snapshot that is gone, from which a difference can still be sent.
-//! A bookmark is an object without records that makes no point in time visible: it keeps no
-//! data, and costs a descriptor. It holds the snapshot's identity, its size and its position:
-//! epoch *e* of timeline *t*.
+//! Bookmarks: the memory of a destroyed snapshot, from which a difference can still be sent. A
+//! bookmark is an object without records that makes no point in time visible: it keeps no data, and
+//! costs a descriptor. It holds the snapshot's identity, its size and its position: epoch *e* of
+//! timeline *t*.
 //!
-//! **Changes since then**, as a later snapshot *s* sees them, follow from epochs alone. If *e*
-//! lies on the way down from *s*, a look from *e* saw the lower part of what *s* sees:
+//! **Changes since then**, as a later snapshot *s* sees them, follow from epochs alone. If *e* is
+//! in the chain of *s*, a look from *e* saw the lower part of the data that *s* sees:
 //!
-//! 1. A block that *s* finds in an epoch behind *e*, or in a clone of *t*, may have changed. It
-//!    is sent.
+//! 1. A block that *s* finds in an epoch after *e*, or in a clone of *t*, may have changed. It is
+//!    sent.
 //! 2. A block that *s* finds at *e* or below has not changed. Past epochs are never written;
 //!    blocks that *s* finds are not trimmed while *s* exists; moves keep object and epoch.
 //! 3. A block that *s* finds nowhere may have held data that was trimmed together with the
 //!    snapshot and with the hole that hid it. It is sent as a hole. The receiver skips holes
 //!    that hide nothing.
 //!
-//! The difference may contain more than has changed, never less. *e* does not lie on the way
-//! down if the volume was rolled back behind it: then the bookmark is of no use any more. The
-//! cuts of rollbacks tell this, undone cuts included: the map has lost what they took back, but
-//! the receiver has it.
+//! The difference may contain more than has changed, never less. *e* is not in the chain if the
+//! volume was rolled back to a point before it: then the bookmark can no longer be used. The cuts
+//! of rollbacks show this, undone cuts included: the map has lost the undone data, but the receiver
+//! has it.
 //!
 //! The superblock says that a pool may have bookmarks ([`superblock_copies`]), because older
 //! programs do not know their state.
@@ -39,9 +39,9 @@ use crate::pool::core::Core;
 pub struct BookmarkStatus {
     /// The volume that it is listed under.
     pub volume: String,
-    /// Name: the part behind the `#`.
+    /// Name: the part after the `#`.
     pub name: String,
-    /// What its snapshot is called in all pools.
+    /// Identity of its snapshot in all pools.
     pub identity: SnapshotIdentity,
     /// When the snapshot was taken, in seconds since 1970.
     pub created_unix_s: u64,
@@ -109,7 +109,7 @@ impl Pool {
         Ok(snapshots.into_iter().map(|snapshot| snapshot.descriptor.read().name.clone()).collect())
     }
 
-    /// What a snapshot (`VOLUME@SNAPSHOT`) is called in all pools.
+    /// Returns the identity of a snapshot (`VOLUME@SNAPSHOT`) in all pools.
     ///
     /// # Errors
     /// [`ErrorKind::NotFound`], [`ErrorKind::Invalid`].

@@ -1,8 +1,8 @@
-//! The changes between a snapshot and a later one, or the volume as it is: from the map alone, no
-//! data is read.
+//! The changes between a snapshot and a later one, or the volume's current state: from the map
+//! alone, no data is read.
 //!
 //! A block is the same if both find it in the same record: the content of a record of a past epoch
-//! never changes. It may be called changed although the same bytes were written again.
+//! never changes. It may be reported as changed although the same bytes were written again.
 
 use format::FragmentRef;
 use surface::{Allocation, Error, ErrorKind, Result};
@@ -31,7 +31,7 @@ pub struct DiffPage {
     pub changes: Vec<Changed>,
     /// From where to go on; `None`: that was all.
     pub next: Option<u64>,
-    /// Sizes before and now, in bytes: data behind the smaller one is there in one of them only.
+    /// Sizes before and now, in bytes: data beyond the smaller one exists in one of them only.
     pub sizes: (u64, u64),
 }
 
@@ -42,7 +42,7 @@ impl Pool {
     /// is being written, later changes may or may not be.
     ///
     /// # Errors
-    /// [`ErrorKind::NotFound`], [`ErrorKind::Corrupt`], and what a checkpoint fails with.
+    /// [`ErrorKind::NotFound`], [`ErrorKind::Corrupt`], and the errors of a checkpoint.
     pub fn diff(&self, from: &str, to: &str, start: u64) -> Result<DiffPage> {
         let core = &self.core;
         let old = core.objects.snapshot_named(from)?;
@@ -111,7 +111,7 @@ impl Changes {
                 }
             }
         }
-        // Both kinds of a group in order, and joined to what comes before.
+        // Both kinds of a group in order, joined to the preceding range.
         let begin =
             self.list.iter().rposition(|c| c.offset < group.first_block().offset_bytes()).map_or(0, |at| at + 1);
         self.list[begin..].sort_unstable_by_key(|change| change.offset);

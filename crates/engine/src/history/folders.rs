@@ -1,12 +1,12 @@
-//! What users do with folders: create, list, rename, destroy, and a snapshot of everything in one
-//! at one moment. A folder is a descriptor (`objects::folders`); creating and renaming one is one
-//! batch with that descriptor, whatever lies in it, durable on return.
+//! Operations on folders: create, list, rename, destroy, and a snapshot of everything in one at one
+//! moment. A folder is a descriptor (`objects::folders`); creating and renaming one is one batch
+//! with that descriptor, whatever it contains, durable on return.
 //!
 //! A snapshot of everything in a folder is taken in the steps of that of one volume (`history`),
 //! with the gates of all volumes closed at the same time. So it holds one moment: of two writes to
 //! two volumes, the second of which began when the first had been acknowledged, never the second
 //! alone. If the descriptors do not fit into one batch, a crash may leave the snapshots of some
-//! volumes; those that it leaves are of that moment.
+//! volumes; those are of that moment.
 
 use std::sync::Arc;
 
@@ -205,7 +205,7 @@ impl Pool {
                 self.give_up_receive(&partial)?;
             }
         }
-        // What a stream brought has gone.
+        // Partial receives are gone.
         for (object, snapshots) in going.iter().zip(snapshots).rev() {
             let state = object.descriptor.read().state;
             if !matches!(state, ObjectState::Volume | ObjectState::Folder) {
@@ -241,7 +241,7 @@ impl Pool {
     ///
     /// # Errors
     /// [`ErrorKind::NotFound`] for its folder; [`ErrorKind::Invalid`] if names become too long;
-    /// [`ErrorKind::Full`] if it does not fit into the quota of what it comes to lie in.
+    /// [`ErrorKind::Full`] if it does not fit into the quota of its new folder.
     pub(crate) fn renamed(&self, object: &Arc<Object>, new: &str) -> Result<ObjectDescriptor> {
         let core = &self.core;
         let (parent, own) = core.place_for(new, object.is_share())?;
@@ -262,8 +262,8 @@ impl Pool {
         Ok(descriptor)
     }
 
-    /// Whether a volume or a folder can have the full name `new`, with what it inherits there, in
-    /// place of `old`.
+    /// Checks that a volume or a folder can have the full name `new`, with the properties inherited
+    /// there, in place of `old`.
     fn check_moved(&self, object: &Arc<Object>, old: (&str, &Properties), new: (&str, &Properties)) -> Result<()> {
         let objects = &self.core.objects;
         let listed = objects.snapshots_of(object.id).into_iter().chain(objects.partial_of(object.id));
@@ -290,8 +290,8 @@ impl Pool {
         Ok(descriptor)
     }
 
-    /// Fails if the volumes in a folder or a share cannot live with what they would inherit, if it
-    /// had this descriptor.
+    /// Fails if the volumes in a folder or a share cannot accept the properties that they would
+    /// inherit from this descriptor.
     pub(crate) fn check_below(&self, descriptor: &ObjectDescriptor) -> Result<()> {
         let objects = &self.core.objects;
         let base = objects.inherited(descriptor);
@@ -306,11 +306,12 @@ impl Pool {
 }
 
 impl Core {
-    /// Where an object of that full name is about to lie, which `is_share` or is none. Before one
-    /// lies in a share, older programs must not open the pool any more. The caller holds `admin`.
+    /// Returns the folder for a new object of that full name; `is_share` says whether the object is
+    /// a share. If the folder is a share, the superblock names that feature first. The caller holds
+    /// `admin`.
     ///
     /// # Errors
-    /// Those of [`place`](crate::objects::Objects::place), and what the storage fails with.
+    /// Those of [`place`](crate::objects::Objects::place), and of the storage.
     pub(crate) fn place_for(&self, name: &str, is_share: bool) -> Result<(Option<ObjectId>, String)> {
         let place = self.objects.place(name, is_share)?;
         let holder = place.0.and_then(|id| self.objects.get(id));

@@ -26,7 +26,7 @@ const TAG_BYTES_MAX: usize = 64;
 pub struct Hold {
     /// The volume that the snapshot is listed under.
     pub volume: String,
-    /// The part of the snapshot's name behind the `@`.
+    /// The part of the snapshot's name after the `@`.
     pub snapshot: String,
     /// The tag.
     pub tag: String,

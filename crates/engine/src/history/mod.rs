@@ -1,17 +1,18 @@
-//! What users do with the history of volumes: snapshots, clones, rollback, promote, rename,
-//! destroy. Each is a change of descriptors in one batch of the log, durable on return, and costs
-//! the same whatever the volume holds. What becomes unneeded by it comes back with the next
-//! checkpoints (see `reap`).
+//! Operations on the history of volumes: snapshots, clones, rollback, promote, rename, destroy.
+//! Each is a change of descriptors in one batch of the log, durable on return, at a cost that does
+//! not depend on the volume's size. Space that becomes unneeded is freed by the next checkpoints
+//! (see `reap`).
 //!
 //! A snapshot is taken in these steps:
 //! 1. dirty data is drained while writers go on;
-//! 2. the volume's gate is closed: requests under way end, others wait;
-//! 3. the little that became dirty meanwhile is drained: all that was acknowledged lies in the log,
+//! 2. the volume's gate is closed: requests in flight end, others wait;
+//! 3. the few blocks that have become dirty since are drained: all acknowledged data is in the log,
 //!    in the epoch in force;
 //! 4. one batch makes the snapshot, which sees up to that epoch, and raises the volume's epoch; it
-//!    is made durable, and with it all that the snapshot holds.
+//!    is made durable, and with it all data of the snapshot.
 //!
-//! Lock order: `admin`, then gates in the order of objects, then what a drain and an append take.
+//! Lock order: `admin`, then gates in the order of objects, then the locks of a drain and an
+//! append.
 
 pub(crate) mod bookmarks;
 pub(crate) mod diff;
@@ -50,8 +51,8 @@ impl Pool {
     /// written after it.
     ///
     /// # Errors
-    /// [`ErrorKind::NotFound`], [`ErrorKind::Exists`], [`ErrorKind::Invalid`] for a name, and
-    /// whatever a flush fails with.
+    /// [`ErrorKind::NotFound`], [`ErrorKind::Exists`], [`ErrorKind::Invalid`] for a name, and the
+    /// errors of a flush.
     pub fn snapshot(&self, volume: &str, name: &str) -> Result<()> {
         check_own_snapshot_name(name)?;
         self.take_snapshot(volume, name, false)
@@ -163,15 +164,14 @@ impl Pool {
             );
             Err(refused(ErrorKind::Unsupported, text))
         };
-        // What cannot be done must not cost the newer snapshots.
+        // A rollback that cannot succeed must not destroy the newer snapshots.
         let head = volume.descriptor.read().clone();
         next_epoch(&head)?;
         cuts_that_stay(&head, &newer)?;
         core.drain_all()?;
         self.destroy_in_steps(&newer)?;
         let _gate = volume.gate.write();
-        // Dirty data belongs to the past that is given up; writes under way must not end up behind
-        // it.
+        // Dirty data belongs to the discarded past; writes in flight must not be ordered after it.
         core.leave_behind()?;
         let head = volume.descriptor.read().clone();
         let epoch = next_epoch(&head)?;
@@ -185,8 +185,8 @@ impl Pool {
         Ok(())
     }
 
-    /// Fails as [`rollback`](Self::rollback) would, but for what only the way there shows, and
-    /// changes nothing.
+    /// Performs the checks of [`rollback`](Self::rollback) and changes nothing. Errors that only
+    /// the operation itself can meet are not found.
     ///
     /// # Errors
     /// Those of [`rollback`](Self::rollback).
@@ -196,8 +196,8 @@ impl Pool {
         self.check_goes_back(&snapshot, recursive).map(drop)
     }
 
-    /// The volume that can be taken back to a snapshot, the point that this sees, and the newer
-    /// snapshots, which go.
+    /// Returns the volume that can be rolled back to a snapshot, the point that the snapshot sees,
+    /// and the newer snapshots, which will be destroyed.
     fn check_goes_back(
         &self,
         snapshot: &Arc<Object>,
@@ -237,8 +237,8 @@ impl Pool {
 
     /// Destroys a volume with its bookmarks, or a folder, or a snapshot (`VOLUME@SNAPSHOT`), or the
     /// received part of one that is being received. A volume's snapshots, and everything in a
-    /// folder, go with it if that is asked for (`recursive`). Clones keep what they see. Durable on
-    /// return; the space comes back with the next checkpoints.
+    /// folder, are destroyed with it on request (`recursive`). Clones keep their data. Durable on
+    /// return; the space is freed by the next checkpoints.
     ///
     /// # Errors
     /// [`ErrorKind::NotFound`]; [`ErrorKind::InUse`] for a volume with snapshots, for a folder that
@@ -491,9 +491,9 @@ fn lies_on(snapshot: &Object, levels: &[Level]) -> bool {
 }
 
 impl Core {
-    /// The cuts of a volume that are still needed when it has been taken back to the epoch `after`,
-    /// and the snapshots `going` are gone, which are not yet. Records that an older cut within the
-    /// new one hides, the new one hides from later readers. The older cut is not needed unless a
+    /// Returns the cuts of a volume that are still needed when it has been rolled back to the epoch
+    /// `after`, and the snapshots `going`, which still exist, are gone. The new cut hides the
+    /// records of an older cut within it from later readers. The older cut is not needed unless a
     /// point lies between the two.
     fn cuts_behind(&self, head: &ObjectDescriptor, after: Epoch, going: &[Arc<Object>]) -> Vec<Cut> {
         let goes = |point: Epoch| {
