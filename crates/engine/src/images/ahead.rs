@@ -1,5 +1,6 @@
-//! What a stream of reads will soon lack of an image. It is fetched while the requests before it are
-//! answered: a store answers one request in milliseconds, and many at a time.
+//! Fetch-ahead: groups of an image that a stream of reads will soon need. They are fetched while
+//! the requests before them are answered: a store answers one request in milliseconds, and many at
+//! a time.
 
 use std::ops::Range;
 

@@ -1,16 +1,16 @@
-//! Fetching: what a request needs of an image comes from the store, verified.
+//! Fetching: gets the groups of an image that a request needs from the store, verified.
 //!
-//! 1. Of the groups, those that no thread fetches yet are claimed; others are waited for. A claimed
-//!    group may have come since the request looked, for another one: then it is not asked for.
-//! 2. The store is asked. No lock is held meanwhile.
-//! 3. What comes is verified and decoded. What does not match is asked for once more.
-//! 4. The requests that wait have it; then it is kept (`keep`).
+//! 1. Groups that no thread is fetching are claimed; the others are waited for. A claimed group may
+//!    have arrived for another request since this one looked: then it is not requested.
+//! 2. The store is asked, with no lock held.
+//! 3. Arriving data is verified and decoded. If it does not match, it is requested once more.
+//! 4. The waiting requests get it; then it is kept (`keep`).
 //!
-//! A store that does not answer is asked again, with longer and longer pauses, for as long as the
-//! property `remote-timeout` says. Then the request fails, and says why: it never gets zeroes. That
-//! time is the request's, whatever it needs: an attempt under way at its end is given up. It ends
-//! early when the request is given up. A process that is about to end asks once more, for a few
-//! seconds: a store that is only slow still serves what comes down from caches above volumes.
+//! A store that does not answer is retried, with longer and longer pauses, within the time of the
+//! property `remote-timeout`. Then the request fails, with the reason: it never gets zeroes. That
+//! time applies to the whole request: an attempt in progress at its end is aborted. It ends early
+//! when the request is cancelled. A process that is about to end retries once, for a few seconds: a
+//! store that is only slow still serves writeback from caches above volumes.
 
 use std::ops::Range;
 use std::sync::{Arc, Weak};
@@ -50,12 +50,13 @@ const AHEAD_SECONDS: u32 = 5;
 /// Groups that are asked for together.
 const ASKED_MAX: usize = 64;
 
-/// A request that waits, and what it was told.
+/// A waiting request, and the failures so far.
 struct Waiting<'a> {
     patience: &'a Patience<'a>,
     damaged: u32,
     gone: u32,
-    /// Whether a claimed group is looked for again: not when it was lost, and is there in vain.
+    /// Whether a claimed group is looked up again: not if the group was lost although it is
+    /// present.
     looks: bool,
 }
 
@@ -123,7 +124,8 @@ impl Core {
         self.fetch_lacking(keys, patience, false)
     }
 
-    /// Fetches a range of a volume's image that a stream of reads comes to, if there is room to keep it.
+    /// Fetches the next range of a volume's image for a stream of reads, if there is room to keep
+    /// it.
     pub(crate) fn fetch_ahead(&self, object: &Object, range: &Range<u64>) {
         let lacking = ahead::lacking(&self.map, object, range);
         let Some(image) = lacking.first().and_then(|first| self.objects.get(first.object)) else { return };
@@ -133,12 +135,13 @@ impl Core {
             return;
         }
         let patience = Patience::seconds(self.env.clock.now_ns(), AHEAD_SECONDS).for_one_more();
-        // What failed is in the image's status.
+        // A failure is in the image's status.
         let _ = self.fetch_lacking(&lacking, &patience, true);
         self.images.let_go();
     }
 
-    /// The same as `fetch`; what has come and been kept meanwhile is left out where that is to be looked for.
+    /// Like `fetch`; with `looks`, groups that have arrived and been kept in the meantime are left
+    /// out.
     fn fetch_lacking(&self, keys: &[GroupKey], patience: &Patience<'_>, looks: bool) -> Result<Vec<Arc<Arrived>>> {
         let mut arrived = Vec::new();
         for of_image in keys.chunk_by(|a, b| a.object == b.object) {
@@ -246,7 +249,7 @@ impl Core {
                 contact.damaged = None;
             }
             if is_given_up && matches!(failure, Some(OriginError::Unreachable(_))) {
-                // This tells nothing of the store.
+                // The caller gave up; the store may be fine.
             } else if let Some(failure) = &failure {
                 contact.failures += 1;
                 contact.failed_at = self.env.clock.now_ns();
@@ -264,7 +267,7 @@ impl Core {
             }
         }
         self.images.changed.notify_all();
-        // The log is waited for by this thread alone. What it does not take is fetched again.
+        // Only this thread waits for the log. Groups that the log does not take are fetched again.
         let _ = self.keep(object, kept);
         let Some(failure) = failure else { return Ok(()) };
         let give_up = match failure {
@@ -298,9 +301,9 @@ impl Core {
         since.is_some_and(|since| self.env.clock.now_ns().saturating_sub(since.max(asked_at)) >= ENDING_NS)
     }
 
-    /// Those of claimed groups of which the pool has nothing; the others leave `open`. A thread
-    /// keeps a group before it lets go of what has arrived, so one that is neither claimed nor
-    /// held is here, if it ever came.
+    /// Returns the claimed groups that the pool does not have; the others are removed from `open`.
+    /// A thread keeps a group in the log before it drops the arrived copy, so a group that is
+    /// neither claimed nor arrived is in the pool, if it was ever fetched.
     fn still_lacking(&self, object: &Object, claimed: Vec<GroupKey>, open: &mut Vec<GroupKey>) -> Vec<GroupKey> {
         let levels = object.levels();
         let is_lacking = |key: &GroupKey| {

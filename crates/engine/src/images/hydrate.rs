@@ -1,8 +1,9 @@
-//! Fetching the rest of images in the background, if a volume wants that (`hydrate`). Of an
-//! image of which all that is needed is here, the store is not needed any more.
+//! Fetches the rest of images in the background, if a volume asks for that (`hydrate`). Once all
+//! needed groups of an image are in the pool, its store is no longer needed.
 //!
-//! One thread goes through the groups in order, a few at a time. What clones have overwritten is
-//! not fetched. A group that cannot be had, or has no room, is passed over until the next round.
+//! One thread goes through the groups in order, a few at a time. Groups that clones have
+//! overwritten are not fetched. A group that is unavailable, or has no room, is skipped until the
+//! next round.
 
 use std::sync::Weak;
 use std::time::Duration;
@@ -21,7 +22,7 @@ pub(crate) const TICK_BYTES: u64 = 4 * GROUP_BYTES as u64;
 const GROUPS: usize = 16;
 /// Groups that are looked at before the thread looks around.
 const LOOKED_MAX: u64 = 4096;
-/// How long the thread rests where nothing is to be done.
+/// Pause of the thread when there is nothing to do.
 const REST: Duration = Duration::from_secs(1);
 
 /// The thread.

@@ -1,11 +1,11 @@
-//! Keeping fetched groups, and dropping them again.
+//! Keeps fetched groups in the pool, and drops them again.
 //!
-//! What comes as one unit goes into the log as it is; all else is compressed as the pool's
-//! properties say. It is not synced: what a crash takes along is fetched again. It has no claim to
-//! room: if there is none, it is not kept.
+//! A group that arrives as one unit goes into the log unchanged; others are compressed by the
+//! pool's properties. They are not synced: a group lost in a crash is fetched again. They have no
+//! claim to room: if there is none, they are not kept.
 //!
-//! A dropped group has no record any more behind the next full checkpoint. A move of it that was
-//! decided before may bring it back, which does no harm: an image never changes.
+//! A dropped group has no record after the next full checkpoint. A move of it that was decided
+//! earlier may restore it, which does no harm: an image never changes.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -192,7 +192,7 @@ impl Core {
         Ok(taken() + bytes <= most)
     }
 
-    /// Chooses groups to be dropped to win `bytes`, of whatever image. Whether there is something.
+    /// Chooses groups of any image to drop, to gain `bytes`. Returns whether there are any.
     ///
     /// # Errors
     /// When the map cannot be read.

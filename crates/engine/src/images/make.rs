@@ -1,4 +1,4 @@
-//! Making a volume from an image.
+//! Creates a volume from an image.
 
 use env::RemoteImage;
 use format::{Entry, INCOMPAT_IMAGES, ImagePart, ObjectDescriptor, ObjectState, Origin};
@@ -27,7 +27,7 @@ fn part_of(image: &RemoteImage) -> ImagePart {
     }
 }
 
-/// What messages call it.
+/// The image's name in messages.
 fn name_of(image: &ImagePart) -> String {
     let location: String = image.location.chars().take(NAME_BYTES_MAX / 4).collect();
     format!("{location}@{}", image.version)
@@ -41,12 +41,12 @@ impl Core {
         image.map(|part| *part)
     }
 
-    /// The object of an image, and the entry that makes it if there is none. From then on older
-    /// programs do not open the pool. The caller holds `admin`, and says with `is_needed_anew` when
-    /// it has made the volume.
+    /// Returns the object of an image, and the entry that creates it if there is none. Names the
+    /// feature in the superblock. The caller holds `admin`, and calls `is_needed_anew` when it has
+    /// created the volume.
     ///
     /// # Errors
-    /// What the storage fails with.
+    /// Those of the storage.
     pub(crate) fn object_of_image(&self, part: ImagePart) -> Result<(ObjectId, Option<Entry>)> {
         superblock_copies::mark_feature(&self.env, INCOMPAT_IMAGES).inspect_err(|error| self.fail(error))?;
         // One that some point sees stays; one that none sees is on its way out.
@@ -65,17 +65,17 @@ impl Core {
         Ok((id, Some(Entry::Object(descriptor))))
     }
 
-    /// One more volume begins as an image: it may need what all others have overwritten.
+    /// Notes that another volume begins as this image: it may need groups that all others have
+    /// overwritten.
     pub(crate) fn is_needed_anew(&self, image: ObjectId) {
         self.images.state.lock().contacts.entry(image).or_default().is_whole = false;
     }
 }
 
 impl Pool {
-    /// Makes a volume that begins as an image is, without fetching any of it. It is as large as the
-    /// image, rounded up to 4096 bytes, or of `size_bytes` if that is more; behind the image it
-    /// reads as zeroes. From then on older programs do not open the pool. Its number; durable on
-    /// return.
+    /// Creates a volume with the content of an image, without fetching any of it. It is as large as
+    /// the image, rounded up to 4096 bytes, or of `size_bytes` if that is more; beyond the image it
+    /// reads as zeroes. Names the feature in the superblock. Returns its number; durable on return.
     ///
     /// # Errors
     /// [`ErrorKind::Invalid`] for names, sizes and properties; [`ErrorKind::NotFound`] for its

@@ -1,8 +1,8 @@
-//! What a snapshot has that an image, or an earlier snapshot, has not: whole groups, for a new
+//! The difference of a snapshot from an image, or from an earlier snapshot: whole groups, for a new
 //! version of the image.
 //!
-//! A group that is stored as one unit goes out as it is stored. All others are read, and what has
-//! not been fetched of them is fetched: a group is never put together from less than all of it.
+//! A group that is stored as one unit is sent as it is stored. All others are read, and their
+//! missing parts fetched: a group is never assembled from less than all of it.
 
 use codec::CodecId;
 use env::RemoteGroup;
@@ -20,10 +20,10 @@ use crate::pool::Pool;
 use crate::read::reader::Wanted;
 use crate::volume::Volume;
 
-/// What a push builds on.
+/// The base of a push.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum PushBase {
-    /// Nothing: all groups that are not zeroes are told.
+    /// Nothing: all groups that are not zeroes are listed.
     Nothing,
     /// The version of the image that the volume was cloned from.
     Image,

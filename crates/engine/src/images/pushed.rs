@@ -1,5 +1,5 @@
-//! Pushed snapshots: one remembers the version of an image that it became, in its descriptor,
-//! as it does holds. So the next push is the difference from it.
+//! Pushed snapshots: the descriptor of each records the version of the image that it became, like
+//! holds. So the next push is the difference from it.
 
 use env::RemoteImage;
 use format::{Entry, ObjectDescriptor};
@@ -25,7 +25,7 @@ impl Pool {
     /// return.
     ///
     /// # Errors
-    /// [`surface::ErrorKind::NotFound`], and what the storage fails with.
+    /// [`surface::ErrorKind::NotFound`], and those of the storage.
     pub fn note_pushed(&self, snapshot: &str, image: &RemoteImage) -> Result<()> {
         let core = &self.core;
         let _admin = core.admin.lock();
@@ -35,7 +35,7 @@ impl Pool {
         core.append_durably(vec![Entry::Object(descriptor)])
     }
 
-    /// The snapshots of a volume that were pushed, oldest first, and what each became.
+    /// Returns the snapshots of a volume that were pushed, oldest first, with the version of each.
     ///
     /// # Errors
     /// [`surface::ErrorKind::NotFound`].

@@ -1,4 +1,4 @@
-//! Groups on their way from images, those that have arrived and are not in the log yet, and when
+//! Groups being fetched from images, those that have arrived and are not in the log yet, and when
 //! each was read. Lost with the process, which does no harm.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
@@ -31,7 +31,7 @@ pub(crate) struct Contact {
     pub last_error: Option<String>,
     /// A group of it that is not there any more, as its store said last.
     pub gone: Option<GroupKey>,
-    /// A group of it that came, and was not what had been put there.
+    /// A group of it that arrived damaged.
     pub damaged: Option<GroupKey>,
     /// Why it could not be held for its volumes, if it is not there any more.
     pub unheld: Option<String>,
@@ -55,7 +55,7 @@ pub(crate) struct Contact {
 pub(crate) struct State {
     /// Groups that a thread is fetching.
     pub claims: HashSet<GroupKey>,
-    /// What has arrived, for as long as a request holds it.
+    /// Arrived groups, for as long as a request holds them.
     pub arrived: HashMap<GroupKey, Weak<Arrived>>,
     pub contacts: BTreeMap<ObjectId, Contact>,
     /// Groups to be dropped.
@@ -104,9 +104,8 @@ impl Images {
         Some(self.ending.load(Ordering::Acquire)).filter(|since| *since > 0)
     }
 
-    /// Answers from what has arrived: copies it, and takes the pieces that it answers out of
-    /// `pieces`. `unknown`: the blocks of which no record knows anything. The blocks that are
-    /// answered.
+    /// Answers from arrived groups: copies the data, and removes the answered pieces from `pieces`.
+    /// `unknown`: the blocks without a record. Returns the answered blocks.
     pub(crate) fn answer(
         &self,
         key: GroupKey,
@@ -155,19 +154,19 @@ impl Images {
         self.used.lock().remove(&(object, chunk));
     }
 
-    /// What the next checkpoint drops.
+    /// Returns the groups that the next checkpoint drops.
     pub(crate) fn take_drops(&self) -> Vec<GroupKey> {
         std::mem::take(&mut self.state.lock().drops)
     }
 
-    /// Keeps what has arrived for the requests that hold it.
+    /// Keeps arrived groups for the requests that hold them.
     pub(crate) fn keep_arrived(&self, state: &mut State, key: GroupKey, arrived: &Arc<Arrived>) {
         state.arrived.retain(|_, held| held.strong_count() > 0);
         state.arrived.insert(key, Arc::downgrade(arrived));
         self.arrivals.store(state.arrived.len(), Ordering::Release);
     }
 
-    /// Lets go of what no request holds any more.
+    /// Drops arrived groups that no request holds any more.
     pub(crate) fn let_go(&self) {
         let mut state = self.state.lock();
         state.arrived.retain(|_, held| held.strong_count() > 0);

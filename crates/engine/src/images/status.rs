@@ -1,4 +1,4 @@
-//! How much of images is here, and how their stores answer.
+//! Status of images: how much of them has been fetched, and the state of their stores.
 
 use std::sync::Arc;
 
@@ -23,7 +23,7 @@ pub struct ImageStatus {
     pub incoming: Vec<String>,
     /// Bytes of it that are here and are not zeroes: exact at a checkpoint, estimated since.
     pub local_bytes: u64,
-    /// What they take, as stored.
+    /// Their stored size.
     pub stored_bytes: u64,
     /// Groups that have been fetched since the pool was opened.
     pub fetched_groups: u64,
@@ -35,11 +35,11 @@ pub struct ImageStatus {
     pub last_error: Option<String>,
     /// It is not there any more, or a part of it, and volumes need it.
     pub is_gone: bool,
-    /// A part of it came, and was not what had been put there; it has not come whole since.
+    /// A part of it arrived damaged, and has not arrived whole since.
     pub is_damaged: bool,
     /// Requests that wait for the store now.
     pub waiting: u64,
-    /// The rest is to be fetched in the background, and the pool is too full to keep it.
+    /// The rest should be fetched in the background, but the pool is too full to keep it.
     pub lacks_room: bool,
     /// Fetching in the background found all here that the volumes need: the store is not needed.
     pub is_whole: bool,
@@ -80,7 +80,7 @@ impl Pool {
             contact.gone
         };
         if let Some(key) = gone {
-            // What comes of it is in the image's status.
+            // The outcome is in the image's status.
             let _ = self.core.fetch(&[key], &Patience::once(self.core.env.clock.now_ns()));
         }
     }
