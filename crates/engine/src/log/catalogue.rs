@@ -65,11 +65,11 @@ struct Growing {
 struct State {
     pins: Pins,
     growing: Option<Growing>,
-    /// Whether a new one is asked for, whatever the one that there is.
+    /// A new catalogue is wanted, whether or not there is one already.
     wanted: bool,
     /// The opening that the log goes on under.
     newest: u64,
-    /// The log does not tell of it yet.
+    /// The log does not name this opening yet.
     unmarked: bool,
     /// A checkpoint of this opening is durable. Before, nothing may be written: another opening
     /// could get the same number.
@@ -168,21 +168,21 @@ impl Catalogue {
         self.state.lock().has_begun
     }
 
-    /// Whether the log must be told which opening it goes on under.
+    /// Returns whether the log must record the opening under which it continues.
     pub(crate) fn is_mark_due(&self) -> bool {
         let state = self.state.lock();
         state.has_begun && state.unmarked && !Canary::OpeningWithoutMark.is_planted()
     }
 
-    /// The log has been told.
+    /// Notes that the log has recorded the opening.
     pub(crate) fn marked(&self) {
         self.state.lock().unmarked = false;
     }
 
-    /// A new one that accounts for all batches before `as_of` is appended from now on, and entries
-    /// are noted anew. The caller sees to it that none is applied between its own look at the
-    /// descriptors and this. Returns the openings that the new one tells, and the earlier
-    /// notes, for [`end_growing`](Self::end_growing).
+    /// Starts a new catalogue that covers all batches before `as_of`: it is appended from now on,
+    /// and notes of entries start over. The caller ensures that no batch is applied between its own
+    /// look at the descriptors and this call. Returns the openings for the new catalogue, and the
+    /// earlier notes, for [`end_growing`](Self::end_growing).
     pub(crate) fn begin_growing(&self, as_of: Seq) -> (Incarnations, Since) {
         let mut state = self.state.lock();
         let before = Since(std::mem::take(&mut state.pins.since), std::mem::take(&mut state.pins.since_bytes));

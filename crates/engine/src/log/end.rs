@@ -1,4 +1,4 @@
-//! The end of a log: closing a pool ends it, and the next opening knows that nothing lies behind.
+//! The end of a log: closing a pool marks it, so that the next opening knows that no batch follows.
 
 use format::LogEnd;
 use surface::{Error, ErrorKind};

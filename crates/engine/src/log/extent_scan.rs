@@ -1,9 +1,10 @@
-//! What an extent holds, told by its own batches: for callers that read extents instead of asking
-//! the map (cleaning, scrub, salvage).
+//! Decodes an extent from its own batches, for callers that read extents instead of asking the map
+//! (cleaning, scrub, salvage).
 //!
-//! Behind the batches of the extent's present use there may be some of an earlier one, or of an
-//! opening of the pool that died: they are found as well. The caller decides which of them count,
-//! usually by the map: a fragment lives if and only if a record points at exactly its place.
+//! After the batches of the extent's present use there may be some of an earlier one, or of a
+//! crashed opening of the pool: they are returned as well. The caller decides which of them are
+//! valid, usually by the map: a fragment is live if and only if a record points at exactly its
+//! location.
 
 use format::{BATCH_ALIGN, Batch, Entry, FragmentEntry, FragmentIdentity, decode_batch, fragment_checksum};
 use units::{BlockMask, Epoch, ExtentIndex, ObjectId, Seq};
@@ -29,7 +30,7 @@ impl Stored {
     pub(crate) fn payload<'a>(&self, extent: &'a [u8]) -> Option<&'a [u8]> {
         extent.get(self.offset..self.offset + self.fragment.stored as usize)
     }
-    /// Whether the payload is as it was written.
+    /// Returns whether the payload matches its checksum.
     pub(crate) fn is_intact(&self, payload: &[u8]) -> bool {
         let FragmentEntry { first, count, codec, checksum, .. } = self.fragment;
         let identity = FragmentIdentity { object: self.object, epoch: self.epoch, first, count, codec };

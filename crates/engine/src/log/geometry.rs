@@ -1,4 +1,4 @@
-//! Where extents lie in the data file, and what follows from their size.
+//! Positions of extents in the data file, and values that follow from the extent size.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -9,9 +9,9 @@ use crate::log::Purpose;
 
 /// Fewest extents of a pool: the superblock's, the reserve, and some to work with.
 pub(crate) const EXTENTS_MIN: u32 = 16;
-/// Extents that neither data nor cleaning may take, so that discards, deletions and checkpoints
-/// work in a full pool. An extent that holds nothing but such entries has no live bytes, so the
-/// next checkpoint frees it again: a handful suffices for ever.
+/// Extents reserved from data and cleaning, so that discards, deletions and checkpoints work in a
+/// full pool. An extent with only such entries has no live bytes, so the next checkpoint frees it
+/// again: a handful always suffices.
 const METADATA_EXTENTS: u64 = 4;
 /// Further extents that only cleaning may take: the live data of one extent, with the larger
 /// entries of moves, fits in two for certain. A checkpoint later there is one more than before, and
@@ -84,9 +84,9 @@ impl Geometry {
             && location % u64::from(self.extent_bytes) + u64::from(len) <= u64::from(self.extent_bytes)
     }
 
-    /// Extents that the log keeps back from a batch of this purpose. Data and moves may use the
-    /// same: that each has its room is the business of those who admit them (`space::admission`, `clean::round`),
-    /// since both fill whatever extent is open.
+    /// Returns the number of extents that the log withholds from a batch of this purpose. Data and
+    /// moves have the same limit: their admission (`space::admission`, `clean::round`) ensures that
+    /// each has room, since both fill the extent that is open.
     pub(crate) fn kept_back(&self, purpose: Purpose) -> usize {
         match purpose {
             Purpose::Data | Purpose::Clean => METADATA_EXTENTS as usize,
@@ -95,9 +95,9 @@ impl Geometry {
         }
     }
 
-    /// Extents ahead that have their space below and that the log keeps back from a batch of this
-    /// purpose. The storage below may run out of space whatever the pool has: moves, and what gives
-    /// space back, must find some all the same.
+    /// Returns the number of extents ahead with allocated space that the log withholds from a batch
+    /// of this purpose. The file system may run out of space even if the pool has some: moves, and
+    /// entries that free space, must still find room.
     pub(crate) fn held_below(&self, purpose: Purpose) -> usize {
         match purpose {
             Purpose::Data => HELD_BELOW_EXTENTS,
@@ -119,8 +119,8 @@ impl Geometry {
         1 << blocks.max(1).ilog2()
     }
 
-    /// Bytes of incompressible data that an extent takes at least, whatever the units: its tail may
-    /// be one byte too small for the largest unit, and headers and padding take up to two blocks.
+    /// Lower bound of incompressible bytes that an extent takes, for any unit size: its tail may be
+    /// one byte too small for the largest unit, and headers and padding take up to two blocks.
     pub(crate) fn usable_bytes_min(&self) -> u64 {
         let unit = u64::from(self.unit_blocks_max()) * BLOCK_BYTES as u64;
         u64::from(self.extent_bytes) - unit - 2 * BLOCK_BYTES as u64

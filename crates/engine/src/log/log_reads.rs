@@ -1,6 +1,6 @@
-//! Reads the extents of the log for recovery, in the order in which they were filled, some ahead of
-//! the thread that applies them and several at a time, because one reader alone has no more than
-//! half of what a device can give. Without threads they are read when they are wanted.
+//! Reads the extents of the log for recovery, in the order in which they were filled. Several are
+//! read at a time, ahead of the thread that applies them, because a single reader reaches no more
+//! than half of a device's throughput. Without threads they are read on demand.
 
 use std::cell::Cell;
 use std::io;
@@ -31,7 +31,7 @@ pub(crate) struct Source<'a> {
     pub buffers: &'a BufferPool,
 }
 
-/// What recovery reads of an extent: all of it, but for what cannot be read.
+/// The bytes of an extent that recovery could read: all, except unreadable areas.
 pub(crate) struct ExtentBytes {
     /// May be longer.
     pub buf: AlignedBuf,
@@ -48,7 +48,7 @@ impl Source<'_> {
         Ok(buf)
     }
 
-    /// What can be read of an extent.
+    /// Reads all readable parts of an extent.
     pub(crate) fn read_around(&self, extent: ExtentIndex) -> ExtentBytes {
         let len = self.geometry.extent_bytes as usize;
         let mut buf = self.buffers.get_for_reading(len);
@@ -67,7 +67,7 @@ type Reads = Receiver<(ExtentIndex, ExtentBytes)>;
 /// A list of extents, read in order.
 pub(crate) struct LogReads<'a> {
     source: Source<'a>,
-    /// What each reader reads.
+    /// Extents read ahead, one list for each reader.
     ahead: Vec<Reads>,
     /// Extents that have been asked for.
     asked: Cell<usize>,

@@ -1,22 +1,22 @@
-//! The log: where the next batch goes, which batches are under way, and which are durable. Owns the
-//! streams (an open extent each, and the list of extents to open next: `streams`), sequence
-//! numbers, and the syncs. Does not know what batches mean: [`Sink`] applies them.
+//! The log: positions of new batches, batches in flight, and the durable end. Owns the streams (an
+//! open extent each, and the list of extents to open next: `streams`), sequence numbers, and the
+//! syncs. Does not interpret batches: [`Sink`] applies them.
 //!
 //! A batch goes through these steps:
-//! 1. [`Log::append`] gives it a position and a sequence number, under the log's lock. What does
-//!    not fit in the rest of its stream's open extent becomes a second batch in the next one. Where
-//!    the storage must be prepared for it first, that is done without the lock (`reserve`), and so
-//!    is what its application asks the map store for ([`Sink::foresee`]).
+//! 1. [`Log::append`] assigns it a position and a sequence number, under the log's lock. If it does
+//!    not fit in the rest of its stream's open extent, the remainder becomes a second batch in the
+//!    next one. Preparing the storage (`reserve`), and the reads of the map store that its
+//!    application needs ([`Sink::foresee`]), are done before that, without the lock.
 //! 2. It is written, without a lock; batches of several threads are written at the same time.
 //! 3. It is applied to the map once every batch before it has been: so the map is always that of a
 //!    prefix of the log, and recovery, which stops at the first batch that is not whole, arrives at
 //!    a state that readers saw.
-//! 4. [`Log::sync`] makes all applied batches durable; one sync serves all who wait.
+//! 4. [`Log::sync`] makes all applied batches durable; one sync serves all waiters.
 //!
-//! If a batch cannot be written, it and all behind it are given back, and the log takes nothing
-//! more until a checkpoint ([`Log::position`]) makes it go on in fresh extents, under a new
-//! incarnation so that the written parts of the failed ones never count. If a sync fails, the
-//! content of the medium is unknown: then only reopening the pool helps.
+//! If a batch cannot be written, it and all later ones are returned to their sink, and the log
+//! refuses new batches until a checkpoint ([`Log::position`]) lets it continue in fresh extents,
+//! under a new incarnation, so that written parts of the failed ones are never applied. If a sync
+//! fails, the content of the medium is unknown: then the pool must be reopened.
 
 pub(crate) mod backing;
 pub(crate) mod catalogue;
@@ -66,12 +66,12 @@ use self::streams::{Place, Streams};
 use self::writers::Writers;
 pub(crate) use self::writers::Wrote;
 
-/// What becomes of batches. Called under the log's lock, in the log's order.
+/// Receives batches. Called under the log's lock, in the log's order.
 pub(crate) trait Sink: Send + Sync {
-    /// What the map store says of a batch that is not applied yet. Called without the log's lock.
+    /// Reads from the map store what applying a batch will need. Called without the log's lock.
     fn foresee(&self, entries: &[Entry]) -> Vec<StoredGroups>;
-    /// The batch is written: its entries hold from now on. `payload` is where its payloads begin in
-    /// the data file. `false`: nothing has happened, because the store must be asked anew.
+    /// Applies the entries of a written batch. `payload` is where its payloads begin in the data
+    /// file. Returns `false` if nothing has happened, because the store must be read again.
     #[must_use]
     fn apply(&self, seq: Seq, entries: &[Entry], payload: u64, foreseen: &[StoredGroups]) -> bool;
     /// All batches before `seq` are applied.
@@ -82,7 +82,7 @@ pub(crate) trait Sink: Send + Sync {
     fn failed(&self, taken: &[Taken]);
 }
 
-/// What to wait for with [`Log::wait_applied`].
+/// Handle to wait for with [`Log::wait_applied`].
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Ticket {
     seq: Seq,
@@ -101,8 +101,8 @@ const WRITE_TRIES: u32 = 3;
 enum Progress {
     Writing,
     Written,
-    /// A thread asks the map store anew what its application needs, without the log's lock. It is
-    /// the first one under way.
+    /// A thread reads the map store again for its application, without the log's lock. It is the
+    /// first one in flight.
     Foreseeing,
     Failed,
 }
@@ -113,7 +113,7 @@ struct Flight {
     entries: Vec<Entry>,
     foreseen: Vec<StoredGroups>,
     place: Place,
-    /// Zeroes are written behind it, with it.
+    /// Zeroes follow it, in the same write.
     has_tail: bool,
     /// Offset in the extent at which the batch ends.
     end: u32,
@@ -129,7 +129,7 @@ pub(crate) struct Position {
     pub incarnation_first_seq: Seq,
     /// Sequence number of the first batch that is not applied.
     pub next_seq: Seq,
-    /// Behind the last batch before it, in each stream.
+    /// The end of the last batch before it, in each stream.
     pub open: [Option<OpenExtent>; STREAMS],
     /// The extents that are opened from that batch on, in order.
     pub extents: Vec<ExtentIndex>,
@@ -156,8 +156,8 @@ struct State {
     broken: Option<(ErrorKind, String)>,
     /// That checkpoint's position has been taken.
     reset: bool,
-    /// The incarnations under which the log went on after failures, and their first sequence
-    /// numbers: for those who wait for a batch that was given back.
+    /// The incarnations under which the log continued after failures, and their first sequence
+    /// numbers: for callers that wait for a failed batch.
     resets: VecDeque<(u64, Seq)>,
     /// A failure that no caller has seen yet.
     unreported: Option<Error>,
@@ -204,7 +204,7 @@ pub(crate) enum Refusal {
     /// The storage below gives no space for the next extent: a checkpoint may put one on the list
     /// that has some.
     NeedsSpace(Box<Prepared>, Box<Error>),
-    /// It failed; the taken groups have been given back to the sink.
+    /// It failed; the taken groups have been returned to the sink.
     Failed(Error),
 }
 
@@ -392,8 +392,8 @@ impl Log {
         Err(prepared)
     }
 
-    /// Gives a batch the next position and sequence number, and encodes its header. `tail` zeroes
-    /// are written behind it, if its buffer has room for them.
+    /// Assigns the next position and sequence number to a batch, and encodes its header. `tail`
+    /// zeroes are written after it, if its buffer has room for them.
     fn launch(&self, state: &mut State, place: Place, part: Prepared, tail: usize) -> Placed {
         let ticket = Ticket { seq: state.next_seq, incarnation: state.incarnation };
         let at = self.geometry.start(place.extent) + u64::from(place.offset);
@@ -452,7 +452,7 @@ impl Log {
         self.syncs.reach(self.applied_seq(), || self.applied_seq())
     }
 
-    /// Makes all batches that are applied now durable, and whatever else was written to the data file before this call.
+    /// Makes all batches that are applied now durable, and all earlier writes to the data file.
     pub(crate) fn sync_all(&self) -> Result<()> {
         self.syncs.renew(|| self.applied_seq())
     }
@@ -494,8 +494,8 @@ impl Log {
             }
         }
         if state.broken.is_some() && !state.reset {
-            // Everything that was not applied has been given back: go on behind it, in fresh
-            // extents.
+            // All batches that were not applied have been returned: continue after the applied
+            // ones, in fresh extents.
             state.reset = true;
             state.incarnation += 1;
             state.next_seq = state.applied_seq;
@@ -534,8 +534,7 @@ impl Log {
         if state.reset && state.incarnation == position.incarnation {
             state.broken = None;
             state.reset = false;
-            // What failed has gone back to where it is drained from: later callers have nothing to
-            // do with it.
+            // Failed groups are dirty again in their source: later callers are not affected.
             state.unreported = None;
         }
     }
@@ -557,7 +556,7 @@ impl Placed {
 }
 
 enum Step {
-    /// The batch, or a part of it and the rest that stays behind.
+    /// The batch was placed, entirely or in part with a remainder.
     Placed(Placed, Option<Prepared>),
     NoExtent(Prepared),
     Needs(Need, Prepared),

@@ -1,5 +1,5 @@
-//! A batch on its way to the log: entries, their payloads packed behind room for the header, and
-//! the groups that it completes.
+//! A batch on its way to the log: entries, their payloads packed after room for the header, and the
+//! groups that it completes.
 
 use env::AlignedBuf;
 use format::{
@@ -12,9 +12,8 @@ use crate::base::group::StoredGroups;
 use crate::buffer::write_buffer::Taken;
 use crate::log::zero_ahead::TAIL_BYTES;
 
-/// Of a batch that is divided, the part that comes first keeps the whole header, so that nothing of
-/// it moves, where that is no more than one part in so many of the room: what the entries of the
-/// rest took is zeroes then.
+/// When a batch is divided, its first part keeps the whole header, so that no payload moves, if the
+/// header is at most this fraction of the room; the unused header bytes become zeroes.
 const HEADER_STAYS_DIVISOR: usize = 16;
 
 /// A batch that has no position yet.
@@ -37,7 +36,7 @@ pub(crate) struct Prepared {
 }
 
 impl Prepared {
-    /// A batch with payloads of `payload` bytes in all, already in `buf` behind room for the header
+    /// A batch with payloads of `payload` bytes in all, already in `buf` after room for the header
     /// of `entries`.
     pub(crate) fn new(entries: Vec<Entry>, payload: usize, buf: AlignedBuf, taken: Vec<Taken>) -> Self {
         let header = header_bytes(&entries);
@@ -52,7 +51,8 @@ impl Prepared {
         Self::new(entries, 0, buf, Vec::new())
     }
 
-    /// One batch of several, each of which drains groups of its own. `None`: there are none.
+    /// Joins several batches, each of which drains groups of its own. Returns `None` for an empty
+    /// list.
     pub(crate) fn joined(mut parts: Vec<Self>, buffers: &BufferPool) -> Option<Self> {
         if parts.len() < 2 {
             return parts.pop();
@@ -135,8 +135,8 @@ impl Prepared {
         self.divide_by(takes, false, buffers)
     }
 
-    /// The same; if the header stays as long as it is, what the part takes from the beginning on
-    /// need not move.
+    /// Like `divide`; if the header keeps its length, payloads that the part takes from the
+    /// beginning on need not move.
     fn divide_by(
         &mut self,
         mut takes: impl FnMut(ObjectId, &FragmentEntry) -> bool,
@@ -178,7 +178,7 @@ impl Prepared {
         let mut at = header;
         for range in part.payloads {
             let len = range.len();
-            // Header and payloads before it are no longer than what stood there: nothing is
+            // Header and payloads before it are no longer than the old content: nothing is
             // overwritten before it is read.
             if range.start != at {
                 buf.copy_within(range, at);
@@ -240,7 +240,7 @@ fn item_bytes(entry: &Entry) -> usize {
     }
 }
 
-/// What a payload is there for.
+/// The entry that a payload belongs to.
 enum Item {
     Written(FragmentEntry),
     Moved(Move),
@@ -446,7 +446,7 @@ mod tests {
         };
         holds(&part, &[1, 2, 4]);
         holds(&rest, &[3, 5]);
-        // What a reader of the log makes of it.
+        // The batch as a reader of the log decodes it.
         let head = BatchHeader {
             pool: 1,
             seq: Seq(1),

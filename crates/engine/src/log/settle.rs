@@ -1,5 +1,5 @@
-//! Step 3 of a batch: it is applied, or given back, when its turn has come. Owns nothing: the
-//! batches under way are part of the log's state.
+//! Step 3 of a batch: it is applied, or returned to its sink, in its turn. Owns nothing: the
+//! batches in flight are part of the log's state.
 
 use units::Seq;
 
@@ -32,7 +32,7 @@ impl Log {
         self.settled.notify_all();
     }
 
-    /// Asks the map store anew about the first batch under way.
+    /// Reads the map store again for the first batch in flight.
     fn foresee_first<'a>(
         &'a self,
         mut state: MutexGuard<'a, State, ranks::LogState>,
@@ -45,7 +45,7 @@ impl Log {
         drop(state);
         let foreseen = self.sink.foresee(&entries);
         let mut state = self.state.lock();
-        // No other thread lets it go, or those behind it.
+        // No other thread removes it, or a later one.
         if let Some(flight) = state.flights.front_mut() {
             debug_assert_eq!(flight.progress, Progress::Foreseeing);
             (flight.entries, flight.foreseen, flight.progress) = (entries, foreseen, Progress::Written);

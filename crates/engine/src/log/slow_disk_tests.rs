@@ -1,5 +1,5 @@
-//! What goes on while a thread waits for the device and has nothing placed yet: it writes zeroes
-//! ahead, or sets space aside below. The device keeps that call until the test lets it go.
+//! Progress of the pool while a thread waits for the device and has nothing placed yet: it writes
+//! zeroes ahead, or preallocates space. The device holds that call until the test releases it.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 use std::io;
@@ -18,7 +18,7 @@ use crate::pool::Pool;
 use crate::pool::core::Core;
 
 const CAPACITY_BYTES: u64 = 64 << 20;
-/// The device gives up for a test that would wait for ever: then the test fails.
+/// The device gives up on a test that would never end: then the test fails.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -132,8 +132,8 @@ impl World {
         Self { machine, disk, pool }
     }
 
-    /// Keeps the next call of the kind that a thread makes which appends, and shows the pool to the
-    /// test meanwhile. Afterwards the log goes on, and recovery finds all of it.
+    /// Holds the appending thread's next call of this kind, and passes the pool to `look` in that
+    /// state. Afterwards the log continues, and recovery finds all of it.
     fn while_kept(mut self, look: impl FnOnce(&Core, &SlowDisk)) {
         let core = &*self.pool.core;
         self.disk.arm();
@@ -154,7 +154,7 @@ impl World {
     }
 }
 
-/// What needs no place in the log.
+/// Runs the operations that need no position in the log.
 fn look_around(core: &Core, disk: &SlowDisk) {
     core.log.sync().unwrap();
     disk.assert_kept("a sync of what is applied");
@@ -189,7 +189,7 @@ fn setting_space_aside_keeps_nothing_up_but_what_needs_it() {
     World::new(Kept::Space, 64 << 10).while_kept(look_around);
 }
 
-/// All that comes behind a batch waits for it: it is not kept from the device by space for others.
+/// All later batches wait for this one: preallocation for others must not delay its write.
 #[test]
 fn a_writer_sets_space_aside_when_it_has_written_its_batch() {
     let World { disk, pool, .. } = World::new(Kept::Space, 64 << 10);

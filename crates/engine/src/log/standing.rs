@@ -1,4 +1,4 @@
-//! Where the log stands, for who asks.
+//! Read-only accessors of the log's position.
 
 use std::sync::atomic::Ordering;
 
