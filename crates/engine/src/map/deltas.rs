@@ -19,11 +19,11 @@ pub(crate) struct Deltas {
     pub keys: Vec<(u64, u32)>,
 }
 
-/// Reads the deltas of a store, of which there must be `expected`; their content is known to the
-/// log only. The inner error says what is wrong with them.
+/// Reads the deltas of a store; there must be `expected` of them. Only the log has their content
+/// otherwise. The inner error describes the damage.
 ///
 /// # Errors
-/// What the store fails with.
+/// Those of the store.
 pub(crate) fn read_deltas(store: &dyn MapStore, expected: u32) -> Result<std::result::Result<Deltas, String>> {
     let mut deltas = Deltas { settled: Overlay::default(), keys: Vec::new() };
     let mut failure = None;

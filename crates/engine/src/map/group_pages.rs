@@ -1,5 +1,5 @@
-//! Going through the groups of several objects side by side, as the store has them: a bounded
-//! number of records at a time.
+//! Reads the groups of several objects in parallel, as the store has them: a bounded number of
+//! records at a time.
 
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
@@ -15,9 +15,9 @@ use crate::pool::core::Core;
 
 /// Records of each object in memory at the same time.
 const RECORDS_MAX: usize = 4096;
-/// Groups of an image in a page, whatever is known of them.
+/// Groups of an image in a page, fetched or not.
 const IMAGE_GROUPS: u64 = 1024;
-/// Where nothing lies: the place of what has not been fetched of an image.
+/// The location of a piece that stands for unfetched blocks of an image.
 const NOWHERE: u64 = u64::MAX;
 
 /// A stretch of groups.
@@ -25,7 +25,7 @@ pub(crate) struct Page {
     /// Groups of which some object has records: those of each object, in the order in which the
     /// objects were named.
     pub groups: BTreeMap<GroupIndex, Vec<GroupRecords>>,
-    /// Where the next page begins; `None`: there is none.
+    /// The start of the next page; `None` at the end.
     pub next: Option<GroupIndex>,
 }
 
@@ -108,8 +108,8 @@ impl Core {
     }
 }
 
-/// The pieces of `missing` found going down `levels`, where `of_all` has the records of `objects`;
-/// one of them for what has not been fetched of an image ([`is_absent`]).
+/// Returns the pieces of `missing` found in `levels`, where `of_all` has the records of `objects`;
+/// one of them stands for the unfetched blocks of an image ([`is_absent`]).
 pub(crate) fn look_down(
     levels: &[Level],
     objects: &[ObjectId],

@@ -14,8 +14,8 @@
 //!
 //! **The store is never asked while the layers' lock is held**: a store may be slow, and the lock
 //! is taken exclusively in the middle of a capture, with the log's state held. A look at the layers
-//! that needs a group which memory does not have lets the lock go, loads the group, and looks again
-//! from the beginning (`look`).
+//! that needs a group which memory does not have releases the lock, loads the group, and starts
+//! again from the beginning (`look`).
 //!
 //! **Coherence of the cache with the base.** A cached group may lack settled fragments, and differs
 //! from the base in nothing else. A reader takes the settled changes of a group and the cached
@@ -23,10 +23,10 @@
 //! steps, the *departure*:
 //! 1. The store gets the change.
 //! 2. The departure is counted under the write lock. From here on no reader looks at a group that
-//!    was loaded before, and none gets into the cache: a group that was loaded counts only if there
-//!    has been no departure since before it was. Then it lacks nothing but what layers above have,
-//!    and step 3 will come to it.
-//! 3. The change is laid over the cached groups that it concerns.
+//!    was loaded before, and none gets into the cache: a loaded group is used only if there has
+//!    been no departure since before it was loaded. Then it lacks only changes that layers above
+//!    have, and step 3 will apply them to it.
+//! 3. The change is laid over the affected cached groups.
 //! 4. The change leaves the overlay.
 //!
 //! Folded groups (`fold`) leave in this way. So does the whole settled overlay with a full
@@ -35,9 +35,9 @@
 //! then it lies above old and new records alike; laying a change over a record that contains it
 //! already changes nothing.
 //!
-//! Who goes through many records of the base (`scan`) holds the lock `base_stays` shared meanwhile,
-//! which each departure takes exclusively at its step 2. So does a reader whose group did not count
-//! again and again.
+//! A scan of many records of the base (`scan`) holds the lock `base_stays` shared, which each
+//! departure takes exclusively at its step 2. So does a reader whose loaded group was repeatedly
+//! out of date.
 //!
 //! With several epochs the layers are not merged for a look-up: epoch by epoch, newest first, the
 //! newest layer that knows a block answers for it. The overlays above the store may still name
@@ -106,7 +106,7 @@ struct Layers {
 }
 
 impl Layers {
-    /// What the store does not have yet.
+    /// Changes that the store does not have yet.
     fn unmerged(&self) -> Option<&Overlay> {
         (!self.is_merged).then_some(&*self.settled)
     }
@@ -150,9 +150,9 @@ impl Map {
         self.layers.read().active.clone()
     }
 
-    /// Where the blocks of `wanted` are found, going down `levels`, and the blocks of an image that
-    /// have not been fetched: these have no piece, and are never zeroes. What else has no piece
-    /// reads as zeroes.
+    /// Returns the locations of the `wanted` blocks, going down `levels`, and the unfetched blocks
+    /// of an image: these have no piece, and are never zeroes. Other blocks without a piece read as
+    /// zeroes.
     ///
     /// # Errors
     /// When the store fails or a record is damaged.
@@ -165,7 +165,8 @@ impl Map {
         self.look(|layers, loaded| self.walk(layers, loaded, levels, group, wanted))
     }
 
-    /// The same without these, for what asks only where stored data lies.
+    /// Like `lookup_partly` without the unfetched blocks, for callers that only need the locations
+    /// of stored data.
     pub(crate) fn lookup_stored(&self, levels: &[Level], group: GroupIndex, wanted: BlockMask) -> Result<Vec<Piece>> {
         self.lookup_partly(levels, group, wanted).map(|(pieces, _)| pieces)
     }
@@ -238,21 +239,21 @@ impl Map {
         Ok(Base { records, cached })
     }
 
-    /// The group as of the last checkpoint, whatever its epochs. Fills the cache.
+    /// Returns the group as of the last checkpoint, with all epochs. Fills the cache.
     pub(crate) fn records_of(&self, key: GroupKey) -> Result<Arc<GroupRecords>> {
         self.look(|layers, loaded| self.base(layers, loaded, key, Epoch(u32::MAX)))
     }
 
-    /// The group as of the last checkpoint, for the cleaner. Fills the cache: the cleaner itself
-    /// asks for it again when it comes to the group's next fragment, and so does the account of the
-    /// moved fragments. `newest` gives the object's epoch: one that was asked for before the layers
-    /// are held may be none any more when they are.
+    /// Returns the group as of the last checkpoint, for the cleaner. Fills the cache: the cleaner
+    /// asks for it again for the group's next fragment, and so does the account of the moved
+    /// fragments. `newest` gives the object's epoch: an epoch read before the layers are held may
+    /// be out of date when they are.
     pub(crate) fn base_for_cleaning(&self, key: GroupKey, newest: impl Fn() -> Epoch) -> Result<Arc<GroupRecords>> {
         // As a reader does: see the head of this file.
         self.look(|layers, loaded| self.base(layers, loaded, key, newest()))
     }
 
-    /// What the base says of the blocks that `changes` concern. Fills the cache.
+    /// Returns the base's records for the blocks of `changes`. Fills the cache.
     pub(crate) fn base_below(&self, key: GroupKey, newest: Epoch, changes: &GroupRecords) -> Result<GroupRecords> {
         self.look(|layers, loaded| self.below(layers, loaded, (key, newest), changes))
     }
@@ -278,7 +279,7 @@ impl Map {
         Ok(below)
     }
 
-    /// What light checkpoints made durable, and no full one has merged yet.
+    /// Returns the changes that light checkpoints made durable, and no full one has merged yet.
     pub(crate) fn settled(&self) -> Arc<Overlay> {
         self.layers.read().settled.clone()
     }
@@ -332,8 +333,8 @@ impl Map {
         (below, if group.is_some() { blocks } else { known })
     }
 
-    /// Begins a checkpoint: what changed so far is frozen. If an earlier checkpoint failed, its
-    /// frozen changes come first, and what changed since stays active.
+    /// Begins a checkpoint: all changes so far are frozen. If an earlier checkpoint failed, its
+    /// frozen changes come first, and changes since stay active.
     pub(crate) fn freeze(&self) -> Arc<Overlay> {
         let mut layers = self.layers.write();
         if let Some(frozen) = &layers.frozen {
@@ -480,9 +481,9 @@ fn decode(key: GroupKey, value: &[u8]) -> Result<Record> {
     })
 }
 
-/// Takes the fragments that a record has for `missing`, their live masks cut down to that; returns
-/// the blocks still missing. No block has two: those behind the last one that is wanted need not be
-/// looked at.
+/// Takes a record's fragments for `missing`, their live masks cut down to that; returns the blocks
+/// still missing. No block has two fragments, so those after the last wanted one need not be
+/// examined.
 fn take_fragments(record: &Record, missing: BlockMask, mut found: impl FnMut(FragmentRef)) -> BlockMask {
     let mut missing = missing.minus(record.holes);
     for fragment in &record.fragments {
@@ -557,8 +558,8 @@ fn lay(group: &mut Arc<GroupRecords>, changes: &GroupRecords) {
     }
 }
 
-/// Lays changes over records, epoch by epoch; `lost` gets what fragments lose by it, with those
-/// blocks as their live mask.
+/// Lays changes over records, epoch by epoch; `lost` gets the fragments that lose blocks, with
+/// those blocks as their live mask.
 pub(crate) fn absorb(records: &mut GroupRecords, changes: &GroupRecords, lost: &mut dyn FnMut(Epoch, &FragmentRef)) {
     for (epoch, change) in changes {
         match records.binary_search_by(|(e, _)| epoch.cmp(e)) {

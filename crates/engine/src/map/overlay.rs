@@ -15,8 +15,8 @@ use crate::base::ranks;
 use crate::map::relocation_notes::MovedFrom;
 
 const SHARDS: usize = 16;
-/// Memory of a group's entry beside its fragments: a table slot at mean load, a vector of one
-/// epoch, a vector of fragments, what the allocator rounds up.
+/// Memory of a group's entry in addition to its fragments: a table slot at mean load, a vector of
+/// one epoch, a vector of fragments, and the allocator's rounding.
 const GROUP_BYTES: usize = 208;
 /// Memory of each further epoch of a group.
 const RECORD_BYTES: usize = size_of::<(Epoch, Record)>() + 32;
@@ -36,7 +36,7 @@ pub(crate) struct Overlay {
     moved_from: Mutex<Vec<MovedFrom>, ranks::MovedFrom>,
 }
 
-/// What one change did to a group's record in the overlay.
+/// Effect of one change on a group's record in the overlay.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Change {
     /// Blocks of which the overlay said nothing before in this epoch.
@@ -79,8 +79,8 @@ impl Overlay {
         })
     }
 
-    /// Shows the record of one group and epoch to the caller that changes it; it is made if there
-    /// is none.
+    /// Passes the record of one group and epoch to `change`; the record is created if there is
+    /// none.
     fn with_record<R>(&self, key: GroupKey, epoch: Epoch, change: impl FnOnce(&mut Record) -> R) -> R {
         let mut shard = self.shard(key).write();
         let records = shard.entry(key).or_insert_with(|| {
@@ -157,7 +157,7 @@ impl Overlay {
         }
     }
 
-    /// Keeps notes of where lay what these changes have moved.
+    /// Keeps notes of the former locations of moved blocks.
     pub(crate) fn note(&self, mut notes: Vec<MovedFrom>) {
         self.bytes.fetch_add(notes.len() * size_of::<MovedFrom>(), Ordering::Relaxed);
         self.moved_from.lock().append(&mut notes);
@@ -181,7 +181,7 @@ impl Overlay {
         }
     }
 
-    /// Shows each group that has changed; changes to its shard wait meanwhile.
+    /// Passes each changed group to `look`; changes to its shard wait for that time.
     pub(crate) fn each(&self, mut look: impl FnMut(GroupKey, &GroupRecords)) {
         for shard in &self.shards {
             shard.read().iter().for_each(|(key, records)| look(*key, records));

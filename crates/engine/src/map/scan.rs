@@ -1,4 +1,4 @@
-//! Going through the map: which groups there are, and what records of the base say, in order.
+//! Scans of the map, in order: which groups exist, and the records of the base.
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -28,8 +28,8 @@ pub(crate) struct FragmentsIn {
 }
 
 impl Map {
-    /// Groups in `from..to` of an object of which some layer knows something, in order, and where
-    /// the look ended: at `to`, or before it, behind `records_max` groups that have records.
+    /// Returns the groups in `from..to` of an object that some layer knows, in order, and where the
+    /// search ended: at `to`, or earlier, after `records_max` groups with records.
     pub(crate) fn groups_in(
         &self,
         object: ObjectId,
@@ -60,8 +60,8 @@ impl Map {
         StoredGroups { object, from, to, groups, departures }
     }
 
-    /// Groups of which some layer knows something now, in order. The outer `None`: since the store
-    /// was asked, changes have left the layers above for it, and it must be asked anew; the inner
+    /// Returns the groups that some layer knows now, in order. The outer `None`: since the store
+    /// was asked, changes have left the layers above for it, and it must be asked again; the inner
     /// one: it could not be read.
     pub(crate) fn known_groups(&self, stored: &StoredGroups) -> Option<Option<Vec<GroupIndex>>> {
         let StoredGroups { object, from, to, departures, .. } = *stored;
@@ -134,10 +134,10 @@ impl Map {
         Ok(count)
     }
 
-    /// Every fragment to which a record points, as of the last checkpoint, within `len` bytes from
-    /// `start` of the data file, which no writer writes. Looks at all records of the pool, so many
-    /// at a time that no other thread waits for long. Fragments that a checkpoint takes away
-    /// meanwhile may be missing, or still there.
+    /// Returns every fragment to which a record points, as of the last checkpoint, within `len`
+    /// bytes from `start` of the data file, where no writer may write. Reads all records of the
+    /// pool, so many at a time that no other thread waits for long. Fragments that a checkpoint
+    /// removes during the scan may be missing, or still there.
     ///
     /// # Errors
     /// When the store fails. Damaged records are [`FragmentsIn::damaged`].
@@ -175,7 +175,8 @@ impl Map {
         Ok(all)
     }
 
-    /// What light checkpoints made durable, and no record has yet; the caller holds `base_stays`.
+    /// Returns the changes that light checkpoints made durable, and no record has yet; the caller
+    /// holds `base_stays`.
     fn unmerged(&self) -> Arc<Overlay> {
         let layers = self.layers.read();
         if layers.is_merged { Arc::default() } else { layers.settled.clone() }

@@ -1,6 +1,6 @@
-//! What happens to the map while a group is on its way from the store. The store does it itself, in
-//! the middle of an answer: it has read, and not given back yet. That no lock of the map is held
-//! then is a part of each test: the thread would be refused a second one.
+//! Changes of the map while a group is being read from the store. The store makes them itself, in
+//! the middle of an answer: after it has read, and before it returns. Each test also proves that no
+//! lock of the map is held then: the thread would be refused a second one.
 #![allow(clippy::unwrap_used)]
 
 use std::collections::VecDeque;
@@ -20,7 +20,7 @@ const FIRST: Epoch = Epoch(0);
 
 type Event = Box<dyn FnOnce(&Map) + Send>;
 
-/// A store that lets something happen behind each of its next answers, one after the other.
+/// A store that runs an action after each of its next answers, one after the other.
 struct SlowStore {
     below: Arc<dyn MapStore>,
     map: OnceLock<Weak<Map>>,
@@ -229,7 +229,7 @@ fn groups_that_leave_for_the_store_while_it_is_asked_for_them_are_found() {
     assert_eq!((world.groups(), world.asked()), (vec![0, 5, 7, 9], 2));
 }
 
-/// A wide hole goes by what the store said before it had its place in the log.
+/// A wide hole relies on the store's answer from before the batch had its position in the log.
 #[test]
 fn what_was_foreseen_holds_until_changes_leave_for_the_store() {
     let machine = Machine::new(1 << 20, 1);
