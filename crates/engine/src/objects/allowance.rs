@@ -1,4 +1,5 @@
-//! What a volume, or all volumes in a folder, may still write by a quota. `write::quota` counts it.
+//! Remaining write allowance of a volume, or of all volumes in a folder, under a quota.
+//! `write::quota` charges it.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -6,11 +7,11 @@ use crate::base::ranked::Mutex;
 use crate::base::ranks;
 use crate::objects::log_tails::LogTails;
 
-/// What one volume, or all in a folder, may write before the quota is looked at again.
+/// Bytes that one volume, or all in a folder, may write before the quota is checked again.
 #[derive(Debug, Default)]
 pub(crate) struct Allowance {
     pub bytes: AtomicU64,
-    /// Held by the one who looks.
+    /// Held by the thread that recomputes it.
     pub looking: Mutex<(), ranks::QuotaLook>,
     /// Bytes of the reservation that are not used, as of the last checkpoint.
     pub unmet: AtomicU64,

@@ -64,7 +64,7 @@ impl Objects {
         bookmarks
     }
 
-    /// The snapshot with that identity, or, if there is none, a bookmark of it.
+    /// Returns the snapshot with that identity, or, if there is none, a bookmark of it.
     pub(crate) fn with_identity(&self, identity: SnapshotIdentity) -> Option<Arc<Object>> {
         let of_state = |state| {
             let is_meant = |object: &Arc<Object>| {

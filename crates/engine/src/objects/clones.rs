@@ -1,6 +1,6 @@
-//! Who came from whom, and what follows from it: the timelines with the clones that look from
-//! partial points (`objects::pins`), which circles begin when clones need less, and objects of which
-//! nothing is left but that others came from them.
+//! Relations between clones and origins: the timelines with the clones that look from partial
+//! points (`objects::pins`), the reaping circles that begin when clones need less, and objects that
+//! only remain as origins.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use crate::base::canary::Canary;
 use crate::objects::timeline::{Timeline, Timelines};
 
 impl Table {
-    /// What the descriptors say of who looks at whose records.
+    /// Returns clone dependencies, read from the descriptors.
     pub(super) fn timelines_now(&self) -> Timelines {
         let mut clones: HashMap<ObjectId, BTreeMap<Epoch, Vec<ObjectId>>> = HashMap::new();
         for (id, (_, look)) in &self.made {
@@ -76,8 +76,8 @@ impl Table {
         }
     }
 
-    /// Whether all that is left of an object may be that clones came from it. Its dictionaries may
-    /// be needed by what these have written: while it has some, it stays.
+    /// Returns whether an object remains only as an origin of clones. Their data may need its
+    /// dictionaries: while it has some, it stays.
     fn is_bare(&self, object: &Object) -> bool {
         let descriptor = object.descriptor.read();
         descriptor.state == ObjectState::Deleting

@@ -1,4 +1,4 @@
-//! Where a share's files lie in its address space: arithmetic, no state.
+//! Layout of a share's files in its address space: arithmetic, no state.
 //!
 //! | from byte | what |
 //! | --- | --- |
@@ -8,9 +8,9 @@
 //! | 2^62 + 2^55 | pieces |
 //!
 //! A file's first MiB, and its table, are found by its number alone, so a small file has no table.
-//! The rest of a file is divided into pieces, each of which has a place of its own as soon as
-//! something is written there: eight times as much as all before it up to 16 TiB, then 16 TiB each.
-//! A place is given out once and never again.
+//! The rest of a file is divided into pieces, each of which gets a place of its own at its first
+//! write: eight times as much as all before it up to 16 TiB, then 16 TiB each. A place is assigned
+//! once and never reused.
 
 use std::ops::Range;
 
@@ -20,9 +20,9 @@ use units::{BLOCK_BYTES, BlockIndex, SHARE_BYTES, SHARE_FIRST_BLOCK};
 pub(crate) const WINDOW_BYTES: u64 = 1 << 20;
 const WINDOWS_BEGIN: u64 = SHARE_FIRST_BLOCK * BLOCK_BYTES as u64;
 const TABLES_BEGIN: u64 = 1 << 62;
-/// Behind the highest number that a file can have.
+/// One more than the highest file number.
 pub(crate) const FILES_END: u64 = (TABLES_BEGIN - WINDOWS_BEGIN) / WINDOW_BYTES;
-/// Where the block lies that tells what has been given out.
+/// Address of the block that records which places have been assigned.
 pub(crate) const GIVEN_OUT: u64 = TABLES_BEGIN + (1 << 54);
 /// The places of pieces.
 pub(crate) const PIECES: Range<u64> = TABLES_BEGIN + (1 << 55)..SHARE_BYTES;
@@ -30,7 +30,7 @@ pub(crate) const PIECES: Range<u64> = TABLES_BEGIN + (1 << 55)..SHARE_BYTES;
 pub(crate) const FILE_BYTES: u64 = 1 << 52;
 /// Pieces that grow, each to eight times the bytes before it.
 const GROWING: usize = 8;
-/// Bytes of a piece behind those.
+/// Bytes of each later piece.
 const STEP_BYTES: u64 = 16 << 40;
 /// Pieces of the longest file.
 pub(crate) const PIECES_MAX: usize = GROWING + (FILE_BYTES / STEP_BYTES) as usize - 1;
@@ -73,7 +73,7 @@ pub(crate) const fn piece(index: usize) -> Range<u64> {
     begin..begin + STEP_BYTES
 }
 
-/// The piece that holds a byte of a file, behind its window.
+/// Returns the piece that holds a byte of a file outside its window.
 const fn piece_at(offset: u64) -> usize {
     if offset < STEP_BYTES {
         return ((offset / WINDOW_BYTES).ilog2() / 3) as usize;
@@ -91,7 +91,7 @@ pub(crate) struct Part {
 }
 
 impl Part {
-    /// How far its first byte lies behind the place's beginning.
+    /// Offset of its first byte in the place.
     pub(crate) const fn skip(&self) -> u64 {
         match self.piece {
             Some(index) => self.bytes.start - piece(index).start,

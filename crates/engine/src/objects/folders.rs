@@ -1,12 +1,11 @@
-//! Folders in the table of objects: objects without data, in which volumes, shares and other
-//! folders lie. A share can hold others in the same way: but only shares, for a share is a
-//! directory when it is mounted, and a volume is none. All statements on folders here hold for
-//! such a share too. An object's descriptor has its folder and its own part of the name. The full
-//! name follows from the folders above. So one descriptor gives a folder another name, whatever
-//! lies in it.
+//! Folders in the table of objects: objects without data that contain volumes, shares and other
+//! folders. A share can contain other shares in the same way, but no volumes, because a mounted
+//! share is a directory and a volume is not. All statements about folders here apply to such a
+//! share too. An object's descriptor has its folder and its own part of the name. The full name
+//! follows from the folders above. So one descriptor renames a folder, whatever it contains.
 //!
-//! Each object keeps what follows from the folders above it: its title, its settings, and the
-//! folders that limit it. These are worked out when the object is entered, and again for
+//! Each object caches the values that depend on the folders above it: its title, its settings, and
+//! the folders that limit it. These are computed when the object is entered, and again for
 //! everything in a folder when that folder is.
 
 use std::sync::Arc;
@@ -23,7 +22,7 @@ use crate::base::options::Properties;
 /// only damaged descriptors have more.
 pub(crate) const DEPTH_MAX: usize = 128;
 
-/// What a folder, or a share, has for itself: objects in it do not inherit these.
+/// Properties of a folder or a share itself: its content does not inherit these.
 pub(crate) const OF_FOLDER_ITSELF: [&str; 3] = ["quota", "reservation", policy::INCOMPLETE];
 
 impl Table {
@@ -70,7 +69,7 @@ impl Table {
         inherited
     }
 
-    /// Works out what follows from the folders above an object that has this descriptor.
+    /// Computes the values that an object with this descriptor gets from the folders above it.
     pub(super) fn renew_settings(&self, object: &Object, descriptor: &ObjectDescriptor) {
         let inherited = match descriptor.state {
             // Of its settings only the quota means anything, which is its own.
@@ -149,7 +148,7 @@ impl Table {
         }
     }
 
-    /// Everything in a folder, and in the folders in it: each behind the folder that it lies in.
+    /// Returns everything in a folder, and in the folders in it: each after its own folder.
     fn below_folder(&self, folder: ObjectId) -> Vec<Arc<Object>> {
         let (mut found, mut level) = (Vec::new(), vec![folder]);
         for _ in 0..DEPTH_MAX {
@@ -227,8 +226,8 @@ impl Objects {
         self.table.read().in_folder.range((holder, ObjectId(0))..(ObjectId(holder.0 + 1), ObjectId(0))).next().is_some()
     }
 
-    /// Where an object of that full name lies, which `is_share` or is none: its folder or share,
-    /// and its own part of the name.
+    /// Returns where an object of that full name belongs: its folder or share, and its own part of
+    /// the name. `is_share` says whether the object is a share.
     ///
     /// # Errors
     /// [`ErrorKind::NotFound`] if there is no such folder, [`ErrorKind::Invalid`] if a volume has
@@ -252,7 +251,7 @@ impl Objects {
         }
     }
 
-    /// Everything in a folder, and in the folders in it: each behind the folder that it lies in.
+    /// Returns everything in a folder, and in the folders in it: each after its own folder.
     pub(crate) fn below_folder(&self, folder: ObjectId) -> Vec<Arc<Object>> {
         self.table.read().below_folder(folder)
     }

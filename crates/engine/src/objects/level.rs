@@ -1,4 +1,4 @@
-//! The way down from an object: whose records are seen, and up to which epoch.
+//! The chain of levels below an object: objects whose records it sees, each up to an epoch.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -12,10 +12,10 @@ pub(crate) struct Level {
     pub object: ObjectId,
     /// Newest epoch that is seen.
     pub epoch: Epoch,
-    /// The object's newest epoch as it is now, if it may have only one, the first, having no
-    /// snapshot yet. Asked under the layers' lock: as long as it is the first there, no checkpoint
-    /// can have stored a record of another one that the cache would lack, however old these levels
-    /// are.
+    /// The object's current epoch, if it may still be the first and only one, because the object
+    /// has no snapshot. Read under the layers' lock: as long as it is the first there, no
+    /// checkpoint can have stored a record of another epoch that the cache would lack, however old
+    /// these levels are.
     pub newest: Option<Arc<AtomicU32>>,
     /// Epochs that are not seen.
     pub cuts: Vec<Cut>,

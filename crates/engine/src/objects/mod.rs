@@ -3,9 +3,9 @@
 //! depends on them.
 //!
 //! A descriptor comes in from the store or from the log and goes through these steps:
-//! 1. The object's former name is forgotten, the descriptor replaced, and the way down from the
-//!    object worked out; so is what it has from the folders above (`folders`).
-//! 2. The points that it makes are entered; its former points are taken away.
+//! 1. The object's former name is forgotten, the descriptor replaced, and the object's chain of
+//!    levels computed; so are the values from the folders above (`folders`).
+//! 2. The points that it makes are entered; its former points are removed.
 //! 3. Objects become due for reaping: a destroyed object, one that lost a point, and one whose
 //!    points may need less than before (`clones`). A destroyed object that no point sees any more
 //!    needs its own origin no longer, so that the origin may become due as well. When nothing is
@@ -58,7 +58,7 @@ fn settings(pool: &Properties, own: &Properties) -> Settings {
 
 /// The same, with the rules, and where each was set.
 fn resolved(pool: &Properties, own: &Properties) -> Resolved {
-    // A snapshot's holds, and what it was pushed as, mean nothing for writes.
+    // A snapshot's holds, and its pushed version, have no effect on writes.
     let own = own.iter().filter(|(key, _)| !key.starts_with(HOLD_PREFIX) && *key != PUSHED);
     let own = own.map(|(key, value)| (key.clone(), value.clone())).collect();
     policy::resolve(pool, &own).unwrap_or_default()
@@ -97,7 +97,7 @@ struct Table {
     timelines: Option<Arc<Timelines>>,
 }
 
-/// What a checkpoint has done of an object's reaping.
+/// Progress of an object's reaping in a checkpoint.
 #[derive(Debug, Clone)]
 pub(crate) struct Reaped {
     pub id: ObjectId,
@@ -122,8 +122,8 @@ impl Reaped {
     }
 }
 
-/// What objects in this one are called and inherit by: its name, its folder and its properties;
-/// none if none can lie in it.
+/// Returns the values that objects in this one inherit: its name, its folder and its properties;
+/// none if it cannot contain any.
 fn handed_down(descriptor: &ObjectDescriptor) -> Option<(String, Option<ObjectId>, Properties)> {
     let parts = || (descriptor.name.clone(), descriptor.parent, descriptor.properties.clone());
     descriptor.holds_others().then(parts)
@@ -266,8 +266,8 @@ impl Table {
         }
         if let Some(look) = added(made.1, old.1) {
             self.points.add(look);
-            // A destroyed object that is seen after all; when the table is loaded, it comes before
-            // those who see it.
+            // A destroyed object that is still seen; when the table is loaded, it comes before the
+            // objects that see it.
             self.update_points(look.object);
         }
         for look in [added(old.0, made.0), added(old.1, made.1)].into_iter().flatten() {
@@ -358,7 +358,7 @@ impl Objects {
         table.reaping.iter().filter_map(due).collect()
     }
 
-    /// What a checkpoint has done of it is durable.
+    /// Notes that a checkpoint's reaping of it is durable.
     pub(crate) fn reaped(&self, done: &Reaped) {
         let mut table = self.table.write();
         let Some(object) = table.by_id.get(&done.id).cloned() else { return };
@@ -384,7 +384,7 @@ impl Objects {
         self.table.read().points.is_alone(object, epoch)
     }
 
-    /// Who looks at whose records.
+    /// Returns which points see which records.
     pub(crate) fn timelines(&self) -> Arc<Timelines> {
         let mut table = self.table.write();
         if let Some(timelines) = &table.timelines {
@@ -410,7 +410,7 @@ impl Objects {
         found
     }
 
-    /// Changes the pool's properties, and with them what volumes inherit.
+    /// Changes the pool's properties, and with them the inherited ones of volumes.
     pub(crate) fn apply_pool(&self, properties: &Properties) {
         let mut table = self.table.write();
         table.pool = properties.clone();
@@ -520,7 +520,7 @@ impl Objects {
     /// The snapshots that are listed under a volume, oldest first.
     pub(crate) fn snapshots_of(&self, volume: ObjectId) -> Vec<Arc<Object>> {
         let mut snapshots = self.table.read().listed_under(volume);
-        // An older snapshot has an older object, whatever timeline it belongs to.
+        // An older snapshot has a lower object number, in whichever timeline.
         snapshots.sort_unstable_by_key(|s| s.id);
         snapshots
     }
@@ -587,7 +587,7 @@ impl Objects {
     }
 }
 
-/// What messages call a dictionary.
+/// Returns the name of a dictionary in messages.
 fn dictionary_title(id: ObjectId, volume: &str) -> String {
     format!("{volume} (dictionary {})", id.0)
 }

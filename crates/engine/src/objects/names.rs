@@ -2,8 +2,8 @@
 
 use surface::{Error, ErrorKind, Result};
 
-/// Longest name of a volume with its folders and its snapshot's name: what an NBD export name and a
-/// part of a path both take, and a bound of how deep folders lie.
+/// Longest name of a volume with its folders and its snapshot's name: an NBD export name and a path
+/// component both allow this much. Also bounds the nesting of folders.
 pub(crate) const TITLE_BYTES_MAX: usize = 255;
 
 /// Checks one part of a name, or that of a snapshot, a bookmark or a tag: 1 to 255 bytes of

@@ -1,4 +1,4 @@
-//! One object in memory: its descriptor, the way down from it, its figures.
+//! One object in memory: its descriptor, its chain of levels, its figures.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, Ordering};
@@ -19,7 +19,7 @@ pub(crate) struct Object {
     /// The descriptor as the last checkpoint captured it, and whether it has changed since.
     captured: RwLock<ObjectDescriptor, ranks::ObjectPart>,
     changed: AtomicBool,
-    /// What the properties in force mean.
+    /// The settings that follow from the properties in force.
     pub settings: RwLock<Settings, ranks::ObjectPart>,
     /// Of a share: all that is in force for its files; else the defaults.
     pub in_force: RwLock<Arc<Resolved>, ranks::ObjectPart>,
@@ -42,7 +42,7 @@ pub(crate) struct Object {
     growing: AtomicBool,
     /// Whether it is a dictionary, or was one before it was given up.
     dictionary: AtomicBool,
-    /// Raised whenever reaping begins anew.
+    /// Raised whenever reaping starts over.
     reap_number: AtomicU64,
     /// As of the last checkpoint.
     allocated_blocks: AtomicU64,
@@ -52,13 +52,13 @@ pub(crate) struct Object {
     frozen: Estimate,
     /// The folders above that have a quota.
     limits: RwLock<Arc<[Arc<Object>]>, ranks::ObjectPart>,
-    /// What its data cost since the pool was opened.
+    /// Cost of its data since the pool was opened.
     pub effort: Effort,
     /// See `quota`.
     pub quota: crate::objects::allowance::Allowance,
 }
 
-/// An estimated change of what an object holds.
+/// An estimated change of an object's figures.
 #[derive(Default)]
 struct Estimate {
     /// Allocated blocks.
@@ -136,7 +136,7 @@ impl Object {
         Some(descriptor)
     }
 
-    /// The descriptor as it was captured last.
+    /// Returns the descriptor as last captured.
     pub(crate) fn captured(&self) -> ObjectDescriptor {
         self.captured.read().clone()
     }
@@ -150,7 +150,7 @@ impl Object {
         self.size_bytes() == SHARE_BYTES
     }
 
-    /// Its size; of a share, which has none, what it holds: for progress.
+    /// Its size; for a share, which has no size, that of its content: for progress.
     pub(crate) fn logical_bytes(&self) -> u64 {
         if self.is_share() { self.allocated_bytes() } else { self.size_bytes() }
     }
@@ -233,9 +233,8 @@ impl Object {
         self.reap_number.load(Ordering::Relaxed)
     }
 
-    /// A checkpoint has stored a descriptor that was changed like this while it was made; unless
-    /// `number` says that reaping has begun anew since, that holds for the present one too. Whether
-    /// it does.
+    /// Applies `change`, which a checkpoint has stored for the captured descriptor, to the current
+    /// one, unless `number` shows that reaping has started over since. Returns whether it did.
     pub(crate) fn reaped(&self, number: u64, change: impl Fn(&mut ObjectDescriptor)) -> bool {
         change(&mut self.captured.write());
         let holds = self.reap_number() == number;
@@ -289,7 +288,7 @@ impl Object {
         u64::try_from(u128::from(stored) * u128::from(most) / u128::from(allocated)).unwrap_or(u64::MAX)
     }
 
-    /// What so many blocks stand for that were stored before: as much as the others do on average.
+    /// Estimates the stored size of so many existing blocks: the average of the object.
     pub(crate) fn stored_for(&self, blocks: u32) -> i64 {
         if blocks == 0 {
             return 0;
@@ -304,7 +303,7 @@ impl Object {
         self.active.add(blocks, bytes);
     }
 
-    /// A checkpoint begins. A count of the allocated bytes meanwhile finds them twice rather than
+    /// Begins a checkpoint. A concurrent count of the allocated bytes counts them twice rather than
     /// not at all: a volume that seems empty is not copied.
     pub(crate) fn freeze_estimate(&self) {
         let blocks = self.active.blocks.load(Ordering::Relaxed);

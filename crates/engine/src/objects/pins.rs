@@ -1,5 +1,4 @@
-//! Who looks from where: the points of all timelines, counted, kept up to date as descriptors
-//! change.
+//! The points of all timelines, counted, and kept up to date as descriptors change.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -27,7 +26,7 @@ struct Count {
 pub(crate) enum Left {
     /// A point that needs everything.
     Same,
-    /// Those who need a part: it may be less than before.
+    /// Partial points: they may need less than before.
     Less,
     /// No point.
     Nobody,

@@ -10,10 +10,10 @@ use crate::objects::names::TITLE_BYTES_MAX;
 
 /// Begins the key of a tag among a snapshot's properties.
 pub(crate) const HOLD_PREFIX: &str = "hold.";
-/// The key of what a snapshot was pushed as, among its properties.
+/// The key, among a snapshot's properties, of the version that it was pushed as.
 pub(crate) const PUSHED: &str = "pushed";
-/// Most bytes of keys and values that are set on a pool or a volume. They go into the log in one
-/// piece, which must fit the smallest extent, 32 KiB, beside whatever else a batch holds.
+/// Upper bound for keys and values set on a pool or a volume. They go into the log in one piece,
+/// which must fit the smallest extent, 32 KiB, together with the rest of a batch.
 const PROPERTIES_BYTES_MAX: usize = 8 << 10;
 
 /// Fails, naming the allowed values, if a property is unknown or a value makes no sense.
@@ -57,8 +57,8 @@ pub(crate) fn changed(
     Ok(properties)
 }
 
-/// The part of a volume's properties that belongs to its data at a moment: whether an import has
-/// brought only a part of it. A snapshot keeps that; all else is of the volume, whatever it holds.
+/// Returns the properties that belong to a volume's data at a moment: whether an import is
+/// incomplete. A snapshot keeps those; all others belong to the volume, whatever its data.
 pub(crate) fn of_moment(own: &Properties) -> Properties {
     if policy::is_incomplete(own) {
         [(policy::INCOMPLETE.to_owned(), "yes".to_owned())].into()
@@ -67,19 +67,19 @@ pub(crate) fn of_moment(own: &Properties) -> Properties {
     }
 }
 
-/// The properties of a volume that holds what a moment with the properties `moment` held.
+/// Returns the properties of a volume whose data is that of a moment with the properties `moment`.
 pub(crate) fn with_moment(mut own: Properties, moment: &Properties) -> Properties {
     own.remove(policy::INCOMPLETE);
     own.extend(of_moment(moment));
     own
 }
 
-/// What the properties in force mean.
+/// Resolves the properties in force into settings.
 pub(crate) fn resolved(pool: &Properties, volume: &Properties) -> Result<policy::Settings> {
     policy::resolve(pool, volume).map(|resolved| resolved.settings).map_err(invalid)
 }
 
-/// What does not hold together.
+/// Settings that contradict each other.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Conflict {
     /// More is reserved than the quota allows.
@@ -95,7 +95,7 @@ pub(crate) fn resolved_for(name: &str, pool: &Properties, volume: &Properties) -
     conflicts(name, &settings, pool, volume)?.into_iter().next().map_or(Ok(settings), |(_, error)| Err(error))
 }
 
-/// What does not hold together for a volume of that name, which has these settings.
+/// Returns the conflicts for a volume of that name with these settings.
 fn conflicts(
     name: &str,
     settings: &policy::Settings,
@@ -132,7 +132,7 @@ pub(crate) fn resolved_after(
     let settings = resolved(pool, volume)?;
     let known = match resolved(before.0, before.1) {
         Ok(was) => conflicts(name, &was, before.0, before.1)?,
-        // What this version does not understand.
+        // Properties that this version does not understand.
         Err(_) => return Ok(settings),
     };
     refuse_new(&known, conflicts(name, &settings, pool, volume)?).map(|()| settings)
