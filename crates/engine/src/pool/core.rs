@@ -1,5 +1,5 @@
-//! What all parts of an open pool share, and the promises that join them: flush, throttling,
-//! failure.
+//! The shared state of an open pool, and the guarantees that involve several parts of it: flush,
+//! throttling, failure. Any thread may call it; `base::ranks` has the order of its locks.
 
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -71,7 +71,7 @@ pub(crate) struct Core {
     pub extents_free: AtomicU64,
     /// Copy of `Extents::live_bytes`.
     pub live_bytes: AtomicU64,
-    /// Free extents whose space was not given back below.
+    /// Free extents whose space was not punched out of the data file.
     pub unpunched: Mutex<BTreeSet<ExtentIndex>, ranks::Unpunched>,
     /// The pool is being closed, and the space listed for the log shall go back.
     pub ends: AtomicBool,
@@ -79,7 +79,7 @@ pub(crate) struct Core {
     pub closes: AtomicBool,
     pub below: Below,
     pub noted: Noted,
-    /// What could not be read behind the end of the log, until the first checkpoint is durable.
+    /// Unreadable areas after the end of the log, until the first checkpoint is durable.
     pub unreadable: Mutex<Vec<Range<u64>>, ranks::Unreadable>,
     /// Extents that were cleaned and become free with the next checkpoint.
     pub evacuated: AtomicU64,
@@ -94,29 +94,29 @@ pub(crate) struct Core {
     /// Where damage is suspected, and the last report of it. Never held while anything else is
     /// waited for.
     pub suspicion: Mutex<Suspicion, ranks::Suspicion>,
-    /// Damage that opening the pool has mended; a check reports it.
+    /// Damage that opening the pool has repaired; a check reports it.
     pub mended: Mutex<Vec<Problem>, ranks::Mended>,
     /// Damage of copies that opening the pool has put right, for the report of `check`.
     pub opening_notes: Mutex<Vec<String>, ranks::OpeningNotes>,
-    /// What repairs have lost, and how the log ended.
+    /// Losses by repairs, and how the log ended.
     pub losses: Mutex<Losses, ranks::Losses>,
-    /// What cleaning could not move because it is damaged.
+    /// Damage that cleaning could not move.
     pub damages: Mutex<Vec<String>, ranks::Damages>,
     pub checkpoint: Mutex<CheckpointState, ranks::Checkpoint>,
     /// Held shared from a look at the map to the moves that follow from it, exclusively for a
     /// moment while a checkpoint captures.
     pub still: RwLock<(), ranks::Still>,
-    /// Raised when a checkpoint captures, and before and after it is published: a look meanwhile
+    /// Raised when a checkpoint captures, and before and after it is published: a look in between
     /// may have seen a mixture.
     pub map_version: AtomicU64,
     /// Number of the checkpoint that captured last.
     pub captured: AtomicU64,
-    /// Held while a reader uses locations; a checkpoint waits until all readers who came before it
-    /// have gone, before extents are used again.
+    /// Held while a reader uses locations; a checkpoint waits until all earlier readers are done,
+    /// before extents are reused.
     pub readers: Users,
     pub units: UnitCache,
     pub images: Images,
-    /// What `compression=auto` knows.
+    /// State of `compression=auto`.
     pub chooser: Chooser,
     /// Groups written lately.
     pub rewrites: Rewrites,
@@ -128,10 +128,10 @@ pub(crate) struct Core {
     pub reserved_unmet: AtomicU64,
     /// Whether there are shares, as of the last time that reservations were counted.
     pub has_shares: AtomicBool,
-    /// Held by whatever changes the table of objects.
+    /// Held by all changes to the table of objects.
     pub admin: Mutex<(), ranks::Admin>,
-    /// The full checkpoint behind which clones were passed on last, as they are counted; held while
-    /// it is done.
+    /// The full checkpoint after which clones were last reparented, by its count; held while that
+    /// is done.
     pub passed_on: Mutex<u64, ranks::PassedOn>,
     /// The pool is being made smaller.
     pub shrinking: Mutex<Option<crate::upkeep::shrink::Shrinking>, ranks::Shrinking>,
@@ -139,9 +139,10 @@ pub(crate) struct Core {
     pub recompressing: Mutex<(), ranks::Recompressing>,
     /// How far the recompression is, after its last slice.
     pub recompressed: Mutex<Walked, ranks::Recompressed>,
-    /// Held by whoever sorts.
+    /// Held by the thread that sorts.
     pub sorting: Mutex<SortWalk, ranks::Sorting>,
-    /// Held shared while a large range is made a hole past the write buffer; exclusively, for a moment, by whoever relies on none being.
+    /// Held shared while a large range is made a hole past the write buffer; exclusively, for a
+    /// moment, by a thread that relies on there being none.
     pub punching: RwLock<(), ranks::Punching>,
     /// Large ranges that were made holes.
     pub punches: AtomicU64,
@@ -152,7 +153,7 @@ pub(crate) struct Core {
     /// How much of the log had come since the last checkpoint when that last changed, and when it
     /// was.
     pub resting: Mutex<(u64, u64), ranks::Resting>,
-    /// Who has the trees of shares open.
+    /// Opened trees of shares.
     pub tree_claims: Arc<Claims>,
     /// The state in which the standby memory was found when the pool was opened.
     pub standby: Mutex<StandbyFacts, ranks::StandbyFacts>,
@@ -172,7 +173,7 @@ pub(crate) struct Parts {
     pub extents: Extents,
     pub checkpoint: CheckpointState,
     pub chooser: Chooser,
-    /// Bytes of the data file behind the end of the log that cannot be read.
+    /// Unreadable bytes of the data file after the end of the log.
     pub unreadable: Vec<Range<u64>>,
 }
 
@@ -255,8 +256,8 @@ impl Core {
         self.options.workers == 0
     }
 
-    /// Refuses writes from now on: the map store or a sync failed, and only recovery knows what
-    /// holds.
+    /// Makes the pool read-only: the map store or a sync failed, and only recovery can establish
+    /// the state.
     pub(crate) fn fail(&self, why: &Error) {
         self.health.fail(why);
     }
@@ -271,8 +272,8 @@ impl Core {
         self.health.is_closed()
     }
 
-    /// Ends the log for good, and notes where: then the next opening knows that nothing lies
-    /// behind. Without the note it takes that for possible, which does no harm.
+    /// Ends the log for good, and stores its end: then the next opening knows that no batch
+    /// follows. Without that note it must assume that one may, which does no harm.
     pub(crate) fn end_log(&self) {
         let Some(end) = self.log.end() else { return };
         let mut batch = MapBatch::default();
@@ -354,7 +355,7 @@ mod tests {
             let pool = pool_on(&machine, machine.disk.handle(), 4 << 20, 0);
             let below = io::Error::new(kind, "do not stop it before you have made a copy");
             pool.core.fail(&Error::from_io("syncing the larger data file failed", below));
-            // What fails because of that tells nothing of it.
+            // A consequential error does not mention the deletion.
             pool.core.fail(&Error::new(ErrorKind::Io, "it cannot be written"));
             let text = pool.flush().unwrap_err().to_string();
             assert_eq!(text.contains("close and reopen"), is_advised, "{text}");

@@ -1,5 +1,5 @@
-//! New volumes and shares. Each comes into being with one batch of the log: it is there whole, or
-//! not at all, wherever a crash comes.
+//! Creation of volumes and shares. Each is created by one batch of the log: after a crash at any
+//! point it exists whole, or not at all.
 
 use bytes::Bytes;
 use format::{Entry, ObjectDescriptor};
@@ -51,7 +51,7 @@ impl Pool {
         self.create_whole(name, SHARE_BYTES, properties, &blocks)
     }
 
-    /// Creates a volume, or a share by the size that is none.
+    /// Creates a volume, or a share if the size is `SHARE_BYTES`.
     pub(crate) fn create(&self, name: &str, size_bytes: u64, properties: &Properties) -> Result<DeviceId> {
         self.create_whole(name, size_bytes, properties, &[])
     }

@@ -22,7 +22,7 @@ pub struct PoolFigures {
     pub sort_log_bytes: u64,
     /// Of the log, headers and padding included.
     pub log_bytes: u64,
-    /// Read from the data file, for whatever reason.
+    /// All bytes read from the data file.
     pub disk_read_bytes: u64,
     /// Read from the data file by the cleaner and by recompression.
     pub cleaner_read_bytes: u64,
@@ -38,7 +38,7 @@ pub struct PoolFigures {
     pub cleaned_extents: u64,
     /// Writes that found no room.
     pub refused_writes: u64,
-    /// What the log may use.
+    /// Capacity of the log.
     pub capacity_bytes: u64,
     /// Live fragments, as of the last checkpoint.
     pub live_bytes: u64,
@@ -91,8 +91,8 @@ impl Pool {
 }
 
 impl Volume {
-    /// Logical bytes that hold data, and what they take in the log: exact at a checkpoint,
-    /// estimated since.
+    /// Logical bytes that hold data, and their size in the log: exact at a checkpoint, estimated
+    /// since.
     pub fn space(&self) -> (u64, u64) {
         (self.object.allocated_bytes(), self.object.stored_now())
     }

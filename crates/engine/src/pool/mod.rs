@@ -1,6 +1,6 @@
-//! A pool as its users see it: made, opened, closed; its volumes, properties and figures. Owns the
-//! parts of an open pool (`core`) and its threads (`workers`). It sees all rooms; of it, the others
-//! see `Core` and `Pool` only.
+//! A pool as its users see it: created, opened, closed; its volumes, properties and figures. Owns
+//! the parts of an open pool (`core`) and its threads (`workers`). It sees all rooms; the others
+//! see only its `Core` and `Pool`.
 
 pub(crate) mod core;
 pub(crate) mod creation;
@@ -100,8 +100,8 @@ impl Pool {
     /// to make a pool there all the same, overwrite its first 32 KiB with zeroes.
     ///
     /// # Errors
-    /// Those of [`check_format`](Self::check_format), [`ErrorKind::Exists`], and whatever the
-    /// storage fails with.
+    /// Those of [`check_format`](Self::check_format), [`ErrorKind::Exists`], and those of the
+    /// storage.
     pub fn format(env: &PoolEnv, options: &FormatOptions) -> Result<()> {
         Self::check_format(options)?;
         if superblock_io::hold_pool(&superblock_io::read_copies(&*env.disk)?) {
@@ -147,12 +147,12 @@ impl Pool {
         superblock_copies::write_end(&*env.disk, &superblock)
     }
 
-    /// Opens a pool: verifies the superblock, loads the last checkpoint, applies the log behind it,
+    /// Opens a pool: verifies the superblock, loads the last checkpoint, applies the log after it,
     /// takes a checkpoint, and starts the threads.
     ///
     /// # Errors
     /// [`ErrorKind::NotFound`] without a superblock, [`ErrorKind::Unsupported`] for an unknown
-    /// version or feature, [`ErrorKind::Corrupt`] for damage, and whatever the storage fails with.
+    /// version or feature, [`ErrorKind::Corrupt`] for damage, and those of the storage.
     pub fn open(env: PoolEnv, options: PoolOptions) -> Result<Self> {
         let began = env.clock.now_ns();
         let env = checked(env);
@@ -203,7 +203,7 @@ impl Pool {
         losses.tell_end(replayed.torn, position.next_seq, is_orderly);
         let missing = standby_lost::Missing::of(&env, &superblock.pool, &left, is_orderly, &applier.objects)?;
         let (missing, is_missing) = missing.remember(&env, &mut losses)?;
-        // Whatever lies behind the end of the log never happened.
+        // Batches after the end of the log never happened.
         position.incarnation += 1;
         position.incarnation_first_seq = position.next_seq;
         if let standby_open::Found::Left(left) = &left {
@@ -287,7 +287,7 @@ impl Pool {
     /// # Errors
     /// When something could not be made durable; the pool is closed all the same.
     pub fn close(self) -> Result<()> {
-        // What readers met goes onto the list of damages before the last checkpoint.
+        // Damage found by readers is entered into the list before the last checkpoint.
         let done = self.core.flush();
         let entered = done.is_ok().then(|| self.core.enter_suspects());
         let done = done.and_then(|()| self.core.take_last_checkpoint()).and(entered.unwrap_or(Ok(())));
@@ -299,8 +299,8 @@ impl Pool {
         done
     }
 
-    /// What opening the pool with [`repair`](PoolOptions::repair) has mended, until
-    /// [`check`](Self::check) takes it into its report.
+    /// Returns the repairs made when the pool was opened with [`repair`](PoolOptions::repair),
+    /// until [`check`](Self::check) takes them into its report.
     pub fn mended(&self) -> Vec<Problem> {
         self.core.mended.lock().clone()
     }
@@ -314,14 +314,13 @@ impl Pool {
         self.destroy(name, false)
     }
 
-    /// Changes a volume's size. Data cut off is gone; an added range reads as zeroes. Durable on
-    /// return. More than 512 MiB where data lie dense (1 TiB where there are none) are cut off
-    /// piece by piece, from the end: what fails or crashes in between leaves the volume as large as
-    /// it is by then.
+    /// Changes a volume's size. Data beyond a smaller size is lost; an added range reads as zeroes.
+    /// Durable on return. More than 512 MiB of dense data (1 TiB without data) are cut off piece by
+    /// piece, from the end: after an error or a crash the volume has the size reached by then.
     ///
     /// # Errors
-    /// [`ErrorKind::NotFound`], [`ErrorKind::Invalid`]; and what the storage fails with, which says
-    /// how large the volume is if it was cut in part.
+    /// [`ErrorKind::NotFound`], [`ErrorKind::Invalid`]; and those of the storage, with the volume's
+    /// size if it was cut in part.
     pub fn resize_volume<'a>(&self, meant: impl Into<Meant<'a>>, size_bytes: u64) -> Result<()> {
         let meant = meant.into();
         let object = self.core.objects.meant_volume(meant)?;
@@ -401,7 +400,7 @@ impl Pool {
         let all = core.objects.all();
         let dictionaries = core.objects.dictionaries();
         let dictionary_bytes = dictionaries.iter().map(|object| object.stored_now()).sum::<u64>();
-        // Dictionaries are objects that are no volumes, too, and are told apart.
+        // Dictionaries are also objects that are no volumes, and are listed separately.
         let of_unlisted = |bytes: fn(&Object) -> u64| {
             let unlisted = all.iter().filter(|object| !seen.contains(&object.id)).map(|object| bytes(object));
             unlisted.sum::<u64>().saturating_sub(dictionaries.iter().map(|object| bytes(object)).sum())
@@ -499,7 +498,7 @@ impl Pool {
     }
 
     /// The same as cheaply as possible: dead extents become free, and recovery has less to do, but
-    /// changes of the map may stay beside its records.
+    /// changes of the map may stay apart from its records.
     ///
     /// # Errors
     /// When the storage fails.
@@ -540,7 +539,7 @@ fn check_size(size_bytes: u64) -> Result<()> {
 
 impl Drop for Core {
     fn drop(&mut self) {
-        // What goes now without having been drained is for the next opening.
+        // Data dropped from now on without having been drained is for the next opening.
         if let Some(ring) = self.buffer.standby() {
             ring.freeze();
         }

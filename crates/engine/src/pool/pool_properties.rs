@@ -1,4 +1,5 @@
-//! Properties of a pool and its volumes: read, changed, and checked against what others reserve.
+//! Properties of a pool and its volumes: read, changed, and checked against the reservations of
+//! others.
 
 use format::Entry;
 use policy::Owner;

@@ -1,16 +1,17 @@
-//! The standby memory of an open pool: made when the pool is opened, looked at while it is in use,
-//! and removed at the end. Owns whether the promise holds that the death of the process loses
+//! The standby memory of an open pool: created when the pool is opened, verified while it is in
+//! use, and removed at the end. Owns whether the guarantee holds that a crash of the process loses
 //! nothing.
 //!
-//! 1. A ring is made whole before it has its place, and the map learns that it is needed before the
-//!    first request ([`Core::begin_standby`]).
-//! 2. The pool's keeper looks whether the next process would find the ring, several times a second
-//!    ([`Core::look_at_standby`]), and `status` looks as well.
+//! 1. A ring is completed before it gets its place, and the map records that it is needed before
+//!    the first request ([`Core::begin_standby`]).
+//! 2. The pool's keeper verifies several times a second that the next process would find the ring
+//!    ([`Core::look_at_standby`]), and so does `status`.
 //! 3. A ring that the next process would not find, or would find damaged at its beginning, moves to
-//!    new memory. Where there was no room for one at the opening, one begins later. All that came
-//!    before is then drained: it may not be in the ring. Only then `status` promises again.
-//! 4. A pool that dies in between is the case of a ring that is gone: the map says that one was
-//!    needed (`standby_lost`).
+//!    new memory. If there was no room for one at the opening, one begins later. All earlier data
+//!    is then drained: it may not be in the ring. Only then does `status` report the guarantee
+//!    again.
+//! 4. A pool that dies in between is the case of a lost ring: the map records that one was needed
+//!    (`standby_lost`).
 
 use std::io::ErrorKind;
 use std::sync::Arc;
@@ -26,7 +27,7 @@ use crate::write::standby_open::StandbyFacts;
 /// Least bytes of the ring: as much again as the slack, so that writers wait for drains and not for
 /// single records.
 const RING_BYTES_MIN: usize = 2 * SLACK_BYTES;
-/// Time between two attempts to make standby memory where there is none.
+/// Time between two attempts to create missing standby memory.
 const RETRY_NS: u64 = 2_000_000_000;
 
 impl Core {
@@ -47,7 +48,7 @@ impl Core {
         };
         let mut wanted = (self.shares.write_buffer + SLACK_BYTES).min(most);
         let memory = loop {
-            // With less memory writers wait sooner, and nothing worse.
+            // With less memory writers wait sooner; that is the only effect.
             let bytes = STANDBY_RING_OFFSET + wanted.max(RING_BYTES_MIN);
             let header = header_of(bytes);
             match standby.make(pool, bytes, &|memory| write_beginning(memory, &header, log, &path)) {
@@ -68,12 +69,12 @@ impl Core {
         }
         let ring = Arc::new(Ring::new(memory, &header, log));
         self.buffer.begin_standby(Arc::clone(&ring));
-        // A checkpoint may have gone on under another one meanwhile.
+        // A checkpoint may have switched to another one in the meantime.
         ring.goes_with(self.log.incarnation());
         Ok(())
     }
 
-    /// Why the ring would not be found now; `None` if it would, or there is none.
+    /// Returns why the next process would not find the ring; `None` if it would, or there is none.
     fn standby_fault(&self) -> Option<String> {
         self.buffer.standby()?.fault(&**self.env.standby.as_ref()?, &self.pool_id)
     }

@@ -1,7 +1,7 @@
 //! The pool's own threads. *Workers* drain the write buffer and compress; *writers* put batches on
 //! the device; *readers* read ahead; the *keeper* watches ages and takes checkpoints; the *cleaner*
 //! makes space; the *trainer* makes dictionaries. With no workers there is no thread at all, and
-//! callers do everything.
+//! callers do all the work.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -20,10 +20,10 @@ use crate::write::room::room_mark;
 
 /// Jobs that may wait: more read-ahead than this would be stale before it ran.
 const JOBS_MAX: usize = 64;
-/// How often the keeper looks for what is due.
+/// Interval at which the keeper checks for due work.
 const KEEPER_PERIOD: Duration = Duration::from_millis(100);
-/// Threads that read ahead. They are not those that compress, so that a reader never waits behind a
-/// batch; several, because each waits for the device most of the time.
+/// Threads that read ahead. They are separate from the compressing ones, so that a reader never
+/// waits for a batch; several, because each waits for the device most of the time.
 const READERS: usize = 6;
 /// Threads that write batches to the log. A device gives its full speed only with several requests
 /// under way.
@@ -128,7 +128,7 @@ impl Workers {
         state.stop
     }
 
-    /// Tells the workers that there is something to drain.
+    /// Wakes the workers: there is data to drain.
     pub(crate) fn wake(&self) {
         if self.idle.load(Ordering::Acquire) > 0 {
             let mut state = self.state.lock();
@@ -140,18 +140,18 @@ impl Workers {
         }
     }
 
-    /// Has one worker look what there is to do beside draining.
+    /// Wakes one worker for work other than draining.
     pub(crate) fn wake_one(&self) {
         drop(self.state.lock());
         self.work.notify_one();
     }
 
-    /// Tells the cleaner that a writer waits for space.
+    /// Wakes the cleaner: a writer waits for space.
     pub(crate) fn wake_cleaner(&self) {
         self.cleaner.notify_all();
     }
 
-    /// Tells the keeper that a checkpoint is due.
+    /// Wakes the keeper: a checkpoint is due.
     pub(crate) fn wake_keeper(&self) {
         self.state.lock().keeper_wakes += 1;
         self.keeper.notify_all();
@@ -174,7 +174,7 @@ impl Workers {
         }
     }
 
-    /// Something was drained, on whatever thread: the obstacle that kept a worker from it is gone.
+    /// Notes a successful drain by any thread: the error that kept a worker from draining is over.
     pub(crate) fn drained(&self) {
         self.state.lock().error = None;
     }
@@ -206,7 +206,7 @@ fn spawn(name: String, core: Weak<Core>, run: fn(&Weak<Core>)) -> Result<JoinHan
         .map_err(|e| Error::from_io("starting a worker thread", e))
 }
 
-/// A worker: drains the write buffer down to a quarter of its size, or what a flush asks for.
+/// A worker: drains the write buffer down to a quarter of its size, or as far as a flush requires.
 fn work(core: &Weak<Core>) {
     let mut seen = 0;
     let mut keep_off = env::KeepOff::default();
@@ -245,7 +245,7 @@ fn work(core: &Weak<Core>) {
             }
         } else if let Some(cpu) = core.ahead.take_asked() {
             keep_off.set(cpu);
-            // The flush that waits for what failed meets it, too.
+            // The flush that waits for the failed groups gets the same error.
             while core.compress_ahead().unwrap_or(false) {}
         }
         let mut state = workers.state.lock();
@@ -260,7 +260,7 @@ fn work(core: &Weak<Core>) {
     }
 }
 
-/// A reader: what is to be read ahead.
+/// A reader: runs the read-ahead jobs.
 fn read(core: &Weak<Core>) {
     while let Some(core) = core.upgrade() {
         let job = {
@@ -290,7 +290,7 @@ fn write(core: &Weak<Core>) {
     }
 }
 
-/// The keeper: whatever is due, about ten times a second and when asked.
+/// The keeper: does all due work, about ten times a second and on request.
 fn keep(core: &Weak<Core>) {
     let mut seen = 0;
     while let Some(core) = core.upgrade() {
@@ -356,8 +356,8 @@ mod tests {
     use super::*;
     use crate::base::testing::pool_on;
 
-    /// The next one who waits for room has nothing to do with it, and no worker may have had a
-    /// reason to try again.
+    /// The failure does not concern the next writer that waits for room, and no worker may have had
+    /// a reason to try again.
     #[test]
     fn a_flush_that_succeeds_ends_what_kept_the_workers_from_draining() {
         let machine = Machine::new(8 << 20, 1);
