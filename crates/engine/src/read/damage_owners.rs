@@ -20,10 +20,10 @@ pub(crate) struct Place {
     pub fragment: Option<(u64, BlockMask)>,
 }
 
-/// Who sees a place of an object's.
+/// The objects that see a place of an object.
 pub(crate) struct Concerned {
-    /// The name to report it under: the object's own if it sees it as it is now, else that of the
-    /// newest of its snapshots that does, or of the newest of its clones.
+    /// The name to report it under: the object's own if its current state sees it, otherwise that
+    /// of the newest of its snapshots that does, or of the newest of its clones.
     pub name: String,
     /// The blocks that are seen under it.
     pub blocks: BlockMask,
@@ -32,7 +32,7 @@ pub(crate) struct Concerned {
 }
 
 impl Concerned {
-    /// What to add to a message.
+    /// Returns the other names, as a suffix for a message.
     pub(crate) fn others_told(&self) -> String {
         if self.others.is_empty() {
             return String::new();
@@ -59,7 +59,7 @@ impl Core {
             }
             let blocks = match place.fragment {
                 None => BlockMask::FULL,
-                // Where the map cannot be read, the data behind it cannot either.
+                // If the map cannot be read, neither can the data that it refers to.
                 Some((location, _)) => self.map.lookup_stored(&levels, place.group, live).map_or(live, |pieces| {
                     let here = pieces.iter().filter(|piece| piece.fragment.location == location);
                     here.fold(BlockMask::EMPTY, |mask, piece| mask.or(piece.fragment.live))

@@ -1,4 +1,5 @@
-//! What a read lacks of an image, and how long it may wait for that. `images` fetches it.
+//! The groups of an image that a read is missing, and how long it may wait for them. `images`
+//! fetches them.
 
 use std::cell::Cell;
 
@@ -20,7 +21,7 @@ impl std::fmt::Display for NotHere {
 impl std::error::Error for NotHere {}
 
 impl NotHere {
-    /// That which is beneath an error, in whatever context.
+    /// Returns the one among an error's causes.
     pub(crate) fn beneath(error: &Error) -> Option<&Self> {
         let causes = std::iter::successors(std::error::Error::source(error), |error| error.source());
         causes.filter_map(|cause| cause.downcast_ref::<Self>()).next()
@@ -32,7 +33,7 @@ impl NotHere {
     }
 }
 
-/// How long a request waits for images: all its attempts together, whatever it needs of them.
+/// How long a request waits for images: all its attempts together, for all groups.
 pub(crate) struct Patience<'a> {
     /// Nanoseconds of the clock.
     began: u64,
@@ -51,7 +52,7 @@ impl Patience<'_> {
         Self { began: now, limit: u64::MAX, paused: Cell::new(0), is_once: true, is_over: &|| false }
     }
 
-    /// So many seconds from now on; 0: for ever.
+    /// So many seconds from now on; 0: without limit.
     pub(crate) fn seconds(now: u64, seconds: u32) -> Self {
         let limit = if seconds == 0 { u64::MAX } else { u64::from(seconds) * 1_000_000_000 };
         Self { limit, is_once: false, ..Self::once(now) }

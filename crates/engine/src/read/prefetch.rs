@@ -1,15 +1,15 @@
 //! Reading ahead, and around: units are decoded into the cache before any client asks for them.
 //!
-//! 1. The map tells the units of a range. 2. Each that is neither cached nor on its way is claimed:
-//!    a reader that wants it meanwhile waits for it. 3. The claimed ones are read, neighbours in
-//!    one read, verified and decoded. 4. Each goes into the cache, which ends its claim; a claim
-//!    that is dropped sends those who wait to read for themselves.
+//! 1. The map lists the units of a range. 2. Each that is neither cached nor on its way is claimed:
+//!    a reader that wants it waits for it. 3. The claimed ones are read, neighbours in one read,
+//!    verified and decoded. 4. Each goes into the cache, which ends its claim; when a claim is
+//!    dropped, its waiters read for themselves.
 //!
-//! Around a small read, while the cache has plenty of room: the rest of its group as far as it lies
-//! beside the units that are read anyway. One read of the device brings a whole group then, and
-//! memory that is still unused is put to use in a quarter of the requests.
+//! Around a small read, while the cache has plenty of room: the rest of its group as far as it is
+//! adjacent to the units that are read anyway. Then one read of the device fetches a whole group,
+//! and memory that is still unused is filled with a quarter of the requests.
 //!
-//! The readers' lock is taken before the first claim: who waits for a claim may hold it too, and a
+//! The readers' lock is taken before the first claim: a waiter for a claim may hold it too, and a
 //! checkpoint may be waiting for it.
 
 use bytes::Bytes;
@@ -61,8 +61,8 @@ impl Core {
         self.load(object, loads, passing)
     }
 
-    /// Claims the units of the groups of the fragments that a request misses, as far as they lie
-    /// beside them. A group of which the map cannot tell more than was asked for is left out.
+    /// Claims the units of the groups that a request misses, as far as they are adjacent to its
+    /// fragments. A group for which the map can return no more than was requested is left out.
     pub(crate) fn claim_around(&self, object: &Object, wanted: &[Wanted]) -> Vec<(Wanted, Claim<'_>)> {
         let mut loads: Vec<(Wanted, Claim<'_>)> = Vec::new();
         let mut last = None;
@@ -90,8 +90,8 @@ impl Core {
         loads
     }
 
-    /// Reads the groups of the fragments that a request misses, as far as they lie beside them, and
-    /// takes the fragments from `wanted` that are in the cache then.
+    /// Reads the groups of the fragments that a request misses, as far as they are adjacent to
+    /// them, and removes those fragments from `wanted` that are in the cache afterwards.
     pub(crate) fn read_around(
         &self,
         object: &Object,

@@ -1,5 +1,5 @@
-//! Read-ahead: who reads one range after another, with few requests under way, finds the next units
-//! decoded already, or on their way.
+//! Read-ahead: a client that reads one range after another, with few requests in flight, finds the
+//! next units decoded already, or on their way.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -15,8 +15,9 @@ const STREAMS: usize = 8;
 const BELIEF: u32 = 3;
 /// How far ahead a stream is read at most. Twice this is in memory at most per stream.
 const WINDOW_BYTES: u64 = 2 << 20;
-/// How far ahead a stream is read at least. Between the two it is half of what the stream has read:
-/// most files end soon, and what is read beyond their end costs device and processors in vain.
+/// Minimum and maximum distance that a stream is read ahead. Between the two it is half of the
+/// bytes that the stream has read: most files end soon, and reading beyond their end wastes device
+/// and processor time.
 const WINDOW_BYTES_MIN: u64 = 256 << 10;
 /// Bytes of one job, so that the reader threads share a window.
 const JOB_BYTES: u64 = 256 << 10;
@@ -58,7 +59,7 @@ impl State {
         self.time += 1;
         let end = offset + length;
         let stream = self.streams.iter_mut().find(|s| s.continues(offset, length))?;
-        // What other requests of the stream are about to read is not on its way to the cache.
+        // Data that other requests of the stream are about to read is not on its way to the cache.
         let expected = end <= stream.asked;
         stream.next = stream.next.max(end);
         stream.hits += 1;
@@ -79,7 +80,7 @@ impl State {
 pub(crate) struct Advice {
     /// All of the request has been read ahead, or is being read.
     pub expected: bool,
-    /// What should be read ahead now.
+    /// The range to read ahead now.
     pub ahead: Option<Range<u64>>,
 }
 
@@ -105,7 +106,7 @@ impl ReadAhead {
         })
     }
 
-    /// A read was answered from memory: the stream goes on, but none begins. Returns what should be
+    /// A read was answered from memory: the stream continues, but none begins. Returns the range to
     /// read ahead now.
     pub(crate) fn passed(&self, offset: u64, length: u64) -> Option<Range<u64>> {
         self.state.lock().advise(offset, length)?.ahead

@@ -1,12 +1,12 @@
-//! The read path.
+//! The read path. Owns no state; any thread may call it that may wait for the disk.
 //!
 //! 1. Dirty blocks come from the write buffer.
-//! 2. The map tells where the others lie; unknown blocks read as zeroes.
-//! 3. Decoded units in the cache are copied; those that were read ahead leave it when the request
-//!    has had their end. The other fragments are read exactly, neighbours in one read; while the
-//!    cache has plenty of room, neighbours that were not asked for, too.
-//! 4. Each checksum is verified before anything else looks at the bytes; then the unit is decoded,
-//!    straight into the caller's buffer if all of it was asked for.
+//! 2. The map has the locations of the others; unknown blocks read as zeroes.
+//! 3. Decoded units in the cache are copied; those that were read ahead are dropped once the
+//!    request has had their end. The other fragments are read exactly, neighbours in one read;
+//!    while the cache has plenty of room, unrequested neighbours too.
+//! 4. Each checksum is verified before the bytes are used; then the unit is decoded, straight into
+//!    the caller's buffer if all of it was requested.
 
 use std::time::Duration;
 
@@ -76,7 +76,7 @@ impl<'a> Request<'a> {
         Some(((start - from) as usize, target))
     }
 
-    /// Copies `bytes`, the content from byte `from` of the object on, as far as it was asked for.
+    /// Copies `bytes`, the content from byte `from` of the object on, as far as it was requested.
     fn copy(&mut self, from: u64, bytes: &[u8]) {
         if let Some((skip, target)) = self.target(from, bytes.len()) {
             target.copy_from_slice(&bytes[skip..skip + target.len()]);
@@ -334,7 +334,7 @@ impl Core {
         Ok(())
     }
 
-    /// Tells the choice of unit sizes when little of a unit is read.
+    /// Notes for the choice of unit sizes that only a small part of a unit is read.
     pub(crate) fn note_piece(&self, object: &Object, wanted: &Wanted) {
         let fragment = &wanted.piece.fragment;
         if fragment.live.count() * PIECE_SHARE <= u32::from(fragment.count) {
@@ -461,12 +461,12 @@ pub(crate) fn payload_of<'b>(wanted: &Wanted, bytes: &'b [u8], start: u64) -> &'
     &bytes[from..from + fragment.stored as usize]
 }
 
-/// The byte of the data file behind a fragment.
+/// End of a fragment in the data file.
 fn end_of(fragment: &FragmentRef) -> u64 {
     fragment.location + u64::from(fragment.stored)
 }
 
-/// Whether the second of two fragments, which lies behind the first, is read with it.
+/// Returns whether the second of two fragments, which follows the first, is read with it.
 pub(crate) fn is_beside(first: &FragmentRef, second: &FragmentRef) -> bool {
     second.location <= end_of(first) + GAP_BYTES_MAX
 }

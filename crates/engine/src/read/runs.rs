@@ -1,4 +1,4 @@
-//! Runs of allocation, as they are told to a client.
+//! Runs of allocation, in the form that clients get.
 
 use surface::{Allocation, Run};
 

@@ -1,17 +1,17 @@
-//! Decoded units that small reads left behind. Bounded in bytes.
+//! Cache of units that small reads decoded. Bounded in bytes.
 //!
-//! While there is room every unit is kept: what fits into memory is soon read from there. In a full
-//! cache a unit is kept when it is read for the second time within a short while: random reads over
-//! much data would only push one another out, and then decoding no more of a unit than was asked
-//! for is cheaper than decoding all of it.
+//! While there is room every unit is kept: data that fits into memory is soon read from there. In a
+//! full cache a unit is kept when it is read for the second time within a short while: random reads
+//! over much data would only evict one another, and then decoding only the requested part of a unit
+//! is cheaper than decoding all of it.
 //!
-//! The units of a large cache lie in an arena of their own: see there. What it has no room for, as
-//! units are cut from it in powers of two, lies on the heap, and so do those of a small cache: who
-//! reads much writes little, so that they use memory that the write buffer leaves. What is read
-//! ahead comes and goes, so there it takes buffers that are used again.
+//! The units of a large cache are in an arena of their own: see there. Units that do not fit there,
+//! as it is divided in powers of two, are on the heap, and so are those of a small cache: a client
+//! that reads much writes little, so that they use memory that the write buffer leaves. Units read
+//! ahead come and go, so they use recycled buffers.
 //!
-//! What was read ahead of a stream leaves when the stream has passed it: who reads much in order
-//! seldom comes back, and memory that was in use a moment ago is faster than any that was not.
+//! Units read ahead of a stream are dropped when the stream has passed them: a client that reads
+//! much in order seldom returns, and recently used memory is faster than memory that was not.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -26,8 +26,8 @@ use units::{GroupIndex, ObjectId};
 use crate::base::buffers::{BufferPool, PooledBuf};
 use crate::map::Piece;
 
-/// A unit by its place and by what it is: an extent that was used again holds other units under
-/// other keys.
+/// A unit by its location and its identity: an extent that was reused holds other units under other
+/// keys.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct UnitKey {
     location: u64,
@@ -81,7 +81,7 @@ impl Claim<'_> {
         if !unit.passing {
             self.taken.fetch_add(unit.weight(), Ordering::Relaxed);
         }
-        // Refused only if the cache was cleared meanwhile.
+        // Refused only if the cache was cleared in the meantime.
         let _ = self.guard.insert(unit);
     }
 }
