@@ -1,4 +1,4 @@
-//! Known damage, until it is mended or acknowledged: one list, kept in the map store with the
+//! Known damage, until it is repaired or acknowledged: one list, kept in the map store with the
 //! state of scrubbing.
 //!
 //! 1. An extent comes under suspicion when any reader of the data (a client, the cleaner, `send`,
@@ -7,8 +7,8 @@
 //!    extents again. Data that no checkpoint has counted yet gets a light one first. The result
 //!    replaces the list's entries of the extent. So damage that was overwritten, discarded or
 //!    destroyed leaves the list, and a transient read error never gets onto it.
-//! 3. A record of the map that cannot be read has no extent: the damage is entered as it was met,
-//!    and leaves the list with the next complete scrub.
+//! 3. A record of the map that cannot be read has no extent: its damage is entered directly, and
+//!    leaves the list with the next complete scrub.
 //! 4. Damage that the administrator has acknowledged stays on the list, and is counted apart.
 //!
 //! Suspected extents that could not be verified, because the pool has failed, are reported too.
@@ -33,8 +33,7 @@ pub(crate) const DAMAGES_MAX: usize = 1000;
 /// Extents under suspicion that are remembered: as many as can have a damage of their own on the
 /// list.
 const SUSPECTS_MAX: usize = DAMAGES_MAX;
-/// Extents that one look at the damages verifies anew: 16 MiB at the usual size, a fraction of a
-/// second.
+/// Extents that one damage report verifies again: 16 MiB at the usual size, a fraction of a second.
 const LOOKED_AT: usize = 16;
 /// How long after its last slice a scrub counts as under way: longer than it rests while others are
 /// at work.
@@ -79,7 +78,7 @@ pub(crate) struct Suspicion {
 }
 
 impl Pool {
-    /// Returns the known damage. Looks again at a few of the places concerned.
+    /// Returns the known damage. Verifies a few of the damaged places again.
     pub fn damage_report(&self) -> DamageReport {
         self.core.damage_report()
     }
@@ -141,7 +140,7 @@ impl Core {
         }
     }
 
-    /// Keeps what a slice of a scrub has come to.
+    /// Stores the result of a scrub's slice.
     pub(crate) fn tell_damage(&self, told: DamageReport, slice_ended: bool) {
         let mut suspicion = self.suspicion.lock();
         suspicion.told = told;
@@ -151,7 +150,7 @@ impl Core {
     }
 
     fn damage_report(&self) -> DamageReport {
-        // A slice is under way: then the list is told as it was at the slice's begin.
+        // While a slice is running, the list is reported as of the beginning of that slice.
         let (mut is_in_slice, mut cannot_look) = (true, false);
         if let Some(mut known) = self.scrub.try_lock() {
             (is_in_slice, cannot_look) = (false, true);
@@ -304,7 +303,7 @@ pub(crate) fn is_listed_before(state: &ScrubState, extent: ExtentIndex, damage: 
     state.damages.iter().filter(is_same).any(|old| old.extent.0 > 0 && old.extent < extent)
 }
 
-/// Step 3: enters damage that has no extent, beside what the list has of that.
+/// Step 3: enters damage without an extent, unless the list has it already.
 fn enter_met(state: &mut ScrubState, met: &[ScrubDamage]) {
     for damage in met {
         let is_known = state.damages.iter().any(|old| old.volume == damage.volume && old.offset == damage.offset);
@@ -319,7 +318,7 @@ fn enter_met(state: &mut ScrubState, met: &[ScrubDamage]) {
     }
 }
 
-/// A damage as it is reported.
+/// Converts a damage to the form in which it is reported.
 pub(crate) fn problem(damage: &ScrubDamage) -> Problem {
     let concerned = !damage.volume.is_empty();
     Problem {

@@ -1,8 +1,8 @@
-//! Tells what a repair drops before it is dropped, and remembers it after that.
+//! Reports the data that a repair will drop before it drops it, and records the loss durably.
 //!
-//! 1. Recovery finds the log damaged, or the data cut off, where something may have been
-//!    flushed. It looks at everything behind the damage ([`Dropped`]), and says which volumes
-//!    go back and what `salvage` would keep ([`Loss`]).
+//! 1. Recovery finds the log damaged, or the data cut off, where something may have been flushed.
+//!    It examines everything after the damage ([`Dropped`]), and reports which volumes revert to an
+//!    older state and how much `salvage` would keep ([`Loss`]).
 //! 2. Nothing is dropped unless the caller accepts it
 //!    ([`PoolOptions::accept_loss`](crate::PoolOptions::accept_loss)).
 //! 3. A note of the loss is durable in the map store ([`remember`]) before the repair changes
@@ -10,7 +10,7 @@
 //!    between, the next opening finds the damage again, or the note, as a rule both.
 //! 4. `status` shows the loss until it is acknowledged.
 //!
-//! Batches carry no time, so the way back is told in batches and bytes.
+//! Batches carry no time, so the distance is reported in batches and bytes.
 
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
@@ -36,7 +36,7 @@ use crate::pool::Pool;
 /// Volumes and snapshots that are named one by one: more fit no report.
 const NAMED_MAX: usize = 1000;
 
-/// Batches behind the damage, as they are found.
+/// Batches found after the damage.
 #[derive(Default)]
 pub(crate) struct Dropped {
     pub batches: u64,
@@ -129,7 +129,7 @@ impl Dropped {
     }
 }
 
-/// What does not hold any more of what a descriptor behind the damage said.
+/// Lists the changes that a descriptor after the damage made and that are lost.
 fn changes(objects: &Objects, after: &ObjectDescriptor) -> Vec<String> {
     let is_gone = after.state == ObjectState::Deleting;
     let Some(before) = objects.get(after.id) else {
@@ -185,14 +185,14 @@ pub(crate) fn cut_off(store: &dyn MapStore, cut_at: u64, objects: &Objects) -> R
         .collect())
 }
 
-/// What an open pool knows of losses and of how its log ended.
+/// Losses of an open pool, and how its log ended.
 #[derive(Debug, Default)]
 pub(crate) struct Losses {
     /// All that are remembered, oldest first.
     pub known: Vec<LossNote>,
-    /// What this opening dropped.
+    /// The loss that this opening accepted.
     pub accepted: Option<Loss>,
-    /// What can be said of the log's end, if it was not an orderly one.
+    /// Description of the log's end, unless it was orderly.
     pub end: Option<String>,
     /// Whether a batch is torn there.
     pub is_torn: bool,
@@ -211,7 +211,7 @@ impl Cut {
     /// `what`: how the cut was found, if there is one.
     ///
     /// # Errors
-    /// When the size of the data cannot be told.
+    /// When the size of the data cannot be determined.
     pub(crate) fn of(env: &PoolEnv, what: Option<String>) -> Result<Self> {
         if what.is_none() {
             return Ok(Self { what, at: None, disk: env.disk.clone() });
@@ -220,10 +220,11 @@ impl Cut {
         Ok(Self { what, at: Some(at), disk: Arc::new(WithoutEnd(env.disk.clone())) })
     }
 
-    /// Makes the data as long again as it was. Returns the report on it, unless the loss tells.
+    /// Extends the data file to its former length. Returns the report on it, unless the loss
+    /// includes it.
     ///
     /// # Errors
-    /// What the storage fails with.
+    /// Those of the storage.
     pub(crate) fn lengthen(self, env: &PoolEnv, superblock: &Superblock, losses: &Losses) -> Result<Option<Problem>> {
         let Some(what) = self.what else { return Ok(None) };
         superblock_io::lengthen(&*env.disk, superblock)?;
@@ -232,8 +233,8 @@ impl Cut {
 }
 
 impl Losses {
-    /// Steps 2 and 3: puts together what the log and the cut lose, and accepts it if the options
-    /// do.
+    /// Steps 2 and 3: combines the losses from the damaged log and from the cut, and accepts them
+    /// if the options allow it.
     ///
     /// # Errors
     /// [`ErrorKind::Corrupt`] with the [`Loss`] as its source if they do not; and those of the
@@ -286,7 +287,7 @@ impl Losses {
         Ok(())
     }
 
-    /// Keeps what can be said of the log's end, which was found before batch `next`.
+    /// Records the state of the log's end, found before batch `next`.
     pub(crate) fn tell_end(&mut self, torn: Option<String>, next: Seq, is_orderly: bool) {
         self.is_torn = torn.is_some();
         self.end = torn.or_else(|| {
@@ -299,7 +300,7 @@ impl Losses {
     }
 }
 
-/// What the pool remembers. A note that is damaged says at least that there was one.
+/// Returns the remembered losses. A damaged note still shows that there was one.
 ///
 /// # Errors
 /// Those of the store.
@@ -325,13 +326,14 @@ pub(crate) fn remember(store: &dyn MapStore, known: &[LossNote]) -> Result<()> {
 }
 
 impl Pool {
-    /// What this opening dropped, because [`accept_loss`](crate::PoolOptions::accept_loss) said so.
+    /// Returns the loss that this opening accepted because
+    /// [`accept_loss`](crate::PoolOptions::accept_loss) was set.
     pub fn accepted_loss(&self) -> Option<Loss> {
         self.core.losses.lock().accepted.clone()
     }
 
-    /// What earlier repairs, and this one, lost, as long as it has not been acknowledged: when
-    /// (seconds since 1970), and what.
+    /// Returns the losses of this and earlier repairs that were not acknowledged: when (seconds
+    /// since 1970), and which data.
     pub fn losses(&self) -> Vec<(u64, String)> {
         let losses = self.core.losses.lock();
         losses.known.iter().filter(|loss| !loss.is_acknowledged).map(|loss| (loss.unix_s, loss.text.clone())).collect()
@@ -360,9 +362,10 @@ impl Pool {
         Ok(())
     }
 
-    /// Notes what a repair of a volume's content is about to lose. Durable on return. The repair
-    /// that has told of it says so with [`Self::losses_are_told`]; if it was killed before, the
-    /// next one finds it in [`Self::untold_losses`], and does not note it again.
+    /// Records data that a repair of a volume's content is about to lose. Durable on return. When
+    /// the repair has reported it to the user, it calls [`Self::losses_are_told`]; if it was killed
+    /// before, the next repair finds the loss in [`Self::untold_losses`], and does not record it
+    /// again.
     ///
     /// # Errors
     /// When the map store fails.
@@ -380,13 +383,13 @@ impl Pool {
         Ok(())
     }
 
-    /// Losses that were noted, and of which no repair has told yet.
+    /// Returns losses that were recorded but not yet reported by a repair.
     pub fn untold_losses(&self) -> Vec<String> {
         let losses = self.core.losses.lock();
         losses.known.iter().filter(|loss| loss.is_untold).map(|loss| loss.text.clone()).collect()
     }
 
-    /// All losses that were noted have been told. They stay until they are acknowledged. Durable on
+    /// Marks all recorded losses as reported. They stay until they are acknowledged. Durable on
     /// return.
     ///
     /// # Errors
@@ -409,8 +412,7 @@ impl Pool {
         losses.end.clone().filter(|_| losses.is_torn)
     }
 
-    /// What can be said of the end of the log as it was when this opening found it; `None` after an
-    /// orderly end.
+    /// Describes the end of the log as this opening found it; `None` after an orderly end.
     pub fn log_end(&self) -> Option<String> {
         self.core.losses.lock().end.clone()
     }

@@ -1,28 +1,28 @@
-//! Opening a pool: the last checkpoint is loaded, and the batches behind it are applied until the
-//! first one that is not whole. Reads only the extents that the checkpoint lists, so that the time
-//! depends on the checkpoint interval alone.
+//! Opens a pool: loads the last checkpoint, and applies the batches after it up to the first
+//! incomplete one. Reads only the extents that the checkpoint lists, so that the time depends on
+//! the checkpoint interval alone.
 //!
-//! The next batch lies behind the last one of its stream, or at the start of the next listed extent
+//! The next batch follows the last one of its stream, or begins the next listed extent
 //! (`log::streams` has the proof):
-//! 1. Look behind the last batch of each stream. The bytes there are remembered, since it may be a
+//! 1. Look after the last batch of each stream. The bytes there are remembered, since they may be a
 //!    later batch.
-//! 2. If it is none of them, the next listed extent is read. If it begins with the batch, it is
-//!    from now on what that batch's stream fills; what the stream filled before is passed.
+//! 2. If none of them is the next batch, the next listed extent is read. If the batch is at its
+//!    start, its stream fills this extent from now on, and the stream's former extent is complete.
 //! 3. If it is not there either, or not whole, the log has ended. A batch of any stream that was
 //!    written when the missing one was durable proves damage.
 //!
-//! **A map that is older than the log**, as one from a backup, knows nothing of later openings,
-//! which have written where it would have the log go on, and where it thinks that data is. Nothing
-//! mends that but `salvage`, so nothing accepts it. The note of the newest opening has told it
-//! before (`opening`); what later openings left in the log tells it where there is no note.
+//! **A map that is older than the log**, such as one from a backup, does not know later openings.
+//! They have written to places where it expects the log to continue, and to extents where it has
+//! data. Only `salvage` can handle that, so no option accepts it. The note of the newest opening
+//! shows it first (`opening`); without a note, the batches of later openings do.
 //!
-//! **What cannot be read** is read around, and tried alone where a batch is looked for (`pieces`).
-//! It matters only where it may hide a batch that is durable: at a place of the next batch; and
-//! anywhere behind, if there is a trace of that batch or of later ones, because the proof that it
-//! was durable may be hidden. Places that can be read and show no trace of a batch had none, so
-//! there is none behind them that counts. Once a checkpoint under the next incarnation is durable,
-//! nothing behind the end can count any more, and `log::write_over` makes it readable again: the
-//! log will come there.
+//! **Unreadable areas** are read around, and retried alone where a batch is expected (`pieces`).
+//! They matter only if they may hide a durable batch: at a place of the next batch; and anywhere
+//! later, if there is a trace of that batch or of later ones, because the proof of its durability
+//! may be hidden. A readable place without a trace of a batch never had one, so no relevant batch
+//! follows it. Once a checkpoint under the next incarnation is durable, nothing after the end is
+//! relevant any more, and `log::write_over` makes the area readable again, since the log will be
+//! written there.
 
 mod damage;
 mod tail;
@@ -53,21 +53,20 @@ use crate::space::usage::{Pages, usage_bytes, usage_differs};
 use damage::leave_damaged_moves;
 use tail::{Found, Tail};
 
-/// Listed extents without a head, one after the other, behind which recovery looks for no proof of
-/// damage: as many as one event may take, and few enough that opening a pool reads only a little
-/// more than its log.
+/// Recovery stops looking for proof of damage after this many consecutive listed extents without a
+/// head: one event may destroy that many, and reading them adds little to the opening of a pool.
 const HEADLESS_MAX: usize = 8;
 
-/// What the map store says.
+/// State loaded from the map store.
 pub(crate) struct Loaded {
     pub checkpoint: Checkpoint,
     pub objects: Vec<ObjectDescriptor>,
     pub usage: Pages,
-    /// Changes that light checkpoints put beside the records.
+    /// Changes that light checkpoints stored apart from the records.
     pub deltas: Deltas,
 }
 
-/// What replaying the log came to.
+/// Result of replaying the log.
 pub(crate) struct Replayed {
     pub position: Position,
     pub batches: u64,
@@ -76,9 +75,9 @@ pub(crate) struct Replayed {
     pub loss: Option<Loss>,
     /// Batches that count although payloads of them are damaged.
     pub damaged: Vec<String>,
-    /// What can be said of the log's end, if its last batch is torn.
+    /// Description of the log's end, if its last batch is torn.
     pub torn: Option<String>,
-    /// Bytes of the data file behind the end of the log that cannot be read.
+    /// Unreadable bytes of the data file after the end of the log.
     pub unreadable: Vec<Range<u64>>,
 }
 
@@ -179,7 +178,7 @@ pub(crate) fn objects_differ(found: usize, expected: u32) -> String {
     format!("there are descriptors of {found} objects, and should be of {expected}")
 }
 
-/// What tells the batches of a log from others.
+/// Identifies the batches of one log.
 #[derive(Clone, Copy)]
 struct LogId {
     pool: u64,
@@ -198,22 +197,22 @@ impl LogId {
     }
 }
 
-/// What replaying does about damage.
+/// How replay treats damage.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Mending {
-    /// The log may end before the damage: the loss by that is told.
+    /// The log may end before the damage; the resulting loss is reported.
     pub repairs: bool,
-    /// The data file ends there, and reads as zeroes behind.
+    /// The data file ends here, and reads as zeroes from here on.
     pub cut_at: Option<u64>,
 }
 
-/// The log behind a checkpoint.
+/// Replay of the log after a checkpoint.
 struct Replay<'a> {
     source: Source<'a>,
     id: LogId,
     checkpoint: &'a Checkpoint,
     next: Seq,
-    /// What each stream fills, as far as the log has been followed.
+    /// The extent that each stream fills, at the current position.
     open: [Option<Tail>; STREAMS],
     /// Listed extents that have been opened.
     opened: usize,
@@ -226,7 +225,7 @@ struct Replay<'a> {
     damaged: Vec<String>,
 }
 
-/// Findings where the log seems to end, and behind.
+/// Findings at the apparent end of the log, and after it.
 #[derive(Default)]
 struct End {
     /// A batch that was written when the missing one was durable: a crash does not leave that.
@@ -235,10 +234,10 @@ struct End {
     newer: Option<u64>,
     /// The first byte of the data file that cannot be read, and where the missing batch may stand.
     hidden: Option<u64>,
-    /// What cannot be read from there on.
+    /// Unreadable bytes from there on.
     unreadable: Vec<Range<u64>>,
-    /// The missing batch has been written: it is there, torn or damaged, or something that could be
-    /// it, or one behind it.
+    /// The missing batch was written: it is there, torn or damaged, or there is something that
+    /// could be it or a later one.
     is_begun: bool,
 }
 
@@ -253,20 +252,20 @@ struct Taken {
     damaged: (usize, usize),
 }
 
-/// What the log came to.
+/// Result of following the log.
 struct Followed {
     loss: Option<Loss>,
     torn: Option<String>,
     unreadable: Vec<Range<u64>>,
 }
 
-/// Applies the batches behind a checkpoint.
+/// Applies the batches after a checkpoint.
 ///
 /// # Errors
-/// [`ErrorKind::Io`] if a batch that is durable may stand where the log cannot be read, and
-/// [`ErrorKind::Corrupt`] if a batch is damaged of which a later one says that it was durable,
-/// unless that is to be mended: then the log ends there, and the loss is told.
-/// [`ErrorKind::Corrupt`] in any case, if a later opening than the checkpoint's has written there.
+/// [`ErrorKind::Io`] if the log cannot be read where a durable batch may be. [`ErrorKind::Corrupt`]
+/// if a batch is damaged that was durable by a later one, unless it is to be repaired: then the log
+/// ends there, and the loss is reported. [`ErrorKind::Corrupt`] in any case if an opening later
+/// than the checkpoint's has written there.
 pub(crate) fn replay(
     source: Source<'_>,
     checkpoint: &Checkpoint,
@@ -370,8 +369,8 @@ impl Replay<'_> {
         Err(Error::new(kind, text))
     }
 
-    /// The next batch, or why there is none; with `even_damaged` one whose payloads do not match,
-    /// too.
+    /// Returns the next batch, or why there is none; with `even_damaged` also one whose payloads do
+    /// not match.
     fn advance(&mut self, reads: &LogReads<'_>, even_damaged: bool) -> std::result::Result<Taken, String> {
         let has_next = |tail: &Option<Tail>| tail.as_ref().is_some_and(|tail| tail.has(self.next));
         let stream = match self.open.iter().position(has_next) {
@@ -452,15 +451,14 @@ impl Replay<'_> {
         places.collect::<Vec<_>>().join(", ")
     }
 
-    /// Looks where the log seems to end, and behind.
+    /// Examines the apparent end of the log, and the bytes after it.
     fn end(&mut self) -> End {
         let mut end = End::default();
         for tail in self.open.iter().flatten() {
             self.look_for_more(tail, true, &mut end);
         }
-        // The missing batch may be the one that the next extent should begin with: its head tells
-        // nothing. Extents are opened in their order, but a crash or damage may have taken the
-        // heads of several.
+        // The missing batch may be the first of the next extent, whose head is unreadable. Extents
+        // are opened in order, but a crash or damage may have destroyed several heads.
         let mut headless = 0;
         for (i, extent) in self.checkpoint.extents.iter().copied().enumerate().skip(self.opened) {
             let is_place = i == self.opened;
@@ -483,7 +481,7 @@ impl Replay<'_> {
         end
     }
 
-    /// Adds what stands at and behind the end of a tail; `is_place`: the missing batch could stand
+    /// Adds the findings at and after the end of a tail; `is_place`: the missing batch could be
     /// there.
     fn look_for_more(&self, tail: &Tail, is_place: bool, end: &mut End) {
         let start = self.source.geometry.start(tail.extent);

@@ -1,4 +1,4 @@
-//! A batch beside a large area of the log that cannot be read is there, and what lies in one is not
+//! A batch next to a large unreadable area of the log is found, and data in such an area is not
 //! written over.
 #![allow(clippy::unwrap_used)]
 
@@ -72,7 +72,7 @@ fn break_reads(machine: &Machine, extent: u64, blocks: Range<u64>) {
     }
 }
 
-/// That block of the volume holds what was written.
+/// Asserts that a block of the volume holds its test pattern.
 fn expect(pool: &Pool, block: u64) {
     let (mut data, mut found) = (vec![0; BLOCK as usize], vec![0; BLOCK as usize]);
     fill_content(&mut Rng::new(block), ContentKind::Random, &mut data);

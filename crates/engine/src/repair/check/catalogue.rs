@@ -1,5 +1,5 @@
-//! The part of `check` that reads the catalogue as `salvage` would: what the log alone tells of
-//! objects must be what the map store tells.
+//! The part of `check` that reads the catalogue as `salvage` would: the objects rebuilt from the
+//! log alone must equal those in the map store.
 
 use env::AlignedBuf;
 use format::{ObjectDescriptor, ObjectState, Undone};
@@ -21,7 +21,7 @@ impl Checker<'_> {
         }
         let table = told.table(Seq(u64::MAX));
         let mut wrong = Vec::new();
-        // One whose checkpoint a crash has prevented is as good, as long as it is there.
+        // A catalogue whose checkpoint was lost in a crash is as good, if it is complete.
         if table.as_of.is_none_or(|newest| newest < as_of) {
             wrong.push("the catalogue in the log is damaged".to_owned());
         } else {
@@ -65,7 +65,7 @@ impl Checker<'_> {
     }
 }
 
-/// Without what means nothing in the log, and without cuts, which become undone without a word in
+/// Drops the fields that the log does not record, and cuts, which become undone without an entry in
 /// the log.
 fn plain(descriptor: &ObjectDescriptor) -> ObjectDescriptor {
     ObjectDescriptor {

@@ -1,6 +1,6 @@
-//! The audit of history, a part of `check`: no data is left that no reader can see (a leak), and
-//! every object's figures are those of its records. Only reading can tell that no needed data is
-//! missing; see the tests.
+//! The audit of history, a part of `check`: every stored block is visible to some reader (otherwise
+//! it leaks), and the figures of each object are those of its records. Missing data that is still
+//! needed is found only by reading; see the tests.
 
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
@@ -17,7 +17,7 @@ use crate::objects::Object;
 use crate::objects::timeline::Timelines;
 use crate::pool::core::Core;
 
-/// What the audit found of one object.
+/// Result of the audit for one object.
 #[derive(Default)]
 struct Counted {
     allocated_blocks: u64,

@@ -37,13 +37,13 @@ const RECORDS_MAX: usize = 4096;
 /// made room; others may be under way.
 const EVACUATION_ROUNDS_MAX: usize = 8;
 
-/// A fragment to be verified: where its record is, and what that says.
+/// A fragment to verify: the key of its record, and its fields there.
 pub(crate) struct Entry {
     pub key: RecordKey,
     pub piece: Piece,
 }
 
-/// What records refer to in an extent.
+/// Fragments that records refer to in one extent.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Counted {
     pub live_bytes: u64,
@@ -67,24 +67,25 @@ pub(crate) struct Checker<'a> {
     pub done_bytes: u64,
     /// Extents of which headers are damaged.
     pub headers: Vec<DamagedHeaders>,
-    /// Problems that were mended before the pool was opened.
+    /// Problems that were repaired before the pool was opened.
     mended: u64,
 }
 
 impl Pool {
-    /// Verifies everything. The pool should be idle: data written meanwhile may be reported as
-    /// missing. `progress` gets bytes done and bytes to do.
+    /// Verifies everything. The pool should be idle: data written during the check may be reported
+    /// as missing. `progress` gets bytes done and bytes to do.
     ///
-    /// What opening the pool with [`repair`](crate::PoolOptions::repair) mended comes first. With
-    /// `repair`, a damaged superblock copy is rewritten, usage counts are corrected, and damaged
-    /// records are removed (where they were, older data of snapshots and origins shows, or zeroes;
-    /// they are named in the report). What lives beside damaged headers is moved elsewhere, where
-    /// the log alone tells of it again.
+    /// Repairs made while the pool was opened with [`repair`](crate::PoolOptions::repair) are
+    /// listed first. With `repair`, a damaged superblock copy is rewritten, usage counts are
+    /// corrected, and damaged records are removed and named in the report; their blocks then show
+    /// older data of snapshots and origins, or zeroes. Live data next to damaged headers is moved
+    /// to other extents, where the log alone can find it again.
     ///
     /// # Errors
     /// When the check itself cannot go on; damage is reported, not returned.
     pub fn check(&self, repair: bool, progress: &mut dyn FnMut(u64, u64)) -> Result<CheckReport> {
-        // An older version has left what clones do not need. That is no fault of the pool's.
+        // Clones may still hold records that they no longer need. These are not damage: reap them
+        // first.
         self.core.objects.begin_circles();
         self.checkpoint()?;
         // An object whose clones were passed on would be destroyed, unseen, and still there.
@@ -135,7 +136,7 @@ impl Pool {
 }
 
 impl DamagedHeaders {
-    /// The words for them. A repair tells its outcome, and promises nothing to the next one.
+    /// Describes the damaged headers, and the result of a repair if one was asked for.
     fn words(&self, start: u64, repair: bool, repaired: bool) -> String {
         let fragments = match self.unnamed {
             1 => "1 fragment".to_owned(),
@@ -154,8 +155,8 @@ impl DamagedHeaders {
 }
 
 impl Core {
-    /// Moves what lives in an extent, and can be read, elsewhere. Whether nothing of that is left
-    /// there: the extents that the log has open or listed stay.
+    /// Moves all readable live data out of an extent. Returns whether the extent is empty
+    /// afterwards. Extents that the log has open or listed stay as they are.
     fn evacuate(&self, headers: &DamagedHeaders) -> Result<bool> {
         let extent = headers.extent;
         let within = (extent, ExtentIndex(extent.0 + 1));
@@ -196,7 +197,7 @@ impl Checker<'_> {
         self.report.add(Problem { kind, volume, offset, detail, repaired, ..Problem::default() });
     }
 
-    /// The same, of what those see.
+    /// Like `problem_at`, for a problem that several volumes see.
     pub(crate) fn problem_seen(
         &mut self,
         kind: &'static str,
@@ -262,14 +263,14 @@ impl Checker<'_> {
         Ok(())
     }
 
-    /// The checkpoint in the store; `None` if there is none that can be read.
+    /// Returns the checkpoint in the store; `None` if it is missing or unreadable.
     fn last_checkpoint(&self) -> Result<Option<Checkpoint>> {
         let bytes = self.core.env.store.get(KEY_CHECKPOINT).map_err(store_error)?;
         Ok(bytes.and_then(|bytes| Checkpoint::decode(&bytes).ok()))
     }
 
-    /// Descriptors in the store, against those in memory. One that is damaged or gone is written
-    /// anew.
+    /// Compares descriptors in the store with those in memory. A damaged or missing one is
+    /// rewritten.
     fn objects(&mut self) -> Result<()> {
         let store = &self.core.env.store;
         let mut wrong: BTreeMap<ObjectId, String> = BTreeMap::new();
@@ -386,8 +387,8 @@ impl Checker<'_> {
 
     /// See [`Core::audit_history`].
     fn history(&mut self) -> Result<()> {
-        // Unreadable records are in no count: then the figures follow the readable ones only.
-        // Mended data is there.
+        // Unreadable records are in no count, so the figures can only be those of the readable
+        // ones. Repaired data is counted.
         let is_sound = self.report.problems_total == self.mended;
         for finding in self.core.audit_history(self.repair)? {
             if is_sound {
@@ -435,8 +436,8 @@ impl Checker<'_> {
         let mut batch = MapBatch::default();
         let counted = |extent| self.counted.get(&extent).map_or(0, |counted| counted.live_bytes);
         put_pages(&mut batch, wrong.iter().map(|(extent, _, _)| extent.0), counted)?;
-        // No checkpoint is taken meanwhile: this is still the last one, and the extents are as of
-        // it.
+        // No checkpoint is taken during a check, so this is still the last one, and the extents
+        // match it.
         let mut extents = self.core.extents.lock();
         for (extent, _, counted) in wrong {
             extents.recount(*extent, usage_of_extent(*counted)?);

@@ -1,16 +1,15 @@
-//! Brings back descriptors that are damaged or gone, as of the checkpoint. The checkpoint says
-//! how many there must be. Only the catalogue in the log, and the entries behind it
-//! (`catalogue`), say what they are.
+//! Restores damaged and missing descriptors, as of the checkpoint. The checkpoint counts them; only
+//! the catalogue in the log, and the entries after it (`catalogue`), have their content.
 //!
 //! 1. *Whether*: a descriptor is damaged, or there are fewer than the checkpoint counts.
-//! 2. *Which*: the log does not tell whether a destroyed object is gone already. So the missing
-//!    ones are those that are not destroyed, and of the destroyed ones those of which the map
-//!    has data, and those from which a visible clone came.
-//! 3. *Restored*, they must be as many as the checkpoint counts. If there are fewer, and at
-//!    least as many destroyed objects are absent, then these are the missing ones: they were
-//!    about to be removed, and count as removed. Any other difference means that the log is
-//!    damaged as well, and has another history than the map. Then guessing would lose a volume,
-//!    or make a destroyed one reappear empty.
+//! 2. *Which*: the log does not record when a destroyed object has been removed. So the missing
+//!    ones are all live objects, those destroyed ones whose data the map still has, and those that
+//!    are the origin of a visible clone.
+//! 3. *Restored* descriptors must be as many as the checkpoint counts. If there are fewer, and at
+//!    least as many destroyed objects are absent, these are the missing ones: they were about to be
+//!    removed, and are taken as removed. Any other difference means that the log is damaged as
+//!    well, and differs in history from the map. Guessing would then lose a volume, or make a
+//!    destroyed one reappear empty.
 
 use std::collections::BTreeSet;
 
@@ -31,7 +30,7 @@ impl Found {
     /// Step 2.
     fn missing(&self, table: &Table) -> BTreeSet<ObjectId> {
         let mut missing: BTreeSet<_> = self.owners.iter().copied().filter(|id| !self.has_key(*id)).collect();
-        // Parents have smaller numbers than what depends on them.
+        // Parents have smaller numbers than their dependents.
         for descriptor in table.objects.values().filter(|d| d.state != ObjectState::Deleting && !self.has_key(d.id)) {
             let is_there = |id: ObjectId| self.has_key(id) || missing.contains(&id);
             // A dictionary goes with its parent, without a word in the log.
@@ -80,7 +79,8 @@ impl Mender<'_> {
             let Some(descriptor) = table.objects.get(&id).filter(|_| is_complete) else {
                 return Err(hopeless(format!("{what}, and {why_not}")));
             };
-            // Data of it that is not needed is looked for anew, and its figures are counted when all records are there.
+            // Its unneeded records are reaped from the start, and its figures are counted when all
+            // records are restored.
             let reap = descriptor.state.has_records().then_some(Reap::from(GroupIndex(0)));
             let descriptor = ObjectDescriptor { reap, ..descriptor.clone() };
             self.concerned.insert(id);

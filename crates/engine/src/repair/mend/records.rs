@@ -1,17 +1,16 @@
 //! Rebuilds map records from the log, as of the checkpoint.
 //!
-//! 1. *Facts*: all extents are read, and the newest facts about these groups count
-//!    ([`salvage`](crate::repair::salvage)). Facts from the part of the log behind the checkpoint do
-//!    not count, nor do facts of undone epochs.
-//! 2. *Records* follow from the facts. Records of undone epochs go: reaping skipped the damaged
-//!    group. The batches that made holes in a record may be gone, and their extents used again.
-//!    So three kinds of blocks are counted as doubtful: blocks that may have been discarded;
-//!    older data that shows where a rebuilt record says nothing; and blocks that a forgotten
-//!    rollback or crash may have taken back. Snapshots that see such blocks get new identities
-//!    when the pool is open (`repair::mend::identities`).
-//! 3. *Holes* above them come back, too. The map forgets a hole when nothing is left below it,
-//!    and a rebuilt record may contain again what had been removed from it, until it is trimmed
-//!    anew.
+//! 1. *Facts*: all extents are read, and the newest facts about these groups win
+//!    ([`salvage`](crate::repair::salvage)). Facts after the checkpoint's position are ignored, and
+//!    so are facts of undone epochs.
+//! 2. *Records* follow from the facts. Records of undone epochs are removed: reaping skipped the
+//!    damaged group. The batches that made holes in a record may be gone, and their extents reused.
+//!    So three kinds of blocks are counted as doubtful: blocks that may have been discarded; older
+//!    data that shows through a rebuilt record; and blocks that a forgotten rollback or crash may
+//!    have undone. Snapshots that see such blocks get new identities when the pool is open
+//!    (`repair::mend::identities`).
+//! 3. *Holes* above them are restored too. The map drops a hole when no data is left below it, but
+//!    a rebuilt record may again contain removed data, until it is trimmed again.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::ControlFlow;
@@ -27,7 +26,7 @@ use crate::repair::salvage::{Doubt, Fact, Rank, Resolved, Scan, counts, is_doubt
 
 /// Groups of objects.
 type Groups = BTreeSet<(ObjectId, GroupIndex)>;
-/// What the log says of records.
+/// Records as rebuilt from the log.
 pub(crate) type Told = BTreeMap<RecordKey, Resolved>;
 
 /// The records that are wanted.
@@ -49,8 +48,8 @@ impl Mender<'_> {
         self.rebuild(&wanted, told)
     }
 
-    /// Extents in which records have data that may have been discarded, or overwritten by what the
-    /// log has lost.
+    /// Returns the extents in which records have data that may have been discarded, or overwritten
+    /// by a lost part of the log.
     pub(crate) fn doubtful(&self, wanted: &BTreeMap<RecordKey, String>, told: &Told) -> BTreeSet<ExtentIndex> {
         wanted.keys().filter_map(|key| told.get(key)).flat_map(|told| self.doubtful_of(told)).collect()
     }
@@ -107,7 +106,7 @@ impl Mender<'_> {
             } else {
                 self.batch.put(record_key(key), record.encode());
             }
-            // Data that the log still has and that is not needed any more is looked for anew.
+            // Data that the log still has, but that is no longer needed, is reaped from the start.
             if let Some(descriptor) = self.found.descriptors.get_mut(&key.object) {
                 descriptor.reap = Some(Reap::from(GroupIndex(0)));
                 self.concerned.insert(key.object);
@@ -116,8 +115,8 @@ impl Mender<'_> {
         Ok(())
     }
 
-    /// What the log says of the groups of these records, and of what shows through them or is seen
-    /// through.
+    /// Rebuilds the groups of these records from the log, with all records that show through them
+    /// or are seen through.
     pub(crate) fn told_of(&self, wanted: &BTreeMap<RecordKey, String>) -> Result<Told> {
         if wanted.is_empty() {
             return Ok(Told::new());
@@ -196,7 +195,8 @@ impl Mender<'_> {
         Ok(Some(record))
     }
 
-    /// Whether a record belongs to an epoch that was undone: the map has nothing there, and what it had is not needed any more.
+    /// Returns whether a record belongs to an undone epoch: the map has no record there, and its
+    /// data is no longer needed.
     pub(crate) fn is_undone(&self, key: &RecordKey) -> bool {
         self.found.descriptors.get(&key.object).is_some_and(|descriptor| descriptor.undone.hides(key.epoch))
     }
@@ -235,7 +235,7 @@ impl Mender<'_> {
         above
     }
 
-    /// The groups that show through damaged records: of what their objects came from.
+    /// Returns the groups of origins that show through damaged records.
     fn below(&self, damaged: &BTreeMap<RecordKey, String>) -> Groups {
         damaged.keys().flat_map(|key| self.origins(key.object).map(|origin| (origin.object, key.group))).collect()
     }

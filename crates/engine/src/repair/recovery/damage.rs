@@ -1,17 +1,16 @@
-//! What recovery makes of a damaged log when it is to repair it.
+//! How recovery repairs a damaged log.
 //!
-//! **A batch whose header is whole and whose payloads are not** tells all that it changed. If a
-//! later batch says that it was durable, no crash has torn it: it counts, with its damaged
-//! fragments, which give errors when they are read, and so do all batches behind it, in their
-//! order. A damaged fragment that was only moved is left where it was moved from: that place is not
-//! used again before the next checkpoint.
+//! **A batch with a whole header and damaged payloads** names all of its changes. If a later batch
+//! proves it durable, no crash has torn it: it is applied, with its damaged fragments, which give
+//! errors when they are read, and so are all later batches, in order. A damaged fragment that was
+//! only moved keeps its old location, which is not reused before the next checkpoint.
 //!
-//! **A batch whose header is gone** may have changed anything. Batches behind it that are whole are
-//! not used: blocks that they do not name may have been written or discarded by what is missing,
-//! between two flushes or before a snapshot, so the volumes would become what they never were,
-//! newer data beside older, and a file system or database on them could not tell. So the log ends
-//! before it, as it was at one moment, and what is dropped is told ([`Loss`]). `salvage` does use
-//! the batches behind, and says of which blocks it is not certain.
+//! **A batch whose header is gone** may have changed anything. Whole batches after it are not used.
+//! The missing one may have written or discarded blocks that they do not name, between two flushes
+//! or before a snapshot; the volumes would reach a state that never existed, with old and new data
+//! mixed, and a file system or database on them could not detect it. So the log ends before it, at
+//! a state that did exist, and the dropped part is reported ([`Loss`]). `salvage` does use the
+//! batches after it, and reports which blocks are uncertain.
 
 use format::{BATCH_ALIGN, Batch, Entry, decode_batch};
 use units::BlockMask;
@@ -23,9 +22,8 @@ use crate::log::log_reads::LogReads;
 use crate::map::apply::Applier;
 use crate::repair::loss::Dropped;
 
-/// Listed extents without a batch of this log, one after the other, behind which no more are looked
-/// for: damage may take the heads of many, and reading this many takes no longer than a second or
-/// two.
+/// The search ends after this many consecutive listed extents without a batch of this log: damage
+/// may destroy many heads, and reading this many takes no longer than a second or two.
 const EMPTY_MAX: usize = 256;
 
 impl Replay<'_> {
@@ -50,7 +48,7 @@ impl Replay<'_> {
         Some(taken)
     }
 
-    /// What is lost if the log ends here.
+    /// Returns the loss if the log ends here.
     pub(super) fn loss(&mut self, what: String, applier: &Applier) -> Loss {
         let mut dropped = Dropped::default();
         for tail in self.open.iter().flatten() {
@@ -92,8 +90,8 @@ impl Replay<'_> {
     }
 }
 
-/// Takes the moves out of a batch whose payloads do not match: what they moved is still where it
-/// was.
+/// Removes the moves from a batch whose payloads do not match: the moved data is still at its old
+/// location.
 pub(super) fn leave_damaged_moves(batch: &mut Batch, matches: &[bool]) {
     let mut matches = matches.iter();
     for entry in &mut batch.entries {

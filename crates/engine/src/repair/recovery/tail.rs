@@ -1,5 +1,5 @@
-//! The extent that a stream of the log fills, as far as recovery has followed it, and what stands
-//! where its last batch ends.
+//! The extent that a stream of the log fills, as far as recovery has followed it, and the bytes at
+//! the end of its last batch.
 
 use std::ops::Range;
 
@@ -19,17 +19,17 @@ pub(super) struct Tail {
     /// Its bytes; the buffer may be longer.
     pub buf: AlignedBuf,
     pub len: usize,
-    /// What could not be read of it.
+    /// Bytes of it that could not be read.
     pub unreadable: Vec<Range<usize>>,
-    /// The first of that behind `at`, if it has been tried alone.
+    /// The first unreadable place after `at`, if it was retried alone.
     pub failed: Option<usize>,
     /// Where the last batch so far ends.
     pub at: usize,
-    /// What stands there.
+    /// Result of the last look at the end.
     pub found: Found,
 }
 
-/// What stands at a place of the log.
+/// Content of a place in the log.
 pub(super) enum Found {
     /// A batch of this incarnation, whose payloads have not been looked at.
     Batch(Batch),
@@ -42,9 +42,8 @@ impl Tail {
         &self.buf[..self.len]
     }
 
-    /// Sees what stands where the last batch ends: a batch only if it is of this log, and of
-    /// `stream` if that is known. What was given up from there on with its neighbours is tried
-    /// alone before.
+    /// Examines the bytes after the last batch: a batch is accepted only if it belongs to this log,
+    /// and to `stream` if that is known. Parts that a larger read gave up are retried alone first.
     pub fn look(&mut self, source: Source<'_>, id: LogId, stream: Option<Stream>) {
         let next = self.unreadable.iter().find(|bad| bad.end > self.at).map(|bad| bad.start.max(self.at));
         if next != self.failed {
@@ -95,7 +94,8 @@ impl Tail {
         self.at..end
     }
 
-    /// Whether each payload of a batch that begins at byte `at` of the extent is what was written.
+    /// Returns, for each payload of a batch at byte `at` of the extent, whether it matches its
+    /// checksum.
     pub fn payloads_match<'b>(&'b self, at: usize, batch: &'b Batch) -> impl Iterator<Item = bool> + 'b {
         let mut at = at + batch.header_bytes;
         batch.entries.iter().flat_map(Entry::payloads).map(move |(object, epoch, fragment)| {
@@ -107,7 +107,7 @@ impl Tail {
         })
     }
 
-    /// Whether all of the payloads of the batch that stands there are what was written.
+    /// Returns whether all payloads of the batch match their checksums.
     pub fn is_whole(&self, batch: &Batch) -> bool {
         self.payloads_match(self.at, batch).all(|matches| matches)
     }

@@ -1,15 +1,14 @@
-//! Tells whether the log holds everything that it should, by the
-//! [`inventory`](crate::log::inventory). Owns what is expected of each extent, and what was found
-//! short of it.
+//! Determines from the [`inventory`](crate::log::inventory) whether the log is complete. Owns the
+//! expected content of each extent, and the shortages.
 //!
-//! 1. The newest copy that holds counts, unless its checkpoint was never durable: then the older
-//!    copy does. The map tells that if it is there ([`MapMark`]). Without the map it is in doubt if
-//!    a crash during that checkpoint may be why something is missing. Then the older copy is looked
-//!    at as well, and tells up to where all is there; damage looks the same, so the report counts
-//!    the missing batches as lost.
+//! 1. The newest readable copy applies, unless its checkpoint never became durable: then the older
+//!    copy does. The map shows that if it is present ([`MapMark`]). Without the map it is uncertain
+//!    whether a crash during that checkpoint explains missing data. Then the older copy is examined
+//!    as well, and shows up to where the log is complete; damage looks the same, so the report
+//!    counts the missing batches as lost.
 //! 2. Each extent that the inventory names has batches from its first byte on, without a gap,
 //!    up to where it is filled. The last of them is the one that the inventory names.
-//! 3. All batches behind its position are there that some batch knows to be durable.
+//! 3. All later batches that some batch records as durable are present.
 //! 4. If a later opening than the inventory's has written something, a program that keeps no
 //!    inventory did: then nothing is known.
 //!
@@ -48,9 +47,9 @@ impl MapMark {
 pub enum Completeness {
     /// All is there, by the inventory, and the pool was closed.
     Complete,
-    /// All is there, by the inventory, that is older than
-    /// [`complete_before`](super::SalvageReport::complete_before). The pool was not closed, and
-    /// batches behind it may be missing.
+    /// The inventory shows that everything older than
+    /// [`complete_before`](super::SalvageReport::complete_before) is present. The pool was not
+    /// closed, and later batches may be missing.
     UpTo,
     /// The same, and the last checkpoint lists more, which is missing. It was never durable if the
     /// machine failed during that checkpoint. Damage looks the same.
@@ -64,7 +63,7 @@ pub enum Completeness {
     NotKept,
 }
 
-/// An extent that does not hold what it should.
+/// An extent with less data than expected.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Short {
     pub extent: ExtentIndex,
@@ -75,21 +74,21 @@ pub(crate) struct Short {
 }
 
 impl Short {
-    /// Nothing is there of what should be, and how much that is, is known.
+    /// The expected data is missing entirely, and its amount is known.
     pub(crate) fn is_empty(&self) -> bool {
         self.has == 0 && self.wants.is_some()
     }
 }
 
-/// What is expected.
+/// The expected content of the log.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Expected {
     pub completeness: Completeness,
     inventory: Option<Inventory>,
     /// All batches before it were durable, unless that is in doubt.
     pub until: Seq,
-    /// What the older copy expects, if a crash during the newest copy's checkpoint may be why
-    /// something is missing.
+    /// Expectations of the older copy, if a crash during the newest copy's checkpoint may explain
+    /// missing data.
     older: Option<Box<Self>>,
     /// All batches before it are there.
     pub complete_before: Seq,
@@ -110,8 +109,8 @@ pub(crate) struct Expected {
     pub misses_recent: bool,
     /// Descriptors may be missing, with the catalogue or newer than that.
     pub misses_objects: bool,
-    /// The map is the one of the inventory that counts, and all that it does not know is there: it
-    /// tells block by block which data is missing.
+    /// The map matches the applicable inventory, and every batch newer than the map is present: so
+    /// the map shows block by block which data is missing.
     pub by_map: bool,
     /// A copy is damaged, and whether the other one counts is not known. A map may stand in for
     /// them.
@@ -134,7 +133,7 @@ impl Expected {
             // The data is older than the map, or its inventory is.
             return Self { is_gone, ..Self::nothing(Completeness::Damaged, incarnation) };
         }
-        // A map that is older than both is from a backup, and tells nothing.
+        // A map older than both copies is from a backup, and proves nothing.
         let is_committed = mark.is_some() && mark == newest || closed(&newer);
         let is_void = !closed(&newer) && mark.is_some() && mark == older.age() && mark != newest;
         let mut expected = match (newer, older) {
@@ -143,7 +142,7 @@ impl Expected {
             (Copy::Whole(newer), Copy::Damaged) if mark.is_some() && mark == newest => {
                 Self::of(newer, None, incarnation)
             }
-            // A copy that cannot be told at all may have been the newest one.
+            // An undecodable copy may have been the newest one.
             (_, Copy::Damaged) | (Copy::Damaged, _) => Self::nothing(Completeness::Damaged, incarnation),
             (_, Copy::Whole(older)) if is_void => Self::of(older, None, incarnation),
             (Copy::Whole(newer), Copy::Whole(older)) => {
@@ -259,8 +258,8 @@ impl Expected {
         self.by_map &= !self.misses_recent && self.completeness != Completeness::InDoubt;
     }
 
-    /// The copies do not say what should be there, and the map stands in for them: all batches
-    /// before `until` that the map does not know are there.
+    /// The map replaces unusable copies: all batches before `until` that are newer than the map are
+    /// present.
     pub(crate) fn stand_in(&mut self, until: Seq) {
         (self.by_map, self.completeness) = (true, Completeness::UpTo);
         (self.until, self.complete_before) = (until, until);

@@ -1,17 +1,16 @@
-//! Facts: what single batches say of single groups, kept in an ordered store on disk until all
-//! extents have been read, because only then can be told what counts. A key is the group's record
-//! key with other table byte, then how new the fact is; so the facts of a record lie side by side,
-//! oldest first.
+//! Facts: statements of single batches about single groups, kept in an ordered store on disk until
+//! all extents have been read, because only then can the valid ones be chosen. A key is the group's
+//! record key with a different table byte, then the age of the fact; so the facts of a record are
+//! adjacent, oldest first.
 //!
 //! For each block the newest fact decides, by the number of the batch that wrote its data first. Of
 //! facts of the same age:
-//! 1. data that matches its checksum: a moved copy and what it was copied from are as good as each
-//!    other;
-//! 2. a hole; 3. data that does not match; 4. data that was dead before its extent was used again
-//!    (*left over*): that proves that what is older is dead, too, and no more.
+//! 1. data that matches its checksum: a moved copy and its source are equally good;
+//! 2. a hole; 3. data that does not match; 4. data that was dead before its extent was reused
+//!    (*left over*): it only proves that anything older is dead, too.
 //!
-//! Not certain is data so old that what hid it may be gone, and whatever may have been taken back,
-//! or never have happened, without a word that is left of it.
+//! Data is uncertain when the entry that superseded it may itself be lost, or when an undo of its
+//! epoch or opening may have been forgotten.
 
 use format::{FragmentRef, Record, RecordKey, record_key};
 use units::{BlockMask, Epoch, GROUP_BLOCKS, GroupIndex, ObjectId, Seq};
@@ -25,7 +24,7 @@ const KEY_BYTES: usize = 54;
 /// live 4.
 const DATA_BYTES: usize = 15;
 
-/// What a fact is, in ascending order of what it counts among facts of the same age.
+/// The kind of a fact, in ascending order of precedence among facts of the same age.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Rank {
     LeftOver,
@@ -125,23 +124,23 @@ pub(crate) const fn fact_range() -> (&'static [u8], &'static [u8]) {
     (&[TABLE_FACT], &[TABLE_FACT + 1])
 }
 
-/// What is not certain of facts.
+/// Limits of certainty for facts.
 pub(crate) struct Doubt<'a> {
     /// Batches before it are not all there.
     pub certain_from: Seq,
-    /// Whether a fact may be one that was taken back, or never happened.
+    /// Whether a fact may have been undone, or may never have happened.
     pub is_doubtful: &'a dyn Fn(&Fact) -> bool,
 }
 
-/// What the facts of a record come to.
+/// Result of resolving the facts of a record.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Resolved {
     pub record: Record,
     /// Blocks of whose data it is not certain that it should show.
     pub uncertain: BlockMask,
-    /// Those of them whose data is so old that what hid it may be gone.
+    /// Uncertain blocks whose data is so old that the entry that superseded it may be gone.
     pub old: BlockMask,
-    /// Blocks that are dead if a fact is right that is doubtful: what is older may have to show.
+    /// Blocks that are dead if a doubtful fact is right: older data may be the correct content.
     pub hiding: BlockMask,
     /// Newest number among the data that counts.
     pub newest: Seq,

@@ -1,6 +1,6 @@
 //! Faults of one volume or snapshot of a [`view`](super::view) that is rebuilt: ranges that cannot
-//! be read, ranges that the log does not hold, and the bounds of what may be missing. Owns how the
-//! faults of records become ranges of the volumes and snapshots that see them.
+//! be read, ranges that the log does not hold, and bounds on missing data. Owns the translation
+//! from faults of records to ranges of the volumes and snapshots that see them.
 
 use std::collections::BTreeMap;
 
@@ -99,8 +99,9 @@ impl Rebuild<'_> {
         Ok(BlockMask::EMPTY)
     }
 
-    /// See [`SalvagedVolume::missing_bytes_max`]: by the map what it and what it came from lack;
-    /// else no more than they had, nor than reads as zeroes, unless it may be another volume.
+    /// See [`SalvagedVolume::missing_bytes_max`]. With a map: the blocks that this volume and its
+    /// origins lack. Otherwise at most as many as they had, and at most those that read as zeroes,
+    /// unless it may be a different volume.
     pub(super) fn missing_max(&self, source: &Volume) -> Result<u64> {
         let size = source.size_bytes();
         let blocks = self.figures.missing(&source.object.levels());

@@ -1,15 +1,14 @@
-//! Which pool the data is of, and how large its extents are, if the superblock's copies at the
-//! beginning are lost.
+//! Finds the pool's identity and extent size if the superblock copies at the beginning of the data
+//! are lost.
 //!
-//! 1. Batches tell both: each names its pool and the extent that it lies in, and only one size of
-//!    extents puts it there.
-//! 2. They are looked for where extents begin, those of the largest size first, because all other
-//!    sizes begin there as well.
-//! 3. The copy at the end counts if the log holds no batches of another pool. Without that copy,
-//!    the log alone tells.
-//!    Where the log alone tells, the copy in the pool's map completes it, if there is one.
-//! 4. If there are batches of several pools, one must be named: leftovers of an earlier pool may be
-//!    more than what the present one has written.
+//! 1. Batches have both: each names its pool and its extent, and only one extent size puts it
+//!    there.
+//! 2. They are searched for at the starts of extents, largest size first, because the other sizes
+//!    have starts there as well.
+//! 3. The copy at the end is used if the log holds no batches of another pool. Without that copy,
+//!    the log alone decides, completed by the copy in the pool's map, if there is one.
+//! 4. If there are batches of several pools, the caller must name one: leftovers of an earlier pool
+//!    may outnumber the batches of the present one.
 
 use std::collections::BTreeMap;
 
@@ -30,7 +29,7 @@ const BATCHES_ENOUGH: u64 = 4096;
 /// First bytes of a pool's identifier, as batches name it.
 pub type PoolPrefix = [u8; 8];
 
-/// What a pool is, and where that was told, if not at its beginning.
+/// Identity of a pool, and its source, if not the superblock at the beginning.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Identity {
     pub superblock: Superblock,
@@ -40,7 +39,7 @@ pub(crate) struct Identity {
 /// Finds out. `id` names the pool, if there may be several.
 ///
 /// # Errors
-/// Those of the superblock, if nothing else tells either; [`ErrorKind::Conflict`] if there are
+/// Those of the superblock, if there is no other source; [`ErrorKind::Conflict`] if there are
 /// several pools and none is named.
 pub(crate) fn find(disk: &dyn Disk, id: Option<PoolPrefix>) -> Result<Identity> {
     let error = match read_copies(disk).and_then(|copies| choose(&copies)) {
@@ -104,8 +103,8 @@ pub(crate) fn find(disk: &dyn Disk, id: Option<PoolPrefix>) -> Result<Identity> 
     Ok(Identity { superblock, told_by: Some(told_by) })
 }
 
-/// The superblock of which the log has told the beginning of the pool's identifier and the size of
-/// extents, with all that the copy in the pool's map has.
+/// Completes a superblock of which the log gave the beginning of the pool's identifier and the
+/// extent size, from the copy in the pool's map.
 pub(super) fn completed(superblock: Superblock, map: &dyn MapStore) -> Superblock {
     let is_its =
         |copy: &Superblock| copy.pool[..8] == superblock.pool[..8] && copy.extent_bytes == superblock.extent_bytes;
@@ -155,7 +154,7 @@ fn read_header(disk: &dyn Disk, at: u64, size: u64, buf: &mut AlignedBuf) -> Opt
     if len > BATCH_ALIGN {
         disk.read_at(at, buf, len).ok()?;
     }
-    // Of the payloads nothing is looked at: what stands in their place does not matter.
+    // Payloads are not checked: their content does not matter here.
     let header = decode_batch(buf).ok()?.header;
     // The first batch of an extent lies at its start.
     let mut sizes = (EXTENT_BYTES_MIN.ilog2()..=EXTENT_BYTES_MAX.ilog2()).map(|log| 1u32 << log);

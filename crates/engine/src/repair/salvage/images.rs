@@ -1,5 +1,5 @@
-//! Fetched groups of images are copied, so that a volume of which all was here needs no store
-//! afterwards. Groups that were not here, or are lost, are fetched when they are needed: they never
+//! Copies fetched groups of images, so that a volume whose groups were all fetched needs no object
+//! store afterwards. Groups that were not fetched, or are lost, are fetched on demand: they never
 //! become zeroes.
 
 use std::sync::Arc;

@@ -1,9 +1,10 @@
-//! What the table of objects lacks: objects that have data, that others came from, or that others
-//! lie in, and of which no descriptor was found.
+//! Adds objects to the table that have no descriptor but must have existed: they have data, or are
+//! the origin or the folder of another object.
 //!
-//! Most of them are volumes. One is a dictionary (whose descriptor goes with the batch that brought
-//! it, when the cleaner has moved its content) if units that are whole were made with it, because a
-//! number is given once; or if its content is one to the last byte.
+//! Most of them are volumes. One is a dictionary (whose descriptor is lost with the batch that
+//! brought it, once the cleaner has moved its content) if whole units were compressed with it,
+//! because an object number is assigned only once; or if its content is exactly that of a
+//! dictionary.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -65,7 +66,7 @@ pub(crate) fn complete(mut table: Table, scan: &Scan) -> (Table, BTreeSet<Object
     for descriptor in table.objects.values_mut() {
         descriptor.origin = descriptor.origin.filter(|origin| there.contains(&origin.object));
     }
-    // What was undone has left the map long ago. The log has it still.
+    // Undone epochs left the map long ago, but the log still has them.
     for descriptor in table.objects.values_mut() {
         let undone = std::mem::take(&mut descriptor.undone.cuts);
         descriptor.cuts.extend(undone);
@@ -122,7 +123,8 @@ pub(crate) fn dictionaries(old: &Pool, lost: &BTreeSet<ObjectId>, scan: &Scan) -
         let mut content = vec![0; padded as usize];
         let is_read = old.core.read(&object, 0, &mut content).is_ok();
         let bytes = dictionary_content_bytes(&content, BLOCK_BYTES).filter(|_| is_read);
-        // A damaged one is one all the same: whatever was made with it is reported as damaged.
+        // A damaged dictionary is still entered: units that were compressed with it are then
+        // reported as damaged.
         if let Some(bytes) = bytes.map(|bytes| bytes as u64).or(helpers.contains(id).then_some(padded)) {
             found.insert(*id, bytes);
         }
@@ -130,7 +132,7 @@ pub(crate) fn dictionaries(old: &Pool, lost: &BTreeSet<ObjectId>, scan: &Scan) -
     found
 }
 
-/// Enters these as what they are. They have no parent, which makes no difference to reads.
+/// Enters these objects as dictionaries. They have no parent, which makes no difference to reads.
 pub(crate) fn enter_dictionaries(table: &mut Table, lost: &mut BTreeSet<ObjectId>, found: BTreeMap<ObjectId, u64>) {
     for (id, size_bytes) in found {
         let state = ObjectState::Dictionary;

@@ -1,17 +1,17 @@
-//! Makes volumes, snapshots and clones in another pool as they are in a [`view`](super::view).
+//! Recreates in another pool the volumes, snapshots and clones of a [`view`](super::view).
 //!
 //! A volume is rebuilt in these steps, which leave the other pool sound wherever they are
 //! interrupted:
-//! 1. It is made empty, or cloned from the snapshot that it came from, if that is another volume's.
-//! 2. For each of its snapshots, the oldest first: what differs from the moment before is copied,
-//!    and the snapshot is taken.
-//! 3. What differs from there to the volume itself is copied.
-//! 4. It gets the quota and the reservation that it had, and the times at which all of this was
-//!    made first. What was incomplete is told as that.
+//! 1. It is created empty, or cloned from its origin, if that is a snapshot of another volume.
+//! 2. For each of its snapshots, oldest first: copy the difference from the previous moment, then
+//!    take the snapshot.
+//! 3. Copy the difference from the last snapshot to the volume itself.
+//! 4. Set its former quota and reservation, and the original creation times. Mark incomplete
+//!    volumes as such.
 //!
-//! What differs is told by records ([`diff`](crate::history::diff)), so nothing is copied twice. A
-//! block that cannot be read becomes a hole. Its record is remembered: all later moments that see
-//! the same record see the same damage.
+//! Differences are found by records ([`diff`](crate::history::diff)), so nothing is copied twice.
+//! An unreadable block becomes a hole. Its record is remembered: all later moments that see the
+//! same record see the same damage.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
@@ -38,7 +38,8 @@ use crate::volume::Volume;
 
 /// Bytes copied in one go.
 const COPY_BYTES: u64 = 1 << 20;
-/// Records with damage that are remembered: beyond that, later moments do not list what they share.
+/// Damaged records that are remembered; beyond that number, later moments do not list damage that
+/// they share.
 const BROKEN_MAX: usize = 1 << 16;
 /// Said once when there are more.
 const MORE_BROKEN: &str = "so much is damaged that not all of it is listed; of later snapshots, and of clones, it is not counted where they share it \
@@ -136,18 +137,18 @@ fn is_of_space(key: &str) -> bool {
     SPACE_PROPERTIES.contains(&key)
 }
 
-/// What says that space is neither limited nor promised.
+/// Properties with neither quota nor reservation.
 fn unlimited() -> Properties {
     SPACE_PROPERTIES.map(|key| (key.to_owned(), "none".to_owned())).into()
 }
 
-/// What says that no snapshots are taken by the clock.
+/// A property that disables scheduled snapshots.
 fn no_snapshots() -> (String, String) {
     ("snapshots".to_owned(), "off".to_owned())
 }
 
 impl Rebuild<'_> {
-    /// What is set on the other pool already stays.
+    /// Properties that are already set on the other pool stay.
     fn pool_properties(&mut self) {
         let there = self.into.core.objects.pool_properties();
         let mine = self.old.core.objects.pool_properties();
@@ -213,7 +214,7 @@ impl Rebuild<'_> {
         let by_timeline = self.old.core.objects.snapshots_by_timeline();
         while !left.is_empty() {
             let origin = |volume: &Arc<Object>| Pool::origin_of(volume, &by_timeline);
-            // What a share lies in comes before it.
+            // The folder of a share comes before it.
             let is_placed = |volume: &Arc<Object>| {
                 let holder = volume.descriptor.read().parent;
                 left.iter().all(|other| Some(other.id) != holder)
@@ -291,8 +292,8 @@ impl Rebuild<'_> {
         Ok(())
     }
 
-    /// Step 1: makes a volume with its properties, or, if these do not hold together, without what
-    /// makes snapshots by the clock; or without all of them if this version does not know them.
+    /// Step 1: creates a volume with its properties. If they conflict, it is created without the
+    /// schedule of snapshots; if this version does not know them, without any.
     fn make(
         &mut self,
         name: &str,
@@ -345,7 +346,7 @@ impl Rebuild<'_> {
         (1..).map(numbered).find(|name| !is_taken(name)).unwrap_or_default()
     }
 
-    /// Copies what differs from what `levels` sees to what `object` sees.
+    /// Copies the difference between the moment that `levels` sees and the one that `object` sees.
     fn moment(
         &mut self,
         object: &Arc<Object>,
@@ -421,7 +422,7 @@ impl Rebuild<'_> {
                 }
             }
             Err(error) => {
-                // What the moment before had there must not show.
+                // Data of the previous moment must not show here.
                 target.discard(offset, length)?;
                 if !self.remember(&source.object, offset, &error)? {
                     told.damaged_bytes += BLOCK.min(told.size_bytes.saturating_sub(offset));
@@ -450,8 +451,8 @@ impl Rebuild<'_> {
         Ok(true)
     }
 
-    /// Gives what was made the time at which it was made first, and the properties that it had:
-    /// those of a snapshot, or of a volume. That this fails costs no data.
+    /// Sets the original creation time and the former properties of a snapshot or of a volume. A
+    /// failure here loses no data.
     fn dress(&mut self, title: &str, old: &Object, properties: Option<&Properties>) {
         if let Err(error) = self.try_dress(title, old, properties) {
             self.report.notes.push(format!("'{title}' is not dated back, or lacks some properties: {error}"));
@@ -469,8 +470,7 @@ impl Rebuild<'_> {
                 descriptor.created_unix_s = created_unix_s;
             }
             if properties.is_none() {
-                // What is held stays held. A bookmark tells nothing of a pool in which no epoch is
-                // what it was.
+                // Holds are kept. Bookmarks are not: the epochs of the other pool are different.
                 let was = old.descriptor.read().properties.clone();
                 descriptor.properties = properties::of_moment(&was);
                 descriptor.properties.extend(was.into_iter().filter(|(key, _)| key.starts_with(HOLD_PREFIX)));

@@ -1,4 +1,4 @@
-//! What salvage says of what it did.
+//! The report of a salvage.
 
 use surface::Result;
 use units::{Seq, format_size};
@@ -8,7 +8,7 @@ use super::scan::{Place, Scan};
 use super::told::Table;
 use crate::log::geometry::Geometry;
 
-/// What salvage is at.
+/// The current step of a salvage.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SalvageStep {
     /// Reading the extents; in bytes.
@@ -19,8 +19,8 @@ pub enum SalvageStep {
     Copy,
 }
 
-/// Gets the step, how much of it is done, and how much there is. Its error ends the salvage, and is
-/// what that returns.
+/// Gets the step, how much of it is done, and how much there is. An error that it returns ends the
+/// salvage and is returned from there.
 pub type SalvageProgress<'a> = &'a mut dyn FnMut(SalvageStep, u64, u64) -> Result<()>;
 
 /// A range that could not be read, or is missing.
@@ -41,22 +41,20 @@ pub struct SalvagedVolume {
     pub name: String,
     /// Its size in bytes.
     pub size_bytes: u64,
-    /// Bytes of data that were copied for it, beside what it shares with an older snapshot or its
-    /// origin.
+    /// Bytes copied for it, excluding data shared with an older snapshot or its origin.
     pub copied_bytes: u64,
     /// Bytes that could not be read, and read as zeroes now.
     pub damaged_bytes: u64,
     /// Where those are: the first thousand ranges.
     pub damaged: Vec<DamagedRange>,
-    /// No descriptor was found: name, size and properties are not what they were.
+    /// No descriptor was found: name, size and properties are made up.
     pub is_lost: bool,
-    /// Bytes of it, of all records that it sees, that may not be what they were; see
-    /// [`SalvageReport::uncertain_bytes`].
+    /// Bytes visible in it whose content is uncertain; see [`SalvageReport::uncertain_bytes`].
     pub uncertain_bytes: u64,
-    /// Bytes at most that had data which is gone: they read as zeroes now, or as what is older.
-    /// Beside those that are damaged or uncertain.
+    /// Upper bound of bytes whose data is gone: they now read as zeroes or as older data. Damaged
+    /// and uncertain bytes are not included.
     pub missing_bytes_max: u64,
-    /// Where those are, if the map tells: the first thousand ranges.
+    /// Their ranges, if the map has them: the first thousand.
     pub missing: Vec<DamagedRange>,
 }
 
@@ -65,7 +63,7 @@ const fn last_of(before: Seq) -> u64 {
     before.0.saturating_sub(1)
 }
 
-/// What salvage found, copied and could not read.
+/// Result of a salvage: data found, data copied, and data that could not be read.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct SalvageReport {
     /// Extents that were read.
@@ -75,16 +73,15 @@ pub struct SalvageReport {
     /// Whether a complete catalogue was found, and no newer incomplete one: then names, sizes,
     /// snapshots and properties are those of the last moment.
     pub has_catalogue: bool,
-    /// Volumes, each behind its snapshots.
+    /// Volumes, each after its snapshots.
     pub volumes: Vec<SalvagedVolume>,
-    /// Bytes of the log that are not what was written there, so that nothing can be told of what
-    /// they held.
+    /// Bytes of the log that were overwritten or damaged, so that their former content is unknown.
     pub log_damaged_bytes: u64,
     /// Bytes of the data file that could not be read.
     pub unreadable_bytes: u64,
-    /// Bytes of all volumes and snapshots that may not be what they were: data so old that a later
-    /// discard may be forgotten, and should read as zeroes; and data that a rollback or a crash may
-    /// have undone so many of them ago that this is forgotten.
+    /// Bytes of all volumes and snapshots with uncertain content: data so old that a later discard
+    /// may be forgotten, so that it should read as zeroes; and data that may have been undone by a
+    /// rollback or a crash so many of them ago that the record of it is gone.
     pub uncertain_bytes: u64,
     /// Whether anything is missing from the log.
     pub completeness: Completeness,
@@ -92,18 +89,18 @@ pub struct SalvageReport {
     pub complete_before: u64,
     /// Bytes of the log that should be there, by the inventory, and are not.
     pub missing_bytes: u64,
-    /// The map told block by block what should be there.
+    /// The map listed the expected data block by block.
     pub by_map: bool,
     /// The map is another pool's than the data, and the data's was not asked for by name: the pool
     /// that was meant may be the other one.
     pub is_of_another: bool,
     /// The data is shorter than the pool.
     pub is_cut_off: bool,
-    /// What else is to be known, as sentences.
+    /// Further remarks, as sentences.
     pub notes: Vec<String>,
 }
 
-/// Tells of extents side by side that do not hold what they should.
+/// Describes consecutive extents with less data than expected.
 fn note_short(geometry: &Geometry, run: &[Short]) -> String {
     let (first, last) = (run[0], run[run.len() - 1]);
     let at = geometry.start(first.extent);
@@ -171,7 +168,7 @@ impl SalvageReport {
         report
     }
 
-    /// Tells what is missing, and what cannot be known.
+    /// Notes missing data, and limits of the report's certainty.
     fn note_completeness(&mut self, geometry: &Geometry, scan: &Scan) {
         let expected = &scan.expected;
         let are_neighbours = |a: &Short, b: &Short| a.is_empty() && b.is_empty() && a.extent.0 + 1 == b.extent.0;
@@ -247,8 +244,8 @@ impl SalvageReport {
         }
     }
 
-    /// Whether anything is lost, or may be lost by what is damaged or missing. What is only
-    /// uncertain does not count, nor what cannot be known of a pool of which no inventory was kept.
+    /// Returns whether data is lost, or may be lost because of damaged or missing parts. Data that
+    /// is only uncertain is not included, nor are unknowns of a pool without an inventory.
     pub fn is_lossy(&self) -> bool {
         !self.has_catalogue
             || self.is_of_another

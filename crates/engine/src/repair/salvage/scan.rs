@@ -1,13 +1,14 @@
-//! Reads all extents of a pool, one at a time, and hands on what their batches say as [`Fact`]s.
+//! Reads all extents of a pool, one at a time, and passes the statements of their batches on as
+//! [`Fact`]s.
 //!
 //! 1. An extent is read whole; if that fails, in pieces, so that as little as possible is missing.
 //!    Nothing is written.
-//! 2. Its batches are told apart ([`extent`](super::extent)); entries about objects go to [`Told`].
+//! 2. Its batches are separated ([`extent`](super::extent)); entries about objects go to [`Told`].
 //! 3. Each fragment is verified against its checksum, and becomes a fact, as do holes. Ranges of
 //!    holes over many groups are kept as ranges: which of their groups hold something is known only
 //!    at the end.
 //!
-//! Memory: one extent, what [`Told`] keeps, a few words for each stretch of batches with
+//! Memory: one extent, the contents of [`Told`], a few words for each stretch of batches with
 //! consecutive numbers and for each gap.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -43,7 +44,7 @@ pub(crate) struct WideHole {
     pub count: u64,
 }
 
-/// Bytes of the data file of which nothing can be told, and the batch behind them.
+/// Bytes of the data file that could not be decoded, and the batch after them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Place {
     pub location: u64,
@@ -57,11 +58,11 @@ pub(crate) struct Place {
 struct Stretch {
     incarnation: u64,
     from: Seq,
-    /// Behind the last one.
+    /// The number after the last one.
     to: Seq,
 }
 
-/// What an opening wrote of an object.
+/// Data of one object that one opening wrote.
 #[derive(Debug, Clone, Copy)]
 struct Seen {
     /// The first batches with data that is whole, and with data that is not.
@@ -71,7 +72,7 @@ struct Seen {
     end: BlockIndex,
 }
 
-/// What reading all extents came to.
+/// Result of reading all extents.
 #[derive(Debug, Default)]
 pub(crate) struct Scan {
     pub told: Told,
@@ -89,14 +90,14 @@ pub(crate) struct Scan {
     pub places_more: u64,
     pub batches: u64,
     stretches: Vec<Stretch>,
-    /// What the inventory says, and what was found short of it.
+    /// The inventory's expectations, and the shortages found.
     pub expected: Expected,
 }
 
 /// Where facts go.
 pub(crate) type Sink<'a> = &'a mut dyn FnMut(Fact) -> Result<()>;
 
-/// The extents that are no holes, as far as the storage can tell, in order.
+/// Returns, in order, the extents that are not holes, as far as the storage can report that.
 fn extents_with_data(data_from: impl Fn(u64) -> Option<u64>, geometry: &Geometry) -> impl Iterator<Item = ExtentIndex> {
     let mut next = 1;
     std::iter::from_fn(move || {
@@ -113,7 +114,7 @@ impl Scan {
     /// holes of a sparse file.
     ///
     /// # Errors
-    /// Those of `sink` and `progress`. What cannot be read is remembered.
+    /// Those of `sink` and `progress`. Unreadable areas are recorded.
     pub(crate) fn read_all(
         &mut self,
         disk: &dyn Disk,
@@ -239,7 +240,7 @@ impl Scan {
         seen.end = seen.end.max(end);
     }
 
-    /// Objects with data that counts, their newest epoch, and the block behind their last one.
+    /// Returns objects with valid data, their newest epoch, and the block after their last one.
     pub(crate) fn seen(&self) -> BTreeMap<ObjectId, (Epoch, BlockIndex)> {
         let mut objects = BTreeMap::new();
         for ((object, incarnation), seen) in &self.seen {
@@ -285,8 +286,8 @@ impl Scan {
         Ok(())
     }
 
-    /// The number from which on all batches up to `until`, at least, are there: what an older one
-    /// said may be lost with it.
+    /// Returns the lowest number from which all batches up to at least `until` are present:
+    /// statements of older ones may be lost.
     pub(crate) fn certain_from(&self, until: Seq) -> Seq {
         let clip = |s: &Stretch| (s.from, s.to.min(self.told.openings.certain_end_of(s.incarnation)));
         let mut stretches: Vec<_> = self.stretches.iter().map(clip).filter(|(from, to)| from < to).collect();
@@ -311,7 +312,7 @@ impl Scan {
         stretches.iter().fold(from, reach) >= to
     }
 
-    /// All extents have been read: what is missing is known. `noted` is the newest opening by the
+    /// Completes the result when all extents have been read. `noted` is the newest opening by the
     /// data file's own note.
     pub(crate) fn finish(&mut self, noted: u64) {
         let mut expected = std::mem::take(&mut self.expected);
@@ -321,7 +322,8 @@ impl Scan {
         self.expected = expected;
     }
 
-    /// As [`certain_from`](Self::certain_from), as far as the inventory tells what should be there.
+    /// Like [`certain_from`](Self::certain_from), as far as the inventory lists the expected
+    /// batches.
     pub(crate) fn certain_by_inventory(&self) -> Seq {
         match self.expected.completeness {
             Completeness::Complete | Completeness::UpTo | Completeness::InDoubt | Completeness::Incomplete => {
@@ -332,7 +334,7 @@ impl Scan {
         }
     }
 
-    /// As [`certain_from`](Self::certain_from), where the map tells what should be there.
+    /// Like [`certain_from`](Self::certain_from), where the map lists the expected data.
     pub(crate) fn certain_by_map(&self, witness: &Witness) -> Seq {
         self.certain_from(self.durable_before.max(witness.next_seq()))
     }
@@ -348,8 +350,8 @@ impl Scan {
         }
     }
 
-    /// Gaps that no crash can have left: before them lies what was durable, and so did what is
-    /// missing.
+    /// Returns gaps that no crash can have left: durable data precedes them, so the missing part
+    /// was durable as well.
     pub(crate) fn damaged_places(&self) -> Vec<Place> {
         let happened = |gap: &&Place| self.told.openings.happened(gap.incarnation, gap.before);
         self.gaps.iter().filter(happened).filter(|gap| gap.before <= self.durable_before).copied().collect()
@@ -366,7 +368,7 @@ impl WideHole {
         (self.first.group().0..=BlockIndex(self.end() - 1).group().0).map(GroupIndex)
     }
 
-    /// What it says of one of them.
+    /// Returns the fact for one group.
     pub(crate) fn fact(&self, group: GroupIndex, seq: Seq, incarnation: u64) -> Fact {
         let start = group.first_block().0;
         let low = self.first.0.max(start) - start;

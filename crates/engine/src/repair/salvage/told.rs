@@ -1,6 +1,5 @@
-//! What the log alone tells about objects: the newest catalogue that is complete, and the entries
-//! behind it. And which batches never happened, because the opening of the pool that wrote them was
-//! over.
+//! Objects rebuilt from the log alone: the newest complete catalogue, and the entries after it.
+//! Also determines which batches never happened, because the opening that wrote them had ended.
 
 use std::collections::BTreeMap;
 
@@ -17,8 +16,8 @@ const CATALOGUES_MAX: usize = 8;
 pub(crate) struct Openings {
     /// First sequence numbers by number of opening.
     first: BTreeMap<u64, Seq>,
-    /// By number of opening, where what was durable of the log ended when it last said so: that
-    /// happened.
+    /// By number of opening, the durable end of the log as that opening last recorded it:
+    /// everything before it happened.
     durable: BTreeMap<u64, Seq>,
     /// See [`Incarnations::forgotten`].
     forgotten: Option<Incarnation>,
@@ -74,7 +73,7 @@ enum Change {
     Properties(Properties),
 }
 
-/// Gathers what batches tell, in whatever order they come.
+/// Collects the statements of batches, in any order.
 #[derive(Debug, Default)]
 pub(crate) struct Told {
     pub openings: Openings,
@@ -84,14 +83,13 @@ pub(crate) struct Told {
     changes: BTreeMap<(Seq, u64, usize), Change>,
 }
 
-/// The objects as the log tells them.
+/// The objects, as rebuilt from the log.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Table {
-    /// The moment of the catalogue that it begins with; `None`: no complete one was found, and it
-    /// is what single entries tell.
+    /// The position of the catalogue at its base; `None`: no complete one was found, and the table
+    /// comes from single entries.
     pub as_of: Option<Seq>,
-    /// Parts of a newer catalogue were found, and others were not: what came between may be
-    /// missing.
+    /// Only parts of a newer catalogue were found: changes between the two may be missing.
     pub is_outdated: bool,
     pub properties: Properties,
     /// An object below it that the table does not have is gone: the catalogue would have it.
@@ -102,7 +100,7 @@ pub(crate) struct Table {
 }
 
 impl Told {
-    /// Takes in what a batch tells.
+    /// Adds the statements of a batch.
     pub(crate) fn batch(&mut self, batch: &Batch) {
         let header = &batch.header;
         self.openings.batch(header);
@@ -159,7 +157,7 @@ impl Told {
         was
     }
 
-    /// Enters the changes behind the table's moment.
+    /// Applies the changes after the table's position.
     fn change(&self, table: &mut Table, pieced: &BTreeMap<ObjectId, Seq>, until: Seq) {
         let from = table.as_of.unwrap_or_default();
         for ((seq, incarnation, _), change) in self.changes.range((from, 0, 0)..(until, 0, 0)) {
@@ -242,7 +240,7 @@ mod tests {
         told.batch(&batch(1, 1, 21, vec![part(20, 1, 2, vec![volume(2, "b")])]));
         told.batch(&batch(1, 1, 20, vec![part(20, 0, 2, vec![volume(1, "a")])]));
         told.batch(&batch(1, 1, 22, vec![Entry::Object(volume(2, "renamed"))]));
-        // Half a catalogue is none.
+        // An incomplete catalogue is not used.
         told.batch(&batch(1, 1, 30, vec![part(30, 0, 2, vec![volume(1, "half")])]));
         assert_eq!(names(&told.table(Seq(u64::MAX))), ["a", "renamed"]);
         assert_eq!(names(&told.table(Seq(22))), ["a", "b"]);

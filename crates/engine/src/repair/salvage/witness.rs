@@ -1,24 +1,23 @@
-//! The map of a pool that is salvaged, where it is still there: it says which blocks held data as
-//! of its checkpoint, and in which place. Owns whether the map can be believed, and its answers.
+//! The map of a salvaged pool, where it survives: it lists which blocks held data as of its
+//! checkpoint, and where. Owns the decision whether the map can be trusted, and its answers.
 //!
-//! The log is salvaged, never the map: a block shows what the newest fact in the log says of it.
-//! The map tells what the log should have said, so that a loss is counted block by block:
-//! 1. The map counts if it is whole (its checkpoint, descriptors, deltas and the sum over all of
-//!    its records agree), and if its checkpoint is the one of the inventory that counts; where both
+//! Content always comes from the log: a block shows the data of its newest fact there. The map
+//! shows which facts the log should have, so that a loss is counted block by block:
+//! 1. The map is trusted if it is whole (its checkpoint, descriptors, deltas and the sum over all
+//!    of its records agree), and if its checkpoint matches the applicable inventory; where both
 //!    copies of the inventory are damaged, if it is of the newest opening.
-//! 2. All batches from the position of its checkpoint on are there, as far as they are known to
-//!    have been durable. So the log has all changes that the map does not know.
-//! 3. A block is *confirmed* if its fact was written behind that position, or is the one that the
-//!    map names. Nothing that is missing from the log can have hidden it.
-//! 4. A block is *gone* if the map names data of it, and the log has neither that nor anything from
-//!    behind the position. It is *bared* if the map has a hole there, and the log says nothing:
-//!    then data of an older epoch shows.
-//! 5. Descriptors are those of the map, with the changes behind it, whatever became of the
-//!    catalogue.
+//! 2. All batches from the position of its checkpoint on are present, as far as they are known to
+//!    have been durable. So the log has all changes that are newer than the map.
+//! 3. A block is *confirmed* if its fact was written after that position, or is the one that the
+//!    map names. No missing part of the log can have superseded it.
+//! 4. A block is *gone* if the map names data of it, and the log has neither that data nor anything
+//!    after the position. It is *bared* if the map has a hole there, and the log has no fact: then
+//!    data of an older epoch shows.
+//! 5. Descriptors are those of the map, with later changes applied, whether or not the catalogue is
+//!    usable.
 //!
-//! Extents are freed when a later checkpoint is durable. So all data that the map names was in the
-//! log when it was written last, in the place that it names, or moved by a batch behind the
-//! position.
+//! Extents are freed only when a later checkpoint is durable. So all data that the map names was in
+//! the log at its last write, either at the named location or moved by a batch after the position.
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -50,7 +49,7 @@ pub(crate) struct Witness {
     last: Mutex<Option<(GroupKey, Arc<GroupRecords>)>, ranks::Witness>,
 }
 
-/// What the map says of the blocks of a record, beside what the log says.
+/// Comparison of a record's blocks in the map with those in the log.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Compared {
     pub confirmed: BlockMask,
@@ -85,7 +84,7 @@ impl Witness {
         Ok(Self { map, checkpoint, objects, last: Mutex::default() })
     }
 
-    /// What it does not know has this number or a later one.
+    /// All changes newer than the map have this number or a later one.
     pub(crate) fn next_seq(&self) -> Seq {
         self.checkpoint.next_seq
     }
@@ -95,7 +94,7 @@ impl Witness {
         self.checkpoint.incarnation
     }
 
-    /// Tells which openings it knows: batches of those that were over never happened.
+    /// Adds the openings that the map knows: batches of openings that had ended never happened.
     pub(crate) fn tell(&self, openings: &mut Openings) {
         openings.catalogue(&self.checkpoint.catalogue.incarnations);
         openings.enter(self.checkpoint.incarnation, self.checkpoint.incarnation_first_seq);
@@ -152,7 +151,7 @@ impl Witness {
     }
 }
 
-/// What a map with the record `said`, as of batch `next_seq`, says of what `facts` come to.
+/// Compares the resolved `facts` with the record `said` of a map as of batch `next_seq`.
 fn compare(facts: &[Fact], said: &Record, next_seq: Seq) -> Compared {
     let winners = winners(facts);
     let mut compared = Compared::default();
