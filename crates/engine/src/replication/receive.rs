@@ -1,21 +1,22 @@
-//! Receiving: a stream becomes a snapshot, of a volume that comes into being with it, or of one
-//! that has the snapshot from which the stream goes out.
+//! Receiving: a stream becomes a snapshot of a new volume, or of one that has the stream's base
+//! snapshot.
 //!
 //! 1. *Begin*: the stream must fit (`receive_fit`): a free name, or a volume whose newest snapshot
 //!    is the parent, unchanged since; or a clone of the parent without snapshots of its own,
-//!    unchanged since; or what an interrupted stream has left of the same snapshot. Nothing is made
-//!    yet.
-//! 2. The first *data* makes the partial snapshot, and the hidden volume if there is to be a new
+//!    unchanged since; or the partial result of an interrupted stream of the same snapshot. Nothing
+//!    is created yet.
+//! 2. The first *data* creates the partial snapshot, and the hidden volume if there is to be a new
 //!    one (see `receives`).
-//! 3. All data goes into an epoch that no point sees: of the new volume its first one, of another
-//!    one the one behind its head. The descriptor of the partial snapshot goes along and says how
-//!    much there is (`receive_chunk`): whatever a crash leaves, the stream can go on behind it.
-//! 4. *End*: if all data has come that was sent, and the volume is unchanged, one batch makes the
-//!    partial snapshot a snapshot and lifts the volume's epoch behind it. It is made durable, and
-//!    with it all that came before it in the log. **Here the snapshot is there.**
+//! 3. All data goes into an epoch that no point sees: the first one of a new volume, otherwise the
+//!    one after the volume's head. The descriptor of the partial snapshot is updated along with it
+//!    and records the amount (`receive_chunk`): after a crash, the stream can always continue
+//!    there.
+//! 4. *End*: if all data that was sent has arrived, and the volume is unchanged, one batch makes
+//!    the partial snapshot a snapshot and raises the volume's epoch past it. It is made durable,
+//!    and with it everything before it in the log. **Here the snapshot exists.**
 //!
-//! Data received before is passed over, so a stream may also begin before the place where another
-//! one broke off.
+//! Data received before is skipped, so a stream may also begin before the place where another one
+//! broke off.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -45,7 +46,7 @@ const LEFT_BEHIND: [&str; 3] = ["reservation", "snapshots", "keep"];
 pub struct ReceiveReport {
     /// The volume.
     pub volume: String,
-    /// The snapshot that it has now: the part of its name behind the `@`.
+    /// Its new snapshot: the part of the name after the `@`.
     pub snapshot: String,
     /// Whether the volume came into being with it.
     pub is_new: bool,
@@ -170,7 +171,7 @@ impl Receiver {
         self.begin.as_ref().ok_or_else(|| damaged(FormatError::new("stream", "it has no beginning")))
     }
 
-    /// What there is of the stream's snapshot already.
+    /// Returns the existing part of the stream's snapshot.
     fn existing(&self, begin: &StreamBegin) -> Result<Option<(Target, GroupIndex)>> {
         let objects = &self.pool.core.objects;
         let volume = objects.incoming(&self.volume).or_else(|| objects.named(&self.volume).ok());
@@ -221,7 +222,7 @@ impl Receiver {
         self.check_fits(begin).map(drop)
     }
 
-    /// What a new stream must find: nothing, or the volume with its parent.
+    /// Checks the preconditions of a new stream: no volume, or the volume with its parent.
     fn check_fits(&self, begin: &StreamBegin) -> Result<Option<(Arc<Object>, Arc<Object>)>> {
         let objects = &self.pool.core.objects;
         let Some(from) = begin.from else {
@@ -394,7 +395,7 @@ impl Receiver {
         let (data, payloads) =
             if is_share { without_seal(data, payloads) } else { (Cow::Borrowed(data), Cow::Borrowed(payloads)) };
         let place = Place { volume: &volume, epoch: origin.epoch };
-        // If the parent has gone meanwhile, the end will tell.
+        // If the parent has gone in the meantime, the end reports it.
         let parent = from.and_then(|from| self.pool.fitting(&volume, from, "").ok());
         let holes = match &parent {
             Some(parent) => self.pool.core.holes_that_hide(&data.holes, &parent.levels())?,

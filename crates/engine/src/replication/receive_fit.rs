@@ -1,6 +1,6 @@
-//! Whether a difference fits the volume: the volume must be as its sender's parent is. That is so
-//! if its newest snapshot has the parent's identity; or, of a clone that has no snapshot of its
-//! own, the snapshot that it came from; and if nothing has been written since.
+//! Checks whether a difference fits the volume: the volume must be in the state of the sender's
+//! parent. That is so if its newest snapshot has the parent's identity; or, for a clone without a
+//! snapshot of its own, its origin; and if nothing has been written since.
 
 use std::sync::Arc;
 
@@ -136,7 +136,7 @@ impl Core {
                     push_holes(&mut hiding, first, first + u64::from(blocks));
                 }
             }
-            // The part behind this page, and the begin of the next hole.
+            // The part after this page, and the beginning of the next hole.
             rest =
                 page.next.map_or(&[], |next| &rest[rest.partition_point(|hole| end(hole) <= next.first_block().0)..]);
             next = rest.first().zip(page.next).map(|((first, _), next)| GroupIndex(first.group().0.max(next.0)));

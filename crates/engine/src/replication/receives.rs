@@ -1,11 +1,11 @@
-//! Snapshots that streams are bringing: what there is of them between the first chunk and the last
-//! one, and giving them up.
+//! Partial receives: snapshots between the first chunk of their stream and the last one, and how
+//! they are abandoned.
 //!
-//! The received data lies in the target volume, in an epoch that the volume has not reached, so
-//! that no reader sees it; a *partial* object looks from there, so that it is kept. For a volume
-//! that does not exist yet there is a hidden one. It becomes visible in one batch (see `receive`),
-//! and goes in one batch: the partial object is destroyed, and the volume steps over the epoch with
-//! a cut, as in a rollback.
+//! The received data is in the target volume, in an epoch that the volume has not reached, so that
+//! no reader sees it; a *partial* object looks from there, so that it is kept. For a volume that
+//! does not exist yet there is a hidden one. It becomes visible in one batch (see `receive`), and
+//! is removed in one batch: the partial object is destroyed, and the volume steps over the epoch
+//! with a cut, as in a rollback.
 
 use std::sync::Arc;
 
@@ -22,13 +22,13 @@ use crate::pool::Pool;
 pub struct ReceiveStatus {
     /// The volume that it is for.
     pub volume: String,
-    /// Its name: the part behind the `@`.
+    /// Its name: the part after the `@`.
     pub snapshot: String,
     /// Whether the volume will be there only when the snapshot is.
     pub is_new: bool,
     /// Bytes of payload that have come.
     pub received_bytes: u64,
-    /// Bytes of payload that the sender expected to send; 0 if it could not tell.
+    /// Bytes of payload that the sender expected to send; 0 if unknown.
     pub expected_bytes: u64,
     /// With this, the sender goes on where it stopped.
     pub token: String,

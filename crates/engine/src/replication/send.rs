@@ -1,18 +1,17 @@
 //! Sending: a snapshot, or its difference from another one, as a stream (see `docs/FORMAT.md`).
 //!
-//! 1. A checkpoint is taken: all that the snapshot sees is in the store.
-//! 2. The map tells what must be sent, group by group (`send_pages`), as much at a time as makes a
-//!    chunk.
-//! 3. While no checkpoint can free what the map pointed at, fragments are read, neighbours
+//! 1. A checkpoint is taken: all data of the snapshot is in the store.
+//! 2. The map yields the data to send, group by group (`send_pages`), a chunk at a time.
+//! 3. While no checkpoint can free the locations read from the map, fragments are read, neighbours
 //!    together, and verified. A whole one goes into the stream as it is stored; its checksum is
-//!    made to fit the stream without being summed again. Of a unit of which only a part is asked
-//!    for, that part is compressed anew with the same codec: its other blocks were overwritten, or
-//!    belong to another moment, and must not be sent. So is a fragment that needs a dictionary,
-//!    which the receiver has not got.
-//! 4. After the last group, the end tells how much there was.
+//!    converted for the stream without being recomputed. If only a part of a unit is needed, that
+//!    part is recompressed with the same codec: its other blocks were overwritten, or belong to
+//!    another moment, and must not be sent. So is a fragment that needs a dictionary, which the
+//!    receiver does not have.
+//! 4. After the last group, the end chunk has the totals.
 //!
-//! Nothing is written, no lock is held between chunks. A snapshot that is destroyed meanwhile ends
-//! the stream with an error.
+//! Nothing is written, no lock is held between chunks. If a snapshot is destroyed in the meantime,
+//! the stream ends with an error.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -37,8 +36,8 @@ use crate::read::reader::Wanted;
 use crate::replication::send_pages::{Compared, Pages, push_holes};
 use crate::volume::Volume;
 
-/// Payload of a chunk, before a group that passes it: a piece of work for the receiver, and what is
-/// lost when the stream breaks.
+/// Target payload of a chunk: a unit of work for the receiver, and the amount lost when the stream
+/// breaks.
 const CHUNK_BYTES: usize = 1 << 20;
 /// Least that can be asked for instead.
 const CHUNK_BYTES_MIN: usize = BLOCK_BYTES;
@@ -48,7 +47,8 @@ const CHUNK_ITEMS: usize = 1024;
 const TRIES: u32 = 3;
 /// Groups of an image that are fetched together.
 const ABSENT_MAX: usize = 8;
-/// What is stored with a dictionary is sent like this: the codec that dictionaries are for.
+/// Codec in the stream for data that is stored with a dictionary: the codec that dictionaries are
+/// for.
 const WITHOUT_DICTIONARY: CodecId = CodecId(67);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -67,9 +67,9 @@ pub struct Sender {
     writer: StreamWriter,
     step: Step,
     chunk_bytes: usize,
-    /// Groups of which not all had been fetched from an image, as they are now.
+    /// Groups that were not completely fetched from an image, with their current content.
     fetched: BTreeMap<GroupIndex, Vec<u8>>,
-    /// Fragments that went as they are stored.
+    /// Fragments that were sent as they are stored.
     as_stored: u64,
 }
 
@@ -85,8 +85,8 @@ impl Pool {
     /// volume being that of the same volume.
     ///
     /// # Errors
-    /// [`ErrorKind::NotFound`], [`ErrorKind::Invalid`], [`ErrorKind::Conflict`] for a bookmark
-    /// behind which the volume was taken back, and what a checkpoint fails with.
+    /// [`ErrorKind::NotFound`], [`ErrorKind::Invalid`], [`ErrorKind::Conflict`] for a bookmark if
+    /// the volume was rolled back to a point before it, and those of a checkpoint.
     pub fn send(&self, snapshot: &str, from: Option<&str>) -> Result<Sender> {
         let objects = &self.core.objects;
         let to = objects.snapshot_named(snapshot)?;
@@ -103,8 +103,8 @@ impl Pool {
     /// The rest of a stream, of which a receiver has said with its token how much has come.
     ///
     /// # Errors
-    /// [`ErrorKind::Invalid`] for what is no token, [`ErrorKind::NotFound`] if the pool has not got
-    /// the snapshots any more.
+    /// [`ErrorKind::Invalid`] for an invalid token, [`ErrorKind::NotFound`] if the pool no longer
+    /// has the snapshots.
     pub fn send_resumed(&self, token: &str) -> Result<Sender> {
         let token: ResumeToken = token
             .parse()
@@ -190,7 +190,7 @@ impl Pool {
     }
 }
 
-/// Bytes of payload that all groups have: exact but for what is compressed anew.
+/// Bytes of payload of all groups: exact except for recompressed data.
 fn expected_bytes(core: &Core, compared: &Compared) -> Result<u64> {
     let (mut pages, mut at, mut sum) = (Pages::default(), GroupIndex(0), 0);
     while let Some(change) = pages.first(core, compared, at)? {
@@ -200,13 +200,13 @@ fn expected_bytes(core: &Core, compared: &Compared) -> Result<u64> {
     Ok(sum)
 }
 
-/// What becomes a chunk of data.
+/// Content of a chunk of data.
 struct Gathered {
     wanted: Vec<Wanted>,
     /// Blocks that were fetched for it.
     fetched: Vec<(GroupIndex, BlockMask)>,
     holes: Vec<(BlockIndex, u32)>,
-    /// The group behind the last one.
+    /// The group after the last one.
     next: GroupIndex,
 }
 
@@ -226,15 +226,15 @@ impl Packed {
 }
 
 impl Sender {
-    /// Makes chunks with about so much payload (4 KiB to 1 MiB, which is the default): when a
-    /// stream breaks off, what had come of a chunk is sent again.
+    /// Makes chunks of about so much payload (4 KiB to 1 MiB, which is the default): when a stream
+    /// breaks off, the partial chunk is sent again.
     #[must_use]
     pub fn with_chunk_bytes(mut self, bytes: usize) -> Self {
         self.chunk_bytes = bytes.clamp(CHUNK_BYTES_MIN, CHUNK_BYTES);
         self
     }
 
-    /// What the stream begins with.
+    /// The first chunk of the stream.
     pub const fn begin(&self) -> &StreamBegin {
         &self.begin
     }
@@ -249,7 +249,7 @@ impl Sender {
         self.writer.sums().payload_bytes
     }
 
-    /// Fragments so far, and how many of them went as they are stored.
+    /// Fragments so far, and how many of them were sent as they are stored.
     pub const fn fragments(&self) -> (u64, u64) {
         (self.writer.sums().fragments, self.as_stored)
     }
@@ -258,13 +258,13 @@ impl Sender {
     ///
     /// # Errors
     /// [`ErrorKind::Corrupt`] for data that cannot be verified, with volume and offset;
-    /// [`ErrorKind::NotFound`] if a snapshot has been destroyed; what the storage fails with. The
-    /// stream cannot go on after an error: a new one can, from the receiver's token.
+    /// [`ErrorKind::NotFound`] if a snapshot has been destroyed; those of the storage. The stream
+    /// cannot continue after an error: a new one can, from the receiver's token.
     pub fn next_chunk(&mut self) -> Result<Option<Vec<u8>>> {
         self.next_chunk_unless(&|| false)
     }
 
-    /// The same; what it needs of an image is not waited for any more once `is_over` says so.
+    /// Like `next_chunk`, but stops waiting for an image as soon as `is_over` returns `true`.
     ///
     /// # Errors
     /// As [`next_chunk`](Self::next_chunk).
@@ -289,7 +289,7 @@ impl Sender {
         }
     }
 
-    /// Fetches what a chunk needs of an image. No lock is held.
+    /// Fetches the groups of an image that a chunk needs. No lock is held.
     fn fetch(&mut self, error: Error, is_over: &dyn Fn() -> bool) -> Result<()> {
         let Some(NotHere(keys)) = NotHere::beneath(&error) else { return Err(error) };
         let to = self.compared.to.clone();
@@ -298,7 +298,7 @@ impl Sender {
         let mut is_fetched = false;
         let patience = core.patience(&to).unless(is_over);
         core.fetching_for(&to, &patience, &mut || {
-            // All at once, and then each as it is seen in the snapshot.
+            // All at once, and then each in the state of the snapshot.
             if !std::mem::replace(&mut is_fetched, true) {
                 return Err(Error::with_source(ErrorKind::Io, "a part of an image is not here", NotHere(keys.clone())));
             }
@@ -317,7 +317,7 @@ impl Sender {
     /// Steps 2 and 3.
     fn data(&mut self, at: GroupIndex) -> Result<Vec<u8>> {
         let core = Arc::clone(&self.core);
-        // What lies between two changes may be long. It is passed here: while the lock is held,
+        // The gap between two changes may be long. It is crossed here: while the lock is held,
         // checkpoints wait for it.
         let first = self.pages.first(&core, &self.compared, at)?.map_or(self.compared.end(), |change| change.group);
         let mut tries = 0;
@@ -355,7 +355,7 @@ impl Sender {
         let mut gathered =
             Gathered { wanted: Vec::new(), fetched: Vec::new(), holes: Vec::new(), next: self.compared.end() };
         let (mut at, mut bytes, mut told) = (from, 0, told);
-        // What nothing is known of holds nothing now, and may have held something before.
+        // Unknown groups hold nothing now, and may have held data before.
         let gaps = self.compared.tells_all_holes();
         loop {
             if briefly && at > from && self.pages.is_used_up(at) {
@@ -371,7 +371,7 @@ impl Sender {
             let is_full =
                 lacks || bytes >= self.chunk_bytes || gathered.wanted.len() + gathered.holes.len() >= CHUNK_ITEMS;
             if is_full {
-                // Of the groups up to that one nothing is left to tell.
+                // The groups up to that one are done.
                 gathered.next = change.group;
                 break;
             }
@@ -388,7 +388,7 @@ impl Sender {
                     bytes += piece.fragment.live.count() as usize * BLOCK_BYTES;
                     continue;
                 }
-                // What is compressed anew may turn out not to be compressible.
+                // Recompressed data may turn out not to be compressible.
                 let raw = piece.fragment.live.count() as usize * BLOCK_BYTES;
                 bytes += if is_sent_as_stored(piece) { piece.fragment.stored as usize } else { raw };
                 gathered.wanted.push(Wanted { group, piece: *piece });
@@ -472,7 +472,7 @@ fn entry_of(group: GroupIndex, piece: &Piece) -> FragmentEntry {
     }
 }
 
-/// Makes units of the blocks of a decoded unit that are asked for, compressed as it was.
+/// Makes units of the requested blocks of a decoded unit, with the same codec.
 fn recut(
     group: GroupIndex,
     piece: &Piece,

@@ -1,5 +1,5 @@
-//! What a stream has to tell of each group: from the map alone. A block is sent if the newer state
-//! finds it in another record than the older one does, as in `diff`.
+//! Lists the changes of each group for a stream, from the map alone. A block is sent if the newer
+//! state finds it in a different record than the older one does, as in `diff`.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -19,13 +19,13 @@ use crate::objects::level::Level;
 use crate::pool::core::Core;
 use crate::replication::thin;
 
-/// What is different in a group.
+/// Changes in a group.
 #[derive(Debug, Clone)]
 pub(crate) struct GroupChange {
     pub group: GroupIndex,
-    /// What holds data now and did not, or other data.
+    /// New or different data.
     pub pieces: Vec<Piece>,
-    /// What held data and does not any more, or may have.
+    /// Blocks that held data, or may have, and do not any more.
     pub holes: BlockMask,
 }
 
@@ -35,7 +35,7 @@ pub(crate) struct GroupChange {
 pub(crate) struct Compared {
     pub to: Arc<Object>,
     pub from: Option<Arc<Object>>,
-    /// Whether the older one is a bookmark, which may be destroyed meanwhile.
+    /// Whether the older one is a bookmark, which may be destroyed in the meantime.
     is_from_bookmark: bool,
     /// Bytes of the image, if that is the older one.
     image_bytes: Option<u64>,
@@ -67,8 +67,8 @@ impl Compared {
         std::iter::once(&self.to).chain(&self.from)
     }
 
-    /// Whether the older state is a bookmark's, which does not tell what was a hole then: all that
-    /// is none now is told as one.
+    /// Returns whether the older state is a bookmark's, which does not record former holes: every
+    /// present hole is sent as one.
     pub(crate) fn tells_all_holes(&self) -> bool {
         self.is_from_bookmark && !Canary::BookmarkTrustsHoles.is_planted()
     }
@@ -94,8 +94,7 @@ impl Compared {
         Ok(Some(levels.into()))
     }
 
-    /// Fails if one of the two has been destroyed: then what has been read of it may be less than
-    /// there was.
+    /// Fails if one of the two has been destroyed: then the data read of it may be incomplete.
     pub(crate) fn check(&self) -> Result<()> {
         // A bookmark is needed no more once its place is known.
         let snapshots = std::iter::once(&self.to).chain(self.from.iter().filter(|_| !self.is_from_bookmark));
@@ -108,7 +107,7 @@ impl Compared {
         }
     }
 
-    /// The group behind the last one of either.
+    /// The group after the last one of either.
     pub(crate) fn end(&self) -> GroupIndex {
         let sizes = self.both().map(|object| object.size_bytes()).chain(self.image_bytes);
         let bytes = sizes.max().unwrap_or(0);
@@ -133,7 +132,7 @@ impl Compared {
         self.check()?;
         let mut changes = VecDeque::new();
         let all_holes = self.tells_all_holes();
-        // Behind both ends there is nothing to tell of.
+        // After both ends there are no changes.
         for (group, of_all) in page.groups.range(..self.end()) {
             let view = |levels: &[Level]| look_down(levels, &objects, (*group, of_all), BlockMask::FULL);
             let (now, before) = (view(&new), old.as_deref().map_or_else(Vec::new, view));
@@ -158,9 +157,9 @@ impl Compared {
 }
 
 impl Pages {
-    /// A number that is raised behind every change of the map's base and before extents are freed
-    /// because of it: if it is the same before a page was read and when `Core::readers` is held,
-    /// the places that the page names stay what they are for as long as that is held.
+    /// Returns a number that is raised after every change of the map's base and before extents are
+    /// freed because of it: if it is the same before a page was read and when `Core::readers` is
+    /// held, the locations in the page stay valid for as long as that is held.
     pub(crate) fn moment(core: &Core) -> u64 {
         core.counters.published.get()
     }
@@ -182,8 +181,8 @@ impl Pages {
         self.next
     }
 
-    /// The first change from group `at` on, which must not go back; `None`: there is none, and
-    /// there will be none.
+    /// Returns the first change from group `at` on, which must not decrease; `None` after the last
+    /// one.
     pub(crate) fn first(&mut self, core: &Core, compared: &Compared, at: GroupIndex) -> Result<Option<&GroupChange>> {
         let moment = Self::moment(core);
         if self.as_of != moment {

@@ -1,16 +1,16 @@
-//! Thin streams: of a snapshot that falls through to an image, only what differs from that, and
-//! which image it is.
+//! Thin streams: of a snapshot backed by an image, only the difference from the image, and the
+//! image's identity.
 //!
 //! 1. The sender compares the snapshot with the image, as it does two snapshots: a part of the
-//!    image that lies here as a cache is in both. It needs no store.
-//! 2. The stream tells the image. Behind a volume's end, too, it tells holes where the image has
+//!    image that is cached in the pool is in both. It needs no store.
+//! 2. The stream names the image. Beyond a volume's end, too, it has holes where the image has
 //!    data: the volume may be made larger again.
-//! 3. The receiver makes a volume that begins as that image, and takes the difference. A part of a
-//!    thin stream goes on as a thin stream of the same image only: any other says other things of
-//!    the blocks that it leaves out.
+//! 3. The receiver creates a volume backed by that image, and applies the difference. A partial
+//!    thin receive can only be continued by a thin stream of the same image: any other has
+//!    different content for the blocks that it leaves out.
 //!
-//! Differences between snapshots need none of that: they tell no block that both have of an image.
-//! The receiver's user sees to it that the image's store keeps the version.
+//! Differences between snapshots need none of that: they have no block that both share from an
+//! image. The receiver's user ensures that the image's store keeps the version.
 
 use std::sync::Arc;
 
@@ -39,12 +39,11 @@ fn text_of(image: Option<&ImagePart>) -> String {
 }
 
 impl Pool {
-    /// A stream that brings whatever `snapshot` (`VOLUME@SNAPSHOT`) has and the image below it has
-    /// not, to a receiver that has nothing, and reaches the image.
+    /// Returns a stream with all data that `snapshot` (`VOLUME@SNAPSHOT`) has in addition to the
+    /// image below it, for a receiver that has no data of it and can reach the image.
     ///
     /// # Errors
-    /// [`ErrorKind::NotFound`], [`ErrorKind::Invalid`] without an image, and what a checkpoint
-    /// fails with.
+    /// [`ErrorKind::NotFound`], [`ErrorKind::Invalid`] without an image, and those of a checkpoint.
     pub fn send_thin(&self, snapshot: &str) -> Result<Sender> {
         let to = self.core.objects.snapshot_named(snapshot)?;
         let image = self.image_for(&to)?;
