@@ -1,5 +1,5 @@
-//! Admission: a write is taken only if everything that is dirty, however incompressible, still
-//! finds room in the log. So what was acknowledged can always be flushed.
+//! Admission: a write is accepted only if all dirty data, however incompressible, still finds room
+//! in the log. So acknowledged data can always be flushed.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -18,8 +18,8 @@ use crate::space::claims::Claim;
 /// sense: cleaning wins nothing from extents of which less than a thirty-second part is dead.
 const OVERWRITE_DIVISOR: u64 = 28;
 const OVERWRITE_MIN: u64 = 16;
-/// Share of the pool's extents that only the trees of shares may take for what they keep about
-/// files: removing a file writes some of that before it gives anything back.
+/// Share of the pool's extents that is reserved for the metadata of shares: removing a file writes
+/// some before it frees any.
 const TREE_DIVISOR: u64 = 64;
 /// The largest share, in pools where the other is less than [`TREE_BYTES_MIN`].
 const TREE_DIVISOR_SMALL: u64 = 16;
@@ -27,14 +27,14 @@ const TREE_DIVISOR_SMALL: u64 = 16;
 const TREE_BYTES_MIN: u64 = 512 << 10;
 /// Most of it: some hundred commits of a namespace of a million files.
 const TREE_BYTES_MAX: u64 = 256 << 20;
-/// Extents that must have been filled since the pool was opened before they tell how much an extent
-/// holds.
+/// Extents that must have been filled since the pool was opened before their average content is
+/// used.
 const OPENED_KNOWN: u64 = 32;
 /// Least that is dropped at once of images.
 const DROPPED_MIN: u64 = 4 << 20;
 /// How often that is done, twice as much each time, before all of it has gone.
 const DROP_ROUNDS: u32 = 24;
-/// What a group may cost in the log beside its data: in the worst case a batch of its own, padded.
+/// Overhead of a group in the log: in the worst case a batch of its own, padded.
 pub(crate) const GROUP_COST_BYTES: u64 = BLOCK_BYTES as u64;
 
 /// Bytes that a write of `length` is admitted with: a part of a block makes a block of data.
@@ -42,12 +42,12 @@ pub(crate) fn cost_of(length: u64) -> u64 {
     length.next_multiple_of(BLOCK_BYTES as u64) + GROUP_COST_BYTES
 }
 
-/// For what a write asks for room.
+/// The kind of data for which a write needs room.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Asks {
     /// Data of users.
     Data,
-    /// What a share's tree keeps about files. Neither a quota nor the wall of new data holds it.
+    /// File metadata of a share's tree. Neither a quota nor the wall of new data applies to it.
     Tree,
 }
 
@@ -58,7 +58,7 @@ pub(crate) struct Admission {
     making_room: Mutex<(), ranks::MakingRoom>,
     /// Bytes that were admitted and are not in the write buffer yet.
     admitting: AtomicU64,
-    /// Of these, what rounds of cleaning have set aside.
+    /// The part of them reserved by rounds of cleaning.
     cleaning_bytes: AtomicU64,
     /// Applied sequence number at which the pool was found full.
     full_at: AtomicU64,
@@ -76,7 +76,7 @@ impl Default for Admission {
 }
 
 impl Admission {
-    /// The size of the pool has changed: who was refused for want of room may find some.
+    /// The size of the pool has changed: refused writers may find room now.
     pub(crate) fn forget_full(&self) {
         self.full_at.store(u64::MAX, Ordering::Relaxed);
     }
@@ -94,7 +94,7 @@ pub(crate) struct Admitted<'a> {
 impl Drop for Admitted<'_> {
     fn drop(&mut self) {
         if self.cleans {
-            // In this order: what is not counted any more must not count as room either.
+            // In this order: released bytes must no longer appear as room either.
             self.core.admission.cleaning_bytes.fetch_sub(self.bytes, Ordering::AcqRel);
         }
         self.core.admission.admitting.fetch_sub(self.bytes, Ordering::AcqRel);
@@ -130,12 +130,13 @@ impl Core {
         self.admission.admitting.fetch_sub(bytes, Ordering::AcqRel);
     }
 
-    /// Bytes that were [kept](Admitted::keep), for those who now put as many into the write buffer.
+    /// Takes over bytes that were [kept](Admitted::keep), for a caller that now puts as many into
+    /// the write buffer.
     pub(crate) fn taken_over(&self, bytes: u64) -> Admitted<'_> {
         Admitted { core: self, bytes, cleans: false }
     }
 
-    /// Bytes of data that are on their way to the log, what they may cost there beside included.
+    /// Bytes of data on their way to the log, including their overhead there.
     ///
     /// Bytes go from admitted to dirty to used extents, and each is counted in the next place
     /// before it leaves the last one: read in this order, none is missed.
@@ -144,7 +145,7 @@ impl Core {
         admitting + self.dirty_cost()
     }
 
-    /// Bytes that what is dirty may cost in the log.
+    /// Bytes that dirty data may take in the log.
     fn dirty_cost(&self) -> u64 {
         self.buffer.bytes() as u64 + self.buffer.groups() as u64 * GROUP_COST_BYTES
     }
@@ -155,13 +156,13 @@ impl Core {
         (self.extents_free.load(Ordering::Acquire) + self.log.ahead() as u64).min(self.extents_left_below())
     }
 
-    /// Extents that are neither reserved nor needed for what is on its way to the log.
+    /// Extents that are neither reserved nor needed for data on its way to the log.
     pub(crate) fn extents_spare(&self) -> u64 {
         let needed = self.committed_bytes().div_ceil(self.geometry.usable_bytes_min());
         self.extents_left().saturating_sub(self.geometry.reserve_extents() + needed)
     }
 
-    /// Whether everything that is dirty or admitted fits, by what is known without a lock.
+    /// Returns whether all dirty and admitted data fits, by figures that need no lock.
     pub(crate) fn has_room(&self) -> bool {
         self.has_room_before(self.geometry.reserve_extents())
     }
@@ -178,11 +179,10 @@ impl Core {
         self.room_before(wall) >= committed
     }
 
-    /// Bytes that surely fit into what is left so that `wall` extents are left, what is on its way
-    /// there included.
+    /// Bytes that certainly fit if `wall` extents stay free, including data on its way to the log.
     ///
-    /// What lies before the soft wall is left for the cleaner: what it has set aside there does not
-    /// stand in the way of others a second time.
+    /// The room before the soft wall is left for the cleaner: its reservations there are not
+    /// subtracted a second time.
     pub(crate) fn room_before(&self, wall: u64) -> u64 {
         let usable = self.geometry.usable_bytes_min();
         let soft_wall = self.soft_wall();
@@ -191,9 +191,9 @@ impl Core {
         (self.extents_left() * usable + cleans).saturating_sub(wall * usable)
     }
 
-    /// Counts `bytes` as on their way to the log until what is returned is dropped, if they fit so
-    /// that `wall` extents are left. Who asks in vain was never counted: several that together are
-    /// too many do not refuse one another.
+    /// Counts `bytes` as on their way to the log until the result is dropped, if they fit with
+    /// `wall` extents left free. A refused reservation leaves no trace, so requests that do not fit
+    /// together cannot fail each other.
     pub(crate) fn try_set_aside(&self, bytes: u64, wall: u64) -> Option<Admitted<'_>> {
         let fits = |admitting: u64| {
             let committed = admitting + self.dirty_cost() + bytes;
@@ -211,14 +211,14 @@ impl Core {
         self.try_set_aside(bytes, self.soft_wall() + kept)
     }
 
-    /// Counts `bytes` as on their way to the log until what is returned is dropped, whether there
-    /// is room for them or not.
+    /// Counts `bytes` as on their way to the log until the result is dropped, whether or not there
+    /// is room for them.
     pub(crate) fn set_aside(&self, bytes: u64) -> Admitted<'_> {
         self.admission.admitting.fetch_add(bytes, Ordering::AcqRel);
         Admitted { core: self, bytes, cleans: false }
     }
 
-    /// The same for what makes more room than it takes.
+    /// Like `set_aside`, for work that frees more room than it takes.
     pub(crate) fn set_aside_to_clean(&self, bytes: u64) -> Admitted<'_> {
         let mut aside = self.set_aside(bytes);
         aside.cleans = true;
@@ -226,15 +226,15 @@ impl Core {
         aside
     }
 
-    /// Extents that only overwriting may take: a pool that is full for new data goes on taking
-    /// changes of what it holds, because cleaning wins back what they leave dead. Small pools
-    /// cannot afford it.
+    /// Extents that only overwrites may take: a pool that is full for new data still accepts
+    /// changes of existing data, because cleaning recovers the blocks that they leave dead. Small
+    /// pools cannot afford it.
     fn overwrite_extents(&self) -> u64 {
         let share = u64::from(self.geometry.extents_usable()) / OVERWRITE_DIVISOR;
         if share < OVERWRITE_MIN { 0 } else { share }
     }
 
-    /// Extents that only what trees keep about files may take; none in a pool without shares.
+    /// Extents that only file metadata of trees may take; none in a pool without shares.
     pub(crate) fn tree_extents(&self) -> u64 {
         if !self.has_shares.load(Ordering::Relaxed) {
             return 0;
@@ -259,18 +259,18 @@ impl Core {
         }
     }
 
-    /// Extents that `object` must leave free now of what is [promised](Self::extents_promised) to
-    /// others.
+    /// Extents that `object` must leave free now, out of those [promised](Self::extents_promised)
+    /// to others.
     ///
-    /// What is promised need not lie idle. As long as twice as much could be won by cleaning,
-    /// nothing is kept; from there on it grows until all of it is kept when no more than that could
-    /// be won. So new data finds the pool full at the same point as if it were always kept, and a
-    /// log of which a fifth is dead is not cleaned as if it were fuller than it is, which would
-    /// cost every write.
+    /// Promised extents need not lie idle. As long as cleaning could gain twice as many, none are
+    /// kept free; below that, the number grows until all are kept when cleaning could gain no more
+    /// than that. So new data finds the pool full at the same point as if they were always kept,
+    /// and a log of which a fifth is dead is not cleaned as if it were fuller than it is, which
+    /// would cost every write.
     ///
-    /// `bytes`: what asks for room. Overwriting leaves as much dead, as long as it compresses
-    /// alike: so it counts for nothing here. Where it takes more than it leaves, more lives at the
-    /// next checkpoint, and less can be won.
+    /// `bytes`: the size of the request. An overwrite leaves as much dead, as long as it compresses
+    /// alike, so it is not included. Where it takes more than it leaves, more is live at the next
+    /// checkpoint, and less can be gained.
     fn extents_kept(&self, object: &Object, bytes: u64, claim: Claim) -> u64 {
         self.kept_of(self.extents_promised(object, claim), bytes, claim)
     }
@@ -281,9 +281,9 @@ impl Core {
         if promised == 0 { 0 } else { promised.min((2 * promised).saturating_sub(self.extents_winnable(asking))) }
     }
 
-    /// Extents before the reserve that would be free if all that is dead were cleaned, cautiously:
-    /// what is on its way counts in full, `asking` included, and what has been written since the
-    /// last checkpoint as if nothing died for it.
+    /// Conservative estimate of the extents before the reserve that would be free if all dead data
+    /// were cleaned: data on its way counts in full, `asking` included, and no data counts as dead
+    /// because of writes since the last checkpoint.
     fn extents_winnable(&self, asking: u64) -> u64 {
         let extents = u64::from(self.geometry.extents_usable()).saturating_sub(1 + self.geometry.reserve_extents());
         let live = self.live_bytes.load(Ordering::Relaxed);
@@ -311,8 +311,8 @@ impl Core {
         self.extents_winnable(0).saturating_sub(promised) * self.bytes_per_extent()
     }
 
-    /// Bytes of what trees keep about files that surely still find room, by the last look below:
-    /// asked with many changes of a tree.
+    /// Bytes of file metadata that certainly still find room, by the last look at the file system:
+    /// called for many changes of a tree.
     pub(crate) fn available_to_trees(&self) -> u64 {
         let free = self.extents_free.load(Ordering::Acquire) + self.log.ahead() as u64;
         let lacking_below = free.saturating_sub(self.extents_left_below());
@@ -334,25 +334,25 @@ impl Core {
         if opened < OPENED_KNOWN { size } else { (payload / opened).clamp(size / 2, size) }
     }
 
-    /// Whether a write was refused for want of room, and nothing has been applied since.
+    /// Returns whether a write was refused for lack of room, and nothing has been applied since.
     pub(crate) fn is_full(&self) -> bool {
         self.admission.full_at.load(Ordering::Relaxed) == self.log.applied_seq().0
     }
 
-    /// Admits a write of `length` bytes at `offset` of an object; the room is its own until what is
-    /// returned is dropped.
+    /// Admits a write of `length` bytes at `offset` of an object; the room is reserved until the
+    /// result is dropped.
     ///
-    /// The wall of new data is the soft wall (`clean::pacing`) and what must be kept for overwriting
-    /// and other volumes, a part of which little writes may have (`space::claims`). The wall of
-    /// overwriting is the soft wall and the reservations of other volumes. A write that does not
-    /// seem to fit before its wall waits for the cleaner. If that wins nothing, the write makes
-    /// room itself: dirty data is drained (it may be compressible), a checkpoint is taken (it may
-    /// free extents), and extents are cleaned for as long as that wins anything. Only if there is
-    /// no room then, up to the reserve instead of the soft wall, the pool is full. The verdict
-    /// holds until something is applied.
+    /// The wall of new data is the soft wall (`clean::pacing`) plus the extents kept for overwrites
+    /// and other volumes, a part of which small writes may take (`space::claims`). The wall of
+    /// overwrites is the soft wall plus the reservations of other volumes. A write that does not
+    /// seem to fit before its wall waits for the cleaner. If cleaning gains nothing, the write
+    /// makes room itself: dirty data is drained (it may be compressible), a checkpoint is taken (it
+    /// may free extents), and extents are cleaned for as long as that gains anything. Only if there
+    /// is no room then, up to the reserve instead of the soft wall, the pool is full. That result
+    /// stays valid until something is applied.
     ///
     /// # Errors
-    /// [`surface::ErrorKind::Full`], and whatever draining fails with.
+    /// [`surface::ErrorKind::Full`], and the errors of draining.
     pub(crate) fn admit(&self, object: &Object, offset: u64, length: u64) -> Result<Admitted<'_>> {
         self.charge(object, length, || self.overwrites(object, offset, length))?;
         self.brake(length);
@@ -362,7 +362,7 @@ impl Core {
         }
         let is_kept = self.extents_kept(object, bytes, Claim::New) > 0;
         let claim = if is_kept { self.claim(object, offset, length)? } else { Claim::New };
-        // Asked again and again: what was counted cautiously is known exactly after the next
+        // Evaluated again on each try: conservative estimates become exact with the next
         // checkpoint.
         self.admit_before(bytes, &|| self.extents_kept(object, bytes, claim))
     }
@@ -413,8 +413,8 @@ impl Core {
         Err(self.full_error())
     }
 
-    /// Makes room for `bytes` by all means that there are, for one caller at a time; `None`: there
-    /// is none. `kept`: see [`Self::extents_kept`].
+    /// Makes room for `bytes` by all available means, for one caller at a time; `None` if there is
+    /// none. `kept`: see [`Self::extents_kept`].
     pub(crate) fn find_room(&self, bytes: u64, kept: &dyn Fn() -> u64) -> Result<Option<Admitted<'_>>> {
         let try_now = || self.try_admit(bytes, kept());
         let _making_room = self.admission.making_room.lock();
@@ -437,7 +437,7 @@ impl Core {
             }
             self.take_checkpoint()?;
         }
-        // What can be fetched again goes before a write is refused.
+        // Data that can be fetched again is dropped before a write is refused.
         for round in 0..DROP_ROUNDS {
             if !self.drop_fetched(bytes.max(DROPPED_MIN) << round)? {
                 break;
@@ -461,8 +461,8 @@ impl Core {
     /// Whether `bytes` do not even fit before the reserve. `false` while a checkpoint is under way:
     /// the extents that it puts on the log's list are for a moment neither free nor there.
     ///
-    /// The cleaner sets aside all that there is for as long as a round of it lasts. That does not
-    /// make the pool full: who asks for room then waits for the end of the round.
+    /// A round of the cleaner may reserve all room while it runs. That does not make the pool full:
+    /// callers then wait for the end of the round.
     fn is_surely_full(&self, bytes: u64) -> bool {
         // In this order: it must not count as room any more when it is not counted as taken.
         let cleaning = self.admission.cleaning_bytes.load(Ordering::Acquire);

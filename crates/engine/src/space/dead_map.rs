@@ -29,7 +29,7 @@ use crate::log::geometry::Geometry;
 const ENTRY_BYTES: usize = size_of::<u32>();
 const EXTENT_ENTRIES: usize = 96 / ENTRY_BYTES;
 
-/// Deaths that a checkpoint tells one by one: some megabytes.
+/// Upper bound of deaths that a checkpoint lists one by one: some megabytes.
 const TOLL_MAX: usize = 256 << 10;
 
 /// The first batch that may lie in an extent in its present use: incarnation and number.
@@ -53,8 +53,8 @@ impl Death {
     }
 }
 
-/// What a checkpoint counts as dead. Beyond a bound, only in which extents: a large discard ends
-/// millions of fragments at once.
+/// Fragments that a checkpoint counts as dead. Beyond a bound, only their extents: a large discard
+/// ends millions of fragments at once.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Toll {
     deaths: Vec<Death>,
@@ -135,7 +135,7 @@ impl Deaths {
         Self { max: bytes / ENTRY_BYTES, ..Self::default() }
     }
 
-    /// The log may fill these from now on, whatever they held.
+    /// Marks extents that the log may fill from now on; earlier content is forgotten.
     pub(crate) fn begin(&mut self, extents: &[ExtentIndex], since: Since) {
         for extent in extents {
             self.forget(*extent);
@@ -173,7 +173,7 @@ impl Deaths {
             let after = dead.entries();
             self.entries = self.entries + after - before;
             // Extents with few dead fragments will be cleaned last. So room is left for those that
-            // come to be cleaned soon.
+            // will be cleaned soon.
             if self.entries > self.max && after * self.known.len() <= self.entries {
                 self.forget(death.extent);
             }
@@ -202,7 +202,7 @@ mod tests {
         let at = |deaths: &Deaths, offset| deaths.of(EXTENT).unwrap().at(offset).0;
         assert_eq!([50, 100, 200, 300].map(|offset| at(&deaths, offset)), [0, u32::MAX, 0x30, u32::MAX]);
         assert_eq!(deaths.entries, EXTENT_ENTRIES + 4);
-        // Told twice is no more than told once.
+        // Entering a death twice has no further effect.
         deaths.enter(&[death(3, 200, 4, 0x40), death(3, 100, 1, 1 << 4), death(3, 200, 4, 0x10)]);
         assert_eq!((at(&deaths, 200), deaths.entries), (0x70, EXTENT_ENTRIES + 4));
         deaths.enter(&[death(3, 200, 4, 0x80)]);

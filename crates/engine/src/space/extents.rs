@@ -55,7 +55,7 @@ pub(crate) struct Victim {
 /// Changes of live bytes that a checkpoint makes, by extent.
 pub(crate) type UsageChanges = BTreeMap<ExtentIndex, i64>;
 
-/// What a checkpoint decided about extents; takes effect when it is durable.
+/// Changes to extents that a checkpoint decided; they take effect when it is durable.
 #[derive(Debug, Default)]
 pub(crate) struct ExtentPlan {
     pub usage: UsageChanges,
@@ -186,8 +186,8 @@ impl Extents {
         *slot = state;
     }
 
-    /// Live bytes were counted anew: `extent` has `live` of them. If that is 0, the extent is free
-    /// after the next opening: who knows who is in it now.
+    /// Sets the recounted live bytes of `extent`. If there are none, the extent is free after the
+    /// next opening: readers may still be in it now.
     pub(crate) fn recount(&mut self, extent: ExtentIndex, live: u32) {
         let Some(slot) = self.live.get_mut(extent.0 as usize) else { return };
         self.live_bytes = self.live_bytes - u64::from(*slot) + u64::from(live);
@@ -217,10 +217,10 @@ impl Extents {
         }
     }
 
-    /// Decides what a checkpoint does: `usage` is what its merge changed, `passed` the extents that
-    /// leave the log's list, `dropped` those that were taken off it unused, `kept` those that stay
-    /// on it, `pinned` those that are not freed, and `wanted` the length that the list should have,
-    /// and what comes first.
+    /// Decides the changes of a checkpoint. `usage` has the changes by its merge, `passed` the
+    /// extents that leave the log's list, `dropped` those removed from it unused, `kept` those that
+    /// stay on it, `pinned` those that are not freed, and `wanted` the target length of the list,
+    /// and which extents it prefers.
     pub(crate) fn plan(
         &mut self,
         usage: UsageChanges,
@@ -264,7 +264,8 @@ impl Extents {
         ExtentPlan { usage, listed, passed, freed, idle, pinned }
     }
 
-    /// Extents that hold something once a plan takes effect, what the log has open not counted.
+    /// Returns the extents with content once a plan takes effect, without those that the log has
+    /// open.
     pub(crate) fn used_after(&self, plan: &ExtentPlan) -> Vec<ExtentIndex> {
         let passed: BTreeSet<_> = plan.passed.iter().copied().collect();
         let gone: BTreeSet<_> = plan.freed.iter().chain(&plan.listed).copied().collect();
@@ -289,7 +290,7 @@ impl Extents {
         })
     }
 
-    /// The page of usage that holds `extent`, as it is once `usage` takes effect.
+    /// Returns the page of usage with `extent`, as of the moment when `usage` takes effect.
     pub(crate) fn page_after(&self, extent: ExtentIndex, usage: &UsageChanges) -> [u32; USAGE_PAGE_EXTENTS] {
         let first = extent.0 - extent.0 % USAGE_PAGE_EXTENTS as u32;
         let mut page = [0; USAGE_PAGE_EXTENTS];
@@ -302,15 +303,16 @@ impl Extents {
     /// Extents worth cleaning, the best first, at most `max`: those that the log has passed, with
     /// live bytes but no more than `live_max`, that `skip` does not exclude.
     ///
-    /// Of an extent with the live share u, cleaning writes u / (1 - u) bytes for each that it wins.
-    /// That falls while we wait, since what lives dies at some rate r: by r u / (1 - u)^2 a second.
-    /// To clean where waiting wins least is what makes the sum over all extents least (Lomet and
-    /// Luo, *Efficiently Reclaiming Space in a Log Structured Store*, ICDE 2021, section 4). The
-    /// rate is taken to be 1 / age: data that has lived for long is likely to live as long again.
-    /// Against benefit over cost (Rosenblum and Ousterhout 1992), (1 - u) age / (1 + u), a model of
-    /// a log that is 80 % full writes as much at uniform overwrites and at a sharp 80/20 skew, and
-    /// 5 % less if the skew is self-similar; against the least live bytes first, 13 to 16 % less
-    /// when skewed. With `greedy`, those come first.
+    /// Chooses victims. Of an extent with the live share u, cleaning writes u / (1 - u) bytes for
+    /// each that it gains. That falls while we wait, since live data dies at some rate r: by r u /
+    /// (1 - u)^2 a second. The sum over all extents is least if those are cleaned for which waiting
+    /// gains least (Lomet and Luo, *Efficiently Reclaiming Space in a Log Structured Store*, ICDE
+    /// 2021, section 4). The rate is taken to be 1 / age: data that has lived for long is likely to
+    /// live as long again. Against benefit over cost (Rosenblum and Ousterhout 1992), (1 - u) age /
+    /// (1 + u), a model of a log that is 80 % full writes as much at uniform overwrites and at a
+    /// sharp 80/20 skew, and 5 % less if the skew is self-similar; against the least live bytes
+    /// first, 13 to 16 % less when skewed. With `greedy`, the extents with the least live bytes
+    /// come first.
     pub(crate) fn victims(
         &self,
         extent_bytes: u32,

@@ -64,8 +64,9 @@ impl Core {
         self.below.bound.load(Ordering::Relaxed).saturating_sub(self.counters.opened_extents.get())
     }
 
-    /// Bytes that can be written to so many free extents: those that they occupy already, and the
-    /// room of the storage below. A look of its own, whatever the room: it is for people.
+    /// Returns the bytes that can be written to so many free extents: those that they occupy
+    /// already, and the room of the file system. Asks the file system each time, since the figure
+    /// is shown to users.
     pub(crate) fn free_bytes_below(&self, extents_free: u64) -> u64 {
         let extent_bytes = u64::from(self.geometry.extent_bytes);
         let free = extents_free.min(self.extents_left_below()) * extent_bytes;
@@ -75,7 +76,7 @@ impl Core {
         }
         // Used extents have their space to the last byte: it is set aside extent by extent.
         let used = u64::from(self.geometry.extents()).saturating_sub(extents_free) * extent_bytes;
-        // Who cannot be asked has nothing more.
+        // If the storage cannot answer, count nothing.
         let occupied = self.env.disk.occupied_bytes().unwrap_or(0);
         free.min(room.saturating_add(occupied.saturating_sub(used)))
     }
