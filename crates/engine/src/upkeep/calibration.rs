@@ -1,13 +1,13 @@
-//! Calibration: how long each candidate takes on this machine, measured at once instead of unit by
-//! unit, and what a busy CPU takes of power where the processor counts it. What comes of it is kept
-//! with the learned costs.
+//! Calibration: measures the time of each candidate on this machine, at once instead of unit by
+//! unit, and the power of a busy CPU where the processor counts energy. The result is kept with the
+//! learned costs.
 //!
-//! 1. Units of some kinds of made data, in all sizes, are compressed with every candidate of the
-//!    pool and of its volumes, on one thread.
-//! 2. Their CPU times are learned like those of units that are written. Savings are not: made data
-//!    is no data.
-//! 3. The energy that was counted meanwhile, over the CPU time: it includes what the processor
-//!    takes anyway.
+//! 1. Units of some kinds of synthetic data, in all sizes, are compressed with every candidate of
+//!    the pool and of its volumes, on one thread.
+//! 2. Their CPU times are learned like those of written units. Savings are not: synthetic data is
+//!    not representative.
+//! 3. The power is the energy counted in that time, over the CPU time: it includes the processor's
+//!    idle power.
 //! 4. A checkpoint keeps it.
 
 use codec::{Codec, Workspace};
@@ -57,19 +57,19 @@ impl CalibrationEffort {
     }
 }
 
-/// What a calibration found.
+/// Result of a calibration.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Calibration {
     /// By codec and length of units.
     pub speeds: Vec<CodecSpeed>,
     /// CPU time that it took.
     pub cpu_ns: u64,
-    /// What a busy CPU takes, and whose figure that is.
+    /// Power of a busy CPU, and the source of that figure.
     pub power: Power,
 }
 
-/// Is told after each candidate how many bytes have been compressed, of how many in all. An error
-/// ends the calibration.
+/// Called after each candidate with the bytes compressed so far, and the total. An error ends the
+/// calibration.
 pub type Progress<'a> = &'a dyn Fn(u64, u64) -> Result<()>;
 
 /// A sequence of numbers that look random (xorshift).
@@ -153,9 +153,9 @@ fn measure(
 }
 
 impl Pool {
-    /// Measures and learns how long the candidates of the pool and of its volumes take on this
-    /// machine; takes the CPU time that `effort` says. `energy_uj` tells the energy that the
-    /// processors have used up to now, in microjoules, if they count it.
+    /// Measures and learns the time of each candidate of the pool and of its volumes on this
+    /// machine; takes the CPU time that `effort` allows. `energy_uj` returns the energy used by the
+    /// processors so far, in microjoules, if they count it.
     ///
     /// # Errors
     /// Those of `progress`, and when the storage fails.
@@ -188,7 +188,7 @@ impl Pool {
         Ok(Calibration { speeds, cpu_ns, power })
     }
 
-    /// What a busy CPU takes, as the last calibration found.
+    /// Returns the power of a busy CPU, as the last calibration measured it.
     pub fn power(&self) -> Power {
         self.core.chooser.costs.power()
     }

@@ -1,21 +1,21 @@
-//! Giving up dictionaries that no fragment needs any more: the end of a recompression, which has
-//! rewritten what older ones helped to compress. References to dictionaries are not counted; so
-//! before one is given up, every fragment that could need it is looked at.
+//! Drops dictionaries that no fragment needs any more: the end of a recompression, which has
+//! rewritten the data compressed with older ones. References to dictionaries are not counted; so
+//! before one is dropped, every fragment that could need it is examined.
 //!
 //! 1. All dictionaries of the volume but the newest are *retired*: nothing is compressed with them
-//!    until it is known which are needed.
+//!    until the needed ones are known.
 //! 2. Drains and rounds of the cleaner that may have used one before are waited for, and a
 //!    checkpoint is taken: every fragment that needs one is part of the map as of a checkpoint now.
-//!    From here on no record comes to need one: a move leaves a fragment in its record, and
-//!    everything else only takes fragments away.
-//! 3. All objects' records, as of the last checkpoint, are gone through in the order of their keys;
-//!    of each fragment with a dictionary the payload is read, verified, and asked which one. What
-//!    cannot be read or verified may need any of them.
-//! 4. A checkpoint makes the state that was seen durable, readers who came before are waited for,
-//!    and dictionaries that no fragment names are destroyed. The others may be used again.
+//!    From here on no new record needs one: a move leaves a fragment in its record, and everything
+//!    else only removes fragments.
+//! 3. All objects' records, as of the last checkpoint, are read in the order of their keys; for
+//!    each fragment with a dictionary the payload is read and verified, and its dictionary noted. A
+//!    fragment that cannot be read or verified may need any of them.
+//! 4. A checkpoint makes that state durable, earlier readers are waited for, and dictionaries that
+//!    no fragment names are destroyed. The others may be used again.
 //!
-//! Records are looked at page by page. Only for a page checkpoints are held off: until the next
-//! one, what the last one points at stays in its place.
+//! Records are examined page by page. Checkpoints are held off only for a page: until the next one,
+//! the locations of the last checkpoint stay valid.
 
 use std::collections::BTreeSet;
 use std::ops::ControlFlow;
@@ -36,7 +36,7 @@ use crate::read::reader::verify;
 /// Groups looked at while checkpoints are held off.
 const PAGE_GROUPS: usize = 256;
 
-/// What fragments of a page need.
+/// Dictionaries needed by the fragments of a page.
 #[derive(Default)]
 struct Needed {
     dictionaries: BTreeSet<ObjectId>,

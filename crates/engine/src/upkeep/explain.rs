@@ -1,4 +1,4 @@
-//! Why data is stored as it is: per region the chosen codec, its cost and saving, from the map; the
+//! Explains how data is stored: per region the chosen codec, its cost and saving, from the map; the
 //! memory of the region; and for one region, the result of each candidate on its first unit now,
 //! and why the others lose. Reads; changes nothing.
 
@@ -61,11 +61,11 @@ pub struct RegionReport {
     pub stored_bytes: u64,
     /// By codec, the most data first.
     pub codecs: Vec<CodecUse>,
-    /// What `auto` remembers of it since the pool was opened.
+    /// Statistics of `auto` for it since the pool was opened.
     pub remembered: Option<Remembered>,
 }
 
-/// What one candidate makes of a unit.
+/// Result of one candidate for a unit.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Trial {
     /// The codec.
@@ -97,20 +97,20 @@ pub struct RegionDetail {
     pub bits_per_byte: f64,
     /// Its class, in words.
     pub class: String,
-    /// What the properties say.
+    /// The setting of `compression`.
     pub compression: String,
     /// See `compression`.
     pub mode: String,
-    /// What would be done with such a unit if it were written now.
+    /// The codec for such a unit if it were written now.
     pub chosen: String,
     /// Why.
     pub why: String,
-    /// What the choice goes by in the mode `performance`: CPUs that compression can get, and
+    /// Inputs of the choice in the mode `performance`: CPUs that compression can get, and
     /// nanoseconds of the device for a KiB (0: not known).
     pub cpus: f64,
     /// See `cpus`.
     pub device_ns_per_kib: f64,
-    /// What a busy CPU takes, and whose figure that is.
+    /// Power of a busy CPU, and the source of that figure.
     pub power: policy::Power,
     /// Number of the dictionary that helps zstd with this unit, if one does.
     pub dictionary: Option<u32>,
@@ -125,7 +125,7 @@ impl Pool {
     /// them; and where to go on, if there are more.
     ///
     /// # Errors
-    /// [`ErrorKind::NotFound`], and whatever the storage fails with.
+    /// [`ErrorKind::NotFound`], and those of the storage.
     pub fn explain(&self, volume: &str, from: u64, count: usize) -> Result<(Vec<RegionReport>, Option<u64>)> {
         let object = self.core.objects.readable(volume)?;
         self.core.drain_all()?;
@@ -151,7 +151,7 @@ impl Pool {
     ///
     /// # Errors
     /// [`ErrorKind::NotFound`] also when the region holds no data; [`ErrorKind::Invalid`] for an
-    /// offset behind the end.
+    /// offset past the end.
     pub fn explain_region(&self, volume: &str, offset: u64) -> Result<RegionDetail> {
         let object = self.core.objects.readable(volume)?;
         if offset >= object.size_bytes() {
@@ -172,8 +172,7 @@ impl Core {
         Ok(self.known_groups(object, first, to, usize::MAX)?.0)
     }
 
-    /// The first region from byte `offset` on of which something is known; the end if there is
-    /// none.
+    /// Returns the first region from byte `offset` on that is known; the end if there is none.
     fn next_region(&self, object: &Object, offset: u64) -> Result<u64> {
         let end = GroupIndex(object.size_bytes() / GROUP_BYTES as u64);
         let (known, next) = self.known_groups(object, BlockIndex::containing(offset).group(), end, 1)?;
@@ -214,8 +213,8 @@ impl Core {
         })
     }
 
-    /// The first unit at or behind `offset` in its region that holds data, else the first of the
-    /// region: where it begins, and its bytes.
+    /// Returns the first unit with data at or after `offset` in its region, otherwise the first of
+    /// the region: its offset, and its bytes.
     fn sample(&self, object: &Object, region: u64, offset: u64, settings: &Settings) -> Result<Option<(u64, Vec<u8>)>> {
         let mut first = None;
         for group in self.groups_with_data(object, region)? {

@@ -1,5 +1,5 @@
-//! How the files of a share are stored: parts of a file with one codec each, from the map, and what
-//! is remembered of a kind of content. Reads; changes nothing.
+//! Explains how the files of a share are stored: parts of a file with one codec each, from the map,
+//! and the statistics of a kind of content. Reads; changes nothing.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -41,7 +41,7 @@ pub struct FileStored {
     pub codecs: Vec<CodecUse>,
     /// The first parts.
     pub parts: Vec<FilePart>,
-    /// Parts behind them.
+    /// Later parts.
     pub parts_left_out: u64,
 }
 
@@ -57,7 +57,7 @@ impl Files {
     /// Makes the map know all data that was written until now.
     ///
     /// # Errors
-    /// What the storage fails with.
+    /// Those of the storage.
     pub fn settle(&self) -> Result<()> {
         self.volume().core.drain_all()
     }
@@ -66,7 +66,7 @@ impl Files {
     /// `parts_max` parts.
     ///
     /// # Errors
-    /// What the storage fails with.
+    /// Those of the storage.
     pub fn stored(&self, file: u64, parts_max: usize) -> Result<FileStored> {
         let mut found = FileStored::default();
         let mut uses: BTreeMap<u8, CodecUse> = BTreeMap::new();
@@ -144,7 +144,7 @@ impl Files {
                     });
                 }
             }
-            // A cut answer tells where it was cut.
+            // The search returns where it was cut off.
             from = GroupIndex(next.0.max(from.0 + 1));
         }
         Ok(())

@@ -66,7 +66,7 @@ impl Pool {
             core.extents_free.store(all.free(), Ordering::Release);
         }
         core.admission.forget_full();
-        // The log gets some of them at once, for those who wait for room.
+        // The log gets some of them at once, for writers that wait for room.
         core.take_checkpoint()
     }
 }

@@ -1,21 +1,21 @@
-//! Recompression: data that was written under other settings is rewritten as its volume's
-//! properties, or a mode that is named, would have it now; a slice at a time, so that the caller
-//! decides on the pace and can stop at any time. How far it came is kept in the map store: it goes
-//! on from there, in the next slice or after a restart.
+//! Recompression: data that was written under other settings is rewritten with the current
+//! properties of its volume, or in a given mode; a slice at a time, so that the caller decides on
+//! the pace and can stop at any time. The progress is kept in the map store: recompression
+//! continues from there, in the next slice or after a restart.
 //!
 //! For each extent that has live bytes:
-//! 1. It is read whole, and what lives there of the volume is found
+//! 1. It is read whole, and the volume's live fragments in it are determined
 //!    ([`clean::extent_liveness`](crate::clean::extent_liveness)), as for cleaning.
-//! 2. Each fragment is verified and compressed anew (`recode`). A damaged one stays where it is.
-//! 3. What became clearly smaller is appended as moves. So the rules of moves hold at every crash
-//!    point: a move takes effect only for blocks whose record still points at the place that it
-//!    moves from, and it is in the log behind nothing that it depends on.
+//! 2. Each fragment is verified and recompressed (`recode`). A damaged one stays in place.
+//! 3. Clearly smaller results are appended as moves. So the rules of moves hold at every crash
+//!    point: a move takes effect only for blocks whose record still points at its source, and
+//!    everything that it depends on precedes it in the log.
 //!
-//! When all extents are done, dictionaries that nothing needs any more are given up
-//! (`dictionary_review`).
+//! When all extents are done, unneeded dictionaries are dropped (`dictionary_review`).
 //!
-//! Fragments that do not become smaller are not moved. The old places are dead, and the cleaner's.
-//! Space for the new place comes from the extents that data may use, never from the reserve.
+//! Fragments that do not become smaller are not moved. The old locations are dead, and left to the
+//! cleaner. Space for the new ones comes from the extents that data may use, never from the
+//! reserve.
 
 use std::sync::atomic::Ordering;
 
@@ -36,12 +36,12 @@ use crate::pool::core::Core;
 use crate::space::extents::Victim;
 use crate::volume::devices::Meant;
 
-/// Checkpoints taken for one extent before it is said that there is no room.
+/// Checkpoints taken for one extent before the pool is reported as full.
 const TRIES: usize = 4;
 /// Stands between the mode and the part of a share in the state that is kept; no mode has it.
 const PART: char = '\n';
 
-/// Gives the hint for the data at an address; `None`: the data stays as it is.
+/// Returns the hint for the data at an address; `None`: the data stays unchanged.
 pub type Advise<'a> = dyn Fn(u64) -> Option<Hint> + 'a;
 
 /// Settings, and the hints for single files.
@@ -74,16 +74,16 @@ pub struct RecompressReport {
     pub before_bytes: u64,
     /// See `rewritten`.
     pub after_bytes: u64,
-    /// Fragments that cannot be read, and stay as they are.
+    /// Fragments that cannot be read, and stay unchanged.
     pub damaged: u64,
-    /// Bytes read and written, sent and received for users of the pool since it was opened: tells
-    /// whether clients are at work.
+    /// Bytes read and written, sent and received for users of the pool since it was opened: shows
+    /// whether clients are active.
     pub foreground_bytes: u64,
 }
 
-/// What becomes of a fragment.
+/// Result for a fragment.
 enum Rewrite {
-    /// It is rewritten; what its live blocks took before.
+    /// It is rewritten; with the former size of its live blocks.
     Done(usize),
     Stays,
     /// As well, for it cannot be read.
@@ -91,15 +91,14 @@ enum Rewrite {
 }
 
 impl Pool {
-    /// Recompresses on from where it stopped last, at least `bytes` of extents. Begins anew with
-    /// `restart`, and for another volume or mode than last time; when it is finished, nothing
-    /// happens without that. With 0 bytes it only reports, without a mode on the last one, whatever
-    /// its mode was, and waits for no slice: what one has done counts when it has ended.
+    /// Continues recompressing from where it stopped last, with at least `bytes` of extents. Starts
+    /// over with `restart`, and for another volume or mode than last time; when it is finished,
+    /// nothing happens without that. With 0 bytes it only reports, without a mode on the last one
+    /// in any mode, and waits for no slice: a slice's work is included when it has ended.
     ///
     /// # Errors
     /// [`ErrorKind::NotFound`] and [`ErrorKind::Invalid`] for the volume and the mode,
-    /// [`ErrorKind::Full`] when there is no room to rewrite anything, and whatever the storage
-    /// fails with.
+    /// [`ErrorKind::Full`] when there is no room to rewrite anything, and those of the storage.
     pub fn recompress<'a>(
         &self,
         volume: impl Into<Meant<'a>>,
@@ -110,8 +109,8 @@ impl Pool {
         self.recompress_files(volume, "", mode, bytes, restart, &|_| Some(Hint::default()))
     }
 
-    /// The same of a share, or of a part of one that is called `part`: of the data for whose
-    /// addresses `advise` knows something. Another name begins anew.
+    /// Like `recompress`, for a share, or for a part of one with the name `part`: the data at
+    /// addresses for which `advise` returns a hint. Another name starts over.
     ///
     /// # Errors
     /// As [`recompress`](Self::recompress).
@@ -153,7 +152,7 @@ impl Core {
         // A state that is damaged only costs a new beginning.
         let kept = kept.and_then(|value| RecompressState::decode(&value).ok()).unwrap_or_default();
         let is_same = kept.started_unix_s > 0 && kept.object == object && kept.mode == mode;
-        // Who only asks, and names no mode, means the last one.
+        // A request for a report without a mode means the last one.
         let is_told = is_same || bytes == 0 && mode.is_empty() && kept.object == object;
         let mut state = if is_told { kept } else { RecompressState::default() };
         if bytes > 0 {
@@ -238,7 +237,7 @@ impl Core {
         if live == 0 {
             return Ok(true);
         }
-        // Of what cannot be read as a whole, the map names the fragments.
+        // If the extent cannot be read as a whole, the map names its fragments.
         let buf = self.read_extent(state.next).ok();
         let extent = buf.as_ref().map_or(&[][..], |buf| &buf[..self.geometry.extent_bytes as usize]);
         let is_current = || self.checkpoint.try_lock().is_some_and(|checkpoint| checkpoint.number == number);

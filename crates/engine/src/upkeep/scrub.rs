@@ -1,19 +1,19 @@
-//! Scrubbing: reads all live data, while the pool is in use, and verifies it; a slice at a time, so
-//! that the caller decides on the pace and can stop at any time. How far it came is kept in the map
-//! store: it goes on from there, in the next slice or after a restart.
+//! Scrubbing: reads and verifies all live data while the pool is in use; a slice at a time, so that
+//! the caller decides on the pace and can stop at any time. The progress is kept in the map store:
+//! scrubbing continues from there, in the next slice or after a restart.
 //!
 //! A scrub covers all data that was written before it began: it begins with a flush and a light
 //! checkpoint, because live bytes are counted as of the last checkpoint, and an extent without any
-//! is passed over. Data that the cleaner moves meanwhile is verified by the cleaner.
+//! is skipped. Data that the cleaner moves during a scrub is verified by the cleaner.
 //!
 //! For each extent that has live bytes:
-//! 1. It is read whole, a few extents ahead (more while nothing else goes on), without a lock. What
-//!    lives there is verified ([`clean::extent_liveness`](crate::clean::extent_liveness)).
-//! 2. What does not match may have been freed and written again since it was read. So it is looked
-//!    up once more, and read exactly, as a reader would, with readers' protection against reuse.
-//!    Only what fails then is damage.
+//! 1. It is read whole, a few extents ahead (more on an idle pool), without a lock. Its live
+//!    fragments are verified ([`clean::extent_liveness`](crate::clean::extent_liveness)).
+//! 2. A fragment that does not match may have been freed and overwritten since it was read. So it
+//!    is looked up once more, and read exactly, as a reader would, with readers' protection against
+//!    reuse. Only a second failure is damage.
 //! 3. A damaged record of the map is damage as well. Its group is reported, because its fragments
-//!    cannot be found. Everything else in the extent is verified all the same.
+//!    cannot be found. Everything else in the extent is still verified.
 //!
 //! Costs: one read an extent, one map lookup a group of fragments in it.
 
@@ -43,7 +43,7 @@ use crate::space::extents::Victim;
 /// Bytes of a description that are kept.
 const DETAIL_BYTES_MAX: usize = 500;
 
-/// What an open pool knows of its scrubbing.
+/// Scrubbing state of an open pool.
 #[derive(Default)]
 pub(crate) struct Scrubbing {
     /// How far it has come, once that has been loaded.
@@ -53,7 +53,7 @@ pub(crate) struct Scrubbing {
     walked: Walked,
 }
 
-/// What verifying an extent came to.
+/// Result of verifying an extent.
 #[derive(Debug, Default)]
 pub(crate) struct Verified {
     /// Fragments verified, and their bytes.
@@ -91,22 +91,22 @@ pub struct ScrubReport {
     pub fragments: u64,
     /// See `fragments`.
     pub bytes: u64,
-    /// Bytes read and written, sent and received for users of the pool since it was opened: tells
-    /// whether clients are at work.
+    /// Bytes read and written, sent and received for users of the pool since it was opened: shows
+    /// whether clients are active.
     pub foreground_bytes: u64,
     /// Damages found.
     pub found: u64,
-    /// What is known to be damaged, the first thousand, found now or before and not mended since;
-    /// kind is `fragment`, or `header` for what concerns no volume.
+    /// Known damage, the first thousand, found now or before and not repaired since; kind is
+    /// `fragment`, or `header` for damage that affects no volume.
     pub damages: Vec<Problem>,
     /// How much is known to be damaged, and was not acknowledged.
     pub unacknowledged: u64,
 }
 
 impl Pool {
-    /// Verifies on from where it stopped last, at least `bytes` of extents. With `restart` it
-    /// begins anew; when it is finished, nothing happens without that. With 0 bytes it only
-    /// reports.
+    /// Continues verifying from where it stopped last, with at least `bytes` of extents. With
+    /// `restart` it starts over; when it is finished, nothing happens without that. With 0 bytes it
+    /// only reports.
     ///
     /// # Errors
     /// When the map cannot be read or written. Damage is reported, not returned.
@@ -116,7 +116,7 @@ impl Pool {
 }
 
 impl Scrubbing {
-    /// How far it has come. To be given back with [`keep`](Self::keep).
+    /// Takes the state; return it with [`keep`](Self::keep).
     pub(crate) fn state(&mut self, core: &Core) -> Result<ScrubState> {
         let state = self.state.take().map_or_else(|| core.load_scrub(), Ok)?;
         self.walked.at(&core.extents.lock(), ExtentIndex(state.next.0.max(1)));
@@ -127,7 +127,7 @@ impl Scrubbing {
         self.state = Some(state);
     }
 
-    /// What `status` tells of it, but for whether it is under way.
+    /// The report for `status`, except whether a scrub is running.
     pub(crate) fn report(&self, state: &ScrubState) -> DamageReport {
         let (bytes_done, bytes_total) = self.walked.bytes();
         let open = state.damages.iter().filter(|damage| !damage.is_acknowledged);
@@ -156,7 +156,7 @@ impl Core {
                 self.bring_to_map()?;
             }
             let started_unix_s = self.env.clock.unix_s().max(1);
-            // What is known to be damaged is so until its extent has been looked at anew.
+            // Known damage stays on the list until its extent has been verified again.
             let (damages, unlisted) = (state.damages, state.unlisted);
             state = ScrubState { started_unix_s, next: ExtentIndex(1), damages, unlisted, ..ScrubState::default() };
             known.walked.at(&self.extents.lock(), state.next);
@@ -227,8 +227,8 @@ impl Core {
         Ok(())
     }
 
-    /// Verifies what lives in an extent, as of the checkpoint `number`, and decodes it with
-    /// `decodes`. What cannot be understood is damage, too.
+    /// Verifies the live fragments of an extent, as of the checkpoint `number`, and decodes them
+    /// with `decodes`. Data that does not decode is damage, too.
     pub(crate) fn scrub_extent(
         &self,
         victim: Victim,
@@ -284,7 +284,8 @@ impl Core {
                 verified.damages.push(damaged(seen.name, first.0 * BLOCK_BYTES as u64, detail));
             }
         }
-        // Of what cannot be read a repair moves nothing: then there is nothing to say of headers.
+        // A repair cannot move anything out of an unreadable extent, so its headers are not
+        // reported.
         if !are_headers_whole && can_be_read {
             let detail = format!(
                 "headers in the extent at byte {start} of the data file are damaged; what can be read there cannot \

@@ -1,21 +1,21 @@
-//! Making a pool smaller while it is in use.
+//! Shrinks a pool while it is in use.
 //!
 //! 1. *Mark*: if hardly anything is free before the new end, some of it is cleaned first. Then the
-//!    log is given no extents from there on. Those that are listed for it there are taken off its
-//!    list with the next checkpoint, and what is open there is left as soon as nothing is under way
-//!    in it (`log::streams`).
-//! 2. *Move*: what lives beyond the mark is moved below it, by rounds of the cleaner whose victims
-//!    are all extents there, however full. New places come from what data may use, never from the
-//!    reserve: moving wins no space below the mark. If there is none, the cleaner wins some below
-//!    the mark first.
-//! 3. *Switch*: once a durable checkpoint refers to nothing beyond the mark, the superblock says
+//!    log gets no extents from there on. Extents listed for it there are removed from its list with
+//!    the next checkpoint, and open ones are abandoned as soon as nothing is in flight in them
+//!    (`log::streams`).
+//! 2. *Move*: live data beyond the mark is moved below it, by rounds of the cleaner whose victims
+//!    are all extents there, however full. New locations come from the space that data may use,
+//!    never from the reserve: moving gains no space below the mark. If there is none, the cleaner
+//!    gains some below the mark first.
+//! 3. *Switch*: once a durable checkpoint refers to nothing beyond the mark, the superblock records
 //!    the new size, durably, in both copies: a crash in between leaves the old size or the new one,
-//!    and either is right. Then the extents are forgotten, and the file is cut off.
+//!    and either is right. Then the extents are forgotten, and the file is truncated.
 //!
-//! A slice at a time, so that the caller decides on the pace and can stop. What has been moved
-//! stays where it is. The mark goes when it is given up, when no slice was asked for during a
-//! while, and with the process: then the pool is as large as it was, and the next attempt has less
-//! to do.
+//! The work is done a slice at a time, so that the caller decides on the pace and can stop. Moved
+//! data stays in its new place. The mark is lifted when the shrink is cancelled, when no slice was
+//! requested for a while, and at the end of the process: then the pool has its former size, and the
+//! next attempt has less to do.
 
 use std::sync::atomic::Ordering;
 
@@ -34,8 +34,8 @@ use crate::space::rule::Rule;
 const PATIENCE_NS: u64 = 60_000_000_000;
 /// Rounds in a row that win nothing after which there is no hope.
 const STUCK_MAX: u32 = 4;
-/// Extents that must be free below the mark before it is set, beside the reserve: what the log has
-/// open, and some to move into.
+/// Extents that must be free below the mark before it is set, in addition to the reserve: the open
+/// extents of the log, and some to move into.
 const FREE_MIN: u64 = 4;
 
 /// A pool that is being made smaller.
@@ -72,9 +72,8 @@ impl Pool {
     ///
     /// # Errors
     /// [`ErrorKind::Invalid`] if it would not become smaller, or too small to be a pool;
-    /// [`ErrorKind::Full`] if what it holds does not fit; [`ErrorKind::Corrupt`] if something
-    /// cannot be moved because it is damaged; what the storage fails with. The mark is lifted on an
-    /// error.
+    /// [`ErrorKind::Full`] if its content does not fit; [`ErrorKind::Corrupt`] if something cannot
+    /// be moved because it is damaged; those of the storage. The mark is lifted on an error.
     pub fn shrink(&self, capacity_bytes: u64, rounds: u32) -> Result<ShrinkReport> {
         let done = self.shrink_slice(capacity_bytes, rounds);
         if done.is_err() {
@@ -127,8 +126,7 @@ impl Pool {
     fn switch(&self, extents: u32) -> Result<bool> {
         let core = &self.core;
         let _admin = core.admin.lock();
-        // The mark stays meanwhile. So no data can come to lie behind it any more, once there is
-        // none.
+        // The mark stays set. So once there is no data beyond it, there can be no new data there.
         let mut shrinking = core.shrinking.lock();
         if shrinking.map(|s| s.extents) != Some(extents) {
             return Ok(false);
@@ -144,16 +142,16 @@ impl Pool {
         let mut superblock = superblock_io::choose(&superblock_io::read_copies(&*core.env.disk)?)?;
         superblock.capacity_bytes = capacity_bytes;
         superblock.generation += 1;
-        // Whether the superblock says the new size is unknown after an error: nothing may be
-        // written behind it.
+        // After an error it is unknown whether the superblock has the new size: nothing may be
+        // written beyond it.
         superblock_io::write(&*core.env.disk, &superblock).inspect_err(|error| core.fail(error))?;
         core.extents.lock().shrink(extents as usize);
         let gone = core.geometry.extents().saturating_sub(extents);
         core.geometry.shrink(extents);
-        // When the pool grows again, what is there then has no space below.
+        // When the pool grows again, those extents have no space allocated.
         core.log.backing.loses(ExtentIndex(extents), gone as usize);
         *shrinking = None;
-        // Space that is not given back now is only that; the pool does not look there any more.
+        // If the truncation fails, space is wasted; the pool does not use that part any more.
         let _ = core.env.disk.shrink(superblock_copies::bytes_with_end(capacity_bytes));
         superblock_copies::write(&*core.env.disk, &*core.env.store, &superblock)
             .inspect_err(|error| core.fail(error))?;
@@ -171,7 +169,7 @@ impl Core {
             let mut all = self.extents.lock();
             all.set_mark(extents.map(|extents| extents as usize));
             self.extents_free.store(all.free(), Ordering::Release);
-            // Who was refused for want of room may find some, or less.
+            // Refused writers may find room now, or less.
             self.admission.forget_full();
         }
         *present = shrinking;
@@ -185,8 +183,8 @@ impl Core {
         }
     }
 
-    /// Fails if what lives in the pool, what is reserved, and what is on its way there does not fit
-    /// in so many extents, however badly it is packed.
+    /// Fails if the pool's live data, its reservations, and data on its way to the log do not fit
+    /// in so many extents, however badly they are packed.
     fn check_fits(&self, extents: u32) -> Result<()> {
         self.take_checkpoint()?;
         let live = self.extents.lock().live_bytes();
@@ -270,8 +268,8 @@ impl Core {
                     stuck = 0;
                     continue;
                 }
-                // All that could be moved has been. What is left are extents that the log has open
-                // or listed, or what is damaged.
+                // Everything that can be moved has been. The rest are extents that the log has open
+                // or listed, or damaged data.
                 Round::Idle => {
                     self.leave_open_extents()?;
                     stuck += 1;
@@ -312,11 +310,11 @@ impl Core {
         Ok(left(self) == (0, 0))
     }
 
-    /// Takes checkpoints until the log has left what it had open or listed beyond the mark, as far
-    /// as a write to each stream makes it.
+    /// Takes checkpoints until the log has left its open or listed extents beyond the mark, as far
+    /// as a write to each stream causes that.
     fn leave_open_extents(&self) -> Result<()> {
-        // The first one takes extents off the list and leaves what is open, the second one frees
-        // what has nothing live.
+        // The first one removes extents from the list and abandons open ones, the second one frees
+        // those without live data.
         self.drain_all()?;
         self.take_checkpoint()?;
         self.take_checkpoint()
@@ -362,8 +360,8 @@ mod tests {
         }
     }
 
-    /// What a cleaner found not worth its while has to go all the same; it said that there was no
-    /// room for it.
+    /// Extents that a cleaner found not worth cleaning must still be moved; the error was that
+    /// there was no room for them.
     #[test]
     fn what_is_not_worth_cleaning_is_moved_all_the_same() {
         let capacity_bytes = 256 * EXTENT;
@@ -392,8 +390,8 @@ mod tests {
         assert_eq!((again.is_finished, again.bytes_moved), (true, 0), "nothing was moved for what is done");
     }
 
-    /// Else a writer would count the victims of a round as nothing that could be won, and be told
-    /// that the pool is full.
+    /// Otherwise a writer would miss the victims of a round in its estimate of the possible gain,
+    /// and report the pool as full.
     #[test]
     fn a_round_keeps_out_whoever_must_know_what_can_be_won_at_all() {
         let capacity_bytes = 256 * EXTENT;
@@ -404,7 +402,7 @@ mod tests {
         pool.create_volume("v", capacity_bytes, &Default::default()).unwrap();
         let volume = pool.volume("v").unwrap();
         let mut data = vec![0; EXTENT as usize];
-        // Twice, so that what lives lies in the second quarter of the pool and behind it.
+        // Twice, so that the live data is in the second quarter of the pool and after it.
         for i in 0..128 {
             fill_content(&mut Rng::new(i), ContentKind::Random, &mut data);
             volume.write(i % 64 * EXTENT, Bytes::from(data.clone()), WriteOptions { fua: true }).unwrap();

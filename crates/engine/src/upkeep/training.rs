@@ -1,18 +1,18 @@
-//! How a volume gets its dictionaries: trained in the background from samples of what it writes,
-//! judged by samples that were held out, and adopted when they pay.
+//! Training of a volume's dictionaries: in the background, from samples of its writes, judged by
+//! samples that were held out, and adopted when they pay.
 //!
 //! 1. Samples of a volume are complete (`samples`).
 //! 2. Dictionaries are trained with three quarters of them: one with all, and one for each part of
 //!    the volume, because a volume holds several kinds of data, which lie in different places.
-//! 3. The others are compressed as things stand, with the best dictionary in force for their part
-//!    or none, and with each new one.
+//! 3. The held-out samples are compressed in the present state, with the best dictionary in force
+//!    for their part or none, and with each new one.
 //! 4. Those that pay ([`policy::Adoption::select`]), if the volume still wants them, and there is
 //!    room, go into the log: each its descriptor and content in one batch. When it is applied, the
-//!    volume's next small units may use it; which of them do, their regions find out
+//!    volume's next small units may use it; the regions learn which of them do
 //!    ([`policy::Region`]).
 //!
-//! Old dictionaries stay, since fragments need them. Their number is bounded; what no fragment
-//! needs any more is given up at the end of a recompression (`dictionary_review`).
+//! Old dictionaries stay, since fragments need them. Their number is bounded; those that no
+//! fragment needs any more are dropped at the end of a recompression (`dictionary_review`).
 
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -52,8 +52,8 @@ pub(crate) fn run(core: &Weak<Core>) {
 }
 
 impl Pool {
-    /// Trains dictionaries now with whatever samples there are, instead of when there are enough of
-    /// them; how many were adopted.
+    /// Trains dictionaries now with the samples collected so far, instead of when there are enough
+    /// of them; returns how many were adopted.
     ///
     /// # Errors
     /// When the storage fails.
