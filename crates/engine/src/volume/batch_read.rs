@@ -1,22 +1,23 @@
-//! Many reads of one thread at the same time.
+//! Many concurrent reads of one thread.
 //!
 //! 1. A read *begins*: it enters the volume and the extents, and takes the blocks that are in
 //!    memory (steps 1 to 3 of `reader`). The missing units are handed to the disk's ring,
 //!    neighbours in one read.
 //! 2. Completed reads of the ring are verified and decoded into the request's buffer (step 4
-//!    there), in whatever order they come.
+//!    there), in any order.
 //! 3. With its last piece the read is done, and another read may have its place.
 //!
 //! Unusual reads are done in the ordinary way, one after the other, when nothing of this thread is
-//! under way:
+//! in flight:
 //! - a read that failed, so that the error is found again and named;
 //! - a read that is too large;
 //! - a read of units that are being read ahead, which is waited for;
-//! - a read of what must be fetched from an image, which takes long: these are fetched together.
+//! - a read of groups that must be fetched from an image, which takes long: these are fetched
+//!   together.
 //!
-//! Each read under way holds two locks, shared. No lock is waited for meanwhile: a thread that
-//! wants a lock exclusively may be waiting for these reads. If a lock cannot be had at once,
-//! nothing more begins until all of this thread's reads are done.
+//! Each read in flight holds two locks, shared. No other lock is waited for in that time: a thread
+//! that wants a lock exclusively may be waiting for these reads. If a lock is not immediately
+//! available, nothing more begins until all of this thread's reads are done.
 
 use bytes::Bytes;
 use env::{EndedRead, ReadRing};
@@ -144,7 +145,7 @@ impl<'a> Reads<'a> {
         keys.sort_unstable();
         keys.dedup();
         let arrived = core.fetch(&keys, &patience);
-        // Each is told what came of its own groups.
+        // Each reports the result of its own groups.
         let patience = if arrived.is_ok() { patience } else { patience.for_one_more() };
         for (mut read, is_expected) in remote {
             let offset = read.offset();
@@ -156,7 +157,8 @@ impl<'a> Reads<'a> {
         core.images.let_go();
     }
 
-    /// One more read to be done beside some that wait for an image; whether it is being read ahead.
+    /// Returns one more read to be done along with some that wait for an image, and whether it is
+    /// being read ahead.
     fn one_more(
         &self,
         remote: usize,

@@ -1,9 +1,9 @@
-//! Who has the tree of a share open: one that may change it, alone, or any number that look at it.
-//! Owns the claims, one for each share by its number, whatever it is called.
+//! Claims on the trees of shares: one exclusive user that may change a tree, or any number of
+//! readers. Owns the claims, one for each share by its number.
 //!
-//! A tree is a database in the share. Opened twice, with one that writes among them, it is
-//! destroyed; and even one that only goes away writes something last. So a tree is claimed before
-//! it is opened, and the claim lasts until nothing of the tree is left in memory.
+//! A tree is a database in the share. Opened twice, with a writer among them, it is destroyed; and
+//! even closing one writes something last. So a tree is claimed before it is opened, and the claim
+//! lasts until nothing of the tree is left in memory.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use crate::base::ranked::{Condvar, Mutex};
 use crate::base::ranks;
 use crate::pool::Pool;
 
-/// For what a tree is claimed.
+/// The purpose of a claim.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TreeUse {
     /// To be looked at: others may look at it, too.

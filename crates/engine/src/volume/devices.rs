@@ -14,9 +14,9 @@ use crate::volume::Volume;
 /// Which volume or snapshot is meant.
 #[derive(Debug, Clone, Copy)]
 pub enum Meant<'a> {
-    /// Whichever has this name now.
+    /// The object that has this name now.
     Name(&'a str),
-    /// The one with this [number](Volume::id), whatever it is called by now.
+    /// The one with this [number](Volume::id), under any name.
     Number(DeviceId),
 }
 
@@ -97,15 +97,15 @@ impl Core {
 
     /// Logical bytes of a volume or a snapshot that hold data.
     pub(crate) fn allocated_bytes(&self, object: &Object) -> u64 {
-        // First: what leaves the write buffer now is in the other figures then. With neither, a
-        // volume would seem empty to a program that copies files, and not be copied.
+        // First: blocks that leave the write buffer now are then in the other figures. If they were
+        // in neither, a volume would seem empty to a program that copies files, and not be copied.
         let dirty = self.buffer.data_bytes_of(object.id) as u64;
         // Its own bytes and those that it may see of others: not less than it holds, and not more
         // than there can be.
         let below = object.levels();
         let below = below.iter().filter(|level| level.object != object.id);
         let seen = below.filter_map(|level| self.objects.get(level.object)).map(|o| o.allocated_bytes());
-        // What has not been fetched of an image may be data.
+        // Unfetched groups of an image may hold data.
         let levels = object.levels();
         let image = levels.last().and_then(|level| level.image).unwrap_or(0) * BLOCK_BYTES as u64;
         let known = object.allocated_bytes() + seen.sum::<u64>() + image;
@@ -114,7 +114,7 @@ impl Core {
 }
 
 impl Pool {
-    /// The volume or the snapshot of that [number](Volume::id), whatever it is called.
+    /// Returns the volume or the snapshot with that [number](Volume::id).
     ///
     /// # Errors
     /// [`ErrorKind::NotFound`].
@@ -172,8 +172,7 @@ impl DeviceSet for Pool {
     }
 }
 
-/// Fails for a share, of which a front end for devices could only show what means nothing to its
-/// clients.
+/// Fails for a share: a front end for devices could only show its clients meaningless data.
 fn check_device(object: &Object) -> Result<()> {
     if !object.is_share() {
         return Ok(());

@@ -5,7 +5,7 @@
 //! 1. A request enters the volume's gate; a snapshot, a resize or a deletion closes it.
 //! 2. A read goes to `read`; many at once share a thread (`batch_read`).
 //! 3. A write is admitted (`space`), throttled and put into the buffer (`write`). Zero blocks
-//!    become holes. A large range goes past the buffer as a hole (`punch`).
+//!    become holes. A large range bypasses the buffer as a hole (`punch`).
 //! 4. A share's files are ranges of such an object (`files`, `shares`), which one tree at a time
 //!    may change (`claims`).
 
@@ -38,8 +38,8 @@ const BLOCK: u64 = BLOCK_BYTES as u64;
 /// Groups of a discard up to which it goes through the write buffer; larger ones go to the log as
 /// ranges.
 const BUFFERED_DISCARD_GROUPS: u64 = 64;
-/// Largest request whose buffer is kept until all of it is drained; what is larger is copied, a
-/// group at a time.
+/// Largest request whose buffer is kept until all of it is drained; a larger one is copied, a group
+/// at a time.
 const PINNED_BYTES_MAX: usize = 1 << 20;
 /// Size of requests that the engine serves best: the default unit, and a group, which no unit
 /// crosses.
@@ -63,17 +63,16 @@ impl Volume {
         Self { core, object, read_ahead: Arc::default() }
     }
 
-    /// A number that is this volume's or snapshot's for ever, whatever it is called.
+    /// Returns a number that always belongs to this volume or snapshot, also after a rename.
     pub fn id(&self) -> DeviceId {
         DeviceId(self.object.id.0)
     }
 
-    /// What it is called.
     pub fn name(&self) -> String {
         self.object.title()
     }
 
-    /// What its data cost since the pool was opened.
+    /// Returns the cost of its data since the pool was opened.
     pub fn effort(&self) -> VolumeEffort {
         self.object.effort.report()
     }
@@ -104,7 +103,8 @@ impl Volume {
         Ok(())
     }
 
-    /// A read begins: what should be read ahead is, and whether it is itself being read ahead.
+    /// Begins a read: starts reading ahead, and returns whether this read is itself being read
+    /// ahead.
     pub(crate) fn begin_read(&self, offset: u64, length: u64) -> bool {
         if self.core.is_inline() {
             return false;
@@ -145,9 +145,9 @@ impl Volume {
         GroupKey { object: self.object.id, group }
     }
 
-    /// Puts whole blocks into the write buffer, zero blocks as holes unless they shall stay
-    /// allocated: by reference, unless the request's buffer would be kept in memory for less than
-    /// half of it, or is so large that what is left of it after a while could be next to nothing.
+    /// Puts whole blocks into the write buffer, zero blocks as holes unless they must stay
+    /// allocated. By reference, unless the request's buffer would be kept in memory for less than
+    /// half of it, or is so large that its used part could soon be next to nothing.
     fn write_blocks(&self, first: BlockIndex, data: Bytes, keep_zeroes: bool, hint: Hint) -> Result<()> {
         let blocks = data.len() / BLOCK_BYTES;
         if first.in_group() as usize + blocks <= GROUP_BLOCKS {
@@ -172,8 +172,8 @@ impl Volume {
         Ok(())
     }
 
-    /// Whole blocks of one group, of which `kept` stay blocks; `pinned`: how many the buffer has
-    /// that they lie in, unless they are to be copied.
+    /// Writes whole blocks of one group, of which `kept` stay blocks. `pinned`: the number of
+    /// blocks in the request's buffer, which is kept; `None`: the blocks are copied.
     fn write_group(
         &self,
         first: BlockIndex,
@@ -209,8 +209,9 @@ impl Volume {
         Ok(())
     }
 
-    /// A part of one block: reads the rest of it, and tries again if somebody wrote nearby meanwhile. A large hole, which goes past the write
-    /// buffer, comes before it or after it.
+    /// Writes a part of one block: reads the rest of it, and tries again if another thread has
+    /// written nearby. A large hole, which bypasses the write buffer, is ordered before it or after
+    /// it.
     pub(crate) fn write_part(&self, offset: u64, data: &[u8], keep_zeroes: bool, hint: Hint) -> Result<()> {
         let block = BlockIndex::containing(offset);
         let key = self.key(block.group());
@@ -233,8 +234,8 @@ impl Volume {
         }
     }
 
-    /// Divides a range into the part of a block before it, whole blocks, and the part of a block
-    /// behind them.
+    /// Divides a range into the partial block at its start, whole blocks, and the partial block at
+    /// its end.
     fn divide(offset: u64, length: u64) -> [std::ops::Range<u64>; 3] {
         let end = offset + length;
         let body = offset.next_multiple_of(BLOCK).min(end);
@@ -242,7 +243,7 @@ impl Volume {
         [offset..body, body..tail, tail..end]
     }
 
-    /// A change, whatever must be fetched for it first.
+    /// Makes a change, after fetching the groups that it needs.
     fn change(&self, offset: u64, length: u64, attempt: &mut dyn FnMut() -> Result<()>) -> Result<()> {
         let note = |error: &Error| {
             self.core.images.note_unwritten(&self.object, offset..offset.saturating_add(length), error);
@@ -280,8 +281,8 @@ impl Volume {
     fn punch(&self, offset: u64, length: u64) -> Result<()> {
         let guard = self.enter_to_change(offset, length)?;
         let size_bytes = self.object.size_bytes();
-        // A last block that is not whole goes as one, with all that there is of it, before the
-        // rest: while this gate is held, nothing comes behind it.
+        // A partial last block goes whole, before the rest: while this gate is held, nothing can be
+        // written after it.
         let last = size_bytes / BLOCK * BLOCK;
         let is_to_the_end = length > 0 && offset + length == size_bytes && last < size_bytes;
         let length = match is_to_the_end {
@@ -315,7 +316,7 @@ impl Volume {
             };
             at = self.core.punch_piece(&self.object, (at, to), &mut pace)?;
         }
-        // What was written before the hole must not be replayed over it.
+        // Writes before the hole must not be replayed over it.
         if self.core.buffer.standby().is_some() { self.core.leave_behind() } else { Ok(()) }
     }
 
@@ -498,7 +499,7 @@ mod tests {
         }
     }
 
-    /// Bytes of requests in memory, and what the write buffer counts, after `write` has written to
+    /// Bytes of requests in memory, and the write buffer's own count, after `write` has written to
     /// a volume of 64 MiB.
     fn kept(write: impl Fn(&Volume, &dyn Fn(Vec<u8>) -> Bytes)) -> (usize, usize) {
         let machine = Machine::new(256 << 20, 1);

@@ -1,10 +1,10 @@
-//! Large ranges that become holes, past the write buffer: discarded ranges, and the end of a volume
-//! that shrinks.
+//! Large ranges that become holes, bypassing the write buffer: discarded ranges, and the end of a
+//! volume that shrinks.
 //!
-//! A hole costs the map a change for each group of which it knows something, so a range goes into
-//! the log in *pieces* of a few thousand such groups, and before each piece the caller waits until
-//! the changes have their share of memory again. A piece of a range that is mostly empty is long: a
-//! batch for each half gigabyte would fill the log where nothing is.
+//! A hole costs the map a change for each known group, so a range goes into the log in *pieces* of
+//! a few thousand such groups, and before each piece the caller waits until the changes have their
+//! share of memory again. A piece of a mostly empty range is long: a batch for each half gigabyte
+//! would fill the log for nothing.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -21,7 +21,7 @@ use crate::volume::Volume;
 /// Groups with data that one piece makes holes of. They are looked up while nothing else is
 /// applied.
 const PIECE_GROUPS: u64 = 4096;
-/// Blocks that cannot have more groups, whatever the map knows of them.
+/// Blocks that cannot have more groups, whatever the map holds.
 pub(crate) const PIECE_BLOCKS_MIN: u64 = PIECE_GROUPS * GROUP_BLOCKS as u64;
 /// Ranges of one piece, of up to 64 GiB each.
 const PIECE_RANGES: u64 = 16;
@@ -43,7 +43,7 @@ impl Pace {
         while blocks > PIECE_BLOCKS_MIN && holds_many(blocks)? {
             blocks /= 2;
         }
-        // What follows may be as dense, or empty.
+        // The next piece may be as dense, or empty.
         self.0 = (2 * blocks).clamp(PIECE_BLOCKS_MIN, PIECE_BLOCKS_MAX);
         Ok(blocks)
     }
@@ -56,8 +56,8 @@ impl Core {
     /// 1. Data dirty by now is drained, so that the log keeps the order.
     /// 2. The piece is appended, and applied.
     ///
-    /// A write to the range that comes at the same time is ordered before or after it, block by
-    /// block; one of a part of a block waits: it would bring back its copy of the rest.
+    /// A concurrent write to the range is ordered before or after it, block by block; a write of a
+    /// partial block waits: it would restore its copy of the rest.
     pub(crate) fn punch_piece(
         &self,
         object: &Object,
@@ -76,16 +76,16 @@ impl Core {
         result.map(|()| end)
     }
 
-    /// Cuts off the range behind `size_bytes`, piece by piece, from the end: a failure or crash in
-    /// between leaves the volume as large as it is by then, which the error says. Durable on
-    /// return, an error's as well. The caller holds the gate.
+    /// Cuts off the range after `size_bytes`, piece by piece, from the end: after an error or a
+    /// crash the volume has the size reached by then, which the error names. Durable on return,
+    /// also with an error. The caller holds the gate.
     pub(crate) fn cut_off(&self, object: &Object, size_bytes: u64) -> Result<()> {
         let before = object.size_bytes();
         let cut = self.cut_pieces(object, size_bytes);
         let reached = object.size_bytes();
         if cut.is_ok() || reached < before {
             let synced = self.log.sync().inspect_err(|error| self.fail(error));
-            // Of two errors the first one tells why.
+            // Of two errors the first one is the cause.
             return cut.and(synced).map_err(|error| match reached > size_bytes {
                 true => error.context(format_args!("the volume was cut to {} only", format_size(reached))),
                 false => error,
@@ -95,7 +95,7 @@ impl Core {
     }
 
     fn cut_pieces(&self, object: &Object, size_bytes: u64) -> Result<()> {
-        // Data dirty now must come before the holes in the log, and never behind them.
+        // Data that is dirty now must come before the holes in the log, and never after them.
         self.leave_behind()?;
         // A block of which a part stays, stays: the rest of it shows nowhere, and is zeroed
         // before the volume grows over it.
@@ -118,9 +118,9 @@ impl Core {
         Ok(())
     }
 
-    /// Zeroes what the last block holds behind the end of a volume that does not end with a
-    /// block: it is about to be seen, because the volume grows. In the log before whatever comes
-    /// next. The caller holds the gate exclusively.
+    /// Zeroes the rest of the last block of a volume that does not end with a block: it is about to
+    /// be visible, because the volume grows. Precedes all later changes in the log. The caller
+    /// holds the gate exclusively.
     pub(crate) fn zero_behind_end(self: &Arc<Self>, object: &Arc<Object>) -> Result<()> {
         let size_bytes = object.size_bytes();
         let used = (size_bytes % BLOCK_BYTES as u64) as usize;
@@ -140,8 +140,9 @@ impl Core {
         self.leave_behind()
     }
 
-    /// Whether the store knows more groups of these blocks than a piece may have. What is in the active overlay
-    /// does not become more; what is frozen or settled, and not in the store yet, may come there once more, and has its share of memory.
+    /// Returns whether the store has more groups of these blocks than a piece may have. The active
+    /// overlay's groups do not grow by the piece; frozen or settled groups that are not in the
+    /// store yet may be added once more, and have their share of memory.
     fn holds_many(&self, object: &Object, from: u64, to: u64) -> Result<bool> {
         let (from, to) = (BlockIndex(from).group(), GroupIndex(BlockIndex(to - 1).group().0 + 1));
         let mut groups = 0;
@@ -240,7 +241,7 @@ mod tests {
     #[test]
     fn a_volume_that_shrinks_does_not_fill_memory() {
         changes_stay_bounded(|pool| {
-            // The first block is what stays; it becomes a hole, so that nothing is left.
+            // The first block remains; it becomes a hole, so that nothing is left.
             pool.volume("v").unwrap().discard(0, BLOCK_BYTES as u64).unwrap();
             pool.resize_volume("v", BLOCK_BYTES as u64).unwrap();
         });
@@ -314,7 +315,7 @@ mod tests {
         }
     }
 
-    /// The zeroes behind the end were in the write buffer, and what the log had there came back.
+    /// The zeroes after the end were in the write buffer, and the log's data there reappeared.
     #[test]
     fn what_was_cut_off_does_not_come_back_with_a_crash_after_growing() {
         let mut machine = Machine::new(128 << 20, 1);

@@ -1,5 +1,5 @@
-//! Parts of pools with shares: a feature, by which older programs do not open them, room for the
-//! trees of shares in a full pool, and the numbers that outlive the states of a tree.
+//! Parts of pools with shares: the feature in the superblock, room for the trees of shares in a
+//! full pool, and the numbers that outlive the states of a tree.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -33,7 +33,7 @@ impl Core {
     /// holds the lock of administration.
     ///
     /// # Errors
-    /// What the storage fails with; the pool takes no writes then.
+    /// Those of the storage; the pool accepts no writes then.
     pub(crate) fn allow_shares(&self) -> Result<()> {
         let mut superblock = superblock_io::choose(&superblock_io::read_copies(&*self.env.disk)?)?;
         let features = INCOMPAT_SHARES | INCOMPAT_SMALL_FILES;
@@ -54,7 +54,7 @@ impl Volume {
         self.object.is_share()
     }
 
-    /// Who sees the snapshots of a share in its mount.
+    /// Visibility of a share's snapshots in its mount.
     pub fn snapdir(&self) -> SnapDir {
         self.object.settings.read().snapdir
     }
@@ -103,8 +103,8 @@ impl Volume {
         self.core.append_durably(vec![Entry::Object(ObjectDescriptor { numbers, ..descriptor })])
     }
 
-    /// A write of what a share's tree keeps about files: it finds room where other writes find the
-    /// pool full, first in the room set aside.
+    /// Writes file metadata of a share's tree: it finds room where other writes find the pool full,
+    /// first in the reserved room.
     pub(crate) fn write_for_tree(&self, offset: u64, data: Bytes, hint: Hint, aside: &Aside) -> Result<()> {
         let length = data.len() as u64;
         let _guard = self.enter_to_change(offset, length)?;
@@ -131,7 +131,7 @@ impl Volume {
         Ok(())
     }
 
-    /// Fails as a write of so much new data would for want of room.
+    /// Fails like a write of so much new data would for lack of room.
     pub(crate) fn admit_data(&self, bytes: u64) -> Result<()> {
         self.core.admit_new(&self.object, bytes, Asks::Data).map(drop)
     }

@@ -1,10 +1,11 @@
-//! A share as its tree sees it: files of bytes by number, in an object that is otherwise a volume.
-//! Owns which address of the object a byte of a file has (`objects::file_layout`, `tables`); what
-//! becomes of it there is the engine's, so snapshots, clones, cleaning, scrubbing, checking,
-//! sending and salvage know nothing of files.
+//! The store of a share's tree: files of bytes by number, in an object that is otherwise a volume.
+//! Owns the mapping from a byte of a file to an address of the object (`objects::file_layout`,
+//! `tables`); the engine handles data at such an address like any other, so snapshots, clones,
+//! cleaning, scrubbing, checking, sending and salvage know nothing of files. Threads of the share's
+//! front end call it.
 //!
-//! **Discards** cost in proportion to the data there: the map is asked first, and only what holds
-//! data becomes a hole.
+//! **Discards** cost in proportion to the data there: the map is asked first, and only blocks with
+//! data become holes.
 
 mod tables;
 
@@ -55,9 +56,9 @@ impl std::fmt::Debug for Files {
 }
 
 impl Files {
-    /// The files of a share, without a claim: see [`Self::claimed`]. `device` is the share
-    /// itself, or what stands before it and counts who has it open. There must be no other one of
-    /// the same share, unless none of them is written to.
+    /// The files of a share, without a claim: see [`Self::claimed`]. `device` is the share itself,
+    /// or a wrapper that counts its users. There must be no other instance for the same share,
+    /// unless none of them is written to.
     ///
     /// # Errors
     /// [`ErrorKind::Invalid`] for a volume.
@@ -95,12 +96,12 @@ impl Files {
         Self::with(volume, device, Some(claim))
     }
 
-    /// Which file an address of the share belongs to, and which byte of it; `None` for an address
-    /// of no file. For an address behind a file's first MiB, the tables of all large files are
-    /// looked through.
+    /// Returns the file to which an address of the share belongs, and the offset in it; `None` for
+    /// an address of no file. For an address beyond a file's first MiB, the tables of all large
+    /// files are searched.
     ///
     /// # Errors
-    /// What the storage fails with.
+    /// Those of the storage.
     pub fn locate(&self, address: u64) -> Result<Option<(u64, u64)>> {
         if let Some(found) = layout::in_window(address) {
             return Ok(Some(found));
@@ -130,7 +131,7 @@ impl Files {
     /// The ranges of addresses that a file has, each with the byte of the file that it begins with.
     ///
     /// # Errors
-    /// What the storage fails with.
+    /// Those of the storage.
     pub fn places(&self, file: u64) -> Result<Vec<(Range<u64>, u64)>> {
         Self::check(file, &(0..0))?;
         let window = layout::window(file);
@@ -156,7 +157,7 @@ impl Files {
     /// with more than a MiB twice.
     ///
     /// # Errors
-    /// What the storage fails with, and those of `visit`.
+    /// Those of the storage, and those of `visit`.
     pub fn each_file(&self, mut visit: impl FnMut(u64) -> Result<bool>) -> Result<()> {
         let mut goes_on = true;
         self.each_with_data(layout::windows(), layout::WINDOW_BYTES, |window| {
@@ -172,8 +173,8 @@ impl Files {
         })
     }
 
-    /// Hands each multiple of `step` to `visit` behind which data lies in a range of addresses that
-    /// begins at one, as long as that says `true`.
+    /// Calls `visit` with each multiple of `step` whose step contains data, in a range of addresses
+    /// that begins at one, as long as it returns `true`.
     fn each_with_data(&self, range: Range<u64>, step: u64, mut visit: impl FnMut(u64) -> Result<bool>) -> Result<()> {
         let mut at = range.start;
         while at < range.end {
@@ -190,7 +191,7 @@ impl Files {
                         return Ok(());
                     }
                 }
-                // Each is visited once, whatever holes it has.
+                // Each is visited once, even if it has holes.
                 at = (range.start + (end - range.start).next_multiple_of(step)).min(range.end);
                 if at != end {
                     break;
@@ -223,14 +224,14 @@ impl Files {
         Ok(Some(place + part.skip()))
     }
 
-    /// Makes what holds data in a range of addresses read as zeroes.
+    /// Makes all data in a range of addresses read as zeroes.
     fn clear(&self, range: Range<u64>) -> Result<()> {
         // The parts of blocks at the ends.
         let body = range.start.next_multiple_of(BLOCK).min(range.end)..(range.end / BLOCK * BLOCK).max(range.start);
         let edges =
             if body.start >= body.end { [range.clone(), 0..0] } else { [range.start..body.start, body.end..range.end] };
-        // Zeroes in a block take room, and must find it in a full pool: what comes behind them
-        // gives back more.
+        // Zeroes in a block take room, and must find it in a full pool: the hole that follows frees
+        // more.
         for edge in edges.into_iter().filter(|edge| !edge.is_empty()) {
             let zeroes = Bytes::from(vec![0; (edge.end - edge.start) as usize]);
             self.volume.write_for_tree(edge.start, zeroes, Hint::default(), &self.aside)?;

@@ -1,19 +1,18 @@
-//! Where the pieces of large files lie. Owns what has been given out, and a bounded cache of
-//! tables.
+//! Locations of the pieces of large files. Owns the record of assigned places, and a bounded cache
+//! of tables.
 //!
-//! **Giving out.** A block says up to where places may have been given out. It is durable before a
-//! place behind what it said is used, so no place is ever used by two files, whatever a loss of
-//! power takes. What a session did not use of it is not used by a later one.
+//! **Assignment.** A block records a limit up to which places may have been assigned. It is durable
+//! before a place beyond its former limit is used, so no place is ever used by two files, whatever
+//! a power failure destroys. Places below the limit that a session did not use stay unused.
 //!
 //! **A table** is written before the first byte of a piece, so a flush that makes the byte durable
-//! has made the table so. If a loss of power takes a table and leaves bytes of its piece, nothing
-//! shows them.
+//! has made the table so. If a power failure destroys a table and leaves bytes of its piece,
+//! nothing shows them.
 //!
 //! **Dropping.** When all of a file is discarded, its table stays until a flush has made that
-//! durable: else bytes of pieces could be left that no table names. If a piece is written to
-//! meanwhile, the table stays for good. Only memory knows which tables are to go: a tree that was
-//! told of the discards must have them finished before it forgets that they were to be made
-//! (`ObjectSpace::finish_discards`).
+//! durable: otherwise bytes of pieces could be left that no table names. If a piece is written to
+//! in the meantime, the table stays. Only memory knows which tables are to be dropped: a tree must
+//! let the discards finish before it forgets them (`ObjectSpace::finish_discards`).
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
@@ -36,7 +35,7 @@ const STOCK_BYTES: u64 = 64 << 30;
 pub(super) const DROPPED_MAX: usize = 4096;
 const MAGIC: [u8; 8] = *b"SHPIECES";
 
-/// The places of a file's pieces, by their numbers; 0, or nothing, where there is none.
+/// The places of a file's pieces, by their numbers; 0, or no entry, for a piece without one.
 type Table = Arc<[u64]>;
 
 pub(super) struct Tables {
@@ -44,7 +43,7 @@ pub(super) struct Tables {
     aside: Arc<Aside>,
     device: Arc<dyn BlockDevice>,
     state: Mutex<State, ranks::Tables>,
-    /// Held shared by those who write to a piece, so that its table is not dropped meanwhile.
+    /// Held shared by writers of a piece, so that its table is not dropped at the same time.
     stay: RwLock<(), ranks::TablesStay>,
 }
 
@@ -53,7 +52,7 @@ struct State {
     known: HashMap<u64, Table>,
     /// Files of which nothing is left but their tables.
     dropped: BTreeSet<u64>,
-    /// What may be given out: the next place, and the end.
+    /// Places that may be assigned: the next one, and the end.
     stock: Option<(u64, u64)>,
 }
 
@@ -84,8 +83,8 @@ impl Tables {
         Ok(table)
     }
 
-    /// Does `work` with the place of a piece, which is given one if it has none; the place stays
-    /// its own meanwhile.
+    /// Calls `work` with the place of a piece, assigning one if it has none; the place is not
+    /// dropped during the call.
     pub(super) fn with_place(&self, file: u64, piece: usize, work: impl FnOnce(u64) -> Result<()>) -> Result<()> {
         let _stays = self.stay.read();
         let place = self.place(file, piece)?;
@@ -136,7 +135,7 @@ impl Tables {
         Ok(next)
     }
 
-    /// Up to where places may have been given out.
+    /// Returns the limit up to which places may have been assigned.
     fn given_out(&self) -> Result<u64> {
         let mut block = [0; BLOCK_BYTES];
         self.device.read(GIVEN_OUT, &mut block)?;
