@@ -2,13 +2,13 @@
 //!
 //! 1. Groups are taken from the write buffer, about a megabyte of raw data.
 //! 2. Their consecutive blocks become units, in the order of (object, block).
-//! 3. Each unit is compressed straight into the batch, behind room for the header, with the codec
+//! 3. Each unit is compressed straight into the batch, after room for the header, with the codec
 //!    that its properties name or that `chooser` picks; one that saves too little is stored raw.
-//!    The checksum is taken while the bytes are hot.
-//! 4. In a pool that the cleaner has to work for, data that is not written often is divided off,
-//!    for the log's cold stream (`clean::write_heat`).
-//! 5. Copies of other data are divided off in any case: what begins a batch begins a block of the
-//!    medium, so that one damaged block never takes data and its copy.
+//!    The checksum is computed while the bytes are hot.
+//! 4. In a pool that the cleaner has to work for, data that is not written often is separated for
+//!    the log's cold stream (`clean::write_heat`).
+//! 5. Copies of other data are always separated: a batch begins a block of the medium, so that one
+//!    damaged block never destroys data and its copy.
 //! 6. The batch, or all of them, are appended; when the last one is applied, the groups leave the
 //!    buffer.
 //!
@@ -73,8 +73,8 @@ struct Run<'a> {
 }
 
 impl Core {
-    /// Drains one batch of what became dirty up to `generation` and waits until it is written.
-    /// `false`: there was nothing to take.
+    /// Drains one batch of the data that became dirty up to `generation` and waits until it is
+    /// written. Returns `false` if there was none.
     pub(crate) fn drain(&self, generation: u64) -> Result<bool> {
         let Some(prepared) = self.prepare(generation)? else { return Ok(false) };
         self.append_drained(prepared)?;
@@ -111,8 +111,8 @@ impl Core {
             match append(part, purpose) {
                 Ok(ticket) => begun = Some(ticket.incarnation),
                 Err(error) => {
-                    // The failed part itself was given back; the parts of other threads are still
-                    // here.
+                    // The failed part itself was returned to the buffer; the parts of other threads
+                    // are still here.
                     parts.for_each(|part| self.buffer.failed(&part.taken));
                     return Err(error);
                 }
@@ -400,8 +400,8 @@ impl Core {
     /// Appends entries without payload and waits until they hold.
     ///
     /// # Errors
-    /// Those of the log; [`ErrorKind::Invalid`] for a descriptor that could not be read back: a
-    /// batch with one would end the log for recovery, and take all that is flushed behind it along.
+    /// Those of the log; [`ErrorKind::Invalid`] for a descriptor that could not be decoded: a batch
+    /// with one would end the log for recovery, and lose all flushed data after it.
     pub(crate) fn append_applied(&self, entries: Vec<Entry>) -> Result<()> {
         for entry in &entries {
             if let Entry::Object(descriptor) = entry {

@@ -1,19 +1,21 @@
-//! Compressing ahead of a flush. A client that syncs after every few dozen blocks would wait, each
-//! time, until one thread has compressed all of them; meanwhile the other cores have nothing to do,
-//! before the flush and during it.
+//! Compression ahead of a flush. A client that syncs after every few dozen blocks would wait, each
+//! time, until one thread has compressed all of them, while the other cores are idle before the
+//! flush and during it. Owns the finished parts and the detection of such clients; workers
+//! compress, drains and flushes collect.
 //!
 //! 1. A pool is *bound by flushes* when several in a row have found little in the write buffer, and
-//!    left nothing. Who goes on writing during a flush keeps the cores busy, and would wait for one
-//!    (an NBD client with 32 requests under way: a fifth less with a worker that compresses ahead).
+//!    left nothing. A client that writes during its own flush already uses all cores, and would
+//!    lose one (an NBD client with 32 requests in flight is a fifth slower with a worker that
+//!    compresses ahead).
 //! 2. Then a worker takes the oldest groups of the buffer, a few at a time, and compresses them as
-//!    a drain would; the resulting *part* waits here. It has no place in the log yet, so that a
-//!    burst still makes one batch. The newest data stays in the buffer: it may go on growing.
-//! 3. The next drain, on whatever thread, takes all parts along. A flush that is past that point
-//!    waits for the groups taken already, so the worker itself appends the parts that it has
-//!    finished by then.
+//!    a drain would; the resulting *part* waits here. It has no position in the log yet, so that a
+//!    burst still makes one batch. The newest data stays in the buffer: it may still grow.
+//! 3. The next drain, on any thread, takes all parts along. A flush that is past that point waits
+//!    for the groups taken already, so the worker itself appends the parts that it has finished by
+//!    then.
 //!
-//! To everybody else a part is a batch under way: its groups are in flight in the write buffer, and
-//! readers find them there.
+//! For all other code a part is a batch in flight: its groups are in flight in the write buffer,
+//! and readers find them there.
 
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 
@@ -28,15 +30,15 @@ use crate::pool::core::Core;
 const FLUSH_BYTES_MAX: usize = 512 << 10;
 /// So many of them in a row make the pattern.
 const STREAK_MIN: u32 = 4;
-/// Groups in the write buffer, beside those of the parts, from which on a worker is woken. A flush
-/// compresses fewer faster than a worker wakes.
+/// Groups in the write buffer, in addition to those of the parts, from which on a worker is woken.
+/// A flush compresses fewer faster than a worker wakes.
 const GROUPS_MIN: usize = 4;
 /// Groups that stay in the buffer: those to which a writer may be adding block after block.
 const GROUPS_LEFT: usize = 2;
-/// Raw bytes of a part: what a flush may have to wait for.
+/// Raw bytes of a part: a flush may have to wait for one.
 const PART_BYTES: usize = 16 << 10;
 
-/// A processor that there is not.
+/// No CPU.
 const NOWHERE: usize = usize::MAX;
 
 #[derive(Default)]
@@ -90,7 +92,7 @@ impl Ahead {
         Flushing(self)
     }
 
-    /// A flush has ended, and leaves so many groups in the write buffer, which have come meanwhile.
+    /// Called at the end of a flush; `groups` have been added to the write buffer during it.
     pub(crate) fn flushed(&self, groups: usize) {
         if groups > 0 {
             self.streak.store(0, Ordering::Relaxed);
@@ -302,7 +304,7 @@ mod tests {
         assert_eq!(parts(&pool), 0);
     }
 
-    /// A snapshot holds the data written before it, in whichever queue the data is.
+    /// A snapshot holds all data written before it, in either queue.
     #[test]
     fn what_waits_is_part_of_a_snapshot_and_of_none_before_it() {
         let machine = Machine::new(32 << 20, 1);
@@ -319,7 +321,8 @@ mod tests {
         assert!((0..BURST).all(|group| read(&volume, group) == 60));
     }
 
-    /// Who finishes a part while a flush waits for it, and no drain will come, appends it.
+    /// If a worker finishes a part while a flush waits for it, and no drain will come, the worker
+    /// appends it.
     #[test]
     fn a_part_that_no_drain_will_take_along_is_appended_by_whoever_made_it() {
         let machine = Machine::new(32 << 20, 1);
@@ -331,7 +334,7 @@ mod tests {
             burst(&volume, value);
             core.compress_taken(core.buffer.take(PART_BYTES, u64::MAX)).unwrap()
         };
-        // It was begun before the flush, and ends behind the flush's last drain.
+        // It was begun before the flush, and ends after the flush's last drain.
         core.ahead.flushed(1);
         let part = take(81);
         let generation = core.buffer.begin_flush();
@@ -354,7 +357,7 @@ mod tests {
         assert!((0..BURST).all(|group| read(&volume, group) == 82));
     }
 
-    /// Threads and flushes at once: nothing is lost, and no thread waits for ever.
+    /// Threads and flushes at once: nothing is lost, and no thread waits without end.
     #[test]
     fn with_threads_every_flush_ends_and_holds() {
         let mut machine = Machine::new(64 << 20, 1);

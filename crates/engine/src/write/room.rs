@@ -1,4 +1,5 @@
-//! Room in the write buffer and in the standby memory: how much there may be, and who waits for it.
+//! Room in the write buffer and in the standby memory: its limits, and the writers that wait for
+//! it.
 
 use surface::Result;
 
@@ -90,8 +91,8 @@ impl Core {
                 self.drain(u64::MAX)?;
                 continue;
             }
-            // Each time: a worker that was about to rest has not heard it, and one that rests goes
-            // by the limit as it is now.
+            // Each time: a worker that was about to rest has missed the signal, and a resting one
+            // uses the present limit.
             self.workers.wake();
             self.workers.wait_for_room(&self.buffer, room_mark(limit))?;
             limit = self.buffer_limit();

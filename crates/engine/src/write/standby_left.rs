@@ -1,6 +1,6 @@
 //! The ring that another process left, as its records are found (`format::standby` has the bytes).
-//! Owns which of them count, and which are damaged; `standby_open` has the steps that an opening
-//! takes with them.
+//! Owns which of them are valid, and which are damaged; `standby_open` has the steps that an
+//! opening takes with them.
 //!
 //! - A record whose commit word is 0 was never finished, so it was never acknowledged.
 //! - Any other record before the ring's head that is not whole is damaged: it may have been

@@ -1,27 +1,26 @@
 //! Takes over the ring that another process left (`standby` explains its content and why its
 //! order is right).
 //!
-//! 1. [`find`] looks whether there is a ring, and whether it belongs to the pool as it is. Five
+//! 1. [`find`] looks for a ring, and checks that it belongs to the pool in its present state. Five
 //!    things are checked: the pool; the copy of it, because a backup that is opened must not take
-//!    what the original's server left; the boot of the machine, because memory of another boot says
-//!    nothing; the incarnation of the log, because another process may have opened the pool since;
-//!    and the length of the log. A ring that fails a check is not replayed: its acknowledged
-//!    requests are lost (`standby_lost`). If the log is shorter than it was when it was flushed, it
-//!    is damaged. Single damaged records are lost, and all others are replayed (`standby_left`).
-//! 2. Before a checkpoint is taken under this opening's incarnation, the file's range is
-//!    extended to it. So this opening may die as well.
+//!    the original's ring; the boot of the machine, because memory of another boot is void; the
+//!    incarnation of the log, because another process may have opened the pool since; and the
+//!    length of the log. A ring that fails a check is not replayed: its acknowledged requests are
+//!    lost (`standby_lost`). If the log is shorter than it was when it was flushed, it is damaged.
+//!    Single damaged records are lost, and all others are replayed (`standby_left`).
+//! 2. Before a checkpoint is taken under this opening's incarnation, the file's range is extended
+//!    to it. So this opening may die as well.
 //! 3. When the pool has its threads, the records from the tail on are replayed through the
 //!    write buffer, and everything is flushed.
 //! 4. The map forgets that a ring is needed, the file is made void, then removed. Until here no
-//!    client has written to the pool. So a replay after a death in between gives the same result.
-//!    Files beside a ring that is not replayed are passed over first
+//!    client has written to the pool. So a replay after a crash in between gives the same result.
+//!    Files that accompany a ring that is not replayed are set aside first
 //!    ([`env::Standby::pass_over_beside`]), and their loss is noted before that.
-//! 5. A new file is made, if one is asked for (`pool::standby`). Only then the first request is
-//!    taken.
-//!    A file that was not replayed, and is not of another boot, is kept under another name before.
+//! 5. A new file is created, if one is requested (`pool::standby`). Only then is the first request
+//!    accepted. A file that was not replayed, and is not of another boot, is first kept under
+//!    another name.
 //!
-//! Every opening takes steps 1 to 4, whatever its purpose: the next opening could not take them
-//! any more.
+//! Every opening takes steps 1 to 4, for any purpose: a later opening could not take them any more.
 
 use format::{
     STANDBY_DURABLE_OFFSET, STANDBY_HEADER_BYTES, STANDBY_INCARNATION_OFFSET, STANDBY_RING_OFFSET, STANDBY_SEQ_OFFSET,
@@ -58,7 +57,7 @@ pub(crate) struct StandbyFacts {
     pub next_try_ns: u64,
 }
 
-/// What step 1 found.
+/// Result of step 1.
 pub(crate) enum Found {
     /// Nothing that a server left.
     Nothing,
@@ -69,11 +68,11 @@ pub(crate) enum Found {
         /// Where the ring is.
         place: String,
         durable: Seq,
-        /// Records that came behind the missing batches, and their bytes of data.
+        /// Records after the missing batches, and their bytes of data.
         records: u64,
         bytes: u64,
     },
-    /// What does not count.
+    /// A ring that is not valid.
     Refused {
         why: String,
         /// It says nothing of this boot: it may be removed.
@@ -86,8 +85,8 @@ pub(crate) enum Found {
 /// Step 1.
 ///
 /// # Errors
-/// [`ErrorKind::InUse`] when another process has the ring: it is ending, and what it left is not to
-/// be passed over.
+/// [`ErrorKind::InUse`] when another process has the ring: it is ending, and its data must not be
+/// skipped.
 pub(crate) fn find(env: &PoolEnv, pool: &[u8; 16], incarnation: u64, next_seq: Seq) -> Result<Found> {
     let Some(standby) = &env.standby else { return Ok(Found::Nothing) };
     let memory = match standby.left(pool) {
@@ -160,12 +159,12 @@ impl Core {
     /// held something is gone.
     ///
     /// # Errors
-    /// When what was left cannot be brought to the log: it stays, and the next opening tries again.
+    /// When the records cannot be brought to the log: they stay, and the next opening tries again.
     pub(crate) fn take_over_standby(&self, found: Found, notes: Vec<String>, is_missing: bool) -> Result<()> {
         let Some(standby) = &self.env.standby else { return Ok(()) };
         let mut facts = StandbyFacts { notes, ..StandbyFacts::default() };
-        // What the process kept beside a ring that does not count must not count either. This comes
-        // before anything forgets why.
+        // Files that accompany an invalid ring are invalid as well. This comes before the reason
+        // for it is forgotten.
         let passed_over = match &found {
             Found::Nothing => is_missing.then_some(false),
             Found::Left(_) => None,
@@ -222,7 +221,7 @@ impl Core {
                 }
                 self.forget_need()?;
                 left.void();
-                // What stays there is void.
+                // If that fails, a void file stays.
                 let _ = standby.remove(&self.pool_id);
             }
             Found::Short { place, .. } => {

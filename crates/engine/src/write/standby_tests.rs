@@ -1,5 +1,5 @@
-//! Standby memory that is stale, foreign or torn; rings that are full; what changes volumes past
-//! the write buffer.
+//! Standby memory that is stale, foreign or torn; full rings; changes to volumes that bypass the
+//! buffer.
 #![allow(clippy::unwrap_used)]
 
 use std::sync::Arc;
@@ -83,7 +83,7 @@ fn opened(machine: &Machine) -> (StandbyStatus, u8) {
     (status, value)
 }
 
-/// Opens the pool with its standby memory changed: what is there of block 5, and what is said.
+/// Opens the pool with its standby memory changed; returns the notes, and the content of block 5.
 fn changed(change: impl FnOnce(&mut Vec<u8>)) -> (String, u8) {
     let (machine, id) = died();
     let mut bytes = machine.standby.peek(&id).unwrap();
@@ -125,8 +125,8 @@ fn what_was_acknowledged_is_there_when_the_program_died() {
     assert!(status.notes.is_empty(), "{status:?}");
 }
 
-/// A pad at the ring's end held the tail for ever when nothing older was before it.
-/// All writers waited then.
+/// A pad at the ring's end blocked the tail when nothing older was before it. All writers then
+/// waited without end.
 #[test]
 fn a_ring_that_was_empty_at_its_end_is_empty_again() {
     let machine = Machine::new(64 << 20, 1);
@@ -400,7 +400,7 @@ fn what_an_opening_without_standby_memory_passed_over_is_stale() {
     pool.close().unwrap();
 }
 
-/// The ring is overwritten many times, and who writes waits for what is drained.
+/// The ring is overwritten many times, and writers wait for drains.
 #[test]
 fn a_small_ring_goes_round_and_round() {
     let mut machine = Machine::new(64 << 20, 1);
@@ -455,8 +455,8 @@ fn one_block_over_and_over_does_not_fill_the_ring_for_ever() {
     pool.close().unwrap();
 }
 
-/// What is older than a rollback, a cut or a large discard does not come back, although the records
-/// of other volumes hold the tail.
+/// Data older than a rollback, a cut or a large discard does not reappear, although the records of
+/// other volumes hold the tail.
 #[test]
 fn what_changes_a_volume_past_the_buffer_is_not_undone() {
     type Change = fn(&Pool);
@@ -491,7 +491,7 @@ fn what_changes_a_volume_past_the_buffer_is_not_undone() {
     }
 }
 
-/// The tail moves on only when the oldest record is drained, whatever else has been.
+/// The tail moves only when the oldest record is drained, whichever others have been.
 #[test]
 fn the_tail_waits_for_the_oldest_record() {
     let mut machine = Machine::new(64 << 20, 1);
@@ -518,7 +518,7 @@ fn the_tail_waits_for_the_oldest_record() {
 }
 
 /// Threads write, flush and discard; the program dies in the midst of it, and each of them finds
-/// what it was told is there.
+/// its acknowledged data.
 #[test]
 fn threads_find_what_was_acknowledged_to_them() {
     for seed in 0..6u64 {
@@ -533,7 +533,7 @@ fn threads_find_what_was_acknowledged_to_them() {
                 .map(|thread| {
                     let (volume, power) = (pool.volume("v").unwrap(), Arc::clone(&machine.power));
                     scope.spawn(move || {
-                        // Of each block what was acknowledged last, and what was asked for last.
+                        // For each block the last acknowledged content, and the last requested one.
                         let mut told = vec![(0, 0); 64];
                         for round in 1.. {
                             let at = (round * 7 + round / 64) % 64;
@@ -546,7 +546,7 @@ fn threads_find_what_was_acknowledged_to_them() {
                                 let fua = round % 97 == 0;
                                 volume.write(offset, vec![value; BLOCK_BYTES].into(), WriteOptions { fua })
                             };
-                            // What is answered when the program is dead already was never answered.
+                            // An answer after the program's death never reached the client.
                             if power.is_lost() || done.is_err() {
                                 break;
                             }

@@ -1,5 +1,5 @@
 //! Objects that come into the log whole: the descriptor and all of the content in one batch. So no
-//! crash leaves a part of one, and none is seen before its content is there.
+//! crash leaves a part of one, and none is visible before its content is.
 
 use codec::Codec;
 use format::{Entry, FragmentEntry, FragmentIdentity, ObjectDescriptor, fragment_checksum, header_bytes};
