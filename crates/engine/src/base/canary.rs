@@ -22,7 +22,7 @@ macro_rules! canaries {
         }
 
         impl Canary {
-            /// All of them, by the name that `SHALE_CANARY` takes.
+            /// All canaries, by their names for `SHALE_CANARY`.
             const NAMES: &[(&str, Self)] = &[$(($text, Self::$name)),+];
         }
     };
@@ -86,7 +86,7 @@ impl Canary {
     }
 }
 
-/// The bug of this process.
+/// Returns the bug planted in this process.
 fn chosen() -> Option<Canary> {
     static CHOSEN: std::sync::OnceLock<Option<Canary>> = std::sync::OnceLock::new();
     *CHOSEN.get_or_init(|| std::env::var_os("SHALE_CANARY").map(|name| named(&name.to_string_lossy())))

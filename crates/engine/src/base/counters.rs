@@ -39,7 +39,7 @@ pub(crate) struct Counters {
     pub light_checkpoints: Counter,
     /// Groups whose records absorbed the changes of light checkpoints.
     pub folded_groups: Counter,
-    /// Checkpoints of which readers know: raised before anything is freed by one.
+    /// Published checkpoints: raised before any of them frees something.
     pub published: Counter,
     pub flushes: Counter,
     pub syncs: Counter,

@@ -11,7 +11,7 @@ use units::BLOCK_BYTES;
 
 /// One unit in this many has its CPU time measured: reading that clock is a system call.
 pub(crate) const TIMED_EVERY: u64 = 8;
-/// Numbers of codecs are below it; others are counted as the last one.
+/// Codec numbers are below it; others are counted as the last one.
 const CODECS: usize = 128;
 
 /// Estimates the CPU time of all bytes from that of the bytes that were timed; none if none were.

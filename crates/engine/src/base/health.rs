@@ -15,13 +15,13 @@ pub(crate) struct Health {
     failed: Mutex<Option<String>, ranks::Failed>,
     /// Whether there is a reason, to be read without the lock.
     has_failed: AtomicBool,
-    /// The data file has been deleted: it is gone when the pool lets go of it.
+    /// The data file has been deleted: it is gone when the pool closes it.
     is_deleted: AtomicBool,
     closed: AtomicBool,
 }
 
 impl Health {
-    /// No more writes, for this reason; the first one is kept.
+    /// Refuses writes from now on, for this reason; the first one is kept.
     pub(crate) fn fail(&self, why: &Error) {
         self.failed.lock().get_or_insert_with(|| why.to_string());
         if tells_of_deletion(why) {
@@ -30,7 +30,7 @@ impl Health {
         self.has_failed.store(true, Ordering::Release);
     }
 
-    /// Nothing more at all.
+    /// Refuses all requests from now on.
     pub(crate) fn close(&self) {
         self.fail(&Error::new(ErrorKind::Io, "it has been closed"));
         self.closed.store(true, Ordering::Release);
@@ -44,7 +44,7 @@ impl Health {
         self.has_failed.load(Ordering::Acquire)
     }
 
-    /// The reason, if there is one.
+    /// Returns the reason, if there is one.
     pub(crate) fn why(&self) -> Option<String> {
         self.failed.lock().clone()
     }

@@ -4,7 +4,7 @@ use std::fmt;
 
 use units::format_size;
 
-/// Of the volumes and snapshots that are named, as many as a status line takes.
+/// Volumes and snapshots named in a summary: as many as fit in a status line.
 const NAMED_IN_SUMMARY: usize = 8;
 
 /// Loss of one volume or snapshot.
@@ -12,13 +12,13 @@ const NAMED_IN_SUMMARY: usize = 8;
 pub struct LossOf {
     /// Name, `VOLUME` or `VOLUME@SNAPSHOT`.
     pub name: String,
-    /// Batches that said something of it and are dropped.
+    /// Dropped batches that concerned it.
     pub batches: u64,
     /// Bytes that they had written.
     pub written_bytes: u64,
     /// Bytes that they had discarded.
     pub discarded_bytes: u64,
-    /// Stored bytes that lie where the data was cut off: they cannot be read any more.
+    /// Stored bytes in the part of the data that was cut off: they can no longer be read.
     pub cut_off_bytes: u64,
     /// Other changes that are lost, in words.
     pub changes: Vec<String>,
@@ -48,10 +48,10 @@ pub struct Loss {
     pub what: String,
     /// Number of the first batch that is dropped; 0 if no batch is.
     pub first_batch: u64,
-    /// All batches before this one were flushed, for certain; `first_batch` if that is not known of
-    /// any.
+    /// All batches before this one were certainly flushed; `first_batch` if no batch is known to
+    /// be.
     pub flushed_before: u64,
-    /// Batches from the first on of which the header is there.
+    /// Batches from the first one on whose header was found.
     pub batches: u64,
     /// Those of them that are whole: `salvage` would keep them.
     pub batches_whole: u64,
@@ -64,7 +64,7 @@ pub struct Loss {
 }
 
 impl Loss {
-    /// Everything that is known, a fact a line.
+    /// Returns all known facts, one a line.
     pub fn lines(&self) -> Vec<String> {
         let mut lines = vec![self.what.clone()];
         lines.extend(self.how_far());
@@ -116,7 +116,7 @@ impl Loss {
         }
     }
 
-    /// The same in one line, for the note that is shown later.
+    /// Returns the facts in one line, for the note that is shown later.
     pub fn summary(&self) -> String {
         let named: Vec<_> = self.volumes.iter().take(NAMED_IN_SUMMARY).map(LossOf::to_string).collect();
         let more = self.volumes_total.saturating_sub(named.len() as u64);

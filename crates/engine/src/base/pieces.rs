@@ -16,8 +16,8 @@ use format::BATCH_ALIGN;
 /// This many consecutive failed reads indicate an unreadable area: more than adjacent single bad
 /// blocks and all halvings on the way to them.
 const FAILURES_MAX: usize = 64;
-/// In such an area parts of this size and less are only divided if their first or their last block
-/// can be read.
+/// In an unreadable area, parts of this size and less are only divided if their first or their last
+/// block can be read.
 const COARSE_BYTES: usize = 128 << 10;
 
 /// Reads `len` bytes at `start`. Unreadable parts, in multiples of [`BATCH_ALIGN`], are zeroes in
@@ -49,7 +49,7 @@ pub(crate) fn read(disk: &dyn Disk, start: u64, buf: &mut AlignedBuf, len: usize
             if !is_divided {
                 let mut is_readable = |at| disk.read_at(start + at as u64, &mut piece, BATCH_ALIGN).is_ok();
                 is_divided = is_readable(part.start) || is_readable(part.end - BATCH_ALIGN);
-                // The area ends here.
+                // The unreadable area ends here.
                 failures = if is_divided { 0 } else { failures };
             }
             if is_divided {
@@ -128,12 +128,12 @@ mod tests {
         }
     }
 
-    /// The ranges returned when these blocks are bad, and the number of failed reads.
+    /// Returns the ranges reported when these blocks are bad, and the number of failed reads.
     fn read_around(bad: &[Range<u64>]) -> (Vec<Range<usize>>, usize) {
         read_extent(EXTENT, bad)
     }
 
-    /// The same, of an extent of so many bytes.
+    /// The same, for an extent of `len` bytes.
     fn read_extent(len: usize, bad: &[Range<u64>]) -> (Vec<Range<usize>>, usize) {
         let machine = sim::Machine::new(2 * EXTENT as u64, 1);
         machine.disk.poke(EXTENT as u64, &[7; EXTENT]);
@@ -167,7 +167,7 @@ mod tests {
         assert!(failed < 100, "{failed}");
     }
 
-    /// Up to 128 KiB at its end were given up with it.
+    /// Up to 128 KiB at its end were skipped with it.
     #[test]
     fn what_lies_beside_an_area_that_is_gone_is_read() {
         for bad in [0..71, 300..1201, 31..97, 64..4095, 1..4095] {

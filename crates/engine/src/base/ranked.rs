@@ -22,7 +22,7 @@ use std::time::Duration;
 use crate::base::ranks;
 use crate::base::ranks::Rank;
 
-/// A note that a thread holds a lock, for as long as this lives.
+/// Records that a thread holds a lock, for the lifetime of this value.
 struct Held<R: Rank> {
     #[cfg(debug_assertions)]
     is_noted: bool,
@@ -30,7 +30,7 @@ struct Held<R: Rank> {
 }
 
 impl<R: Rank> Held<R> {
-    /// The thread has the lock.
+    /// Records that the thread has the lock.
     fn new() -> Self {
         #[cfg(debug_assertions)]
         held::note(R::PLACE);
@@ -50,7 +50,7 @@ impl<R: Rank> Held<R> {
         }
     }
 
-    /// The thread is about to wait for the lock.
+    /// Checks the rule before the thread waits for the lock.
     fn expect() {
         #[cfg(debug_assertions)]
         held::check(R::PLACE);
@@ -84,7 +84,7 @@ mod held {
     }
 
     fn with<T>(look: impl FnOnce(&mut Vec<Place>) -> T) -> Option<T> {
-        // A thread that ends has no list any more.
+        // A thread that is ending has no list any more.
         HELD.try_with(|held| look(&mut held.borrow_mut())).ok()
     }
 
@@ -169,10 +169,10 @@ impl<L: fmt::Debug, R: Rank> fmt::Debug for Ranked<L, R> {
     }
 }
 
-/// Access to the content of a lock, for as long as this lives.
+/// Access to the content of a lock, for the lifetime of this value.
 #[must_use = "the lock is let go at once"]
 pub(crate) struct Guard<G, R: Rank> {
-    // Let go before the note of it.
+    // Released before the record of it.
     plain: G,
     held: Held<R>,
 }
@@ -190,7 +190,7 @@ pub(crate) type RwLockWriteGuard<'a, T, R> = Guard<parking_lot::RwLockWriteGuard
 pub(crate) type MappedRwLockReadGuard<'a, T, R> = Guard<parking_lot::MappedRwLockReadGuard<'a, T>, R>;
 
 impl<G, R: Rank> Guard<G, R> {
-    /// The thread has the lock.
+    /// Records that the thread has the lock.
     fn new(plain: G) -> Self {
         Self { plain, held: Held::new() }
     }
@@ -224,7 +224,7 @@ impl<T, R: Rank> Mutex<T, R> {
         self.plain.try_lock().map(Guard::new)
     }
 
-    /// The thread is about to wait for the lock in a way of its own.
+    /// Checks the rule before the thread waits for the lock by other means.
     pub(crate) fn expect(&self) {
         Held::<R>::expect();
     }
@@ -277,7 +277,7 @@ impl<T, R: Rank> RwLock<T, R> {
         Self { plain: parking_lot::RwLock::new(value), rank: PhantomData }
     }
 
-    /// The thread is about to wait for the lock in a way of its own.
+    /// Checks the rule before the thread waits for the lock by other means.
     #[allow(clippy::unused_self)]
     pub(crate) fn expect(&self) {
         Held::<R>::expect();
@@ -320,7 +320,7 @@ impl<T, R: Rank> RwLock<T, R> {
 }
 
 impl<'a, T, R: Rank> RwLockReadGuard<'a, T, R> {
-    /// Goes on with a part of it, if there is one.
+    /// Narrows the guard to a part of the content, if there is one.
     pub(crate) fn try_map<U>(
         guard: Self,
         part: impl FnOnce(&T) -> Option<&U>,
@@ -339,7 +339,7 @@ mod tests {
     use super::*;
     use crate::base::ranks;
 
-    /// Whether something is refused, and with which words.
+    /// Returns the message with which something is refused, if it is.
     fn refusal(work: impl FnOnce()) -> Option<String> {
         let panic = catch_unwind(AssertUnwindSafe(work)).err()?;
         Some(panic.downcast_ref::<String>().expect("a message").clone())
@@ -355,7 +355,7 @@ mod tests {
         });
         let text = text.expect("it was granted");
         assert!(text.contains("'admin' is waited for while 'gate' is held"), "{text}");
-        // Nothing is held any more, and in turn both are granted; so is the second one alone.
+        // Nothing is held any more; in order both are granted, and so is the second one alone.
         assert_eq!(refusal(|| drop((admin.lock(), gate.write()))), None);
         assert_eq!(refusal(|| drop(gate.write())), None);
         // Locks under which no other lock is waited for come last, in any order.

@@ -27,7 +27,7 @@ thread_local! {
 pub(crate) fn with<R>(work: impl FnOnce(&mut Scratch) -> R) -> R {
     SCRATCH.with(|scratch| match scratch.try_borrow_mut() {
         Ok(mut scratch) => work(&mut scratch),
-        // Lent out further up the stack: a worker that helps with a read in the middle of a drain.
+        // In use further up the stack: a worker that helps with a read in the middle of a drain.
         Err(_) => work(&mut Scratch::new()),
     })
 }

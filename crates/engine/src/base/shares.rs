@@ -1,6 +1,6 @@
 //! The division of a pool's memory budget.
 
-/// Least limit of the write buffer, however full the pool is: a few batches' worth.
+/// Lower bound for the limit of the write buffer, however full the pool is: a few batches' worth.
 pub(crate) const BUFFER_BYTES_MIN: usize = 512 << 10;
 
 /// A larger write buffer, or more changes between checkpoints, makes nothing faster: the rest of a
@@ -22,7 +22,7 @@ pub(crate) struct Shares {
     pub units: usize,
     /// Prepared dictionaries.
     pub dictionaries: u64,
-    /// Bytes for the dead fragments of extents.
+    /// Bytes for the map of dead fragments of extents.
     pub deaths: usize,
 }
 

@@ -27,7 +27,7 @@ pub struct VolumeStatus {
     pub properties: Properties,
     /// Number of snapshots and rollbacks that the volume has seen.
     pub epoch: u32,
-    /// The other volume's snapshot that it came from, `VOLUME@SNAPSHOT`.
+    /// The other volume's snapshot that it was cloned from, `VOLUME@SNAPSHOT`.
     pub origin: Option<String>,
     /// Whether `allocated_bytes` and `stored_bytes` are exact: nothing has changed them since the
     /// last checkpoint.
@@ -61,7 +61,7 @@ pub struct SnapshotStatus {
     pub created_unix_s: u64,
     /// Whether a schedule made it.
     pub scheduled: bool,
-    /// Whether an import into the volume had brought a part of its data only.
+    /// Whether an import into the volume had brought only a part of its data.
     pub incomplete: bool,
 }
 
@@ -70,7 +70,7 @@ pub struct SnapshotStatus {
 pub struct SnapshotUsage {
     /// Name: the part after the `@`.
     pub name: String,
-    /// Bytes that come back if it alone is destroyed.
+    /// Bytes that are freed if it alone is destroyed.
     pub unique_bytes: u64,
     /// Visible bytes that others see too.
     pub shared_bytes: u64,
@@ -82,8 +82,8 @@ pub struct SnapshotUsage {
 /// outcome for those of the last process that died.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct StandbyStatus {
-    /// Where acknowledged writes are until the log has them; `None`: the death of the process loses
-    /// those that were not flushed.
+    /// Place of the memory that keeps acknowledged writes until the log has them; `None`: a crash
+    /// of the process loses those that were not flushed.
     pub place: Option<String>,
     /// Bytes of that memory.
     pub bytes: u64,
@@ -91,14 +91,14 @@ pub struct StandbyStatus {
     pub is_wanted: bool,
     /// Writes and discards that were replayed from it when the pool was opened.
     pub replayed: u64,
-    /// Bytes that these had written.
+    /// Bytes written by these.
     pub replayed_bytes: u64,
-    /// Reports of memory that was found and not replayed, and of memory that is wanted and is not
-    /// there.
+    /// Reports of memory that was found and not replayed, and of memory that is wanted but missing.
     pub notes: Vec<String>,
 }
 
-/// How full a pool is, as of its last checkpoint: known at once, however many volumes there are.
+/// How full a pool is, as of its last checkpoint: known immediately, however many volumes there
+/// are.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct PoolRoom {
     /// See [`PoolStatus::live_bytes`].
@@ -122,7 +122,7 @@ pub struct PoolStatus {
     pub capacity_bytes: u64,
     /// Bytes of an extent.
     pub extent_bytes: u64,
-    /// Extents that can be taken at once.
+    /// Extents that can be used immediately.
     pub extents_free: u64,
     /// All extents that can hold data.
     pub extents_total: u64,
@@ -132,38 +132,38 @@ pub struct PoolStatus {
     pub allocated_bytes: u64,
     /// Bytes of live fragments: exact at a checkpoint, estimated since.
     pub live_bytes: u64,
-    /// Those of them that belong to destroyed volumes: clones still need them, or they are just
-    /// being removed.
+    /// Those of them that belong to destroyed volumes: clones still need them, or they are being
+    /// removed.
     pub unlisted_bytes: u64,
     /// Logical bytes that hold data in destroyed volumes: not in `allocated_bytes`.
     pub unlisted_allocated_bytes: u64,
-    /// Trained dictionaries of volumes, and the bytes of live fragments that they are.
+    /// Trained dictionaries of volumes, and their live bytes.
     pub dictionaries: u64,
     /// See `dictionaries`.
     pub dictionary_bytes: u64,
-    /// Objects of which something was destroyed whose space is still coming back.
+    /// Objects with destroyed parts whose space is still being freed.
     pub reaping: u64,
-    /// Bytes of extents in use that hold nothing live: dead fragments, batch headers, padding.
+    /// Bytes of used extents that hold nothing live: dead fragments, batch headers, padding.
     pub dead_bytes: u64,
     /// Bytes in free extents, or the free space of the file system if that is less.
     pub free_bytes: u64,
     /// Bytes that are kept for volumes with reservations, and not used by them yet.
     pub reserved_bytes: u64,
-    /// Of which volumes that is, and how many bytes of each, the most first.
+    /// These volumes, with the bytes kept for each, the largest first.
     pub reserved_for: Vec<(String, u64)>,
-    /// Bytes of free extents that data does not get: for cleaning, and for the log's own needs.
+    /// Bytes of free extents that data may not use: for cleaning, and for the log's own needs.
     pub kept_bytes: u64,
     /// Bytes that were discarded, overwritten or destroyed since the last checkpoint: the next one
     /// makes them available.
     pub returning_bytes: u64,
-    /// Bytes, as stored, for which new data finds room, if all that is dead is cleaned, counted
-    /// cautiously.
+    /// Bytes, as stored, of new data for which there is room if all dead data is cleaned, estimated
+    /// conservatively.
     pub available_bytes: u64,
     /// Whether a write was refused for lack of room, and nothing has changed since.
     pub is_full: bool,
-    /// The storage below has less room than the pool: growing the pool does not help.
+    /// The file system has less room than the pool: growing the pool does not help.
     pub is_short_below: bool,
-    /// Writes that found no room, those that were held and tried again included.
+    /// Writes that found no room, including those that were held and tried again.
     pub refused_writes: u64,
     /// Whether live and dead bytes are exact: nothing has changed them since the last checkpoint.
     pub is_exact: bool,
@@ -185,11 +185,11 @@ pub struct PoolStatus {
     pub light_checkpoints: u64,
     /// Groups of the map that were merged after light checkpoints.
     pub folded_groups: u64,
-    /// Flushes asked for, and disk syncs that served them.
+    /// Flushes requested, and disk syncs that served them.
     pub flushes: u64,
     /// See `flushes`.
     pub syncs: u64,
-    /// Memory that outlives the process.
+    /// Memory that survives the process.
     pub standby: StandbyStatus,
     /// Log replayed by the last open: batches, and bytes read.
     pub recovered_batches: u64,
@@ -214,7 +214,7 @@ pub struct PoolStatus {
     /// Bytes of the catalogue in the log, from which `salvage` would know names and sizes; 0: the
     /// pool is too full for one.
     pub catalogue_bytes: u64,
-    /// Extents that are kept for it alone.
+    /// Extents that are kept only for it.
     pub catalogue_extents: u64,
     /// Data that could not be moved because it is damaged, at most the first hundred.
     pub damages: Vec<String>,
@@ -232,7 +232,7 @@ pub struct FolderStatus {
     pub name: String,
     /// Volumes and shares in it, and in the folders in it.
     pub volumes: u64,
-    /// Logical bytes of theirs that hold data.
+    /// Logical bytes with data in these.
     pub allocated_bytes: u64,
     /// Bytes that these occupy in the pool.
     pub stored_bytes: u64,
@@ -262,9 +262,9 @@ pub enum PropertySource {
     Default,
     /// Set on the pool.
     Pool,
-    /// Set on the folder of that name, which is one above.
+    /// Set on the folder of that name, which is above.
     Folder(String),
-    /// Set on the volume itself, or on the folder that was asked for.
+    /// Set on the volume itself, or on the requested folder.
     Own,
 }
 
@@ -290,11 +290,11 @@ impl Default for CleanMark {
 pub struct CleanReport {
     /// Extents that were emptied during the pass, by any thread.
     pub extents_cleaned: u64,
-    /// Bytes of fragments that were moved for it.
+    /// Bytes of fragments that were moved for this.
     pub bytes_moved: u64,
     /// The log's mark when the pass began: its target.
     pub mark: CleanMark,
-    /// Extents of the target that are left of which more than a twentieth is dead.
+    /// Remaining extents of the target of which more than a twentieth is dead.
     pub extents_todo: u64,
     /// Whether there is nothing more to do, or nothing more that can be done.
     pub is_finished: bool,
@@ -315,13 +315,13 @@ pub struct CheckReport {
     pub records: u64,
     /// The problems, the first [`PROBLEMS_LISTED_MAX`]; empty when the pool is clean.
     pub problems: Vec<Problem>,
-    /// How much is wrong in all.
+    /// Number of problems in all.
     pub problems_total: u64,
-    /// How much of that is not repaired.
+    /// Number of unrepaired problems.
     pub problems_left: u64,
-    /// Volumes and snapshots, by name, that have any of it, listed or not, with how many each.
+    /// Volumes and snapshots with problems, listed or not, with the number for each.
     pub volumes: BTreeMap<String, u64>,
-    /// Kinds of problem, listed or not, with how many of each.
+    /// Kinds of problem, listed or not, with the number of each.
     pub kinds: BTreeMap<&'static str, u64>,
     /// Description of the log's end as the opening found it, if it was not orderly. Not a problem,
     /// but reported.
@@ -330,7 +330,8 @@ pub struct CheckReport {
     pub notes: Vec<String>,
 }
 
-/// Problems that are listed one by one: a pool on a dead disk has one for each fragment.
+/// Upper bound of problems that are listed one by one: a pool on a dead disk has one for each
+/// fragment.
 pub const PROBLEMS_LISTED_MAX: usize = 1000;
 
 impl CheckReport {
@@ -347,7 +348,7 @@ impl CheckReport {
         }
     }
 
-    /// A problem concerns a volume or a snapshot.
+    /// Counts a problem of a volume or a snapshot.
     pub(crate) fn concerns(&mut self, volume: String) {
         *self.volumes.entry(volume).or_default() += 1;
     }
@@ -359,7 +360,7 @@ impl Problem {
         Self { kind: "data", detail: what, repaired: true, ..Self::default() }
     }
 
-    /// A snapshot, `VOLUME@SNAPSHOT`, has got a new identity.
+    /// A snapshot, `VOLUME@SNAPSHOT`, has a new identity.
     pub(crate) fn estranged(title: &str) -> Self {
         let text = "may show what had been discarded or taken back: it counts as another snapshot now, in streams";
         Self { kind: "object", detail: format!("'{title}' {text}"), repaired: true, ..Self::default() }
@@ -382,7 +383,7 @@ impl Problem {
     }
 }
 
-/// One thing that is wrong.
+/// One problem found by a check.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Problem {
     /// A stable name: `superblock`, `record`, `fragment`, `header`, `usage`, `overlap`, `object`,

@@ -41,7 +41,7 @@ impl Users {
         }
     }
 
-    /// The same; `None` if a gate was closed in that moment.
+    /// The same; `None` if a gate was being closed at that moment.
     pub(crate) fn try_read(&self) -> Option<Using<'_>> {
         let at = self.open.load(Ordering::Relaxed);
         let using = self.gates[at].try_read()?;
@@ -95,8 +95,8 @@ mod tests {
         assert!(is_gone.load(Ordering::SeqCst));
     }
 
-    /// Threads use a valid thing, while two others make another one valid, wait, and spoil the one
-    /// before.
+    /// Threads use a valid thing, while two others make another one valid, wait, and invalidate the
+    /// previous one.
     #[test]
     fn nothing_is_spoiled_while_it_is_used() {
         const ROUNDS: usize = 3000;

@@ -22,7 +22,7 @@ const DICTIONARY_LEVEL: ZstdLevel = match ZstdLevel::new(3) {
     None => ZstdLevel::MIN,
 };
 
-/// Where a run of blocks comes from.
+/// Origin of a run of blocks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Sorted {
     /// Size of one of its blocks in the log, rounded up.
@@ -52,8 +52,7 @@ fn stronger(a: CodecId, b: CodecId) -> CodecId {
     if policy::strength(b) > policy::strength(a) { b } else { a }
 }
 
-/// Blocks of each group, in the order of their keys, that are sorted; groups without any are left
-/// out.
+/// Sorted blocks of each group, in the order of their keys; groups without any are left out.
 pub(crate) fn sorted_blocks(taken: &[Taken]) -> Vec<(GroupKey, BlockMask)> {
     let sorted_of = |taken: &Taken| {
         let runs = taken.runs.iter().filter(|run| run.sorted.is_some());
@@ -62,7 +61,7 @@ pub(crate) fn sorted_blocks(taken: &[Taken]) -> Vec<(GroupKey, BlockMask)> {
     taken.iter().map(sorted_of).filter(|(_, mask)| !mask.is_empty()).collect()
 }
 
-/// Bytes of payload of a batch that are sorted: of units of which at least half are.
+/// Bytes of payload of a batch that are sorted: of units with at least half sorted blocks.
 pub(crate) fn sorted_bytes(entries: &[Entry], sorted: &[(GroupKey, BlockMask)]) -> u64 {
     if sorted.is_empty() {
         return 0;

@@ -105,7 +105,7 @@ struct State {
     records: VecDeque<Live>,
     /// Number of the first of `records`.
     first: u64,
-    /// Newest incarnation of the log that the memory goes with.
+    /// Newest incarnation of the log that the memory matches.
     incarnation: u64,
     /// Number of the first batch that is not known to be durable.
     durable: u64,
@@ -167,7 +167,7 @@ impl Drop for Kept {
 }
 
 impl Ring {
-    /// A ring without records in memory that has its beginning.
+    /// A ring without records, in memory whose beginning has been written.
     pub(crate) fn new(memory: Arc<dyn StandbyMemory>, header: &StandbyHeader, log: LogFacts) -> Self {
         Self {
             bytes: memory.len(),
@@ -195,7 +195,7 @@ impl Ring {
         (self.header.ring_bytes as usize).saturating_sub(SLACK_BYTES)
     }
 
-    /// The file goes with this incarnation of the log as well.
+    /// The memory matches this incarnation of the log as well.
     pub(crate) fn goes_with(&self, incarnation: u64) {
         let memory = self.memory.read();
         let mut state = briefly(&self.state);
@@ -205,7 +205,7 @@ impl Ring {
         }
     }
 
-    /// Returns the reason why the next process would not find the memory, or not know whose it is.
+    /// Returns the reason why the next process would not find the memory, or not recognise it.
     /// `None` if it would. Damaged records are left to an opening, which reads them all.
     pub(crate) fn fault(&self, standby: &dyn Standby, pool: &[u8; 16]) -> Option<String> {
         let memory = self.memory.read();
@@ -225,11 +225,11 @@ impl Ring {
         memory.read(0, &mut bytes) && bytes[..] == self.header.encode() && state.words().into_iter().all(is_word)
     }
 
-    /// Moves the ring to memory that `make` makes: so many bytes, filled by a function. `path` is
-    /// the pool's directory, for people.
+    /// Moves the ring to memory created by `make`: so many bytes, filled by a function. `path` is
+    /// the pool's directory, for messages.
     ///
     /// # Errors
-    /// When no other memory can be made.
+    /// When no other memory can be created.
     pub(crate) fn replace(
         &self,
         path: &[u8],
@@ -337,7 +337,7 @@ impl Ring {
         if let Some(record) = state.records.get_mut(index) {
             record.is_needed = false;
         }
-        // The oldest record may be a pad, which no run gives up: so the tail moves whenever the
+        // The oldest record may be a pad, which no run releases: so the tail moves whenever the
         // oldest is not needed, not only when this record is the oldest.
         if state.is_frozen || state.records.front().is_some_and(|oldest| oldest.is_needed) {
             return;
@@ -385,7 +385,7 @@ impl State {
         }
     }
 
-    /// The words that change, with their places.
+    /// The mutable words, with their offsets.
     fn words(&self) -> [(usize, u64); 5] {
         [
             (STANDBY_TAIL_OFFSET, self.tail),
@@ -397,7 +397,7 @@ impl State {
     }
 
     /// Writes everything before the records over zeroes; the header last, because it makes the rest
-    /// count.
+    /// valid.
     fn write_beginning(&self, memory: &dyn StandbyMemory, header: &StandbyHeader, path: &[u8]) {
         self.words().into_iter().for_each(|(offset, value)| set_word(memory, header.session, offset, value));
         memory.write(STANDBY_PATH_OFFSET, &path[..path.len().min(STANDBY_RING_OFFSET - STANDBY_PATH_OFFSET)]);

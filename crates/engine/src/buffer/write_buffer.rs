@@ -43,17 +43,17 @@ const GROUP_OVERHEAD_BYTES: usize = 256;
 /// whole.
 const PINNED_TIMES_MAX: usize = 8;
 
-/// How often one looks for a lock that is held for a fraction of a microsecond before one sleeps,
-/// and how long one pauses between two looks.
+/// Number of attempts on a lock that is held for a fraction of a microsecond before sleeping, and
+/// the pause between two attempts.
 const LOOKS_MAX: u32 = 50;
 const PAUSES: u32 = 4;
 
 /// Queue entries taken under one lock.
 const ENTRIES_PER_LOCK: usize = 16;
 
-/// Takes a lock that no thread holds for long. The lock itself gives up the core after a few looks,
-/// and gets it back when all others have had their turn: of eight writers on two cores one write in
-/// two hundred took a hundred times as long for that.
+/// Takes a lock that no thread holds for long. The lock itself yields the core after a few
+/// attempts, and gets it back when all others have had their turn: with eight writers on two cores
+/// that made one write in two hundred take a hundred times as long.
 pub(crate) fn briefly<T, R: Rank>(mutex: &Mutex<T, R>) -> MutexGuard<'_, T, R> {
     mutex.expect();
     for _ in 0..LOOKS_MAX {
@@ -72,7 +72,7 @@ pub(crate) struct DirtyRun {
     pub count: u8,
     /// `count` x 4 KiB, or `None` for a hole.
     pub data: Option<Bytes>,
-    /// Blocks of the request whose buffer `data` lies in.
+    /// Blocks of the request that owns the buffer of `data`.
     pub pinned: u16,
     /// Set if no client has written it: it is on its way to a better place.
     pub sorted: Option<Sorted>,
@@ -166,14 +166,14 @@ impl DirtyGroup {
 #[derive(Default)]
 struct Shard {
     groups: HashMap<GroupKey, DirtyGroup, FastHash>,
-    /// Bytes of data by object, in flight included; none that has no data.
+    /// Bytes of data by object, in flight included; objects without data have no entry.
     data: HashMap<ObjectId, usize, FastHash>,
     /// Raised by every insertion, so that a read-modify-write notices a change in between.
     version: u64,
 }
 
 impl Shard {
-    /// The data of an object became so much more or less.
+    /// Changes the data bytes of an object.
     fn count(&mut self, object: ObjectId, before: usize, after: usize) {
         if before == after {
             return;
@@ -213,7 +213,7 @@ impl Queue {
     }
 }
 
-/// A group handed out to be drained.
+/// A group taken to be drained.
 #[derive(Debug)]
 pub(crate) struct Taken {
     pub key: GroupKey,
@@ -264,7 +264,7 @@ impl WriteBuffer {
         self.standby.get()
     }
 
-    /// From now on all that comes is kept in the standby memory as well.
+    /// From now on all incoming data is kept in the standby memory as well.
     pub(crate) fn begin_standby(&self, ring: Arc<Ring>) {
         // There is one opening, and it does this once.
         let _ = self.standby.set(ring);
@@ -287,7 +287,7 @@ impl WriteBuffer {
         self.groups.load(Ordering::Relaxed)
     }
 
-    /// Lays a run over a group. It comes back if the standby memory has no room for it.
+    /// Lays a run over a group. Returns the run if the standby memory has no room for it.
     pub(crate) fn insert(&self, key: GroupKey, mut run: DirtyRun) -> Result<(), DirtyRun> {
         let mut shard = self.shard(key);
         if !self.keep(key, &mut run) {
@@ -297,8 +297,8 @@ impl WriteBuffer {
         Ok(())
     }
 
-    /// Keeps a run in the standby memory, unless its content is in the log already. `false`: there
-    /// is no room.
+    /// Keeps a run in the standby memory, unless its content is in the log already. Returns `false`
+    /// if there is no room.
     fn keep(&self, key: GroupKey, run: &mut DirtyRun) -> bool {
         let is_forgotten = run.data.is_none() && Canary::StandbyForgetsDiscards.is_planted();
         let Some(ring) = self.standby().filter(|_| run.sorted.is_none() && !is_forgotten) else { return true };
@@ -312,7 +312,7 @@ impl WriteBuffer {
     }
 
     /// Inserts only if nothing was inserted near `key` since [`version`](Self::version) returned
-    /// `version`; whether it did. The run comes back if the standby memory has no room for it.
+    /// `version`; returns whether it did. Returns the run if the standby memory has no room for it.
     pub(crate) fn insert_if(&self, key: GroupKey, mut run: DirtyRun, version: u64) -> Result<bool, DirtyRun> {
         let mut shard = self.shard(key);
         let is_planted = run.sorted.is_some() && Canary::SortDropsANewerWrite.is_planted();
@@ -350,7 +350,7 @@ impl WriteBuffer {
         }
     }
 
-    /// Hands the runs that cover any of `wanted` to `visit`, older ones first, and returns the
+    /// Passes the runs that cover any of `wanted` to `visit`, older ones first, and returns the
     /// blocks found.
     pub(crate) fn read(&self, key: GroupKey, wanted: BlockMask, visit: &mut dyn FnMut(&DirtyRun)) -> BlockMask {
         let mut found = BlockMask::EMPTY;
@@ -387,7 +387,7 @@ impl WriteBuffer {
         self.take_leaving(bytes_max, limit, 0)
     }
 
-    /// The same, but the last `left` groups stay: those that became dirty last.
+    /// Like `take`, but leaves the last `left` groups: those that became dirty last.
     pub(crate) fn take_leaving(&self, bytes_max: usize, limit: u64, left: usize) -> Vec<Taken> {
         let mut taken = Vec::new();
         let mut bytes = 0;
@@ -408,7 +408,7 @@ impl WriteBuffer {
                     bytes += data_bytes(&runs) + GROUP_OVERHEAD_BYTES;
                     taken.push(Taken { key, runs, generation });
                 }
-                // A batch that failed put its content back under an entry of its own.
+                // A failed batch has put its content back under an entry of its own.
                 _ => {
                     drop(shard);
                     self.queue().done(generation, 1);
@@ -428,7 +428,7 @@ impl WriteBuffer {
         taken
     }
 
-    /// Moves some entries up to generation `limit` out of the queue, but for the last `left`;
+    /// Removes some entries up to generation `limit` from the queue, except the last `left`;
     /// several at a time to take its lock less often.
     fn pop_entries(&self, entries: &mut VecDeque<(u64, GroupKey)>, limit: u64, left: usize) {
         let mut queue = self.queue();
@@ -440,12 +440,12 @@ impl WriteBuffer {
         }
     }
 
-    /// Forgets groups whose batch is in the map.
+    /// Drops groups whose batch is in the map.
     pub(crate) fn completed(&self, taken: &[Taken]) {
         self.finish(taken, false);
     }
 
-    /// Puts groups back whose batch could not be written.
+    /// Makes groups dirty again whose batch could not be written.
     pub(crate) fn failed(&self, taken: &[Taken]) {
         self.finish(taken, true);
     }

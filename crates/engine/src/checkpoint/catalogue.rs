@@ -48,7 +48,7 @@ use crate::log::Purpose;
 use crate::log::prepared::Prepared;
 use crate::pool::core::Core;
 
-/// Entries since a catalogue that are worth a new one, however small it is.
+/// Bytes of entries since a catalogue that justify a new one, however small it is.
 const SINCE_BYTES_MIN: u64 = 64 << 10;
 /// Largest part, and the share of an extent that one takes: small enough to fit in the rest of most
 /// extents.
@@ -74,8 +74,8 @@ impl Core {
         }
     }
 
-    /// Appends a new catalogue if one is due. `pressing`: idle extents stand in the way. If there
-    /// is no room for it, or the log cannot be written, the one that there is stays.
+    /// Appends a new catalogue if one is due. `pressing`: idle extents take space from writers. If
+    /// there is no room for it, or the log cannot be written, the present one stays.
     pub(crate) fn renew_catalogue(&self, pressing: bool) {
         if !self.catalogue.has_begun() || self.log.is_broken() || !(pressing || self.is_catalogue_due()) {
             return;
@@ -110,7 +110,7 @@ impl Core {
             }
             let extents = self.extents.lock();
             let idle = pins.extents().into_iter().filter(|e| extents.is_idle(*e)).count() as u64;
-            // Data in the part that the pool is to lose must go.
+            // Data in the part that the pool is about to lose must go.
             let is_beyond = pins.extents().last().is_some_and(|last| last.0 >= self.geometry.extents_usable());
             let own = pins.bytes.div_ceil(self.geometry.extent_bytes.into());
             pins.since_bytes >= pins.bytes.max(SINCE_BYTES_MIN) || idle > own || is_beyond
@@ -161,8 +161,8 @@ impl Core {
         parts.into_iter().map(prepared).collect()
     }
 
-    /// Step 3. `false`: there is no room, or a part fits in no extent, or the log fails, which the
-    /// next writer will meet.
+    /// Step 3. Returns `false` if there is no room, or a part fits in no extent, or the log fails,
+    /// which the next writer will notice.
     fn append_batches(&self, parts: impl Iterator<Item = Prepared>, purpose: Purpose) -> bool {
         let mut last = None;
         for part in parts {

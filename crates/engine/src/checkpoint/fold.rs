@@ -36,11 +36,11 @@ use crate::objects::clone_needs::Needs;
 use crate::objects::timeline::Timelines;
 use crate::pool::core::Core;
 
-/// Percents of the settled overlay's memory that are used before anything is folded: the longer a
+/// Percentage of the settled overlay's memory that is used before anything is folded: the longer a
 /// group waits, the more changes are merged at once.
 const FOLD_FROM_PERCENT: usize = 75;
-/// Percents more at which as many groups are folded as are added, and so the most that is used if
-/// the load is even. Then twice as many are folded long before a full checkpoint is due.
+/// Percentage above that at which as many groups are folded as are added, which is also the maximum
+/// in use under constant load. Then twice as many are folded long before a full checkpoint is due.
 const FOLD_EVEN_PERCENT: usize = 10;
 /// Most groups of a slice: some hundred milliseconds.
 const SLICE_MAX: usize = 32 << 10;
@@ -57,16 +57,16 @@ struct Sweep {
     since: u64,
 }
 
-/// Deltas that need not stay, and the changes to say again in their place.
+/// Deltas that can be dropped, and the changes to store again in their place.
 #[derive(Default)]
 pub(crate) struct Folded {
     /// The last checkpoint whose deltas are not needed.
     pub number: u64,
-    /// Groups of which they say something that is nowhere else.
+    /// Groups for which they have the only copy of a change.
     pub left: Vec<GroupKey>,
 }
 
-/// How far folding has come since the last full checkpoint.
+/// Progress of folding since the last full checkpoint.
 #[derive(Default)]
 pub(crate) struct Folding {
     /// The sweep that is under way.
@@ -105,8 +105,8 @@ impl Core {
     /// to the settled overlay.
     ///
     /// # Errors
-    /// When the store does not take the slice. The content of the store is unknown then: the pool
-    /// takes no writes until it is reopened.
+    /// When the store does not accept the slice. The content of the store is unknown then: the pool
+    /// accepts no writes until it is reopened.
     pub(crate) fn fold_some(&self, state: &mut CheckpointState, timelines: &Timelines, added: usize) -> Result<()> {
         let settled = self.map.settled();
         let count = slice_of(added, settled.bytes(), self.settled_bytes_max());
@@ -170,7 +170,7 @@ impl Core {
                 continue;
             }
             let mut records = (*base).clone();
-            // Nothing is lost by it but holes that hide nothing.
+            // That loses only holes that hide nothing.
             timeline.trim(&mut records, &Needs::new(), &GroupRecords::new(), &mut |_, _| ());
             put_group(key, &base, &settled, &mut records, &mut slice.batch);
             slice.folded.push(key);
@@ -178,8 +178,8 @@ impl Core {
         Ok(slice)
     }
 
-    /// Whether merging would take something out of a group, or out of one below it, because clones
-    /// do not need it any more (`objects::clone_needs`).
+    /// Returns whether merging would remove blocks from a group, or from one below it, because
+    /// clones do not need them any more (`objects::clone_needs`).
     fn frees_some(&self, key: GroupKey, base: &GroupRecords, settled: &Overlay, timelines: &Timelines) -> Result<bool> {
         let frees = |key: GroupKey, base: &GroupRecords| {
             let needs = self.needs(timelines, (key, base), (settled, None), &mut 0);

@@ -42,7 +42,7 @@ impl DiskLayer for CleaningDisk {
                     self.moved.fetch_add(moved, Ordering::Relaxed);
                 }
             };
-            // The checkpoint's thread holds locks that the cleaner's has nothing to do with.
+            // The checkpoint's thread holds locks that the cleaner's thread does not have.
             std::thread::scope(|scope| scope.spawn(clean).join().unwrap());
         }
         Ok(())
@@ -130,8 +130,8 @@ impl World {
 #[test]
 fn what_a_discard_hid_does_not_come_back_with_a_move() {
     let world = World::new();
-    // Every third block is dead where it was, and all belong to an older epoch that no point sees
-    // any more.
+    // Every third block is dead in its old location, and all belong to an older epoch that no point
+    // sees any more.
     (0..BLOCKS).step_by(3).for_each(|block| world.write(block, 100 + block));
     world.pool.snapshot("v", "s").unwrap();
     world.pool.checkpoint().unwrap();

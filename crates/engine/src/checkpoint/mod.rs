@@ -66,7 +66,7 @@ use crate::objects::timeline::Timelines;
 use crate::pool::core::Core;
 use crate::space::extents::ExtentPlan;
 
-/// Shortest and longest list of extents that the log is given. The longest bounds the checkpoint's
+/// Minimum and maximum length of the log's list of extents. The maximum bounds the checkpoint's
 /// record to 16 KiB.
 const LISTED_MIN: u64 = 16;
 const LISTED_MAX: u64 = 4096;
@@ -75,7 +75,7 @@ const LISTED_MAX: u64 = 4096;
 pub(crate) struct Captured {
     position: Position,
     next_object: u64,
-    /// Objects that there are.
+    /// Number of objects.
     objects: usize,
     properties: BTreeMap<String, String>,
     pins: Pins,
@@ -88,7 +88,7 @@ pub(crate) struct Captured {
     pub reaping: Vec<(ObjectId, Reap, u64)>,
     /// Extents that had been cleaned, and become free with this checkpoint.
     evacuated: u64,
-    /// Groups of images that are dropped, as far as the store has them.
+    /// Groups of images that are dropped and that the store has.
     pub drops: Vec<GroupKey>,
     /// How far extents are filled.
     filled: BTreeMap<ExtentIndex, Filled>,
@@ -121,8 +121,8 @@ impl CheckpointState {
         Self { number, unfinished: None, deltas, last_full: number, folding: Folding::default() }
     }
 
-    /// Whether one failed and waits to be repeated: then the map has changes that are neither new
-    /// nor in the store.
+    /// Returns whether one failed and waits to be repeated: then the map has changes that are
+    /// neither new nor in the store.
     pub(crate) fn is_unfinished(&self) -> bool {
         self.unfinished.is_some()
     }
@@ -131,7 +131,7 @@ impl CheckpointState {
 /// The state, held by the thread that takes a checkpoint.
 type Running<'a> = MutexGuard<'a, CheckpointState, ranks::Checkpoint>;
 
-/// Whether the delta of an earlier checkpoint stays when one of a kind is taken.
+/// Returns whether the delta of an earlier checkpoint stays when one of this kind is taken.
 const fn is_kept(kind: Kind, folded: u64, number: u64) -> bool {
     matches!(kind, Kind::Light) && number > folded
 }
@@ -147,8 +147,8 @@ impl Core {
         self.checkpoint_unless(Kind::Light, |_| false)
     }
 
-    /// Takes a checkpoint unless `done` says, once no other checkpoint runs, that it is not needed
-    /// any more. A light one becomes a full one if there is more to do.
+    /// Takes a checkpoint unless `done` returns, once no other checkpoint runs, that it is not
+    /// needed any more. A light one becomes a full one if there is more to do.
     pub(crate) fn checkpoint_unless(&self, kind: Kind, done: impl Fn(&Self) -> bool) -> Result<()> {
         let mut state = self.checkpoint.lock();
         if done(self) {
@@ -157,8 +157,8 @@ impl Core {
         self.checkpoint_with(&mut state, kind)
     }
 
-    /// Takes a full checkpoint and holds off the next one for as long as the returned guard is
-    /// kept: the store has everything.
+    /// Takes a full checkpoint and holds off the next one for the lifetime of the returned guard:
+    /// the store has everything.
     pub(crate) fn checkpoint_and_hold(&self) -> Result<Running<'_>> {
         let mut state = self.checkpoint.lock();
         self.checkpoint_with(&mut state, Kind::Full)?;
@@ -201,7 +201,7 @@ impl Core {
         self.options.settled_bytes_max.unwrap_or(self.shares.overlay)
     }
 
-    /// Makes the log go on after a failed write.
+    /// Lets the log continue after a failed write.
     pub(crate) fn heal(&self) -> Result<()> {
         if self.log.is_broken() {
             self.checkpoint_unless(Kind::Light, |core| !core.log.is_broken())?;
@@ -211,7 +211,7 @@ impl Core {
 
     /// Step 1.
     fn capture(&self, number: u64) -> Captured {
-        // Moves that follow from a look at the map hold first.
+        // Moves that follow from a look at the map are applied first.
         let _still = self.still.write();
         self.map_version.fetch_add(1, Ordering::AcqRel);
         self.captured.store(number, Ordering::Release);
@@ -255,7 +255,7 @@ impl Core {
         }
     }
 
-    /// Whether extents that are kept for the catalogue alone stand in the way now.
+    /// Returns whether extents that are kept only for the catalogue take space from writers now.
     fn run_checkpoint(&self, state: &mut Running<'_>, kind: Kind, captured: Captured) -> Result<bool> {
         let result = self.prepare_checkpoint(state, kind, &captured);
         let (mut merged, plan) = match result {
@@ -298,7 +298,7 @@ impl Core {
         self.inventory_holds(&captured.position);
         self.note_opening(captured.position.incarnation)?;
         // Before anything is appended: the log, or a catalogue that moves to the open extent, may
-        // come there at once.
+        // get there immediately.
         write_over(&*self.env.disk, &std::mem::take(&mut *self.unreadable.lock()));
         self.catalogue.begin();
         let count = if kind == Kind::Full { &self.counters.checkpoints } else { &self.counters.light_checkpoints };
@@ -355,8 +355,8 @@ impl Core {
             let used = extents.used_after(&plan);
             (plan, live_bytes, used)
         };
-        // Every object that was captured has a descriptor in the store: it came there when it was
-        // new, or comes with this batch.
+        // Every captured object has a descriptor in the store: it was stored when it was new, or is
+        // in this batch.
         let gone = merged.reaped.iter().filter(|reaped| reaped.is_gone).count();
         let folded = state.folding.folded.number;
         let deltas_kept = state.deltas.iter().filter(|(number, _)| is_kept(kind, folded, *number)).count();
@@ -380,7 +380,7 @@ impl Core {
             catalogue: captured.pins.stored(),
         };
         merged.batch.put(KEY_CHECKPOINT, checkpoint.encode());
-        // Nothing depends on it; if this checkpoint fails, the next change brings it again.
+        // Nothing depends on it; if this checkpoint fails, the next change stores it again.
         if let Some(learned) = self.chooser.costs.encode_if_changed() {
             merged.batch.put(KEY_LEARNED, learned);
         }

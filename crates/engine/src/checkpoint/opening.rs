@@ -33,14 +33,14 @@ use crate::pool::core::Core;
 
 const SALVAGE: &str = "make another pool from the data file alone: shale salvage DATA --into NEW";
 
-/// How far the openings of a running pool have been noted.
+/// Progress of noting the openings of a running pool.
 #[derive(Debug, Default)]
 pub(crate) struct Noted {
     /// The newest incarnation for which it was tried.
     tried: AtomicU64,
 }
 
-/// Writes both copies and makes them durable. `false`: one could not be written.
+/// Writes both copies and makes them durable. Returns `false` if one could not be written.
 ///
 /// # Errors
 /// When the sync failed.

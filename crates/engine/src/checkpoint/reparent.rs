@@ -25,8 +25,8 @@ use crate::base::store_error::store_error;
 use crate::pool::core::Core;
 
 impl Core {
-    /// All steps, if a full checkpoint has come since the last time. It waits for no lock: steps
-    /// that other threads block are tried again.
+    /// Runs all steps, if a full checkpoint has been taken since the last time. It waits for no
+    /// lock: steps that other threads block are tried again.
     pub(crate) fn pass_on(&self) {
         let Some(mut last) = self.passed_on.try_lock() else { return };
         let checkpoints = self.counters.checkpoints.get();
@@ -45,7 +45,7 @@ impl Core {
         *last = checkpoints;
     }
 
-    /// Step 2: whether there is still something of an object; `None`: a checkpoint is under way.
+    /// Step 2: returns whether any record of an object is left; `None`: a checkpoint is running.
     fn is_left(&self, id: ObjectId) -> Result<Option<bool>> {
         let Some(_checkpoint) = self.checkpoint.try_lock() else { return Ok(None) };
         let _still = self.still.write();
@@ -62,7 +62,7 @@ impl Core {
         Ok(Some(is_left))
     }
 
-    /// Step 3, as many in one batch as fit in a piece of an extent.
+    /// Step 3, with as many clones in one batch as fit in a piece of an extent.
     fn pass_clones_on(&self, id: ObjectId) -> Result<()> {
         let bytes_max = self.geometry.extent_bytes as usize / 4;
         let (mut entries, mut bytes) = (Vec::new(), 0);

@@ -26,24 +26,24 @@ use crate::clean::recode::Recoder;
 use crate::clean::survivors::Survivors;
 use crate::pool::core::Core;
 
-/// The least share of those that were moved before that is tried, in thousandths.
+/// Lower bound of the share of previously moved fragments that is tried, in thousandths.
 const AGAIN_PERMILLE_MIN: u32 = 125;
 /// The weight of one sample in the running estimate.
 const AGAIN_MEMORY: i64 = 64;
-/// Most time that is saved up for later.
+/// Upper bound of time saved up for later.
 const CREDIT_NS_MAX: i64 = 100_000_000;
 
-/// The cleaners' budget for compressing while space is short, and the kinds of data that were worth
-/// it.
+/// The cleaners' budget for compressing while space is short, and the success rate so far.
 #[derive(Debug, Default)]
 pub(crate) struct ColdPace {
     credit_ns: AtomicI64,
-    /// Of those that were moved before and then tried, those that won, in millionths.
+    /// Share of fragments that gained, among those that were moved before and then tried, in
+    /// millionths.
     again_ppm: AtomicI64,
 }
 
 impl ColdPace {
-    /// A round took so long, compressing included.
+    /// Called after a round that took so long, compressing included.
     pub(crate) fn earn(&self, ns: u64) {
         let ns = i64::try_from(ns).unwrap_or(CREDIT_NS_MAX).min(CREDIT_NS_MAX);
         let _ = self.credit_ns.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |credit| {
@@ -51,7 +51,7 @@ impl ColdPace {
         });
     }
 
-    /// So long was spent on compressing. It counts twice, because the round's time, which is
+    /// Called for time spent on compressing. It counts twice, because the round's time, which is
     /// earned, includes it.
     fn spend(&self, ns: u64) {
         self.credit_ns.fetch_sub(i64::try_from(ns).map_or(i64::MAX / 4, |ns| ns.saturating_mul(2)), Ordering::Relaxed);
@@ -61,7 +61,7 @@ impl ColdPace {
         self.credit_ns.load(Ordering::Relaxed) > 0
     }
 
-    /// One that was moved before was tried.
+    /// Records a try of a fragment that was moved before.
     fn tried_again(&self, has_won: bool) {
         let known = self.again_ppm.load(Ordering::Relaxed);
         let now = if has_won { 1_000_000 } else { 0 };
@@ -77,9 +77,9 @@ impl ColdPace {
 pub(crate) struct ColdRecoder<'a> {
     core: &'a Core,
     recoder: Recoder<'a>,
-    /// The volume that was asked about last, how it is written, and its settings.
+    /// The volume of the last fragment, its compression, and its settings.
     known: Option<(ObjectId, Compression, Option<Settings>)>,
-    /// Bytes before and after, of extents that were collected whole, and of the one under way.
+    /// Bytes before and after, for extents that were collected whole, and for the current one.
     whole: (u64, u64),
     part: (u64, u64),
 }
@@ -127,7 +127,7 @@ impl<'a> ColdRecoder<'a> {
         true
     }
 
-    /// An extent is done; it was collected whole, or nothing of it counts.
+    /// Ends an extent; it was collected whole, or none of it counts.
     pub(crate) fn end_extent(&mut self, is_whole: bool) {
         let (before, after) = std::mem::take(&mut self.part);
         if is_whole {
@@ -135,7 +135,7 @@ impl<'a> ColdRecoder<'a> {
         }
     }
 
-    /// The round is done; its results were moved, or not.
+    /// Ends the round; its results were moved, or not.
     pub(crate) fn finish(self, has_moved: bool) {
         self.recoder.finish();
         if has_moved {
@@ -145,8 +145,8 @@ impl<'a> ColdRecoder<'a> {
     }
 }
 
-/// Whether it is the turn of one that was moved to that place, if so many thousandths of them are
-/// tried.
+/// Returns whether to try a fragment that was moved to that location, if this share of them, in
+/// thousandths, is tried.
 fn is_turn(location: u64, permille: u32) -> bool {
     (location.wrapping_mul(MULTIPLIER) >> 32) % 1000 < u64::from(permille)
 }

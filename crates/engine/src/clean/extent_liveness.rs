@@ -21,7 +21,7 @@ use crate::pool::core::Core;
 use crate::space::dead_map::Since;
 use crate::space::extents::Victim;
 
-/// A fragment that lives in an extent.
+/// A live fragment in an extent.
 pub(crate) struct Resident {
     pub object: Arc<Object>,
     pub stored: Stored,
@@ -31,7 +31,7 @@ pub(crate) struct Resident {
     pub reference: FragmentRef,
 }
 
-/// The residents of an extent, as far as they can be found.
+/// The live fragments of an extent, as far as they can be found.
 #[derive(Default)]
 pub(crate) struct Residents {
     pub found: Vec<Resident>,
@@ -72,7 +72,7 @@ pub(crate) struct Lookup {
 }
 
 impl Lookup {
-    /// The fragment at `location` in the record of that group and epoch.
+    /// Returns the fragment at `location` in the record of that group and epoch.
     pub(crate) fn at(
         &mut self,
         core: &Core,
@@ -128,7 +128,7 @@ impl Core {
         None
     }
 
-    /// Whether the map says the same, if it can be read.
+    /// Returns whether the map agrees, if it can be read.
     fn are_all(&self, victim: Victim, bytes: &[u8], known: &[Resident]) -> bool {
         let Ok(residents) = self.residents(victim, bytes, || false) else { return true };
         let references = |residents: &[Resident]| {
@@ -254,8 +254,8 @@ mod tests {
         bytes.into()
     }
 
-    /// Extents with live data whose live fragments are known, and those whose are not. The known
-    /// ones agree with the map.
+    /// Returns the number of extents with live data whose live fragments are known, and of those
+    /// whose are not. The known ones agree with the map.
     fn known(pool: &crate::Pool) -> (usize, usize) {
         let core = &pool.core;
         let (mut known, mut unknown) = (0, 0);

@@ -49,34 +49,34 @@ const SOFT_DIVISOR: u64 = 64;
 const SOFT_MAX: u64 = 256;
 /// The room, as a part of the soft wall, that a writer waits for at the soft wall.
 const SOFT_AWAITED_DIVISOR: u64 = 2;
-/// Cleaned extents for which a checkpoint is taken at the latest, and as soon as that when space is
+/// Upper bound of cleaned extents before a checkpoint is taken, and the lower one when space is
 /// needed.
 const EVACUATED_MAX: u64 = 64;
 const EVACUATED_PRESSED: u64 = 8;
-/// Least dead share of an extent that is cleaned in the background below the marks, without writers
-/// and with writers.
+/// Minimum dead share of an extent that is cleaned in the background below the marks, without
+/// writers and with writers.
 const IDLE_DEAD_PERMILLE: u32 = 500;
 const BELOW_DEAD_PERMILLE: u32 = 750;
-/// Least dead share of an extent that is cleaned on demand, in thousandths.
+/// Minimum dead share of an extent that is cleaned on demand, in thousandths.
 const PASS_PERMILLE: u32 = 50;
-/// How long the cleaner rests when there is nothing to do, and when the wall is near.
+/// Pause of the cleaner when there is nothing to do, and when the wall is near.
 const REST: Duration = Duration::from_millis(200);
 const REST_NEAR: Duration = Duration::from_millis(10);
-/// The cleaner rests at most so many times as long as it works, when it is pressed: 1 / this.
+/// When it is pressed, the cleaner rests at most this many times as long as it works: 1 / this.
 const URGENCY_MIN: f64 = 0.2;
 /// Longest wait of a writer for its turn: a bound on latency; the wall itself still holds.
 const BRAKE_NS_MAX: u64 = 50_000_000;
 /// Shorter waits than this cost more than they regulate; they add up in `next_ns`.
 const BRAKE_LEAST: Duration = Duration::from_millis(10);
-/// How often and how long a writer at the soft wall waits for the cleaner to say something, before
-/// it acts itself.
+/// How often and how long a writer at the soft wall waits for a signal of the cleaner, before it
+/// acts itself.
 const WAITS_MAX: u32 = 50;
 const WAIT: Duration = Duration::from_millis(20);
 /// Rounds for which extents kept back from new data stay kept.
 const KEPT_ROUNDS: u64 = 16;
 /// Successful rounds after which a writer that cleans lets the cleaner's threads have their turn.
 const TURN_ROUNDS: u32 = 8;
-/// Rounds in a row that want a checkpoint first after which there is no hope for one more.
+/// Consecutive rounds that ask for a checkpoint, after which another one is not expected to help.
 const STUCK_MAX: u32 = 2;
 
 impl Pool {
@@ -121,7 +121,7 @@ pub(crate) fn run(core: &Weak<Core>) {
         let has_braked = core.brake.has_braked.swap(false, Ordering::Relaxed);
         let is_awaited = core.brake.waiting.load(Ordering::Acquire) > 0;
         if paced == Paced::Nothing && is_awaited {
-            // Space won before may be all that there is.
+            // Space gained before may be all that is left.
             let _ = core.take_light_checkpoint();
             *core.brake.futile.lock() += 1;
             core.brake.room.notify_all();
@@ -130,10 +130,10 @@ pub(crate) fn run(core: &Weak<Core>) {
         let urgency = core.urgency();
         pause = match (paced, urgency > 0.0) {
             (Paced::Busy, _) => REST_NEAR,
-            // No writer shall wait for a cleaner that rests.
+            // No writer may wait for a resting cleaner.
             (Paced::Worked, _) if is_awaited || has_braked => Duration::ZERO,
-            // Of two cores, cleaning for its own sake takes an eighth; where rounds are long,
-            // because they compress (`cold`), a quarter at most.
+            // Without demand, cleaning uses an eighth of two cores; where rounds are long, because
+            // they compress (`cold`), a quarter at most.
             (Paced::Worked, false) => (took * 3).min(REST.max(took)),
             (Paced::Worked, true) => took.mul_f64((1.0 - urgency) / urgency.max(URGENCY_MIN)).min(REST),
             (Paced::Nothing, true) => REST_NEAR,
@@ -164,9 +164,9 @@ pub(crate) fn help(core: &Weak<Core>) {
 /// The outcome of a bounded piece of background cleaning.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Paced {
-    /// It is not due, or there is nothing to clean.
+    /// Cleaning is not due, or there is nothing to clean.
     Nothing,
-    /// All that is worth it is in the hands of the other cleaner.
+    /// All candidates are being cleaned by the other cleaner.
     Busy,
     Worked,
 }
@@ -174,13 +174,13 @@ pub(crate) enum Paced {
 /// Slows writers down when the cleaner is pressed.
 #[derive(Debug, Default)]
 pub(crate) struct Brake {
-    /// Extents left below which it works, and below which it does so fully.
+    /// Extents left below which it brakes, and below which it does so fully.
     from: AtomicU64,
-    /// Extents before the wall at which the soft wall stands.
+    /// Distance of the soft wall from the wall, in extents.
     soft: AtomicU64,
-    /// Nanoseconds that cleaning takes for a MiB that it wins; 0 if it wins none.
+    /// Nanoseconds that cleaning takes for a MiB that it gains; 0 if it gains none.
     ns_per_mib: AtomicU64,
-    /// When the next write may go on. Changed by every write, so without a lock: the holder of a
+    /// When the next write may proceed. Changed by every write, so without a lock: the holder of a
     /// lock may lose its core.
     next_ns: AtomicU64,
     /// Writers that wait for their turn.
@@ -192,7 +192,7 @@ pub(crate) struct Brake {
     has_braked: AtomicBool,
     /// Rounds of the cleaners' threads that are under way.
     cleaning: AtomicU64,
-    /// Times that cleaning won nothing.
+    /// Number of cleanings without gain.
     futile: Mutex<u64, ranks::Futile>,
     room: Condvar,
     /// Extents before the soft wall that new data at that wall must not use, and the remaining
@@ -212,8 +212,8 @@ impl Core {
         self.soft_wall() + self.brake.kept.load(Ordering::Relaxed)
     }
 
-    /// Waits until the cleaner has made room for `bytes`, and takes it. `None`: it wins nothing, or
-    /// there is no cleaner.
+    /// Waits until the cleaner has made room for `bytes`, and takes it. Returns `None` if it gains
+    /// nothing, or there is no cleaner.
     pub(crate) fn wait_for_cleaner(&self, bytes: u64, kept: &dyn Fn() -> u64) -> Option<Admitted<'_>> {
         if self.is_inline() {
             return None;
@@ -229,7 +229,7 @@ impl Core {
         let before = *futile;
         let mut taken = None;
         for _ in 0..WAITS_MAX {
-            // With a little room, each of a few writes would be let in and the next one wait again.
+            // With little room, each of a few writes would be admitted and the next one wait again.
             let kept = kept();
             let wall = self.soft_wall() + kept;
             let awaited = self.brake.soft.load(Ordering::Relaxed) / SOFT_AWAITED_DIVISOR;
@@ -244,19 +244,19 @@ impl Core {
         taken.or_else(|| self.try_admit(bytes, kept()))
     }
 
-    /// Whether the cleaner has to work for this pool, or soon will: then it pays to care where data
-    /// goes.
+    /// Returns whether the cleaner has to work for this pool, or soon will: then it pays to
+    /// separate hot and cold data.
     pub(crate) fn is_short_of_space(&self) -> bool {
         let total = u64::from(self.geometry.extents()) - 1;
         self.extents_left() * 1000 < total * u64::from(self.objects.clean_marks().high_permille)
     }
 
-    /// Whether a writer waits for the space that the cleaner wins, or will if it takes its time.
+    /// Returns whether a writer waits for space from the cleaner, or soon will.
     pub(crate) fn needs_space_soon(&self) -> bool {
         self.brake.waiting.load(Ordering::Acquire) > 0 || self.urgency() > 0.0
     }
 
-    /// How near the wall is: 0 where the brake begins, 1 at the wall.
+    /// Returns how near the wall is: 0 where the brake begins, 1 at the wall.
     fn urgency(&self) -> f64 {
         let (from, wall) = (self.brake.from.load(Ordering::Relaxed), self.paced_wall());
         let left = self.extents_left();
@@ -267,7 +267,7 @@ impl Core {
         ((from - left) as f64 / (from - wall) as f64).min(1.0)
     }
 
-    /// Lets a write of so many bytes wait for its turn, if space is won more slowly than it is
+    /// Delays a write of so many bytes until its turn, if space is gained more slowly than it is
     /// used. Bounded.
     pub(crate) fn brake(&self, bytes: u64) {
         let ns_per_mib = self.brake.ns_per_mib.load(Ordering::Relaxed);
@@ -302,13 +302,13 @@ impl Core {
         self.brake.room.notify_all();
         if self.urgency() == 0.0 {
             self.brake.next_ns.store(0, Ordering::Relaxed);
-            // A writer that saw the urgency before waits by now, and hears the wake-up below.
+            // A writer that saw the urgency before is waiting by now, and gets the wake-up below.
             drop(self.brake.easing.lock());
             self.brake.eased.notify_all();
         }
     }
 
-    /// Extents with so many live bytes or fewer can be worth cleaning.
+    /// Returns the rule for extents with few enough live bytes to be worth cleaning.
     pub(crate) fn rule(&self, dead_permille: u32, greedy: bool) -> Rule {
         let live_max = u64::from(self.geometry.extent_bytes) * u64::from(1000 - dead_permille) / 1000;
         let within = (ExtentIndex(0), ExtentIndex(self.geometry.extents_usable()));
@@ -407,7 +407,8 @@ impl Core {
         self.extents_left() < self.brake.from.load(Ordering::Relaxed)
     }
 
-    /// Whether the won space should become free now: it is of no use before a checkpoint.
+    /// Returns whether the gained space should become free now: it cannot be used before a
+    /// checkpoint.
     pub(crate) fn is_space_due(&self) -> bool {
         let left = self.extents_left().saturating_sub(self.geometry.reserve_extents());
         let patience = if self.is_pressed() { EVACUATED_PRESSED } else { EVACUATED_MAX };
@@ -508,8 +509,8 @@ impl Core {
                 self.take_light_checkpoint()?;
             }
             if is_exhausted && !enough(self) {
-                // Waiting before the soft wall wins nothing now. The background cleaner will set it
-                // up again.
+                // Waiting before the soft wall gains nothing now. The background cleaner sets it up
+                // again.
                 self.brake.soft.store(0, Ordering::Relaxed);
             }
             // The turn has ended: there may be room soon before the soft wall.
@@ -520,7 +521,7 @@ impl Core {
                 let _still = self.checkpoint.lock();
                 self.try_set_aside(bytes, wall)
             };
-            // Other writers may have been quicker to take the won space: that does not make the
+            // Other writers may have been quicker to take the gained space: that does not make the
             // pool full.
             if admitted.is_some() || is_exhausted {
                 return Ok(admitted);
@@ -567,7 +568,7 @@ mod tests {
     use crate::base::testing::pool_on;
 
     /// Writers stood still while rounds read their victims: the space before the soft wall was kept
-    /// for the rounds, and so was the space that they had set aside.
+    /// for the rounds, and so was the space that they had reserved.
     #[test]
     fn what_a_round_sets_aside_before_the_soft_wall_stands_in_nobodys_way() {
         let machine = Machine::new(8 << 20, 1);

@@ -23,8 +23,8 @@ use crate::codecs::hints::{compression_of, place_of};
 use crate::codecs::regions::RegionKey;
 use crate::pool::core::Core;
 
-/// A fragment is moved for it only if that wins this share of its size: less is not worth a write
-/// and a dead place.
+/// A fragment is moved only if that gains this share of its size: less is not worth a write and a
+/// dead location.
 const GAIN_DIVISOR: usize = 32;
 /// Marks regions of recompressed data: their statistics are apart from those of new writes, whose
 /// codec may be chosen in another mode.
@@ -34,7 +34,7 @@ const APART: u64 = 1 << 63;
 pub(crate) struct Recoder<'a> {
     core: &'a Core,
     batch: chooser::Batch<'a>,
-    /// The volume that the last one was of, and the dictionaries for it.
+    /// The volume of the last fragment, and its dictionaries.
     known: Option<(ObjectId, Option<Encoders<'a>>)>,
 }
 
@@ -44,9 +44,9 @@ impl<'a> Recoder<'a> {
         Self { core, batch, known: None }
     }
 
-    /// Compresses the blocks `live` of a fragment whose payload has been verified; returns their
-    /// old and new size in bytes, if the new one is clearly less. The new fragments are then among
-    /// the survivors. All of a volume's are rewritten under the same settings; `hint`: known
+    /// Compresses the blocks `live` of a fragment with a verified payload. Returns their old and
+    /// new size in bytes, if the new one is clearly smaller; the new fragments are then among the
+    /// survivors. All fragments of a volume are rewritten under the same settings; `hint`: known
     /// facts on the file that it is a part of.
     pub(crate) fn recode(
         &mut self,
@@ -117,7 +117,7 @@ impl<'a> Recoder<'a> {
         })
     }
 
-    /// Pays the time spent into the budget for tests.
+    /// Adds the time spent to the budget for tests.
     pub(crate) fn finish(self) {
         self.batch.finish();
     }

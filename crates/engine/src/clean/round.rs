@@ -41,10 +41,10 @@ use crate::space::admission::Admitted;
 use crate::space::extents::Victim;
 use crate::space::rule::Rule;
 
-/// Victims looked at in one round: bounds the bytes read.
+/// Victims examined in one round: bounds the bytes read.
 const VICTIMS_MAX: usize = 64;
-/// Most bytes that one round moves: bounds its memory, and for how long a checkpoint may have to
-/// wait for it.
+/// Upper bound of bytes that one round moves: bounds its memory, and how long a checkpoint may have
+/// to wait for it.
 const ROUND_BYTES_MAX: u64 = 8 << 20;
 /// A round's buffers are reused if they have grown no larger than this. Only large extents need
 /// more.
@@ -52,12 +52,12 @@ const SPARE_BYTES_MAX: usize = 2 * ROUND_BYTES_MAX as usize;
 /// Headers and padding of moved fragments take this part of their payload, for fragments of half a
 /// block.
 const HEADERS_DIVISOR: u64 = 32;
-/// Extents that a round may fill from which on hot survivors and others go to different ones.
+/// Extents available to a round from which on hot survivors and others go to different ones.
 const APART_EXTENTS_MIN: u64 = CLEAN_EXTENTS + 2;
-/// A round must win at least this share of the extents that it cleans: below that, it costs more
+/// A round must gain at least this share of the extents that it cleans: below that, it costs more
 /// than 32 times its gain.
 pub(crate) const GAIN_DIVISOR: u64 = 32;
-/// Damages that are remembered one by one.
+/// Upper bound of damages that are remembered one by one.
 const DAMAGES_MAX: usize = 100;
 /// Extents shunned at the same time; beyond it, all are tried again.
 const SHUNNED_MAX: usize = 1 << 20;
@@ -69,9 +69,9 @@ pub(crate) enum Round {
     Idle,
     /// So many extents will be free after the next checkpoint, for so many bytes moved.
     Cleaned { extents: u64, moved: u64 },
-    /// The victims looked at are not worth it; there may be more.
+    /// The examined victims are not worth it; there may be more.
     Shunned,
-    /// All that there is to clean is in the hands of another round.
+    /// All candidates are being cleaned by another round.
     Busy,
     /// A checkpoint must be taken before anything can be moved.
     NeedsCheckpoint,
@@ -83,7 +83,7 @@ struct Allowance<'a> {
     bytes: u64,
     victims: usize,
     purpose: Purpose,
-    /// Room that is the round's as long as this lives.
+    /// Room reserved for the round, for the lifetime of this value.
     _aside: Option<Admitted<'a>>,
 }
 
@@ -101,9 +101,10 @@ struct Shunned {
 pub(crate) struct Cleaner {
     /// Extents that are not tried again while they have that many live bytes.
     shunned: BTreeMap<ExtentIndex, Shunned>,
-    /// Cleaned when the checkpoint of that number was the last to have captured, oldest first.
+    /// Sets of extents with the number of the last checkpoint that had captured when they were
+    /// cleaned, oldest first.
     evacuated: Vec<(u64, BTreeSet<ExtentIndex>)>,
-    /// Victims of rounds that are under way.
+    /// Victims of rounds in progress.
     busy: BTreeSet<ExtentIndex>,
     /// Memory that is used again, round after round.
     spare: Vec<Survivors>,
@@ -112,7 +113,7 @@ pub(crate) struct Cleaner {
     pub below: bool,
 }
 
-/// The victims of a round, which no other one may choose as long as this lives.
+/// The victims of a round, which no other one may choose during its lifetime.
 struct Claim<'a> {
     core: &'a Core,
     /// The checkpoint as of which they were chosen.
@@ -169,7 +170,7 @@ impl Cleaner {
 }
 
 impl Core {
-    /// Step 1: the victims, and the number of the checkpoint as of which they are that.
+    /// Step 1: returns the victims, and the number of the checkpoint as of which they were chosen.
     fn choose(&self, cleaner: &Cleaner, rule: Rule) -> (u64, Vec<Victim>) {
         let extents = self.extents.lock();
         // Extents evacuated after the last checkpoint's capture still appear to be live.
@@ -188,7 +189,7 @@ impl Core {
         let ahead = self.log.ahead();
         let reachable = ahead.saturating_sub(self.geometry.kept_back(Purpose::Clean)) as u64;
         if rule.away {
-            // It wins nothing that could be used: so it takes nothing that others may need.
+            // It gains nothing that could be used: so it takes nothing that others may need.
             let wanted = self.extents_spare().min(memory).min(reachable.saturating_sub(CLEAN_EXTENTS));
             let aside = self.set_aside(wanted * self.geometry.usable_bytes_min());
             let (bytes, victims, purpose) = (wanted * extent_bytes, VICTIMS_MAX, Purpose::Clean);
@@ -217,8 +218,8 @@ impl Core {
         (bytes > 0).then_some(Allowance { bytes, victims: VICTIMS_MAX, purpose: Purpose::Clean, _aside: aside })
     }
 
-    /// One round. Two may run at the same time: they have different victims, and only one of them
-    /// takes the extents kept for moves.
+    /// Runs one round. Two may run at the same time: they have different victims, and only one of
+    /// them takes the extents kept for moves.
     ///
     /// # Errors
     /// When storage or map fail. Damage in the extents is remembered, not returned.
@@ -253,7 +254,7 @@ impl Core {
         round
     }
 
-    /// Steps 2 and 3 for the victims that are a round's own.
+    /// Steps 2 and 3 for the victims claimed by a round.
     fn clean_claim(
         &self,
         claim: &mut Claim<'_>,
@@ -270,7 +271,7 @@ impl Core {
         let apart = is_apart_worth && allowance.bytes >= APART_EXTENTS_MIN * extent_bytes;
         let budget = allowance.bytes - if apart { extent_bytes } else { 0 };
         let Claim { number, ref victims, ref mut survivors, .. } = *claim;
-        // A checkpoint that is running holds the lock.
+        // A running checkpoint holds the lock.
         let is_current = || self.checkpoint.try_lock().is_some_and(|checkpoint| checkpoint.number == number);
         let (mut taken, mut overflowed) = (Vec::new(), false);
         let mut reads = VictimReads::new(self, victims.clone());
@@ -326,8 +327,7 @@ impl Core {
         let wins = |packed: u64| packed + cleaned_bytes / GAIN_DIVISOR <= cleaned_bytes;
         let mut packed = survivors.measure(self.geometry.extent_bytes).bytes;
         if apart && !wins(packed) {
-            // The end of the one part and of the other may leave an extent's worth that neither
-            // needs.
+            // The ends of the two parts may waste an extent's worth of space.
             survivors.forget_hot();
             packed = survivors.measure(self.geometry.extent_bytes).bytes;
         }
@@ -373,7 +373,7 @@ impl Core {
         }
         let mut last = None;
         let mut ended = Ok(true);
-        // One at a time: a writer has the one while the next is made.
+        // One at a time: a writer has one while the next is made.
         for batch in self.pack(survivors) {
             let bytes = batch.payload_bytes() as u64;
             let appended =
@@ -394,8 +394,8 @@ impl Core {
             }
         }
         if !matches!(ended, Ok(true)) {
-            // Some of the refused moves may be on their way: the next capture must not come between
-            // their look at the map and their end.
+            // Some of the refused moves may still be in flight: the next capture must not come
+            // between their look at the map and their end.
             self.log.wait_settled();
         }
         let done = ended?;

@@ -39,11 +39,11 @@ use crate::space::dead_map::Since;
 use crate::space::extents::Victim;
 use crate::write::drain::stream_of;
 
-/// Largest batch of survivors, as that of a drain: more would only take memory.
+/// Largest batch of survivors, as that of a drain: more would only cost memory.
 const BATCH_BYTES_MAX: usize = 1 << 20;
 // The count of an entry's moves has two bytes.
 const _: () = assert!(BATCH_BYTES_MAX / MOVE_ENTRY_BYTES < 1 << 16);
-/// Cutting a unit takes decoding and compressing it: not for less than this share of its blocks.
+/// Cutting a unit means decoding and compressing it: not for less than this share of its blocks.
 const CUT_DIVISOR: u32 = 8;
 /// Level for compressing the rest of a unit with a dictionary: the codec number of such a unit does
 /// not include its level.
@@ -93,7 +93,7 @@ impl Filling {
         heads + move_entry_bytes(survivor.moved.fragment.first) + survivor.payload.len()
     }
 
-    /// Whether one more fits into `room` bytes, and goes to the same stream.
+    /// Returns whether one more fits into `room` bytes, and goes to the same stream.
     fn fits(&self, survivor: &Survivor, room: usize) -> bool {
         self.bytes + self.cost(survivor) <= room && self.last.is_none_or(|(.., is_hot)| is_hot == survivor.is_hot)
     }
@@ -121,7 +121,7 @@ pub(crate) struct Survivors {
 /// How collecting from an extent ended.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Collected {
-    /// All that lives there is among the survivors.
+    /// All live data of the extent is among the survivors.
     All,
     /// A part of it cannot move, so nothing moves; with a description of the damage, if that is
     /// why. If the rule allows it, readable data next to damage is among the survivors.
@@ -137,7 +137,7 @@ pub(crate) struct Packed {
 }
 
 impl Survivors {
-    /// Bytes of memory that it holds for payloads, whether there are any or not.
+    /// Bytes of memory allocated for payloads.
     pub(crate) fn held_bytes(&self) -> usize {
         self.bytes.capacity()
     }
@@ -169,13 +169,12 @@ impl Survivors {
         }
     }
 
-    /// Treats all of them alike.
+    /// Treats all of them as cold.
     pub(crate) fn forget_hot(&mut self) {
         self.list.iter_mut().for_each(|survivor| survivor.is_hot = false);
     }
 
-    /// Keeps of each survivor the blocks that `still` says, and only survivors of which some are
-    /// left.
+    /// Keeps of each survivor the blocks that `still` returns, and only survivors with any left.
     pub(crate) fn keep(
         &mut self,
         mut still: impl FnMut(&Survivor, &BTreeMap<ExtentIndex, Since>) -> surface::Result<BlockMask>,
@@ -217,7 +216,7 @@ impl Survivors {
         (payload, payload + entries.sum::<usize>())
     }
 
-    /// Where they lay, as of a checkpoint of that number or a newer one.
+    /// Returns their former locations, as of a checkpoint of that number or a newer one.
     pub(crate) fn moved_from(&self, as_of: u64) -> Vec<MovedFrom> {
         let note = |survivor: &Survivor| {
             let Move { live, from, .. } = survivor.moved;
@@ -234,8 +233,8 @@ impl Survivors {
         ordered
     }
 
-    /// Divides ordered survivors into batches of at most `max` bytes, none of which has both hot
-    /// ones and others; which, and the bytes of each.
+    /// Divides ordered survivors into batches of at most `max` bytes, each either hot or cold;
+    /// returns the batches with their bytes.
     fn divide(ordered: &[&Survivor], max: usize) -> Vec<(Range<usize>, usize)> {
         let mut batches = Vec::new();
         let (mut begin, mut filling) = (0, Filling::default());
@@ -252,8 +251,8 @@ impl Survivors {
         batches
     }
 
-    /// Takes those survivors out of `rest` that fill a batch of at most `room` bytes, in order, as
-    /// far as they lie in the first `max` bytes.
+    /// Takes from `rest` the survivors that fill a batch of at most `room` bytes, in order, if they
+    /// are within the first `max` bytes.
     fn fill<'a>(rest: &mut VecDeque<&'a Survivor>, room: usize, max: usize) -> Vec<&'a Survivor> {
         let mut filling = Filling::default();
         let (mut taken, mut passed, mut passed_bytes) = (Vec::new(), Vec::new(), 0);
@@ -281,7 +280,7 @@ impl Survivors {
         let (mut bytes, last) = (0u64, batches.len().saturating_sub(1));
         for (index, (_, len)) in batches.iter().enumerate() {
             // A batch of an extent's size was closed because nothing more fits there. The last one
-            // leaves a tail that is worth something only if such fragments fit in it.
+            // leaves a tail that is only useful if such fragments fit in it.
             let closed = extent_bytes <= BATCH_BYTES_MAX && (index < last || extent_bytes - len < largest);
             bytes += if closed { extent_bytes as u64 } else { *len as u64 };
         }
@@ -429,8 +428,8 @@ impl Core {
         Ok(wins)
     }
 
-    /// Looks at the map again: a checkpoint came between since the survivors were collected, and
-    /// the places that they come from may hold something else by now.
+    /// Looks survivors up in the map again: a checkpoint came between since they were collected,
+    /// and their locations may have been reused.
     pub(crate) fn keep_unmoved(&self, survivors: &mut Survivors) -> surface::Result<()> {
         survivors.keep(|survivor, known| {
             let Some(object) = self.objects.get(survivor.object).filter(|o| self.objects.is_seen(o.id)) else {
@@ -451,7 +450,7 @@ impl Core {
         })
     }
 
-    /// Steps 4 and 5; each batch is made when it is asked for.
+    /// Steps 4 and 5; each batch is made on demand.
     pub(crate) fn pack<'a>(&'a self, survivors: &'a Survivors) -> impl Iterator<Item = Prepared> + 'a {
         let mut rest = VecDeque::from(survivors.ordered());
         let max = (self.geometry.extent_bytes as usize).min(BATCH_BYTES_MAX);

@@ -25,7 +25,7 @@ use crate::space::extents::Victim;
 /// Upper bound of extents of a round in memory while there is other load: one in use, the others
 /// being read.
 const EXTENTS_MAX: u64 = 4;
-/// The part of the memory budget that they may take, if there are two at least.
+/// The part of the memory budget that they may take, if that is at least two extents.
 const MEMORY_DIVISOR: u64 = 32;
 /// The same bound on an idle pool. [`large_reads_bytes`] keeps a device busy, and a client that
 /// begins then waits for these reads.
@@ -52,7 +52,7 @@ enum Ahead {
 /// The ring, with reads that completed out of order.
 struct Ring<'a> {
     reads: Box<dyn ReadRing + 'a>,
-    /// `None`: it could not be read so.
+    /// `None`: it could not be read in this way.
     come: BTreeMap<usize, Option<AlignedBuf>>,
     next_tag: usize,
     /// [`Core::traffic_bytes`] on an idle pool: grows with the bytes that the ring reads. `None`:
@@ -99,9 +99,9 @@ impl<'a> VictimReads<'a> {
         Self { core, rest: victims.into_iter(), ahead: VecDeque::new(), ring: None }
     }
 
-    /// Reads as fast as the device can for as long as nothing else goes on: [`Core::traffic_bytes`]
-    /// has been `traffic_bytes` since the last round, and only grows by these reads. `None`:
-    /// nothing else can go on.
+    /// Reads with the device's full throughput as long as the pool is otherwise idle:
+    /// [`Core::traffic_bytes`] has been `traffic_bytes` since the last round, and only grows by
+    /// these reads. `None`: there can be no other load.
     pub(crate) fn while_alone(core: &'a Core, victims: Vec<Victim>, traffic_bytes: Option<u64>) -> Self {
         let is_worth_it = !victims.is_empty() && traffic_bytes.is_none_or(|bytes| bytes == core.traffic_bytes());
         let reads = if is_worth_it { core.env.disk.read_ring() } else { None };
@@ -110,7 +110,7 @@ impl<'a> VictimReads<'a> {
         Self { ring, ..Self::new(core, victims) }
     }
 
-    /// The next victim, and its extent's bytes or why they cannot be read.
+    /// Returns the next victim, and its extent's bytes or the error of reading them.
     pub(crate) fn next(&mut self) -> Option<(Victim, Outcome)> {
         self.begin();
         let Some((victim, ahead)) = self.ahead.pop_front() else {
@@ -124,7 +124,7 @@ impl<'a> VictimReads<'a> {
         Some((victim, read.unwrap_or_else(|| self.core.read_extent(victim.extent))))
     }
 
-    /// Begins to read as much as may be read ahead.
+    /// Begins as many reads ahead as allowed.
     fn begin(&mut self) {
         let core = self.core;
         let mut ring = self.ring.as_mut().filter(|ring| ring.is_wanted(core));
@@ -164,7 +164,7 @@ impl Core {
         counters.foreground_bytes() + counters.log_bytes.get() + counters.read_disk_bytes.get()
     }
 
-    /// All bytes of an extent, in a buffer of the pool's that may be longer.
+    /// Reads all bytes of an extent, into a buffer of the pool's that may be longer.
     pub(crate) fn read_extent(&self, extent: ExtentIndex) -> Outcome {
         self.counters.read_disk_bytes.add(u64::from(self.geometry.extent_bytes));
         self.counters.cleaner_read_bytes.add(u64::from(self.geometry.extent_bytes));

@@ -9,7 +9,7 @@ use crate::space::extents::Extents;
 /// recount looks at each extent, some 5 ms where there are ten million.
 const PASSED_MAX: u32 = 256;
 
-/// How far the work is, in live bytes.
+/// Progress of the work, in live bytes.
 #[derive(Debug, Default, Clone)]
 pub(crate) struct Walked {
     next: ExtentIndex,
@@ -33,7 +33,7 @@ impl Walked {
         self.next = next;
     }
 
-    /// An extent with so many live bytes is done; the next one is `next`.
+    /// Notes that an extent with so many live bytes is done; the next one is `next`.
     pub(crate) fn pass(&mut self, live_bytes: u64, next: ExtentIndex) {
         self.done_bytes += live_bytes;
         self.left_bytes = self.left_bytes.saturating_sub(live_bytes);
@@ -41,7 +41,7 @@ impl Walked {
         self.next = next;
     }
 
-    /// Bytes done, and done and left together.
+    /// Returns the bytes done, and the total of bytes done and left.
     pub(crate) const fn bytes(&self) -> (u64, u64) {
         (self.done_bytes, self.done_bytes + self.left_bytes)
     }

@@ -66,7 +66,7 @@ const HEAT_MAX: u8 = (1 << HEAT_BITS) - 1;
 const HEAT_HOT: u8 = HEAT_MAX;
 /// Heat lost by a write after the window.
 const HEAT_LOST: u8 = 2;
-/// When time begins, so that unwritten slots are older than a window.
+/// Start of time, so that unwritten slots are older than a window.
 const BEGIN: u64 = 2 * WINDOW_TICKS as u64;
 
 /// State of one block.
@@ -96,7 +96,7 @@ impl Slot {
         self.heat >= HEAT_HOT && self.age(now) < WINDOW_TICKS
     }
 
-    /// It is written now.
+    /// The slot after a write now.
     fn written(self, now: u8) -> Self {
         let is_soon = self.age(now) < WINDOW_TICKS;
         let heat = if is_soon { (self.heat + 1).min(HEAT_MAX) } else { self.heat.saturating_sub(HEAT_LOST) };
@@ -105,7 +105,7 @@ impl Slot {
 }
 
 pub(crate) struct Rewrites {
-    /// Made when it is first asked.
+    /// Allocated on first use.
     buckets: OnceLock<Box<[AtomicU64]>>,
     count: u64,
     tick_bytes: u64,
@@ -113,7 +113,7 @@ pub(crate) struct Rewrites {
 }
 
 impl Rewrites {
-    /// For a pool of so many bytes and a memory budget of so many.
+    /// Makes a table for a pool of this capacity and this memory budget.
     pub(crate) fn new(capacity_bytes: u64, memory_bytes: u64) -> Self {
         let slots = capacity_bytes / BLOCK_BYTES as u64 * SLOT_PARTS.0 / SLOT_PARTS.1;
         let slots = slots.min(memory_bytes / MEMORY_DIVISOR / SLOT_BYTES);
@@ -146,7 +146,7 @@ impl Rewrites {
         slots_of(bucket).iter().any(|slot| slot.tag == tag && slot.is_hot(now))
     }
 
-    /// Whether most of these blocks of a group are.
+    /// Returns whether most of these blocks of a group are hot.
     pub(crate) fn are_hot(&self, object: ObjectId, group: GroupIndex, blocks: BlockMask) -> bool {
         let start = group.first_block().0;
         let runs = blocks.runs().flat_map(|(first, count)| u64::from(first)..u64::from(first + count));
@@ -154,7 +154,7 @@ impl Rewrites {
         2 * hot >= blocks.count() as usize
     }
 
-    /// The time when so many bytes have been written, modulo that of a slot.
+    /// Returns the time after so many written bytes, modulo that of a slot.
     fn tick(&self, written_bytes: u64) -> u8 {
         ((BEGIN + written_bytes / self.tick_bytes) & ((1 << TIME_BITS) - 1)) as u8
     }

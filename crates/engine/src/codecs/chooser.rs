@@ -27,7 +27,7 @@ use crate::codecs::pressure::Meter;
 use crate::codecs::regions::{RegionKey, Regions};
 use crate::codecs::trace::{Trace, TraceRecord};
 
-/// Of how many units the CPU time of one is measured.
+/// One unit in this many has its CPU time measured.
 const TIMED_EVERY: u64 = 16;
 
 /// State of `auto` for a pool.
@@ -41,12 +41,12 @@ pub(crate) struct Chooser {
     units: AtomicU64,
     /// Units by the reason of their codec.
     choices: [Counter; Why::ALL.len()],
-    /// Bits of the region that a batch ended with last: the writer that goes on begins next to it.
+    /// Bits of the region of the last batch's end: a writer that continues begins next to it.
     last: AtomicU64,
 }
 
 impl Chooser {
-    /// A unit has the codec that its properties, or a rule, name.
+    /// Counts a unit whose codec its properties, or a rule, name.
     pub(crate) fn count_fixed(&self) {
         self.choices[Why::Fixed as usize].add(1);
     }
@@ -75,7 +75,7 @@ impl Chooser {
         }
     }
 
-    /// `written_bytes`: bytes that they have written since the pool was opened.
+    /// `written_bytes`: bytes that writers have written since the pool was opened.
     pub(crate) fn begin(&self, pressed: bool, written_bytes: u64) -> Batch<'_> {
         self.meter.demanded(written_bytes);
         Batch { chooser: self, pressed, is_apart: false, planner: None, region: None, began: None, test_ns: 0 }
@@ -96,7 +96,7 @@ pub(crate) struct Batch<'a> {
     test_ns: u64,
 }
 
-/// One unit, and where its bytes go.
+/// One unit, and the target of its compressed bytes.
 pub(crate) struct Unit<'a, 'core> {
     pub object: ObjectId,
     pub first: BlockIndex,
@@ -106,7 +106,7 @@ pub(crate) struct Unit<'a, 'core> {
     pub dictionaries: Option<&'a mut Encoders<'core>>,
     /// The memory that applies to it: its region's, or that of its kind of content.
     pub region: RegionKey,
-    /// Nothing that is remembered there counts.
+    /// Ignores the region's memory.
     pub afresh: bool,
     /// As long as the raw bytes.
     pub target: &'a mut [u8],
@@ -115,9 +115,8 @@ pub(crate) struct Unit<'a, 'core> {
 /// Result for one unit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Chosen {
-    /// The codec that compressed it.
     pub codec: CodecId,
-    /// To how many bytes.
+    /// Its compressed size.
     pub stored: usize,
     /// Whether it looked random.
     pub is_random: bool,
@@ -137,7 +136,7 @@ impl<'a> Batch<'a> {
         let remembered = self.enter(key, unit.settings.mode);
         let region = if unit.afresh { policy::Region::default() } else { remembered };
         if !chooser.trace.is_on() && !wants_probe(unit.settings.mode, region) {
-            // Most units of a long run of random ones: nothing is asked, nothing learned.
+            // Most units of a long run of random ones: no decision, no learning.
             self.region = Some((key, region.after_random()));
             chooser.choices[Why::RandomRun as usize].add(1);
             unit.target.copy_from_slice(unit.raw);
@@ -268,11 +267,11 @@ struct UnitAttempts<'a, 'core> {
     clock: &'a dyn Clock,
     raw: &'a [u8],
     dictionaries: Option<&'a mut Encoders<'core>>,
-    /// Which of them helps, from 1; 0: none.
+    /// The number of the dictionary that helps, from 1; 0: none.
     helper: u8,
     target: &'a mut [u8],
     spare: &'a mut Vec<u8>,
-    /// Most bytes that are worth storing compressed.
+    /// Maximum compressed size that is worth storing.
     limit: usize,
     /// Its place, its codec, and its compressed size in bytes.
     last: Option<(Place, CodecId, usize)>,

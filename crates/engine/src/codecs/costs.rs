@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use format::{decode_learned, encode_learned};
 use policy::{CELLS, Key, Learned, Power, Table};
 
-/// Index of the word that is no cell of the table: the power of a busy CPU.
+/// Index of the word that is not a cell of the table: the power of a busy CPU.
 const POWER_INDEX: u16 = u16::MAX;
 const _: () = assert!(CELLS <= POWER_INDEX as usize);
 
@@ -35,7 +35,7 @@ impl Costs {
         costs
     }
 
-    /// To be kept by a checkpoint, if anything has changed since the last one.
+    /// Encodes the table for a checkpoint, if anything has changed since the last one.
     pub(crate) fn encode_if_changed(&self) -> Option<Vec<u8>> {
         if !self.changed.swap(false, Ordering::Relaxed) {
             return None;
@@ -52,7 +52,7 @@ impl Costs {
         Power::from_bits(self.power.load(Ordering::Relaxed))
     }
 
-    /// A calibration found it.
+    /// Sets the power found by a calibration.
     pub(crate) fn set_power(&self, power: Power) {
         self.power.store(power.bits(), Ordering::Relaxed);
         self.changed.store(true, Ordering::Relaxed);

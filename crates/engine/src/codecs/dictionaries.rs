@@ -39,15 +39,15 @@ use crate::codecs::samples::Sampling;
 use crate::objects::Object;
 use crate::pool::core::Core;
 
-/// Dictionaries that a cache holds at least, however small the memory budget is, in bytes.
+/// Minimum size of a cache of dictionaries, however small the memory budget is, in bytes.
 const CACHE_BYTES_MIN: u64 = 1 << 20;
 /// Memory of a prepared dictionary, for the size of the caches' tables.
 const USUAL_BYTES: u64 = 128 << 10;
 /// Memory of a dictionary prepared to compress at a fast level: the cache holds as many as are in
 /// force, so that it does not evict one for another.
 const ENCODER_BYTES: u64 = 512 << 10;
-/// How long one that could not be read is left alone by compressing threads: each batch would wait
-/// for the same failing read.
+/// How long compressing threads skip a dictionary that could not be read: otherwise each batch
+/// would wait for the same failing read.
 const UNREADABLE_PAUSE_NS: u64 = 60_000_000_000;
 
 #[derive(Clone, Copy)]
@@ -78,11 +78,12 @@ pub(crate) enum Readers {
 pub(crate) struct Dictionaries {
     decoders: Cache<u32, Arc<DecodeDictionary>, MemoryWeight>,
     encoders: Cache<(u32, ZstdLevel), Arc<EncodeDictionary>, MemoryWeight>,
-    /// Most that new units of a volume are compressed with.
+    /// Maximum number of dictionaries for new units of a volume.
     in_force_max: usize,
-    /// Those that are damaged or are retired: nothing more is written with them.
+    /// Damaged and retired ones: nothing more is written with them.
     unusable: Mutex<BTreeSet<ObjectId>, ranks::Unusable>,
-    /// Until when those that could not be read are not tried again, in nanoseconds of the clock.
+    /// Those that could not be read, each with the time before which it is not tried again, in
+    /// nanoseconds of the clock.
     unreadable: Mutex<BTreeMap<u32, u64>, ranks::UnreadableDictionaries>,
     pub sampling: Sampling,
     /// Held shared by rounds of the cleaner, which may use a dictionary at their beginning and
@@ -131,17 +132,18 @@ impl Encoders<'_> {
         self.numbers.len() as u8
     }
 
-    /// The name of one in fragments; `None` for 0.
+    /// Returns the number of one as fragments name it; `None` for 0.
     pub(crate) fn number(&self, index: u8) -> Option<DictionaryNumber> {
         self.numbers.get(usize::from(index.checked_sub(1)?)).copied()
     }
 
-    /// Which one a fragment names.
+    /// Returns the one that a fragment names.
     pub(crate) fn find(&self, number: DictionaryNumber) -> Option<u8> {
         self.numbers.iter().position(|known| *known == number).map(|at| at as u8 + 1)
     }
 
-    /// A dictionary at a level; `None` for 0, and if it cannot be had: then one compresses without.
+    /// Returns a dictionary at a level; `None` for 0, and if it is unavailable: then units are
+    /// compressed without one.
     pub(crate) fn at(&mut self, index: u8, level: ZstdLevel) -> Option<&Arc<EncodeDictionary>> {
         let number = self.number(index)?;
         let known = self.made.iter().position(|(of, made, _)| (*of, *made) == (index, level));
@@ -153,7 +155,7 @@ impl Encoders<'_> {
     }
 }
 
-/// A dictionary's number is its object's; the format sees to it that it fits.
+/// A dictionary's number is its object's; the format ensures that it fits.
 fn object_of(number: DictionaryNumber) -> ObjectId {
     ObjectId(number.0.into())
 }
@@ -172,12 +174,12 @@ impl Core {
         (!numbers.is_empty()).then_some(Encoders { core: self, numbers, made: Vec::new() })
     }
 
-    /// Nothing is compressed with these from now on, but for batches under way.
+    /// Compresses nothing with these from now on, except batches in flight.
     pub(crate) fn retire_dictionaries(&self, ids: &BTreeSet<ObjectId>) {
         self.dictionaries.unusable.lock().extend(ids.iter().copied());
     }
 
-    /// They may be used again: they have turned out to be needed.
+    /// Allows their use again: they have turned out to be needed.
     pub(crate) fn recall_dictionaries(&self, ids: &BTreeSet<ObjectId>) {
         self.dictionaries.unusable.lock().retain(|id| !ids.contains(id));
     }
@@ -259,8 +261,8 @@ impl Core {
         }
     }
 
-    /// Decodes the first `wanted` bytes at least of a payload of an object that has been verified;
-    /// `dst` is as long as the unit.
+    /// Decodes at least the first `wanted` bytes of a verified payload of an object; `dst` is as
+    /// long as the unit.
     ///
     /// # Errors
     /// [`ErrorKind::Corrupt`] if it cannot be decoded, and the errors of loading the dictionary

@@ -90,8 +90,8 @@ impl Pool {
         Ok(())
     }
 
-    /// The snapshots of a bookmark's volume to which a difference from it can be sent, oldest
-    /// first: names without the volume.
+    /// Returns the snapshots of a bookmark's volume to which a difference from it can be sent,
+    /// oldest first: names without the volume.
     ///
     /// # Errors
     /// [`ErrorKind::NotFound`], [`ErrorKind::Invalid`].
@@ -119,7 +119,7 @@ impl Pool {
         identity.ok_or_else(|| Error::new(ErrorKind::Corrupt, format!("'{snapshot}' has no identity")))
     }
 
-    /// The snapshot that has an identity, `VOLUME@SNAPSHOT`: of `volume`, if that has one of it.
+    /// Returns the snapshot with an identity, `VOLUME@SNAPSHOT`: of `volume`, if that has one.
     pub fn snapshot_with_identity(&self, identity: SnapshotIdentity, volume: Option<&str>) -> Option<String> {
         let objects = &self.core.objects;
         let has = |snapshot: &std::sync::Arc<Object>| snapshot.descriptor.read().identity == Some(identity);
@@ -152,8 +152,8 @@ impl Pool {
     }
 }
 
-/// The way down from a bookmark, as it lies on that of a later moment; none if it does not lie on
-/// it.
+/// Returns the chain of levels from a bookmark, as a part of that of a later moment; none if it is
+/// not a part of it.
 pub(crate) fn levels_from(origin: Origin, later: &[Level]) -> Option<Vec<Level>> {
     let at = later.iter().position(|level| level.object == origin.object)?;
     let level = later.get(at).filter(|level| level.sees(origin.epoch))?;
@@ -170,14 +170,15 @@ impl Core {
     /// [`ErrorKind::Conflict`].
     pub(crate) fn check_bookmark(&self, bookmark: &Object, to: &Object) -> Result<()> {
         let lies_on = |origin: &Origin| {
-            // The levels do not list undone epochs any more.
+            // The levels no longer list undone epochs.
             let is_taken_back = self.objects.get(origin.object).is_none_or(|timeline| {
                 let undone = timeline.descriptor.read().undone.clone();
                 undone.hides(origin.epoch) || undone.forgotten.is_some_and(|cut| cut.hides(origin.epoch, cut.before))
             });
             !is_taken_back && levels_from(*origin, &to.levels()).is_some()
         };
-        // Before the table of objects is asked, which a batch that changes the bookmark has first.
+        // Before the table of objects is read, which a batch that changes the bookmark updates
+        // first.
         let origin = bookmark.descriptor.read().origin;
         if origin.as_ref().is_some_and(lies_on) {
             return Ok(());

@@ -29,17 +29,17 @@ pub struct Changed {
 pub struct DiffPage {
     /// In order; neighbours differ in their content.
     pub changes: Vec<Changed>,
-    /// From where to go on; `None`: that was all.
+    /// Where to continue; `None` at the end.
     pub next: Option<u64>,
     /// Sizes before and now, in bytes: data beyond the smaller one exists in one of them only.
     pub sizes: (u64, u64),
 }
 
 impl Pool {
-    /// Changes from `from`, a snapshot, to `to`, another snapshot or a volume, beginning at byte
-    /// `start`. Returns after a bounded number of map records: go on from [`DiffPage::next`]. The
-    /// first page (`start` 0) takes a checkpoint, so that earlier writes are seen; of a volume that
-    /// is being written, later changes may or may not be.
+    /// Lists changes from `from`, a snapshot, to `to`, another snapshot or a volume, beginning at
+    /// byte `start`. Returns after a bounded number of map records: continue at [`DiffPage::next`].
+    /// The first page (`start` 0) takes a checkpoint, so that earlier writes are included; of a
+    /// volume that is being written, later changes may or may not be.
     ///
     /// # Errors
     /// [`ErrorKind::NotFound`], [`ErrorKind::Corrupt`], and the errors of a checkpoint.
@@ -56,7 +56,7 @@ impl Pool {
             if let Some(gone) = [&old, &new].into_iter().find(|object| !object.is_readable()) {
                 return Err(Error::new(ErrorKind::NotFound, format!("'{}' has been destroyed", gone.title())));
             }
-            // As long as both look from the same points, nothing that they see has gone.
+            // As long as both look from the same points, all data that they see is still there.
             if (old.levels(), new.levels()) == (old_levels, new_levels) {
                 return Ok(page);
             }

@@ -31,8 +31,8 @@ use crate::pool::Pool;
 use crate::pool::core::Core;
 
 impl Pool {
-    /// Creates a folder in the one that its name says, which must be there. From then on older
-    /// programs do not open the pool. Durable on return.
+    /// Creates a folder in the one that its name gives, which must exist. Names the feature in the
+    /// superblock. Durable on return.
     ///
     /// # Errors
     /// [`ErrorKind::Invalid`] for names and properties; [`ErrorKind::NotFound`] for the folder
@@ -50,7 +50,7 @@ impl Pool {
             properties: properties.clone(),
             ..ObjectDescriptor::folder(id, own, parent)
         };
-        // Before the log has one: an older program must not open the pool then.
+        // Before the log has one: a program that does not know folders must not open the pool then.
         superblock_copies::mark_feature(&core.env, INCOMPAT_FOLDERS).inspect_err(|error| core.fail(error))?;
         core.append_durably(vec![Entry::Object(folder)])?;
         Ok(DeviceId(id.0))
@@ -140,8 +140,8 @@ impl Pool {
         })
     }
 
-    /// Takes the snapshots that `wanted` names under the lock, in the order of the volumes'
-    /// numbers, all at one moment; their full names.
+    /// Takes the snapshots selected by `wanted` under the lock, in the order of the volumes'
+    /// numbers, all at one moment; returns their full names.
     fn take_together<'a>(&self, wanted: impl FnOnce() -> Result<Vec<(Arc<Object>, &'a str)>>) -> Result<Vec<String>> {
         let core = &self.core;
         // Step 1. The lock is not needed for it, and others need not wait for it.
@@ -220,7 +220,7 @@ impl Pool {
         Ok(())
     }
 
-    /// Whether a folder, or a share with others in it, can be destroyed.
+    /// Checks that a folder, or a share that contains others, can be destroyed.
     pub(crate) fn check_folder_goes(&self, folder: &Arc<Object>, recursive: bool) -> Result<()> {
         let objects = &self.core.objects;
         let mut going = objects.below_folder(folder.id);
@@ -278,7 +278,8 @@ impl Pool {
             .map_err(|error| error.context(format_args!("volume '{}' keeps its name", old.0)))
     }
 
-    /// The descriptor of a folder with other properties, if the volumes in it can live with them.
+    /// Returns the descriptor of a folder with changed properties, if the volumes in it accept
+    /// them.
     pub(crate) fn folder_with(
         &self,
         folder: &Arc<Object>,
@@ -321,8 +322,8 @@ impl Core {
         Ok(place)
     }
 
-    /// Fails if an object that moves into the folder `into` would take that, or a folder above it,
-    /// beyond its quota.
+    /// Fails if an object that moves into the folder `into` would exceed its quota, or that of a
+    /// folder above.
     ///
     /// # Errors
     /// [`ErrorKind::Full`].

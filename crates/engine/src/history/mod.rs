@@ -37,7 +37,7 @@ use crate::pool::Pool;
 use crate::pool::core::Core;
 use crate::volume::devices::Meant;
 
-/// Longest way down from an object: each level that has nothing of a block costs a look at the map.
+/// Longest chain below an object: each level without a block costs a look at the map.
 pub(crate) const LEVELS_MAX: usize = 32;
 /// Names that a refusal lists.
 const NAMES_TOLD: usize = 5;
@@ -47,7 +47,7 @@ fn refused(kind: ErrorKind, text: String) -> Error {
 }
 
 impl Pool {
-    /// Takes a snapshot of a volume: all that was acknowledged before the call, nothing that is
+    /// Takes a snapshot of a volume: it has everything acknowledged before the call, and nothing
     /// written after it.
     ///
     /// # Errors
@@ -58,14 +58,14 @@ impl Pool {
         self.take_snapshot(volume, name, false)
     }
 
-    /// The same; a `scheduled` one may be removed by the schedule that made it.
+    /// Like `snapshot`; a `scheduled` one may be removed by the schedule that made it.
     ///
     /// # Errors
     /// Those of [`snapshot`](Self::snapshot).
     pub fn take_snapshot(&self, volume: &str, name: &str, scheduled: bool) -> Result<()> {
         check_name(name)?;
         let core = &self.core;
-        // Step 1. The lock is not needed for it, and others need not wait for it.
+        // Step 1. Done without the lock, so that others do not wait for it.
         core.objects.named(volume)?;
         core.drain_all()?;
         let _admin = core.admin.lock();
@@ -78,8 +78,8 @@ impl Pool {
         // Steps 2 and 3.
         let _gate = object.gate.write();
         core.leave_behind()?;
-        // Step 4. The snapshot comes first: so the epoch that the volume leaves is never without a
-        // point that looks at it.
+        // Step 4. The snapshot comes first: so the epoch that the volume leaves always has a point
+        // that sees it.
         let head = object.descriptor.read().clone();
         let snapshot = ObjectDescriptor {
             state: ObjectState::Snapshot,
@@ -95,9 +95,9 @@ impl Pool {
         core.append_durably(vec![Entry::Object(snapshot), Entry::Object(volume)])
     }
 
-    /// Makes a volume that begins as a snapshot was. It has the properties set on the snapshot's
-    /// volume, but not its reservation and its doors, changed by `properties`; it is incomplete if
-    /// the snapshot is.
+    /// Creates a volume with the content of a snapshot. It has the properties set on the snapshot's
+    /// volume, but not its reservation and its network settings, changed by `properties`; it is
+    /// incomplete if the snapshot is.
     ///
     /// # Errors
     /// [`ErrorKind::NotFound`], [`ErrorKind::Exists`], [`ErrorKind::Invalid`];
@@ -135,8 +135,8 @@ impl Pool {
         Ok(())
     }
 
-    /// Takes a volume back to one of its snapshots, size included. Snapshots that are newer must be
-    /// given up for it (`recursive`); clones of them stay.
+    /// Rolls a volume back to one of its snapshots, size included. Newer snapshots are destroyed
+    /// (which needs `recursive`); clones of them stay.
     ///
     /// # Errors
     /// [`ErrorKind::NotFound`]; [`ErrorKind::InUse`] if there are newer snapshots, or one of them
@@ -148,7 +148,7 @@ impl Pool {
         let snapshot = core.objects.meant_snapshot(snapshot.into())?;
         let (volume, origin, newer) = self.check_goes_back(&snapshot, recursive)?;
         let ObjectDescriptor { size_bytes, properties: moment, .. } = snapshot.descriptor.read().clone();
-        // Cuts go when the records that they hide have gone.
+        // Cuts go when the records that they hide are gone.
         while volume.descriptor.read().cuts.len() >= CUTS_MAX && core.objects.has_reaping() {
             core.take_checkpoint()?;
         }
@@ -277,8 +277,8 @@ impl Pool {
         Ok(())
     }
 
-    /// Fails as [`destroy`](Self::destroy) would, and changes nothing: for a caller that takes
-    /// something from clients first.
+    /// Performs the checks of [`destroy`](Self::destroy) and changes nothing: for a caller that
+    /// first disconnects clients.
     ///
     /// # Errors
     /// Those of [`destroy`](Self::destroy).
@@ -300,7 +300,7 @@ impl Pool {
         self.check_goes_alone(&object, recursive)
     }
 
-    /// Whether a volume or a snapshot, in which nothing lies, can be destroyed.
+    /// Checks that a volume or a snapshot without content objects can be destroyed.
     fn check_goes_alone(&self, object: &Arc<Object>, recursive: bool) -> Result<()> {
         check_unheld([object])?;
         if !object.is_live() {
@@ -328,7 +328,7 @@ impl Pool {
             let mut bytes = 0;
             for object in rest {
                 let held = object.descriptor.read().clone();
-                // The part that was received is of no use to any client.
+                // The received part is of no use to any client.
                 let descriptor = ObjectDescriptor { state: ObjectState::Deleting, receive: None, ..held };
                 let entry = Entry::Object(descriptor);
                 bytes += header_bytes(std::slice::from_ref(&entry)) - BATCH_FIXED_BYTES;
@@ -349,8 +349,8 @@ impl Pool {
         self.core.geometry.extent_bytes as usize / 4
     }
 
-    /// Gives a volume, a folder with everything in it, or a snapshot (`VOLUME@NEW`) another name.
-    /// The name of a volume or a folder may lie in another folder, which must be there.
+    /// Renames a volume, a folder with everything in it, or a snapshot (`VOLUME@NEW`). The new name
+    /// of a volume or a folder may be in another folder, which must exist.
     ///
     /// # Errors
     /// [`ErrorKind::NotFound`], [`ErrorKind::Exists`]; [`ErrorKind::Invalid`], also if the
@@ -390,9 +390,9 @@ impl Pool {
         core.append_durably(vec![Entry::Object(descriptor)])
     }
 
-    /// Makes a clone the owner of the history that it came from: the snapshots of the other volume
-    /// up to the one that it was cloned from become its own, and the bookmarks up to there, so that
-    /// the other volume, which now is the clone, can be destroyed. Moves no data.
+    /// Makes a clone the owner of its origin's history: the snapshots of the other volume up to the
+    /// clone's origin become its own, and so do the bookmarks up to there. The other volume becomes
+    /// a clone of it, and can be destroyed. Moves no data.
     ///
     /// # Errors
     /// [`ErrorKind::NotFound`]; [`ErrorKind::Invalid`] if it came from no other volume's snapshot;
@@ -422,8 +422,8 @@ impl Pool {
             self.check_free(&format!("{name}@{}", descriptor.name))?;
             entries.push(Entry::Object(descriptor));
         }
-        // The oldest first: if a crash comes between two batches, the rest is still the other
-        // volume's, and can be had by promoting again.
+        // The oldest first: after a crash between two batches, the rest still belongs to the other
+        // volume, and promoting again completes it.
         while !entries.is_empty() {
             let mut count = entries.len();
             while count > 1 && header_bytes(&entries[..count]) > self.step_bytes_max() {
@@ -447,8 +447,8 @@ impl Pool {
         }
     }
 
-    /// The snapshot of another volume from which a volume came: the newest one on its way down, of
-    /// all `by_timeline`.
+    /// Returns the snapshot of another volume from which a volume was cloned: the newest one in its
+    /// chain, of all `by_timeline`.
     pub(crate) fn origin_of(volume: &Object, by_timeline: &HashMap<ObjectId, Vec<Arc<Object>>>) -> Option<Arc<Object>> {
         let levels = volume.levels();
         let is_origin = |snapshot: &&Arc<Object>| {
@@ -484,7 +484,7 @@ impl Pool {
     }
 }
 
-/// Whether a snapshot's moment is one that a look-up down `levels` passes.
+/// Returns whether a look-up down `levels` passes a snapshot's moment.
 fn lies_on(snapshot: &Object, levels: &[Level]) -> bool {
     let Some(origin) = snapshot.descriptor.read().origin else { return false };
     levels.iter().any(|level| level.object == origin.object && level.sees(origin.epoch))
@@ -523,7 +523,7 @@ pub(crate) fn too_deep(name: &str) -> Error {
     refused(ErrorKind::Unsupported, text)
 }
 
-/// Fails for a full name, `VOLUME@SNAPSHOT` or `VOLUME`, of more bytes than one can have.
+/// Fails for a full name, `VOLUME@SNAPSHOT` or `VOLUME`, that is too long.
 pub(crate) fn check_title(bytes: usize) -> Result<()> {
     if bytes <= TITLE_BYTES_MAX {
         return Ok(());

@@ -87,7 +87,7 @@ impl Core {
     }
 }
 
-/// Bytes that the blocks of `mask` in a record stand for.
+/// Returns the stored bytes of the blocks of `mask` in a record.
 fn bytes_of(record: &Record, mask: BlockMask) -> u64 {
     let part = |f: &FragmentRef| FragmentRef { live: f.live.and(mask), ..*f };
     record.fragments.iter().map(part).filter(|f| !f.live.is_empty()).map(|f| u64::from(f.live_bytes())).sum()
@@ -110,7 +110,7 @@ impl Figures {
     ) {
         let mut once = vec![BlockMask::EMPTY; records.len()];
         let mut more = once.clone();
-        // Record, blocks that it answers, and the only point that they answer.
+        // Record, blocks for which it answers, and the only point that they answer for.
         let mut sole: Vec<(usize, BlockMask, usize)> = Vec::new();
         for (points, view, missing) in timeline.views(records) {
             let (mut bytes, mut blocks) = (0, 0);

@@ -10,9 +10,9 @@ use crate::map::group_pages::image_below;
 use crate::objects::Object;
 use crate::read::reader::groups_of;
 
-/// The groups of its image of which a volume needs something in a range, and that are not here.
+/// Returns the groups of its image that a volume needs in a range, and that are not fetched.
 pub(super) fn lacking(map: &Map, object: &Object, range: &Range<u64>) -> Vec<GroupKey> {
-    // Not while another thread changes the way down from the object.
+    // Not while another thread changes the object's chain of levels.
     let Some(_gate) = object.gate.try_read().filter(|_| object.is_readable()) else { return Vec::new() };
     let levels = object.levels();
     let Some(image) = image_below(&levels) else { return Vec::new() };

@@ -24,7 +24,7 @@ pub struct Unwritten {
 impl Images {
     /// Notes that a change of a volume failed, if the process is about to end.
     pub(crate) fn note_unwritten(&self, object: &Object, range: Range<u64>, error: &Error) {
-        // Others are the caller's doing, or have nothing to do with the end.
+        // Other errors are the caller's fault, or unrelated to the end.
         let is_failure = matches!(error.kind(), ErrorKind::Io | ErrorKind::Corrupt);
         if !is_failure || self.ending_since().is_none() {
             return;

@@ -34,20 +34,20 @@ use crate::pool::core::Core;
 use crate::read::lacking::NotHere;
 use crate::read::lacking::Patience;
 
-/// First and longest pause before a store is asked again.
+/// First and longest pause before a store is retried.
 const PAUSE_MIN_NS: u64 = 100_000_000;
 const PAUSE_MAX_NS: u64 = 10_000_000_000;
 /// How long an attempt may take in a process that is about to end.
 const ENDING_NS: u64 = 5_000_000_000;
-/// Longest wait before a thread looks around.
+/// Longest wait before a thread checks its conditions again.
 const LOOK_NS: u64 = 500_000_000;
-/// Answers that an image is damaged, or gone, after which that is believed.
+/// Number of answers "damaged", or "gone", after which they are believed.
 const DAMAGED_MAX: u32 = 2;
 const GONE_MAX: u32 = 3;
-/// How long a store is waited for ahead of a stream, in seconds: requests that need it wait longer,
-/// and meet its errors.
+/// Time limit for fetching ahead of a stream, in seconds: requests that need the data wait longer,
+/// and report its errors.
 const AHEAD_SECONDS: u32 = 5;
-/// Groups that are asked for together.
+/// Upper bound of groups in one request to a store.
 const ASKED_MAX: usize = 64;
 
 /// A waiting request, and the failures so far.
@@ -61,7 +61,7 @@ struct Waiting<'a> {
 }
 
 impl Core {
-    /// How long requests for an object wait. A moment of a volume has its volume's.
+    /// Returns how long requests for an object wait. A snapshot has its volume's limit.
     pub(crate) fn patience(&self, object: &Object) -> Patience<'static> {
         let of = {
             let descriptor = object.descriptor.read();
@@ -72,11 +72,11 @@ impl Core {
         Patience::seconds(self.env.clock.now_ns(), seconds)
     }
 
-    /// Tries something until all of an image that it needs is here. It must hold no lock when it
-    /// returns, and may be tried again from the beginning.
+    /// Runs `attempt` until all groups of an image that it needs are fetched. The attempt must hold
+    /// no lock when it returns, and may be run again from the beginning.
     ///
     /// # Errors
-    /// Those of the attempt, and why something could not be fetched.
+    /// Those of the attempt, and the reason why a group could not be fetched.
     pub(crate) fn fetching<T>(&self, object: &Object, attempt: &mut dyn FnMut() -> Result<T>) -> Result<T> {
         let first = attempt();
         if !first.as_ref().is_err_and(NotHere::is_beneath) {
@@ -86,7 +86,7 @@ impl Core {
         self.fetching_for(object, &self.patience(object), &mut || first.take().unwrap_or_else(&mut *attempt))
     }
 
-    /// The same, with another patience than the volume's.
+    /// The same, with a given patience instead of the volume's.
     ///
     /// # Errors
     /// As [`fetching`](Self::fetching).
@@ -129,7 +129,7 @@ impl Core {
     pub(crate) fn fetch_ahead(&self, object: &Object, range: &Range<u64>) {
         let lacking = ahead::lacking(&self.map, object, range);
         let Some(image) = lacking.first().and_then(|first| self.objects.get(first.object)) else { return };
-        // It would not be kept, and so fetched again.
+        // It would not be kept, and so be fetched again.
         let bytes = 2 * lacking.len() as u64 * GROUP_BYTES as u64;
         if self.try_admit_fetched(&image, bytes).is_none() {
             return;
@@ -209,7 +209,7 @@ impl Core {
             let is_free = |key: &&GroupKey| !is_vain && !is_resting && !state.claims.contains(*key);
             let mine: Vec<_> = open.iter().filter(is_free).copied().collect();
             if mine.is_empty() && !open.is_empty() {
-                // Another thread fetches it, or the store is left alone for a moment.
+                // Another thread fetches it, or the store is in a pause.
                 if is_vain || patience.is_once() {
                     return Err(unreachable(image, open[0], error));
                 }
@@ -295,7 +295,7 @@ impl Core {
         self.images.is_stopped() || patience.is_over()
     }
 
-    /// Whether an attempt that began then has taken all the time that it has when the process ends.
+    /// Returns whether an attempt that began then has used up its time in a process that is ending.
     fn takes_too_long_for_an_end(&self, asked_at: u64) -> bool {
         let since = self.images.ending_since();
         since.is_some_and(|since| self.env.clock.now_ns().saturating_sub(since.max(asked_at)) >= ENDING_NS)
@@ -319,7 +319,8 @@ impl Core {
         lacking
     }
 
-    /// Steps 2 and 3. Takes the groups that have come out of `open`; how to keep each, and the first failure.
+    /// Steps 2 and 3. Removes arrived groups from `open`; returns how to keep each, and the first
+    /// failure.
     fn ask(
         &self,
         image: &ImagePart,
@@ -368,7 +369,7 @@ fn unreachable(image: &ImagePart, key: GroupKey, error: Option<String>) -> Error
     Error::new(ErrorKind::Io, format!("{}: {why}", place(image, key)))
 }
 
-/// How a group can be kept.
+/// The form in which a group can be kept.
 enum Keeps {
     Hole,
     AsStored { codec: u8, bytes: Vec<u8> },

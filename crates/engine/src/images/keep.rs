@@ -36,10 +36,11 @@ use crate::space::dead_map::Death;
 const EPOCH: Epoch = Epoch(0);
 /// Groups of one batch.
 const BATCH_GROUPS: usize = 8;
-/// One over this of their share is dropped at once, so that not every group brings a checkpoint.
+/// A fraction of their share that is dropped in one go, so that not every group causes a
+/// checkpoint.
 const DROPPED_DIVISOR: u64 = 8;
 
-/// A group as it will be kept.
+/// A group in the form in which it is kept.
 pub(super) enum Kept {
     Hole { blocks: u32 },
     AsStored { codec: u8, bytes: Vec<u8>, arrived: Arc<Arrived> },
@@ -93,7 +94,7 @@ impl Core {
         Ok(())
     }
 
-    /// Keeps groups of an image that another pool had, as far as there is room.
+    /// Keeps groups of an image that another pool had fetched, as far as there is room.
     ///
     /// # Errors
     /// Those of the log.
@@ -171,9 +172,10 @@ impl Core {
         }
     }
 
-    /// Whether an image may take so much more. Drops others, or older parts of it, for that.
+    /// Returns whether an image may take so much more. Drops other images' groups, or older ones of
+    /// it, for that.
     fn has_share_for(&self, object: &Object, bytes: u64) -> Result<bool> {
-        // One that is wanted as a whole is not bounded.
+        // An image that a volume wants entirely has no bound.
         if self.hydration_of(object.id).is_some() {
             return Ok(true);
         }
@@ -240,8 +242,8 @@ impl Core {
         Ok(is_any)
     }
 
-    /// A full checkpoint takes the records of dropped groups out, as far as it does nothing else
-    /// with them: the rest stays, and is chosen again.
+    /// Drops groups: a full checkpoint removes their records, as far as it does nothing else with
+    /// them. The others stay, and are chosen again.
     pub(crate) fn drop_groups(
         &self,
         frozen: &Overlay,

@@ -34,7 +34,7 @@ fn name_of(image: &ImagePart) -> String {
 }
 
 impl Core {
-    /// The image at the bottom of the way down from an object.
+    /// Returns the image at the bottom of an object's chain.
     pub(crate) fn image_below(&self, object: &Object) -> Option<ImagePart> {
         let id = image_below(&object.levels())?.object;
         let image = self.objects.get(id)?.descriptor.read().image.clone();
@@ -49,7 +49,7 @@ impl Core {
     /// Those of the storage.
     pub(crate) fn object_of_image(&self, part: ImagePart) -> Result<(ObjectId, Option<Entry>)> {
         superblock_copies::mark_feature(&self.env, INCOMPAT_IMAGES).inspect_err(|error| self.fail(error))?;
-        // One that some point sees stays; one that none sees is on its way out.
+        // One that some point sees stays; one that none sees is being removed.
         if let Some(object) = self.objects.of_image(&part) {
             return Ok((object.id, None));
         }
@@ -89,7 +89,7 @@ impl Pool {
     ) -> Result<DeviceId> {
         check_full_name(name)?;
         properties::check(Owner::Volume, own)?;
-        // Its log may say anything.
+        // The store's log may contain anything.
         let least = image.len.checked_next_multiple_of(BLOCK_BYTES as u64).unwrap_or(u64::MAX);
         let size_bytes = size_bytes.unwrap_or(least).max(least);
         if size_bytes == 0 || size_bytes > OBJECT_BYTES_MAX {

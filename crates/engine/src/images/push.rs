@@ -36,13 +36,14 @@ pub enum PushBase {
 pub struct GroupsPage {
     /// Their numbers and contents, in order. The last group of a volume ends with it.
     pub groups: Vec<(u64, RemoteGroup)>,
-    /// Where the next page begins; `None`: that was all.
+    /// Where the next page begins; `None` at the end.
     pub next: Option<u64>,
 }
 
 impl Pool {
-    /// Groups of a snapshot from group `from` on that differ from `base`, at most `most` of them;
-    /// none may be there although more follow. The first page (`from` 0) takes a checkpoint.
+    /// Returns groups of a snapshot from group `from` on that differ from `base`, at most `most` of
+    /// them; the page may be empty although more follow. The first page (`from` 0) takes a
+    /// checkpoint.
     ///
     /// # Errors
     /// [`ErrorKind::NotFound`], [`ErrorKind::Invalid`] without an image, and those of reading.
@@ -89,7 +90,8 @@ impl Pool {
         Ok(found)
     }
 
-    /// The content of a group of a snapshot, of which `data` are the blocks that are no holes.
+    /// Returns the content of a group of a snapshot, of which `data` are the blocks that are no
+    /// holes.
     fn whole_group(&self, object: &std::sync::Arc<Object>, group: GroupIndex, data: BlockMask) -> Result<RemoteGroup> {
         let start = group.first_block().offset_bytes();
         let len = object.size_bytes().saturating_sub(start).min(GROUP_BYTES as u64) as usize;
@@ -109,7 +111,7 @@ impl Pool {
         Ok(if policy::is_zero(&bytes) { RemoteGroup::Zero } else { RemoteGroup::Plain(bytes) })
     }
 
-    /// The same if it is one unit, and nothing of that is hidden.
+    /// Returns the stored form of a group if it is one unit, and no block of that is hidden.
     fn as_stored(&self, object: &Object, group: GroupIndex, len: usize) -> Result<Option<RemoteGroup>> {
         let core = &self.core;
         let _in_extents = core.readers.read();

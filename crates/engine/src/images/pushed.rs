@@ -21,8 +21,7 @@ fn parse(text: &str) -> Option<RemoteImage> {
 }
 
 impl Pool {
-    /// Remembers that a snapshot (`VOLUME@SNAPSHOT`) is a version of an image now. Durable on
-    /// return.
+    /// Records that a snapshot (`VOLUME@SNAPSHOT`) is now a version of an image. Durable on return.
     ///
     /// # Errors
     /// [`surface::ErrorKind::NotFound`], and those of the storage.

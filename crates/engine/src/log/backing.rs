@@ -55,7 +55,7 @@ impl Backing {
         is_certain
     }
 
-    /// Space was set aside for them.
+    /// Notes that space was preallocated for them.
     pub(crate) fn gained(&self, first: ExtentIndex, count: usize) {
         self.known.lock().gained(first, count);
     }

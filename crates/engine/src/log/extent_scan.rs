@@ -17,16 +17,16 @@ pub(crate) struct Stored {
     pub fragment: FragmentEntry,
     /// The batch that wrote the data first.
     pub made: Seq,
-    /// Whether it is here because it was moved, or may be.
+    /// Whether it was moved here, or may have been.
     pub is_moved: bool,
-    /// The blocks that its batch gives it: all of its unit, unless it was moved without some.
+    /// The blocks that its batch assigns to it: all of its unit, unless it was moved without some.
     pub given: BlockMask,
-    /// Where its payload begins in the extent, in bytes.
+    /// Offset of its payload in the extent, in bytes.
     pub offset: usize,
 }
 
 impl Stored {
-    /// Its payload, which may be damaged, in the bytes of the extent.
+    /// Returns its payload, which may be damaged, from the bytes of the extent.
     pub(crate) fn payload<'a>(&self, extent: &'a [u8]) -> Option<&'a [u8]> {
         extent.get(self.offset..self.offset + self.fragment.stored as usize)
     }
@@ -38,8 +38,8 @@ impl Stored {
     }
 }
 
-/// The batches in the bytes of an extent, with where they begin. Where none begins, the search goes
-/// on 4 KiB further.
+/// Returns the batches in the bytes of an extent, with their offsets. Where there is none, the
+/// search continues 4 KiB further.
 pub(crate) fn batches(pool: u64, extent: ExtentIndex, bytes: &[u8]) -> impl Iterator<Item = (usize, Batch)> {
     let mut at = 0;
     std::iter::from_fn(move || {

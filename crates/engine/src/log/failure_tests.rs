@@ -29,7 +29,7 @@ impl DiskLayer for FailingDisk {
     }
 }
 
-/// A waiter may wake up only when the log has gone on, and failed, and gone on again.
+/// A waiter may wake up only after the log has continued, failed, and continued again.
 #[test]
 fn a_batch_that_was_given_back_did_not_happen_however_late_one_asks() {
     let machine = Machine::new(8 << 20, 1);

@@ -3,9 +3,9 @@
 
 use env::{AlignedBuf, Disk};
 
-/// How much of the beginning is looked at: the farthest mark below lies at 128 KiB.
+/// Bytes of the beginning that are examined: the farthest signature below is at 128 KiB.
 const HEAD_BYTES: usize = 132 << 10;
-/// Least that is looked at if not all of it can be read.
+/// Minimum that is examined if not all of it can be read.
 const STEP_BYTES: usize = 4096;
 
 /// Offset of a signature, its bytes, and the format. The most specific come first: a partition

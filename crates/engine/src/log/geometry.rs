@@ -18,8 +18,7 @@ const METADATA_EXTENTS: u64 = 4;
 /// the won space.
 pub(crate) const CLEAN_EXTENTS: u64 = 2;
 
-/// Of the metadata's extents, those that not even a cleaner may take that a crash robbed of its
-/// own.
+/// Of the metadata's extents, those withheld even from a cleaner whose own were lost in a crash.
 const RESCUE_EXTENTS: usize = 1;
 
 /// See [`Geometry::held_below`]: for the survivors of one extent, and for entries.
@@ -30,7 +29,7 @@ const HELD_BELOW_EXTENTS: usize = 3;
 pub(crate) struct Geometry {
     pub extent_bytes: u32,
     extents: Arc<AtomicU32>,
-    /// Extents from this one on take nothing new: the pool is being made smaller.
+    /// Extents from this one on take no new data: the pool is being shrunk.
     mark: Arc<AtomicU32>,
 }
 
@@ -45,23 +44,23 @@ impl Geometry {
         self.extents.load(Ordering::Acquire)
     }
 
-    /// The pool has more extents from now on.
+    /// Sets a larger number of extents.
     pub(crate) fn grow(&self, extents: u32) {
         self.extents.fetch_max(extents, Ordering::AcqRel);
     }
 
-    /// The pool has fewer extents from now on; nothing lies in the others.
+    /// Sets a smaller number of extents; the others are empty.
     pub(crate) fn shrink(&self, extents: u32) {
         self.extents.fetch_min(extents, Ordering::AcqRel);
         self.set_mark(None);
     }
 
-    /// Extents that take something new: those before the mark, if there is one.
+    /// Returns the extents that take new data: those before the mark, if there is one.
     pub(crate) fn extents_usable(&self) -> u32 {
         self.extents().min(self.mark.load(Ordering::Acquire))
     }
 
-    /// Sets the mark, or takes it away.
+    /// Sets the mark, or removes it.
     pub(crate) fn set_mark(&self, mark: Option<u32>) {
         self.mark.store(mark.unwrap_or(u32::MAX), Ordering::Release);
     }
@@ -106,7 +105,7 @@ impl Geometry {
         }
     }
 
-    /// Extents kept back from data.
+    /// Extents withheld from data.
     pub(crate) fn reserve_extents(&self) -> u64 {
         METADATA_EXTENTS + CLEAN_EXTENTS
     }

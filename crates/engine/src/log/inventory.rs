@@ -41,7 +41,7 @@ use crate::pool::core::Core;
 pub(crate) enum Copy {
     /// It holds.
     Whole(Inventory),
-    /// Its header holds, its body does not.
+    /// Its header is valid, its body does not match.
     Torn(Inventory),
     /// Unusable or missing.
     Damaged,
@@ -110,14 +110,13 @@ fn write_at(disk: &dyn Disk, offset: u64, bytes: &[u8]) -> std::io::Result<()> {
 
 #[derive(Debug, Default)]
 struct State {
-    /// Extents that batches have been applied to since they were opened, as far as no checkpoint
-    /// has taken them over.
+    /// Extents with batches applied since they were opened that no checkpoint has taken over.
     filled: BTreeMap<ExtentIndex, Filled>,
     /// The other extents with content, as of the last checkpoint.
     known: BTreeMap<ExtentIndex, ExtentEntry>,
     /// Which copy is written next.
     next: usize,
-    /// The other one cannot be used either.
+    /// The other copy is unusable as well.
     is_bare: bool,
 }
 
@@ -156,12 +155,12 @@ impl Inventories {
         self.state.lock().filled.insert(extent, Filled { end, last });
     }
 
-    /// As of now, for a checkpoint.
+    /// Returns the current state, for a checkpoint.
     pub(crate) fn capture(&self) -> BTreeMap<ExtentIndex, Filled> {
         self.state.lock().filled.clone()
     }
 
-    /// The known fill of extents that will hold something.
+    /// Returns the known fill of extents that will have content.
     fn of(&self, used: Vec<ExtentIndex>, filled: &BTreeMap<ExtentIndex, Filled>) -> BTreeMap<ExtentIndex, ExtentEntry> {
         let state = self.state.lock();
         let entry = |extent: &ExtentIndex| {
@@ -181,9 +180,9 @@ pub(crate) struct Stand<'a> {
     pub filled: &'a BTreeMap<ExtentIndex, Filled>,
     /// Objects and their blocks of data.
     pub objects: Vec<(ObjectId, u64)>,
-    /// Extents that hold the catalogue, or entries since.
+    /// Extents that hold the catalogue, or later entries.
     pub pinned: Vec<ExtentIndex>,
-    /// Extents that will hold something.
+    /// Extents that will have content.
     pub used: Vec<ExtentIndex>,
     /// The log ends here.
     pub is_closed: bool,
@@ -237,8 +236,8 @@ impl Core {
         state.is_bare = false;
     }
 
-    /// The checkpoint is durable: the next one writes over the other copy, and passed extents are
-    /// not filled any more.
+    /// Notes that the checkpoint is durable: the next one writes over the other copy, and passed
+    /// extents are not filled any more.
     pub(crate) fn inventory_holds(&self, position: &Position) {
         let mut state = self.applier.inventories.state.lock();
         state.next = 1 - state.next;

@@ -89,12 +89,12 @@ pub(crate) struct Ticket {
     pub incarnation: u64,
 }
 
-/// Smallest rest of an extent that is worth a batch of its own when the whole does not fit.
+/// Smallest rest of an extent that justifies a batch of its own when the whole does not fit.
 const SPLIT_BYTES_MIN: usize = 2 * BATCH_ALIGN;
-/// Failures that are remembered: each takes a write that failed and a checkpoint, and no waiter
-/// sleeps through as many.
+/// Upper bound of failures that are remembered: each takes a failed write and a checkpoint, and no
+/// waiter sleeps through as many.
 const RESETS_MAX: usize = 1024;
-/// How often a failing write is tried in all.
+/// Number of attempts at a failing write.
 const WRITE_TRIES: u32 = 3;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -122,7 +122,7 @@ struct Flight {
     taken: Vec<Taken>,
 }
 
-/// Where the log stands, for a checkpoint.
+/// Position of the log, for a checkpoint.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Position {
     pub incarnation: u64,
@@ -135,7 +135,7 @@ pub(crate) struct Position {
     pub extents: Vec<ExtentIndex>,
     /// Extents that were passed since the last position was taken.
     pub passed: Vec<ExtentIndex>,
-    /// Extents that were taken off the list unused.
+    /// Extents that were removed from the list unused.
     pub dropped: Vec<ExtentIndex>,
 }
 
@@ -144,13 +144,13 @@ struct State {
     incarnation_first_seq: Seq,
     next_seq: Seq,
     streams: Streams,
-    /// How many extents have space set aside in one go.
+    /// Number of extents to preallocate in one call.
     reserve_ahead: usize,
-    /// A thread is setting space aside without the lock.
+    /// A thread is preallocating without the lock.
     reserving: bool,
     applied_seq: Seq,
     flights: VecDeque<Flight>,
-    /// Nothing is appended any more.
+    /// The log has ended: nothing is appended any more.
     ended: bool,
     /// A write failed: nothing is appended before a checkpoint and fresh extents.
     broken: Option<(ErrorKind, String)>,
@@ -186,9 +186,9 @@ pub(crate) struct Log {
 /// How a batch may use space.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Purpose {
-    /// Data, which was admitted.
+    /// Data that was admitted.
     Data,
-    /// Moves, for which the cleaner has made sure of room.
+    /// Moves, for which the cleaner has reserved room.
     Clean,
     /// Moves when not even the cleaner's own extents are left: a crash in the middle of a round has
     /// used them.
@@ -201,8 +201,7 @@ pub(crate) enum Purpose {
 pub(crate) enum Refusal {
     /// The list of extents is used up: take a checkpoint and try again.
     NeedsCheckpoint(Box<Prepared>),
-    /// The storage below gives no space for the next extent: a checkpoint may put one on the list
-    /// that has some.
+    /// The file system gives no space for the next extent: a checkpoint may list one that has some.
     NeedsSpace(Box<Prepared>, Box<Error>),
     /// It failed; the taken groups have been returned to the sink.
     Failed(Error),
@@ -264,7 +263,7 @@ impl Log {
             let (placed, rest) = self.place_or_refuse(prepared, purpose)?;
             let ticket = placed.ticket;
             if let Err(error) = self.write_placed(placed) {
-                // Groups that were not placed yet go back with the others.
+                // Groups that were not placed yet are returned with the others.
                 if let Some(rest) = rest {
                     self.sink.failed(&rest.taken);
                 }
@@ -277,7 +276,7 @@ impl Log {
         }
     }
 
-    /// Step 1, for as much as fits; the rest is handed back too.
+    /// Step 1, for as much as fits; returns the rest too.
     fn place_or_refuse(
         &self,
         mut prepared: Prepared,
@@ -309,7 +308,7 @@ impl Log {
         Err(Refusal::Failed(error))
     }
 
-    /// Steps 2 and 3 of a batch that has its place.
+    /// Steps 2 and 3 of a batch with a position.
     fn write_placed(&self, placed: Placed) -> Result<()> {
         let Placed { ticket, at, buf, len } = placed;
         let written = self.write(at, &buf, len);
@@ -328,7 +327,7 @@ impl Log {
         result
     }
 
-    /// Step 1: gives `prepared`, or as much of it as fits, a position.
+    /// Step 1: assigns a position to `prepared`, or to as much of it as fits.
     #[allow(clippy::result_large_err)]
     fn place(
         &self,
@@ -370,8 +369,7 @@ impl Log {
         })
     }
 
-    /// Launches `prepared`, or as much of it as fits, at `place`. Hands it back if nothing of it
-    /// fits.
+    /// Launches `prepared`, or as much of it as fits, at `place`. Returns it if nothing of it fits.
     #[allow(clippy::result_large_err)]
     fn place_at(&self, state: &mut State, place: Place, mut prepared: Prepared) -> std::result::Result<Step, Prepared> {
         let room = (self.geometry.extent_bytes - place.offset) as usize;
@@ -457,7 +455,7 @@ impl Log {
         self.syncs.renew(|| self.applied_seq())
     }
 
-    /// Whether a sync failed: why.
+    /// Returns the reason of a failed sync, if there was one.
     pub(crate) fn sync_failure(&self) -> Option<String> {
         self.syncs.failure()
     }
@@ -478,13 +476,12 @@ impl Log {
         look(state.applied_seq)
     }
 
-    /// Where the log stands; `capture` runs while no batch can be applied. Of extents from `mark`
-    /// on, none is opened any more, and those that are open are left as soon as nothing is under
-    /// way there. With `shortens`, only those stay on the list that have their space below set
-    /// aside.
+    /// Returns the position of the log; `capture` runs while no batch can be applied. No extent
+    /// from `mark` on is opened any more, and open ones are abandoned as soon as nothing is in
+    /// flight there. With `shortens`, only extents with preallocated space stay on the list.
     pub(crate) fn position(&self, mark: ExtentIndex, shortens: bool, capture: impl FnOnce()) -> Position {
         let mut state = self.state.lock();
-        // Which extents have their space is certain only when no thread sets any aside.
+        // The preallocated extents are certain only when no thread is preallocating.
         while shortens && state.reserving {
             self.settled.wait(&mut state);
         }
@@ -524,8 +521,8 @@ impl Log {
         }
     }
 
-    /// A checkpoint at `position` is durable: its passed extents are forgotten, new ones are
-    /// appended to the list, and a broken log goes on.
+    /// Notes that a checkpoint at `position` is durable: its passed extents are forgotten, new ones
+    /// are appended to the list, and a broken log continues.
     pub(crate) fn extend(&self, position: &Position, listed: &[ExtentIndex]) {
         let mut state = self.state.lock();
         state.streams.extend(position.passed.len(), listed);

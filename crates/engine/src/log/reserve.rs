@@ -21,13 +21,13 @@ use crate::log::zero_ahead::Ahead;
 /// A condition that a batch waits for before it gets its position.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Need {
-    /// Zeroes that another thread writes there.
+    /// The end of another thread's zeroes there.
     Turn,
     /// Space for an extent that its stream has had open since before the pool was opened.
     SpaceOfOpen(Place),
-    /// Space below for so many extents, from the first one on, that are opened next.
+    /// Space for so many extents, from the first one on, that are opened next.
     Space(ExtentIndex, usize),
-    /// Zeroes from its place up to this offset.
+    /// Zeroes from its position up to this offset.
     Zeroes(Place, u32),
 }
 
@@ -92,7 +92,7 @@ impl Log {
                 drop(state);
                 let done = match self.reserve_extents(first, count, false) {
                     Ok(is_certain) => Ok((count, is_certain)),
-                    // Near the end of the space below, the rest is taken extent by extent.
+                    // Near the end of the file system's space, the rest is taken extent by extent.
                     Err(_) => self.reserve_one(first, purpose == Purpose::Metadata).map(|is_certain| (1, is_certain)),
                 };
                 let mut state = self.reserving_ends();
@@ -132,7 +132,7 @@ impl Log {
         (state, written.map_err(|e| Error::from_io("preparing the log's next stretch failed", e)))
     }
 
-    /// The thread that was setting space aside does so no more.
+    /// Ends a preallocation by this thread.
     fn reserving_ends(&self) -> MutexGuard<'_, State, ranks::LogState> {
         let mut state = self.state.lock();
         state.reserving = false;
@@ -160,7 +160,7 @@ impl Log {
         }
     }
 
-    /// Extents opened since the pool was, and those that have not been, in their order.
+    /// Returns the number of extents opened since the pool was, and the unopened ones in order.
     pub(crate) fn opened_and_ahead(&self) -> (u64, Vec<ExtentIndex>) {
         let state = self.state.lock();
         (self.counters.opened_extents.get(), state.streams.unopened().collect())

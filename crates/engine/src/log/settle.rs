@@ -53,7 +53,8 @@ impl Log {
         state
     }
 
-    /// The first batch under way has failed: once no other is being written, all of them go back.
+    /// The first batch in flight has failed: once no other is being written, all of them are
+    /// returned to the sink.
     fn give_back(&self, state: &mut State) {
         if state.flights.iter().any(|f| f.progress == Progress::Writing) {
             return;

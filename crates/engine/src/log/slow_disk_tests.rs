@@ -29,7 +29,7 @@ enum Kept {
 
 #[derive(Debug, Default)]
 struct Gate {
-    /// The next call of the kind is kept.
+    /// The next call of the kind is held.
     is_armed: bool,
     is_kept: bool,
     has_given_up: bool,
@@ -103,7 +103,7 @@ fn cold_batch(core: &Core) -> Prepared {
     batch
 }
 
-/// A batch that is durable, as those of a client that syncs each block.
+/// Appends a batch and makes it durable, like those of a client that syncs each block.
 fn append(core: &Core, batch: Prepared) {
     let Ok(ticket) = core.log.append(batch, Purpose::Metadata) else { panic!("it was refused") };
     core.log.wait_applied(ticket).unwrap();
@@ -117,7 +117,7 @@ struct World {
 }
 
 impl World {
-    /// A pool without threads, of which both streams have an extent.
+    /// A pool without threads, with an open extent in both streams.
     fn new(kind: Kept, extent_bytes: u32) -> Self {
         let machine = Machine::new(CAPACITY_BYTES, 1);
         let below = machine.disk.handle();
@@ -172,8 +172,7 @@ fn a_write_of_zeroes_ahead_keeps_nothing_up_but_its_stream() {
         look_around(core, disk);
         append(core, cold_batch(core));
         disk.assert_kept("a batch of the other stream");
-        // Not even in a pool that is made smaller is the extent left to which they are on their
-        // way.
+        // Not even a pool that is being shrunk abandons the extent that they are being written to.
         let hot = |position: &Position| position.open[Stream::Hot as usize];
         let before = core.log.position(ExtentIndex(u32::MAX), false, || ());
         let mut position = core.log.position(ExtentIndex(1), false, || ());

@@ -40,13 +40,13 @@ use crate::log::zero_ahead::Prefill;
 #[derive(Debug)]
 pub(super) struct Open {
     pub extent: ExtentIndex,
-    /// Where its free part begins.
+    /// Start of its free part.
     pub offset: u32,
-    /// Space has been set aside for it below.
+    /// Its space is preallocated.
     pub is_reserved: bool,
     pub prefill: Prefill,
-    /// A thread writes zeroes ahead in it, without the log's lock. Until it has, no batch is placed
-    /// in the extent, and its stream does not leave it.
+    /// A thread is writing zeroes ahead in it, without the log's lock. Until that ends, no batch is
+    /// placed in the extent, and its stream does not leave it.
     pub is_zeroing: bool,
 }
 
@@ -62,13 +62,13 @@ pub(super) struct Place {
 pub(super) struct Streams {
     /// The extent that each stream fills, as of the last placed batch.
     pub open: [Option<Open>; STREAMS],
-    /// The same as of the last batch that is applied.
+    /// The same, as of the last applied batch.
     applied: [Option<OpenExtent>; STREAMS],
-    /// Extents in which no applied batch lies, in the order in which they are opened.
+    /// Extents without an applied batch, in the order in which they are opened.
     listed: VecDeque<ExtentIndex>,
-    /// So many of the first ones are open, or have been.
+    /// Number of the first ones that are open, or have been.
     opened: usize,
-    /// So many of the first ones have space set aside below; at least the opened ones.
+    /// Number of the first ones whose space is preallocated; at least the opened ones.
     reserved: usize,
     /// Passed extents that no checkpoint has taken over yet.
     passed: Vec<ExtentIndex>,
@@ -79,7 +79,7 @@ impl Streams {
         let filled = |at: OpenExtent| Open {
             extent: at.extent,
             offset: at.offset,
-            // It was, by the opening of the extent; a crash may have undone that.
+            // It was, when the extent was opened; a crash may have undone that.
             is_reserved: false,
             prefill: Prefill::default(),
             is_zeroing: false,
@@ -98,7 +98,7 @@ impl Streams {
         self.listed.get(self.opened).copied()
     }
 
-    /// Extents that no stream has opened yet, in their order.
+    /// Extents that no stream has opened yet, in order.
     pub(super) fn unopened(&self) -> impl Iterator<Item = ExtentIndex> {
         self.listed.iter().skip(self.opened).copied()
     }
@@ -108,12 +108,12 @@ impl Streams {
         self.open[stream as usize].as_mut()
     }
 
-    /// Whether zeroes are written ahead in some open extent.
+    /// Returns whether zeroes are being written ahead in some open extent.
     pub(super) fn is_zeroing(&self) -> bool {
         self.open.iter().flatten().any(|open| open.is_zeroing)
     }
 
-    /// Extents ahead with space set aside below.
+    /// Unopened extents with preallocated space.
     pub(super) fn reserved_ahead(&self) -> usize {
         self.reserved - self.opened
     }
@@ -157,8 +157,8 @@ impl Streams {
         }
     }
 
-    /// The batch at `place`, which ends at byte `end`, is applied. To be called in the order of the
-    /// log.
+    /// Notes that the batch at `place`, which ends at byte `end`, is applied. Call this in the
+    /// order of the log.
     pub(super) fn applied(&mut self, place: Place, end: u32) {
         if place.offset == 0 {
             let front = self.listed.pop_front();
@@ -210,7 +210,8 @@ impl Streams {
         (self.applied, self.listed.iter().copied().collect(), self.passed.clone())
     }
 
-    /// A checkpoint knows of the first `passed` passed extents, and has put others on the list.
+    /// Notes that a checkpoint knows the first `passed` passed extents, and has put others on the
+    /// list.
     pub(super) fn extend(&mut self, passed: usize, listed: &[ExtentIndex]) {
         self.passed.drain(..passed);
         self.listed.extend(listed);
@@ -308,13 +309,13 @@ mod tests {
         streams.applied(three, 4096);
         streams.keep_before(ExtentIndex(40), false);
         assert_eq!(streams.position(), ([at(8, 4096), at(5, 4096)], extents(&[9]), extents(&[50])));
-        // With a batch under way it is not left.
+        // With a batch in flight it is not abandoned.
         put(&mut streams, Stream::Hot, false);
         streams.keep_before(ExtentIndex(8), false);
         assert!(streams.open_of(Stream::Hot).is_some());
     }
 
-    /// Zeroes that come late would lie on the batches with which the extent is opened again.
+    /// Late zeroes would overwrite the batches written when the extent is opened again.
     #[test]
     fn an_extent_in_which_zeroes_are_on_their_way_is_not_left() {
         let mut streams = Streams::new([None, None], extents(&[50, 5]), vec![]);

@@ -28,8 +28,8 @@ use crate::log::geometry::Geometry;
 use crate::log::superblock_io::{self, choose, mark_inventory, read_copies};
 use crate::log::{extent_scan, foreign};
 
-/// Extents in which batches of the pool are looked for. The catalogue's are the first of them; one
-/// batch is enough.
+/// Upper bound of extents in which batches of the pool are searched. The catalogue's are the first
+/// of them; one batch is enough.
 const EXTENTS_TRIED_MAX: usize = 64;
 
 /// The copy at the end, and where it is.
@@ -54,8 +54,8 @@ pub(crate) const fn bytes_with_end(capacity_bytes: u64) -> u64 {
     capacity_bytes.next_multiple_of(SUPERBLOCK_BYTES as u64) + SUPERBLOCK_TAIL_BYTES
 }
 
-/// Most bytes that a pool may use of storage that cannot grow, if room for the copy at the end is
-/// to be left; `capacity_bytes` if that is less.
+/// Upper bound of bytes that a pool may use on storage that cannot grow, if it leaves room for the
+/// copy at the end; `capacity_bytes` if that is less.
 pub(crate) fn capacity_with_end(disk: &dyn Disk, capacity_bytes: u64) -> u64 {
     let Ok(size) = disk.size_bytes() else { return capacity_bytes };
     if disk.may_grow() || capacity_bytes > size {
@@ -97,7 +97,7 @@ pub(crate) fn write(disk: &dyn Disk, store: &dyn MapStore, superblock: &Superblo
     store.commit(batch).and_then(|()| store.persist()).map_err(store_error)
 }
 
-/// Says that the copy at the end is damaged, if it is.
+/// Describes damage of the copy at the end, if there is any.
 pub(crate) fn end_damage(found: Option<&EndCopy>) -> Option<String> {
     match found {
         Some((offset, Err(error @ SuperblockError::Damaged(_)))) => {
@@ -107,7 +107,7 @@ pub(crate) fn end_damage(found: Option<&EndCopy>) -> Option<String> {
     }
 }
 
-/// Says that the copy in the map is damaged, if it is.
+/// Describes damage of the copy in the map, if there is any.
 pub(crate) fn stored_damage(store: &dyn MapStore) -> Option<String> {
     let bytes = store.get(KEY_SUPERBLOCK).ok().flatten()?;
     let error = Superblock::decode(&bytes).err()?;
@@ -142,8 +142,8 @@ pub(crate) fn bring_up_to_date(env: &PoolEnv) -> Result<Vec<String>> {
     Ok(notes)
 }
 
-/// Makes all copies say, durably, that the pool may have something that older programs do not know,
-/// so that these refuse it: an incompatible feature. Returns when the first two do.
+/// Records an incompatible feature in all copies, durably, so that a program that does not know it
+/// refuses the pool. Returns when the first two are durable.
 ///
 /// # Errors
 /// As [`write`].
@@ -152,7 +152,7 @@ pub(crate) fn mark_feature(env: &PoolEnv, feature: u64) -> Result<()> {
     bring_up_to_date(env).map(drop)
 }
 
-/// The copy in the map store, if it is right.
+/// Reads the copy in the map store, if it is valid.
 pub(crate) fn read_stored(store: &dyn MapStore) -> Option<Superblock> {
     let bytes = store.get(KEY_SUPERBLOCK).ok().flatten()?;
     Superblock::decode(&bytes).ok()
@@ -190,8 +190,8 @@ pub(crate) fn beginning(disk: &dyn Disk) -> String {
     foreign::at_beginning(disk).map(|what| format!("; its beginning holds {what}")).unwrap_or_default()
 }
 
-/// The newest copy elsewhere that is of the map's pool, if the log has batches of it; and where it
-/// is.
+/// Returns the newest other copy that is of the map's pool, if the log has batches of that pool;
+/// and its place.
 fn elsewhere(env: &PoolEnv) -> Result<Option<(Superblock, String)>> {
     let bytes = env.store.get(KEY_CHECKPOINT).map_err(store_error)?;
     let Some(checkpoint) = bytes.and_then(|bytes| Checkpoint::decode(&bytes).ok()) else { return Ok(None) };

@@ -136,14 +136,14 @@ fn the_copy_of_another_pool_is_never_taken() {
     }
     // The log has only batches of the pool itself.
     expect_all_there(&salvage(&machine, None).unwrap().0);
-    // And now of both.
+    // Now it has batches of both.
     let mut extent = vec![0; EXTENT as usize];
     old.disk.peek(EXTENT, &mut extent);
     machine.disk.poke(100 * EXTENT, &extent);
     let mut head = vec![0; 4096];
     machine.disk.peek(EXTENT, &mut head);
     let own = head[16..24].try_into().unwrap();
-    // A copied extent does not count, because it names another place; one in its own place does.
+    // A copied extent is ignored, because it names another place; one in its own place is not.
     expect_all_there(&salvage(&machine, None).unwrap().0);
     let mut there = vec![0; EXTENT as usize];
     let used = |machine: &Machine, extent: &u64, there: &mut [u8]| {
@@ -203,7 +203,7 @@ fn crashes_between_copies_leave_a_pool_that_opens() {
             let first = choose(&read_copies(&*env(&machine).disk).unwrap()).unwrap();
             let is_right = |copy: Option<EndCopy>| copy.is_some_and(|(_, copy)| copy == Ok(first.clone()));
             behind += u64::from(!is_right(read_end(&*env(&machine).disk)));
-            // An older copy, if that is all there is, must not lose anything either.
+            // An older copy, if it is the only one, must not lose anything either.
             let copy = machine.duplicate(point);
             overwrite_beginning(&copy);
             expect_all_there(&salvage(&copy, None).unwrap().0);

@@ -12,10 +12,10 @@ use surface::{Error, ErrorKind, Result};
 /// The two copies, or the error of each.
 pub(crate) type Copies = [std::result::Result<Superblock, SuperblockError>; 2];
 
-/// Reads both copies. One that cannot be read is a damaged one, so that the other one can be used.
+/// Reads both copies. An unreadable one is treated as damaged, so that the other one can be used.
 ///
 /// # Errors
-/// Of the storage, if a copy cannot be read and the other one says nothing either.
+/// Those of the storage, if a copy cannot be read and the other one is unusable as well.
 pub(crate) fn read_copies(disk: &dyn Disk) -> Result<Copies> {
     let mut buf = AlignedBuf::new(SUPERBLOCK_BYTES);
     let mut failure = None;
@@ -73,8 +73,8 @@ pub(crate) fn bring_up_to_date(disk: &dyn Disk, superblock: &Superblock) -> Resu
     }
 }
 
-/// Makes both copies say, durably, that there is an inventory of extents, which they do not in a
-/// pool of an older program. To be called when there is one.
+/// Records in both copies, durably, that there is an inventory of extents. Call this when there is
+/// one.
 ///
 /// # Errors
 /// Those of the storage.
@@ -82,8 +82,7 @@ pub(crate) fn mark_inventory(disk: &dyn Disk) -> Result<()> {
     mark(disk, |superblock| superblock.features_compat |= COMPAT_INVENTORY)
 }
 
-/// Makes both copies say, durably, that the pool may have something that older programs do not
-/// know: an incompatible feature. To be called before it has.
+/// Records an incompatible feature in both copies, durably. Call this before the pool uses it.
 ///
 /// # Errors
 /// Those of the storage.
@@ -91,14 +90,15 @@ pub(crate) fn mark_feature(disk: &dyn Disk, feature: u64) -> Result<()> {
     mark(disk, |superblock| superblock.features_incompat |= feature)
 }
 
-/// Changes the features in both copies, unless both are like that already.
+/// Changes the features in both copies, unless both have them already.
 fn mark(disk: &dyn Disk, change: impl FnOnce(&mut Superblock)) -> Result<()> {
     let copies = read_copies(disk)?;
     let superblock = choose(&copies)?;
     let mut wanted = superblock.clone();
     change(&mut wanted);
     if wanted == superblock {
-        // As a crash in the middle of a rewrite leaves it, the older copy does not say so. A damaged one is left to `check`.
+        // After a crash in the middle of a rewrite, the older copy may lack them. A damaged one is
+        // left to `check`.
         return if copies.iter().flatten().all(|copy| *copy == wanted) { Ok(()) } else { write(disk, &wanted) };
     }
     wanted.generation += 1;

@@ -49,7 +49,7 @@ fn sealed(body: &[u8]) -> Vec<u8> {
     [body, &crc32c(body)].concat()
 }
 
-/// As older programs encode. Blocks that are units of their own leave no masks and no holes.
+/// Encodes in the long form. Blocks that are units of their own leave no masks and no holes.
 fn encode_old(record: &Record) -> Vec<u8> {
     let mut out = vec![record.fragments.len() as u8];
     for fragment in &record.fragments {

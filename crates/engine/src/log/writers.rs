@@ -15,9 +15,9 @@ use crate::log::prepared::Prepared;
 /// The next task of a writer.
 pub(crate) enum Next {
     Batch(Placed),
-    /// Nothing came within its patience.
+    /// No batch came in time.
     Nothing,
-    /// Nothing will come any more.
+    /// No batch will come any more.
     Stopped,
 }
 
@@ -58,7 +58,7 @@ impl Writers {
         }
     }
 
-    /// Hands a batch to the writers; back if there may be none any more.
+    /// Passes a batch to the writers; returns it if they have been stopped.
     pub(crate) fn push(&self, batch: Placed) -> std::result::Result<(), Placed> {
         let mut state = self.state.lock();
         if state.stop {
@@ -85,13 +85,13 @@ impl Writers {
         }
     }
 
-    /// A batch of so many bytes has been written, or has failed.
+    /// Notes that a batch of so many bytes has been written, or has failed.
     pub(crate) fn done(&self, bytes: usize) {
         self.state.lock().bytes -= bytes;
         self.room.notify_all();
     }
 
-    /// No more batches are taken; those that wait are still to be written.
+    /// Accepts no more batches; waiting ones are still written.
     pub(crate) fn stop(&self) {
         self.state.lock().stop = true;
         self.work.notify_all();
@@ -146,7 +146,7 @@ impl Log {
         self.writers.stop();
     }
 
-    /// Why a batch that was enqueued could not be written, once for each failure of the log.
+    /// Returns why an enqueued batch could not be written, once for each failure of the log.
     pub(crate) fn take_failure(&self) -> Option<Error> {
         self.state.lock().unreported.take()
     }
@@ -172,7 +172,7 @@ mod tests {
         core.log.wait_applied(ticket).unwrap();
     }
 
-    /// A batch that was divided, and whose rest was refused, is on its way all the same.
+    /// A batch that was divided, and whose rest was refused, is still on its way.
     #[test]
     fn who_waits_for_all_that_has_its_place_waits_for_what_the_writers_have() {
         let machine = Machine::new(8 << 20, 1);

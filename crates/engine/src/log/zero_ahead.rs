@@ -53,8 +53,9 @@ impl Prefill {
         Self { until: 0, ..self }
     }
 
-    /// A batch of `len` bytes is about to be placed at `offset` of the extent. One that is to have
-    /// a stretch before it is not counted: it comes again when the stretch is there.
+    /// Decides the preparation for a batch of `len` bytes that is about to be placed at `offset` of
+    /// the extent. One that needs a stretch first is not counted: it comes again when the stretch
+    /// is written.
     pub(crate) fn before(&mut self, extent_bytes: u32, offset: u32, len: usize, syncs: u64) -> Ahead {
         let is_synced = syncs != self.syncs;
         let is_small = len <= SMALL_BATCH_BYTES;
@@ -76,7 +77,7 @@ impl Prefill {
         Ahead::Nothing
     }
 
-    /// The stretch that was to be written is there.
+    /// Notes that the stretch has been written.
     pub(crate) fn filled(&mut self, until: u32) {
         self.until = until;
     }
@@ -120,8 +121,8 @@ mod tests {
             assert_eq!(before(&mut prefill, sync as u32 * 4096, 4096, sync), 0);
         }
         assert_eq!(prefill.until, STREAK_MIN * 4096 + STRETCH_BYTES);
-        // Large and small ones in turns: the large one takes zeroes along, which are enough for the
-        // small one.
+        // Alternating large and small ones: the large one takes along enough zeroes for the small
+        // one.
         let mut prefill = Prefill::default();
         let mut offset = 4096;
         for turn in 1..8 {
@@ -189,7 +190,7 @@ mod tests {
             met: AtomicUsize::new(0),
             zeroes_begin: Mutex::new(Some(begin)),
         });
-        // Extents in which there is room for many turns.
+        // Extents with room for many turns.
         let options = FormatOptions { capacity_bytes: 48 << 20, extent_bytes: EXTENT, properties: Default::default() };
         Pool::format(&env_on(&machine, watched.clone()), &options).unwrap();
         let options = PoolOptions { workers: 2, ..PoolOptions::default() };

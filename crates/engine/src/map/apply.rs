@@ -45,15 +45,15 @@ use crate::map::overlay::Overlay;
 use crate::objects::{Object, Objects};
 use crate::space::dead_map::{Death, Deaths};
 
-/// Groups of a hole range beyond which only groups that hold something are looked for.
+/// Groups of a hole range beyond which only groups with content are searched.
 const HOLE_GROUPS_BLIND: u64 = 64;
 
-/// A hole that concerns only groups which hold something.
+/// A hole range limited to groups with content.
 struct WideHole {
     object: ObjectId,
     from: GroupIndex,
     to: GroupIndex,
-    /// `None`: the store could not be read, and all groups are taken for such.
+    /// `None`: the store could not be read, and all groups are assumed to have content.
     groups: Option<Vec<GroupIndex>>,
 }
 
@@ -241,12 +241,12 @@ impl Applier {
             groups.into_iter().for_each(|group| put(group, true));
             return;
         }
-        // A store that cannot be read has its say at the next checkpoint; the holes hold all the
-        // same.
+        // The error of an unreadable store is reported by the next checkpoint; the holes apply
+        // anyway.
         (from.0..to.0).for_each(|group| put(GroupIndex(group), false));
     }
 
-    /// The wide holes of a batch. `None`: the foreseen groups are out of date.
+    /// Returns the wide holes of a batch. `None`: the foreseen groups are out of date.
     fn wide_holes(&self, entries: &[Entry], foreseen: &[StoredGroups]) -> Option<Vec<WideHole>> {
         let mut holes = Vec::new();
         for entry in entries {
@@ -260,9 +260,9 @@ impl Applier {
         Some(holes)
     }
 
-    /// Groups of which the object, or one that it came from, knows something: records below must be
-    /// hidden too. The outer `None`: the foreseen groups are out of date; the inner one: the store
-    /// could not be read.
+    /// Returns the groups known to the object or one of its origins: records below must be hidden
+    /// too. The outer `None`: the foreseen groups are out of date; the inner one: the store could
+    /// not be read.
     fn groups_in(
         &self,
         object: &Object,
@@ -319,7 +319,7 @@ fn groups_of(first: BlockIndex, count: u64) -> (GroupIndex, GroupIndex) {
     (first.group(), GroupIndex(BlockIndex(first.0 + count - 1).group().0 + 1))
 }
 
-/// The same if they are so many that only those that hold something are looked for.
+/// The same if there are so many that only those with content are searched.
 fn wide_groups(first: BlockIndex, count: u64) -> Option<(GroupIndex, GroupIndex)> {
     let (from, to) = groups_of(first, count.max(1));
     (to.0 - from.0 > HOLE_GROUPS_BLIND).then_some((from, to))

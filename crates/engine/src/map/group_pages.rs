@@ -20,16 +20,16 @@ const IMAGE_GROUPS: u64 = 1024;
 /// The location of a piece that stands for unfetched blocks of an image.
 const NOWHERE: u64 = u64::MAX;
 
-/// A stretch of groups.
+/// A page of groups.
 pub(crate) struct Page {
-    /// Groups of which some object has records: those of each object, in the order in which the
-    /// objects were named.
+    /// Groups for which some object has records: those of each object, in the given order of
+    /// objects.
     pub groups: BTreeMap<GroupIndex, Vec<GroupRecords>>,
     /// The start of the next page; `None` at the end.
     pub next: Option<GroupIndex>,
 }
 
-/// The image that is at the bottom of a way down.
+/// Returns the image at the bottom of a chain of levels.
 pub(crate) fn image_below(levels: &[Level]) -> Option<&Level> {
     levels.last().filter(|level| level.image.is_some())
 }
@@ -46,8 +46,8 @@ fn absent(level: &Level, live: BlockMask) -> Piece {
 }
 
 impl Core {
-    /// A page for a comparison of two states. If only one of them has an image below it, all groups
-    /// of that are in the page, because each of them may hold data.
+    /// Returns a page for a comparison of two states. If only one of them has an image below it,
+    /// all groups of that are in the page, because each of them may hold data.
     ///
     /// # Errors
     /// As [`group_page`](Self::group_page).
@@ -75,12 +75,12 @@ impl Core {
         Ok(page)
     }
 
-    /// The records of an origin must be read before those of its clones: a checkpoint that comes
-    /// between the two may have taken out of the origin the blocks that its clone knows from then
-    /// on. Origins have smaller numbers.
+    /// The records of an origin must be read before those of its clones: a checkpoint in between
+    /// may have removed from the origin the blocks that its clone has from then on. Origins have
+    /// smaller numbers.
     ///
-    /// The groups from `from` on of which some of `objects` have records, as of the last
-    /// checkpoint. Every page brings some, or is the last.
+    /// Returns the groups from `from` on for which some of `objects` have records, as of the last
+    /// checkpoint. Every page has some, or is the last.
     ///
     /// # Errors
     /// When the store cannot be read, or a record is damaged.
@@ -101,7 +101,7 @@ impl Core {
             })?;
         }
         if let Some(next) = next {
-            // Of these not every object has been asked.
+            // For these not every object has been read.
             groups.split_off(&next);
         }
         Ok(Page { groups, next })

@@ -3,7 +3,7 @@
 /// Treatment of the map's changes by a checkpoint.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
-    /// Merges them, and those that are settled, into the records.
+    /// Merges them, and the settled ones, into the records.
     Full,
     /// Stores them apart from the records.
     Light,

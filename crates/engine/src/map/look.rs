@@ -13,7 +13,7 @@ use super::{Layers, Map, absorb, decode};
 use crate::base::group::{GroupKey, GroupRecords};
 use crate::base::store_error::store_error;
 
-/// Departures in the middle of a look's loads after which it keeps further ones off.
+/// Departures during a look's loads after which the look blocks further ones.
 pub(super) const MISSES_MAX: u32 = 3;
 
 /// A group that a look needs, and memory does not have.
@@ -73,7 +73,7 @@ impl Map {
         }
     }
 
-    /// The group, which may lack settled changes: see the head of `map`. `only`: whether
+    /// Returns the group, which may lack settled changes: see the head of `map`. `only`: whether
     /// nothing but epoch 0 can be in the store.
     pub(super) fn group(
         &self,

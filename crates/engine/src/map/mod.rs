@@ -73,12 +73,12 @@ use crate::map::look::{Loaded, Looked};
 use crate::map::overlay::Overlay;
 use crate::objects::level::Level;
 
-/// A fragment that answers for some blocks, and whose it is (its checksum covers that).
+/// A fragment that answers for some blocks, and its owner (its checksum covers that).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Piece {
     pub object: ObjectId,
     pub epoch: Epoch,
-    /// Its live mask is cut down to the blocks that were asked for.
+    /// Its live mask is cut down to the requested blocks.
     pub fragment: FragmentRef,
 }
 
@@ -101,7 +101,7 @@ struct Layers {
     /// The store has the settled changes, and the frozen ones above them: a full checkpoint is
     /// being published.
     is_merged: bool,
-    /// How often changes have left for the store: see the head of this file.
+    /// Number of departures of changes to the store: see the head of this file.
     departures: u64,
 }
 
@@ -115,14 +115,14 @@ impl Layers {
 /// A group as of the last checkpoint.
 pub(crate) struct Base {
     pub records: Arc<GroupRecords>,
-    /// It was in the cache.
+    /// Whether it was in the cache.
     pub cached: bool,
 }
 
 pub(crate) struct Map {
     layers: RwLock<Layers, ranks::MapLayers>,
-    /// Held shared while records of the base are gone through, exclusively where changes leave for
-    /// the store.
+    /// Held shared during scans of the base's records, exclusively where changes leave for the
+    /// store.
     base_stays: RwLock<(), ranks::MapBase>,
     cache: Cache<GroupKey, Arc<GroupRecords>, GroupWeight>,
     store: Arc<dyn MapStore>,
@@ -145,7 +145,7 @@ impl Map {
         }
     }
 
-    /// The overlay that takes changes.
+    /// Returns the overlay for new changes.
     pub(crate) fn active(&self) -> Arc<Overlay> {
         self.layers.read().active.clone()
     }
@@ -180,7 +180,7 @@ impl Map {
         }
     }
 
-    /// Where blocks are found, and those of an image that have not been fetched.
+    /// Finds blocks in memory and loaded groups, and the unfetched ones of an image.
     fn walk(
         &self,
         layers: &Layers,
@@ -228,8 +228,8 @@ impl Map {
         Ok(group)
     }
 
-    /// The group as a checkpoint must merge it, of which so much is `settled`: from the cache, else
-    /// loaded without filling the cache.
+    /// Returns the group as a checkpoint must merge it, with these changes `settled`: from the
+    /// cache, otherwise loaded without filling the cache.
     pub(crate) fn base_for_checkpoint(&self, key: GroupKey, newest: Epoch, settled: &GroupRecords) -> Result<Base> {
         let (mut records, cached) = match self.cache.peek(&key) {
             Some(records) => (records, true),
@@ -284,7 +284,7 @@ impl Map {
         self.layers.read().settled.clone()
     }
 
-    /// Forgets the settled changes of groups whose records in the store say the same by now.
+    /// Forgets the settled changes of groups whose records in the store contain them by now.
     pub(crate) fn unsettle(&self, groups: &[GroupKey]) {
         let settled = self.settled();
         // From here on no reader looks at records that were loaded before.
@@ -303,8 +303,8 @@ impl Map {
         layers
     }
 
-    /// Those of `blocks` of a group that are allocated in an epoch below the active overlay, and
-    /// those of which memory knows whether they are.
+    /// Returns which of a group's `blocks` are allocated in an epoch below the active overlay, and
+    /// for which of them memory knows that.
     pub(crate) fn allocated_below(&self, key: GroupKey, epoch: Epoch, blocks: BlockMask) -> (BlockMask, BlockMask) {
         let layers = self.layers.read();
         let (mut below, mut known) = (BlockMask::EMPTY, BlockMask::EMPTY);
@@ -324,8 +324,8 @@ impl Map {
         if layers.frozen.as_ref().and_then(|frozen| frozen.with(key, |records| look(records, false))) == Some(true) {
             return (below, blocks);
         }
-        // Streams of new data find the cache empty, and need not look. A cached group may lack
-        // fragments that are settled, but no holes.
+        // Streams of new data find the cache empty, and need no look-up. A cached group may lack
+        // settled fragments, but no holes.
         let group = if self.cache.is_empty() { None } else { self.cache.peek(&key) };
         if group.as_ref().is_none_or(|group| !look(group, true)) {
             layers.settled.with(key, |records| look(records, false));
@@ -347,8 +347,8 @@ impl Map {
 
     /// Ends a checkpoint whose batch was committed. After a full one nothing is settled, and cached
     /// groups have got the settled and the frozen changes; after a light one the frozen changes are
-    /// settled. The groups in `trimmed` have lost more: where they are cached, they are replaced by
-    /// the groups given, or dropped.
+    /// settled. The groups in `trimmed` have lost more blocks: where they are cached, they are
+    /// replaced by the groups given, or dropped.
     pub(crate) fn thaw(&self, kind: Kind, trimmed: Vec<(GroupKey, Option<GroupRecords>)>) {
         self.bring_up(kind, trimmed);
         self.let_go(kind);
@@ -373,7 +373,7 @@ impl Map {
         };
         if kind == Kind::Light {
             settled.lay(&frozen);
-            // Holes are few, and `allocated_below` wants to find them at once.
+            // Holes are few, and `allocated_below` should find them immediately.
             frozen.each(|key, changes| {
                 if changes.iter().any(|(_, change)| !change.holes.is_empty()) {
                     self.renew(key, changes);
@@ -388,7 +388,7 @@ impl Map {
             }
         }
         for (key, records) in trimmed {
-            // Only cached groups are replaced: a checkpoint must not push out groups that readers
+            // Only cached groups are replaced: a checkpoint must not evict groups that readers
             // want.
             match records.filter(|_| self.cache.peek(&key).is_some()) {
                 Some(records) => self.cache.insert(key, Arc::new(records)),
@@ -397,7 +397,7 @@ impl Map {
         }
     }
 
-    /// Lays changes over a group if it is cached, where it is: of most, no reader holds a copy.
+    /// Lays changes over a group if it is cached, in place: usually no reader holds a copy.
     fn renew(&self, key: GroupKey, changes: &GroupRecords) {
         // A reader that loads the group from now on finds them in the store, or settled.
         if self.cache.peek(&key).is_none() {
@@ -407,18 +407,18 @@ impl Map {
             lay(records, changes);
             EntryAction::Retain(())
         });
-        // A group that has gone since gets a place for a moment, which goes with the guard.
+        // A group evicted since gets an entry for a moment, which is removed with the guard.
         drop(renewed);
     }
 
-    /// Those of `blocks`, for which a fragment at `location` was the truth at the last checkpoint,
-    /// that no change since has given to another one, or made holes.
+    /// Returns those of `blocks`, for which a fragment at `location` was correct at the last
+    /// checkpoint, that no change since has assigned to another one, or made holes.
     pub(crate) fn unmoved(&self, key: GroupKey, epoch: Epoch, location: u64, blocks: BlockMask) -> BlockMask {
         Self::unmoved_in(&self.layers.read(), key, epoch, location, blocks)
     }
 
-    /// The blocks of a group that live in the fragment at `location` of which `is_it` says that it
-    /// is the one that is meant, in one look at all layers.
+    /// Returns the live blocks of a group in the fragment at `location` that `is_it` recognises as
+    /// the right one, in one look at all layers.
     ///
     /// # Errors
     /// When the store fails or a record is damaged.
@@ -550,8 +550,8 @@ pub(crate) fn take<const N: usize>(
     missing
 }
 
-/// Lays changes over a group that others may look at; it is copied only then, and only if there are
-/// any.
+/// Lays changes over a group that others may hold; it is copied only then, and only if there are
+/// changes.
 fn lay(group: &mut Arc<GroupRecords>, changes: &GroupRecords) {
     if !changes.is_empty() {
         absorb(Arc::make_mut(group), changes, &mut |_, _| ());
@@ -599,14 +599,14 @@ mod tests {
         FragmentRef { live, first: 3, count: 1, codec: 16, stored: 900, checksum: 7, location }
     }
 
-    /// The way down from an object whose newest epoch is `newest` now.
+    /// The chain of an object whose current epoch is `newest`.
     fn level(epoch: Epoch, newest: &Arc<AtomicU32>) -> Level {
         let newest = (epoch == Epoch(0)).then(|| Arc::clone(newest));
         Level { object: KEY.object, epoch, newest, cuts: Vec::new(), image: None }
     }
 
-    /// Where the block lies for a reader, and as of the last checkpoint for the cleaner, which asks
-    /// for the group or goes through all of them.
+    /// Returns the block's location for a reader, and as of the last checkpoint for the cleaner,
+    /// which reads the group or scans all of them.
     fn places(map: &Map) -> [u64; 3] {
         let level = level(EPOCH, &Arc::default());
         let pieces = map.lookup_stored(&[level], KEY.group, BlockMask::run(3, 1)).unwrap();
@@ -653,7 +653,7 @@ mod tests {
         assert_eq!(places(&map), [3000; 3], "loaded anew");
     }
 
-    /// A reader looks down from an object that had no snapshot when the way was asked for, and has
+    /// A reader looks down from an object that had no snapshot when its levels were read, and has
     /// one by now.
     #[test]
     fn a_way_down_from_before_a_snapshot_does_not_leave_half_a_group_in_the_cache() {

@@ -39,7 +39,7 @@ pub(crate) struct Overlay {
 /// Effect of one change on a group's record in the overlay.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Change {
-    /// Blocks of which the overlay said nothing before in this epoch.
+    /// Blocks that were new to the overlay in this epoch.
     pub new: BlockMask,
     /// Allocated blocks of this record before and after.
     pub allocated_before: u32,
@@ -110,7 +110,7 @@ impl Overlay {
         result
     }
 
-    /// Shows the records of a group, if there are any.
+    /// Passes the records of a group to `look`, if there are any.
     pub(crate) fn with<R>(&self, key: GroupKey, look: impl FnOnce(&GroupRecords) -> R) -> Option<R> {
         // A reader that must see a change comes after it, and finds it counted.
         if self.is_empty() {
@@ -124,7 +124,7 @@ impl Overlay {
         RwLockReadGuard::try_map(self.shard(key).read(), |groups| groups.get(&key))
     }
 
-    /// The same of an overlay that is frozen: no thread changes it any more.
+    /// The same for a frozen overlay: no thread changes it any more.
     pub(crate) fn frozen_records(&self, key: GroupKey) -> Option<Records<'_>> {
         RwLockReadGuard::try_map(self.shard(key).read_unchanging(), |groups| groups.get(&key))
     }
@@ -188,8 +188,7 @@ impl Overlay {
         }
     }
 
-    /// Hands all groups, sorted, to `look`, of an overlay that is frozen: no thread changes it any
-    /// more.
+    /// Passes all groups, sorted, to `look`, for a frozen overlay: no thread changes it any more.
     pub(crate) fn sorted<R>(&self, look: impl FnOnce(Vec<(GroupKey, &GroupRecords)>) -> R) -> R {
         let shards = self.shards.each_ref().map(|shard| shard.read_unchanging());
         let mut groups = Vec::with_capacity(self.groups());

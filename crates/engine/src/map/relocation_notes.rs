@@ -34,7 +34,7 @@ impl<'a> Notes<'a> {
         Self { rest: notes }
     }
 
-    /// Those of a group that is not before the one that was asked for last.
+    /// Returns those of a group that is not before the last one requested.
     pub(crate) fn about(&mut self, key: GroupKey) -> &'a [MovedFrom] {
         let before = self.rest.iter().take_while(|note| note.key < key).count();
         self.rest = &self.rest[before..];
@@ -49,7 +49,7 @@ pub(crate) fn base_of(about: &[MovedFrom], changes: &GroupRecords, last_full: u6
     for (epoch, change) in changes {
         let mut record = Record::default();
         for note in about.iter().filter(|note| note.epoch == *epoch && note.as_of >= last_full) {
-            // A round that was cut short has said it before.
+            // An interrupted round has noted it before.
             record.put(note.fragment, &mut |_| ());
         }
         if !change.known().minus(record.known()).is_empty() {

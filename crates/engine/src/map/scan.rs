@@ -14,9 +14,9 @@ use crate::base::store_error::store_error;
 use crate::map::look::MISSES_MAX;
 use crate::map::overlay::Overlay;
 
-/// Records that a look at all of them goes through while no change leaves for the store: the end of
-/// a full checkpoint waits for that. Some tens of milliseconds; the settled overlay is sorted for
-/// each such page.
+/// Records that a full scan reads while no change leaves for the store: the end of a full
+/// checkpoint waits for that. Some tens of milliseconds; the settled overlay is sorted for each
+/// such page.
 const PAGE_RECORDS: usize = 1 << 16;
 
 /// The fragments of a range of the data file.
@@ -50,8 +50,8 @@ impl Map {
         }
     }
 
-    /// Groups in `from..to` of an object of which the store has records, to be completed with
-    /// [`known_groups`](Self::known_groups).
+    /// Returns the groups in `from..to` of an object for which the store has records, to be
+    /// completed with [`known_groups`](Self::known_groups).
     pub(crate) fn foresee_groups(&self, object: ObjectId, from: GroupIndex, to: GroupIndex) -> StoredGroups {
         let (groups, departures) = match self.stored_groups(object, from, to, usize::MAX) {
             Ok((groups, _, departures)) => (Some(groups), departures),
@@ -69,8 +69,8 @@ impl Map {
         self.with_layers(object, (from, to), groups, departures).map(Some)
     }
 
-    /// Groups in `from..to` of an object of which the store has records, where the look ended, and
-    /// the number of departures before it.
+    /// Returns the groups in `from..to` of an object for which the store has records, where the
+    /// search ended, and the number of departures before it.
     fn stored_groups(
         &self,
         object: ObjectId,
@@ -98,8 +98,8 @@ impl Map {
         Ok((groups, to, departures))
     }
 
-    /// The groups that the store had, and those in the same range of which the layers above it know
-    /// something now, in order. `None`: there have been departures since.
+    /// Returns the groups that the store had, and those in the same range that the layers above it
+    /// know now, in order. `None`: there have been departures since.
     fn with_layers(
         &self,
         object: ObjectId,
@@ -120,7 +120,8 @@ impl Map {
         Some(groups)
     }
 
-    /// How many groups in `from..to` of an object the store has records of, counted up to `max`.
+    /// Returns the number of groups in `from..to` of an object with records in the store, counted
+    /// up to `max`.
     pub(crate) fn count_groups(&self, object: ObjectId, from: GroupIndex, to: GroupIndex, max: u64) -> Result<u64> {
         let (low, high) = record_key_range(object, from, to);
         let (mut count, mut last) = (0, None);
@@ -182,8 +183,8 @@ impl Map {
         if layers.is_merged { Arc::default() } else { layers.settled.clone() }
     }
 
-    /// Goes through the groups of which the base has records with keys in `from..to`, in order,
-    /// until `visit` breaks it off.
+    /// Calls `visit` for each group of the base with keys in `from..to`, in order, until it stops
+    /// the scan.
     ///
     /// # Errors
     /// When the store fails or a record is damaged.

@@ -174,7 +174,7 @@ fn a_group_that_was_loaded_before_it_was_folded_is_loaded_anew() {
     assert_eq!((world.find(FIRST), world.asked()), (2000, 0));
 }
 
-/// The look is for the first epoch alone when it begins, and there are two when it ends.
+/// Only the first epoch exists when the look begins, and there are two when it ends.
 #[test]
 fn a_snapshot_that_comes_while_a_group_is_loaded_leaves_no_half_of_it_in_the_cache() {
     for is_published in [false, true] {
@@ -206,7 +206,7 @@ fn a_look_ends_however_often_what_it_loads_is_out_of_date() {
     for _ in 0..MISSES_MAX {
         world.then(|map| map.unsettle(&[]));
     }
-    // From then on it keeps departures off.
+    // From then on it blocks departures.
     world.then(|map| assert!(map.base_stays.try_write().is_none(), "a departure could come"));
     assert_eq!((world.find(FIRST), world.asked()), (1000, MISSES_MAX + 1));
     assert!(world.map.base_stays.try_write().is_some());

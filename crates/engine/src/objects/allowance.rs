@@ -15,17 +15,17 @@ pub(crate) struct Allowance {
     pub looking: Mutex<(), ranks::QuotaLook>,
     /// Bytes of the reservation that are not used, as of the last checkpoint.
     pub unmet: AtomicU64,
-    /// Where a log of the file system above goes on.
+    /// Tails of the logs of the file system above.
     pub tails: LogTails,
 }
 
 impl Allowance {
-    /// The quota has changed: the next write looks again.
+    /// Forgets the allowance after a change of the quota: the next write computes it again.
     pub(crate) fn forget(&self) {
         self.bytes.store(0, Ordering::Relaxed);
     }
 
-    /// Takes so many bytes out of it, if it has them.
+    /// Subtracts so many bytes, if it has them.
     pub(crate) fn take(&self, bytes: u64) -> bool {
         self.bytes.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(bytes)).is_ok()
     }

@@ -17,7 +17,7 @@ impl Table {
         self.bookmarks.insert((parent, name), object.clone());
     }
 
-    /// The volume has got a name, or another one.
+    /// Called when the volume has got its first or another name.
     pub(super) fn rename_bookmarks(&self, volume: ObjectId, name: &str) {
         for bookmark in self.bookmarks_under(volume) {
             let own = bookmark.descriptor.read().name.clone();
@@ -64,7 +64,7 @@ impl Objects {
         bookmarks
     }
 
-    /// Returns the snapshot with that identity, or, if there is none, a bookmark of it.
+    /// Returns the snapshot with that identity; without one, a bookmark of it.
     pub(crate) fn with_identity(&self, identity: SnapshotIdentity) -> Option<Arc<Object>> {
         let of_state = |state| {
             let is_meant = |object: &Arc<Object>| {

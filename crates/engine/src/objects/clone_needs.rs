@@ -31,11 +31,11 @@ use crate::base::canary::Canary;
 use crate::base::group::{GroupKey, GroupRecords};
 use crate::objects::timeline::{Timeline, Timelines};
 
-/// The blocks of a group needed from the partial points of a timeline, rising; from the other
+/// The blocks of a group needed from the partial points of a timeline, ascending; from the other
 /// points all are needed.
 pub(crate) type Needs = SmallVec<[(Epoch, BlockMask); 1]>;
 
-/// Gives the records of a group, if they can be read.
+/// Returns the records of a group, if they can be read.
 pub(crate) type Source<'a> = &'a mut dyn FnMut(GroupKey) -> Option<GroupRecords>;
 
 /// Returns the needed ones among the blocks `of` a group.
@@ -57,7 +57,7 @@ pub(crate) fn needs(timelines: &Timelines, key: GroupKey, of: BlockMask, records
 
 /// Returns the blocks `of` a group of its origin that a clone needs.
 fn need_of(timelines: &Timelines, key: GroupKey, of: BlockMask, records: Source<'_>) -> BlockMask {
-    // No point sees it, and yet a look-up comes through it: then the need is unknown.
+    // No point sees it, but a look-up passes through it: then the need is unknown.
     let Some(timeline) = timelines.get(&key.object).filter(|timeline| !timeline.is_dead()) else { return of };
     let Some(found) = records(key) else { return of };
     let missing = timeline.missing(&found, &Needs::new()).and(of);

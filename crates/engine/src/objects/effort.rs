@@ -27,7 +27,7 @@ pub struct CodecEffort {
     pub raw_bytes: u64,
     /// Their stored size.
     pub stored_bytes: u64,
-    /// Bytes, before compression, of the units of which the CPU time was measured.
+    /// Bytes, before compression, of the units with measured CPU time.
     pub timed_bytes: u64,
     /// That CPU time, including the choice of the codec and failed attempts.
     pub timed_ns: u64,
@@ -68,7 +68,7 @@ pub(crate) struct Effort {
 }
 
 impl Effort {
-    /// A read found so many units in memory, and others not.
+    /// Counts units that a read found in memory, and others.
     pub(crate) fn looked_up(&self, hits: u64, misses: u64) {
         if hits > 0 {
             self.hits.add(hits);
@@ -132,7 +132,7 @@ mod tests {
 
     use super::*;
 
-    /// Each look at the CPU time finds 100 ns more.
+    /// Each reading of the CPU time is 100 ns later.
     #[derive(Default)]
     struct Looks(AtomicU64);
 

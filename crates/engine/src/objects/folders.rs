@@ -18,8 +18,8 @@ use super::{Object, Objects, Table, dictionary_title, resolved, told};
 use crate::base::canary::Canary;
 use crate::base::options::Properties;
 
-/// Most folders above an object. A name has at most 255 bytes, and each folder takes two of them;
-/// only damaged descriptors have more.
+/// Upper bound of folders above an object. A name has at most 255 bytes, and each folder takes two
+/// of them; only damaged descriptors have more.
 pub(crate) const DEPTH_MAX: usize = 128;
 
 /// Properties of a folder or a share itself: its content does not inherit these.
@@ -43,7 +43,7 @@ impl Table {
         above
     }
 
-    /// The full name of a volume or a folder. A folder without a descriptor is called by its
+    /// Returns the full name of a volume or a folder. A folder without a descriptor is named by its
     /// number.
     fn full_name(&self, descriptor: &ObjectDescriptor) -> String {
         let above = self.above(descriptor);
@@ -72,13 +72,13 @@ impl Table {
     /// Computes the values that an object with this descriptor gets from the folders above it.
     pub(super) fn renew_settings(&self, object: &Object, descriptor: &ObjectDescriptor) {
         let inherited = match descriptor.state {
-            // Of its settings only the quota means anything, which is its own.
+            // Of its settings only the quota is meaningful, which is its own.
             ObjectState::Folder => Properties::new(),
             _ => self.inherited(descriptor),
         };
         let resolved = resolved(&inherited, &descriptor.properties);
         *object.settings.write() = resolved.settings;
-        // All objects are in memory: of others only the settings mean anything.
+        // All objects are in memory: for others only the settings are meaningful.
         if descriptor.size_bytes == SHARE_BYTES {
             *object.in_force.write() = Arc::new(resolved);
         }
@@ -89,7 +89,7 @@ impl Table {
         object.set_limits(limits.collect());
     }
 
-    /// Takes a volume, one that a stream brings, or a folder out of the table of names.
+    /// Removes a volume, a volume being received, or a folder from the table of names.
     pub(super) fn forget_name(&mut self, object: &Object, old: &ObjectDescriptor) {
         let title = object.title();
         let names = match old.state {
@@ -104,7 +104,7 @@ impl Table {
         }
     }
 
-    /// Enters such an object under the name that it has now, and gives titles to the snapshots,
+    /// Enters such an object under its present name, and updates the titles of the snapshots,
     /// bookmarks and dictionaries listed under it.
     pub(super) fn enter_name(&mut self, object: &Arc<Object>, descriptor: &ObjectDescriptor) {
         let (id, title) = (object.id, self.full_name(descriptor));
@@ -129,10 +129,10 @@ impl Table {
         }
     }
 
-    /// A folder or a share has come, has gone or has changed: everything in it may be called
-    /// otherwise, and inherit something else.
+    /// Updates the names and inherited properties of everything in a folder or a share that was
+    /// added, removed or changed.
     pub(super) fn renew_below(&mut self, folder: ObjectId) {
-        // The deeper ones come after the folders that they lie in.
+        // The deeper ones come after their folders.
         let mut below = self.below_folder(folder);
         if Canary::FolderRenameLeavesOne.is_planted() {
             below.pop();
@@ -183,7 +183,7 @@ impl Objects {
         self.table.read().folders.get(name).cloned()
     }
 
-    /// The folder of that name, or the share, in which others may lie.
+    /// Returns the folder of that name, or the share, that can contain others.
     ///
     /// # Errors
     /// [`ErrorKind::NotFound`], and [`ErrorKind::Invalid`] for the name of a volume.
@@ -221,7 +221,7 @@ impl Objects {
         table.in_folder.iter().any(|(holder, _)| is_share(holder))
     }
 
-    /// Whether anything lies in an object.
+    /// Returns whether an object contains others.
     pub(crate) fn has_below(&self, holder: ObjectId) -> bool {
         self.table.read().in_folder.range((holder, ObjectId(0))..(ObjectId(holder.0 + 1), ObjectId(0))).next().is_some()
     }
@@ -274,7 +274,7 @@ impl Objects {
         volumes
     }
 
-    /// The folders above an object that has this descriptor, the nearest first.
+    /// Returns the folders above an object with this descriptor, the nearest first.
     pub(crate) fn above(&self, descriptor: &ObjectDescriptor) -> Vec<Arc<Object>> {
         self.table.read().above(descriptor)
     }
@@ -314,7 +314,7 @@ impl Objects {
         inherited
     }
 
-    /// The folder nearest above an object that has set a property: its name.
+    /// Returns the name of the nearest folder above an object that sets a property.
     pub(crate) fn folder_that_set(&self, descriptor: &ObjectDescriptor, key: &str) -> Option<String> {
         let has_set = |folder: &Arc<Object>| passed_on(&folder.descriptor.read().properties).contains_key(key);
         self.above(descriptor).into_iter().find(has_set).map(|folder| folder.title())

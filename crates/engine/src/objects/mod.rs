@@ -56,7 +56,7 @@ fn settings(pool: &Properties, own: &Properties) -> Settings {
     resolved(pool, own).settings
 }
 
-/// The same, with the rules, and where each was set.
+/// The same, with the rules, and the source of each.
 fn resolved(pool: &Properties, own: &Properties) -> Resolved {
     // A snapshot's holds, and its pushed version, have no effect on writes.
     let own = own.iter().filter(|(key, _)| !key.starts_with(HOLD_PREFIX) && *key != PUSHED);
@@ -77,9 +77,9 @@ struct Table {
     snapshots: BTreeMap<(ObjectId, String), Arc<Object>>,
     /// By parent and name.
     bookmarks: BTreeMap<(ObjectId, String), Arc<Object>>,
-    /// Volumes that streams are bringing, by name.
+    /// Volumes being received, by name.
     incoming: BTreeMap<String, Arc<Object>>,
-    /// The snapshot that a stream is bringing to a volume, by that volume.
+    /// The snapshot being received for a volume, by that volume.
     partial: BTreeMap<ObjectId, Arc<Object>>,
     /// Those that hold the fetched groups of images.
     images: BTreeSet<ObjectId>,
@@ -93,7 +93,7 @@ struct Table {
     made: HashMap<ObjectId, Made>,
     /// Objects whose reaping is due.
     reaping: BTreeSet<ObjectId>,
-    /// Worked out when it is asked for.
+    /// Computed on demand.
     timelines: Option<Arc<Timelines>>,
 }
 
@@ -103,7 +103,7 @@ pub(crate) struct Reaped {
     pub id: ObjectId,
     /// [`Object::reap_number`] at the time of capture.
     pub number: u64,
-    /// Where it stands now; `None`: done.
+    /// Its position now; `None`: done.
     pub after: Option<Reap>,
     /// Cuts within which nothing is left.
     pub dropped: Vec<Cut>,
@@ -148,7 +148,7 @@ impl Table {
             let old = object.descriptor.read();
             has_moved = old.origin != descriptor.origin;
             newly_destroyed &= old.state != ObjectState::Deleting;
-            // Another one may have the name of a destroyed one by now.
+            // Another object may have the name of a destroyed one by now.
             match (old.state, old.parent) {
                 (ObjectState::Snapshot, Some(parent)) => drop(self.snapshots.remove(&(parent, old.name.clone()))),
                 (ObjectState::Bookmark, Some(parent)) => drop(self.bookmarks.remove(&(parent, old.name.clone()))),
@@ -160,7 +160,7 @@ impl Table {
                 _ => {}
             }
         } else {
-            // One that comes from the store says itself whether reaping is due.
+            // A descriptor from the store already says whether reaping is due.
             newly_destroyed &= descriptor.reap.is_none();
         }
         let names_below = known.as_ref().map(|known| handed_down(&known.descriptor.read()));
@@ -200,13 +200,12 @@ impl Table {
             }
             _ => {}
         }
-        // The head of a share changes with each snapshot, which is nothing to those in it.
+        // The head of a share changes with each snapshot, which does not affect its content.
         if names_below.as_ref() != Some(&hands_down) && (hands_down.is_some() || names_below.flatten().is_some()) {
             self.renew_below(id);
         }
         self.update_points(id);
-        // Holes hide nothing any more once there is nothing below: they are all that may be left of
-        // it.
+        // With nothing below, holes hide nothing: the object may consist of nothing else.
         if newly_destroyed || has_moved && descriptor.origin.is_none() {
             object.restart_reap();
         }
@@ -224,7 +223,7 @@ impl Table {
         self.dictionaries.range((parent, ObjectId(0))..(ObjectId(parent.0 + 1), ObjectId(0))).map(|(_, id)| *id)
     }
 
-    /// The way down from an object, itself first.
+    /// Returns the chain of levels of an object, itself first.
     fn levels(&self, descriptor: &ObjectDescriptor) -> Vec<Level> {
         let mut levels = Vec::with_capacity(1);
         if descriptor.state.has_records() {
@@ -247,7 +246,7 @@ impl Table {
         levels
     }
 
-    /// Enters the points that an object makes now instead of those that it made before.
+    /// Replaces the points that an object made before by its present ones.
     fn update_points(&mut self, id: ObjectId) {
         let Some(object) = self.by_id.get(&id) else { return };
         let made = {
@@ -325,8 +324,8 @@ impl Objects {
         Ok(())
     }
 
-    /// Enters a descriptor from the log, or changes the object that has its id. Its figures, and
-    /// how far reaping has come, are known here and mean nothing in the log.
+    /// Enters a descriptor from the log, or changes the object with its id. Its figures, and the
+    /// progress of reaping, are known here and meaningless in the log.
     pub(crate) fn apply(&self, descriptor: &ObjectDescriptor) {
         let mut table = self.table.write();
         let mut descriptor = ObjectDescriptor { reap: None, ..descriptor.clone() };
@@ -341,12 +340,12 @@ impl Objects {
         self.table.read().points.any(id)
     }
 
-    /// Whether some object's records must be gone through.
+    /// Returns whether some object's records must be reaped.
     pub(crate) fn has_reaping(&self) -> bool {
         !self.table.read().reaping.is_empty()
     }
 
-    /// The objects whose records must be gone through: where that stands, and
+    /// Returns the objects whose records must be reaped, with the position of that, and
     /// [`Object::reap_number`].
     pub(crate) fn reaping(&self) -> Vec<(ObjectId, Reap, u64)> {
         let table = self.table.read();
@@ -379,7 +378,7 @@ impl Objects {
         table.timelines = None;
     }
 
-    /// Whether exactly one object looks at that epoch of an object.
+    /// Returns whether exactly one object sees that epoch of an object.
     pub(crate) fn is_alone_at(&self, object: ObjectId, epoch: Epoch) -> bool {
         self.table.read().points.is_alone(object, epoch)
     }
@@ -396,7 +395,7 @@ impl Objects {
         timelines
     }
 
-    /// All snapshots by the timeline that they are moments of, oldest first.
+    /// Returns all snapshots by timeline, oldest first.
     pub(crate) fn snapshots_by_timeline(&self) -> HashMap<ObjectId, Vec<Arc<Object>>> {
         let mut found: HashMap<ObjectId, Vec<Arc<Object>>> = HashMap::new();
         for snapshot in self.table.read().snapshots.values() {
@@ -425,7 +424,7 @@ impl Objects {
         self.table.read().pool.clone()
     }
 
-    /// When the pool cleans in the background.
+    /// Returns the marks for cleaning in the background.
     pub(crate) fn clean_marks(&self) -> CleanMarks {
         self.table.read().clean_marks
     }
@@ -439,7 +438,7 @@ impl Objects {
         self.table.read().by_id.get(&id).cloned()
     }
 
-    /// The object, from `last` if it was the last that was asked for.
+    /// Returns the object, from `last` if that was the last one requested.
     pub(crate) fn get_again<'a>(&self, last: &'a mut Option<Arc<Object>>, id: ObjectId) -> Option<&'a Arc<Object>> {
         if last.as_ref().is_none_or(|object| object.id != id) {
             *last = self.get(id);
@@ -485,27 +484,27 @@ impl Objects {
         })
     }
 
-    /// The volume of that name that a stream is bringing.
+    /// Returns the volume of that name that is being received.
     pub(crate) fn incoming(&self, name: &str) -> Option<Arc<Object>> {
         self.table.read().incoming.get(name).cloned()
     }
 
-    /// All volumes that streams are bringing.
+    /// Returns all volumes being received.
     pub(crate) fn all_incoming(&self) -> Vec<Arc<Object>> {
         self.table.read().incoming.values().cloned().collect()
     }
 
-    /// The snapshot that a stream is bringing to a volume.
+    /// Returns the snapshot being received for a volume.
     pub(crate) fn partial_of(&self, volume: ObjectId) -> Option<Arc<Object>> {
         self.table.read().partial.get(&volume).cloned()
     }
 
-    /// All snapshots that streams are bringing.
+    /// Returns all snapshots being received.
     pub(crate) fn partials(&self) -> Vec<Arc<Object>> {
         self.table.read().partial.values().cloned().collect()
     }
 
-    /// The snapshot of that full name, or of a volume of that name, that a stream is bringing.
+    /// Returns the snapshot being received with that full name, or for a volume of that name.
     pub(crate) fn partial_named(&self, title: &str) -> Option<Arc<Object>> {
         let table = self.table.read();
         let of_volume = table.incoming.get(title).and_then(|volume| table.partial.get(&volume.id));
@@ -525,8 +524,8 @@ impl Objects {
         snapshots
     }
 
-    /// The newest dictionaries, at most so many, of an object and of its origins, those of the
-    /// nearest first, that `may_use` lets pass; in the order of their numbers.
+    /// Returns the newest dictionaries, at most so many, of an object and of its origins, those of
+    /// the nearest first, that `may_use` accepts; in the order of their numbers.
     pub(crate) fn newest_dictionaries(
         &self,
         object: &Object,
@@ -556,7 +555,7 @@ impl Objects {
         table.dictionaries.iter().filter_map(|(_, id)| table.by_id.get(id).cloned()).collect()
     }
 
-    /// The newest epoch of a volume that snapshots and clones see.
+    /// Returns the newest epoch of a volume that snapshots and clones see.
     pub(crate) fn seen_up_to(&self, object: &Object) -> Option<Epoch> {
         let head = object.epoch();
         self.table.read().points.newest_before(object.id, head)
@@ -574,7 +573,8 @@ impl Objects {
         self.table.read().by_name.values().cloned().collect()
     }
 
-    /// The volume of a name, those in the folder of a name, or without one all of them, by name.
+    /// Returns the volume of a name, those in the folder of a name, or without a name all of them,
+    /// by name.
     ///
     /// # Errors
     /// [`ErrorKind::NotFound`].
@@ -592,7 +592,7 @@ fn dictionary_title(id: ObjectId, volume: &str) -> String {
     format!("{volume} (dictionary {})", id.0)
 }
 
-/// Some names, for a message.
+/// Returns some names, for a message.
 fn told<'a>(names: impl Iterator<Item = &'a str>) -> String {
     let names: Vec<_> = names.take(NAMES_TOLD + 1).collect();
     match names.len() {

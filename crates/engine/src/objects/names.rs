@@ -19,8 +19,8 @@ pub(crate) fn check_name(name: &str) -> Result<()> {
     ))
 }
 
-/// Checks the name of a snapshot that a user takes or renames: those by the clock are the server's,
-/// and their names are the times at which they were taken.
+/// Checks the name of a snapshot that a user takes or renames: scheduled ones are the server's, and
+/// their names are the times at which they were taken.
 pub(crate) fn check_own_snapshot_name(name: &str) -> Result<()> {
     check_name(name)?;
     if policy::is_scheduled_name(name) {
@@ -30,8 +30,8 @@ pub(crate) fn check_own_snapshot_name(name: &str) -> Result<()> {
     Ok(())
 }
 
-/// Checks the full name of a volume or a folder: parts as [`check_name`] has them, with a `/`
-/// between two, together at most [`TITLE_BYTES_MAX`] bytes.
+/// Checks the full name of a volume or a folder: parts that pass [`check_name`], separated by `/`,
+/// together at most [`TITLE_BYTES_MAX`] bytes.
 pub(crate) fn check_full_name(name: &str) -> Result<()> {
     let wrong = |why: &str| Err(Error::new(ErrorKind::Invalid, format!("'{name}' cannot be a name: {why}")));
     if name.len() > TITLE_BYTES_MAX {

@@ -35,7 +35,7 @@ fn holes(mask: u32) -> Record {
 struct Family {
     records: BTreeMap<u64, GroupRecords>,
     origins: BTreeMap<u64, (u64, u32)>,
-    /// Looks of heads and snapshots.
+    /// Points of heads and snapshots.
     full: BTreeSet<(u64, u32)>,
     cuts: BTreeMap<u64, Vec<format::Cut>>,
 }
@@ -61,7 +61,7 @@ impl Family {
         for (id, epoch) in &self.full {
             looks.entry(*id).or_default().entry(*epoch).or_default();
         }
-        // The youngest first: whether one is seen is known before its own look counts.
+        // The youngest first: whether one is seen is known before its own point counts.
         for id in self.records.keys().rev() {
             if let Some((origin, epoch)) = self.origins.get(id).filter(|_| looks.contains_key(id)).copied() {
                 looks.entry(origin).or_default().entry(epoch).or_default().push(ObjectId(*id));
@@ -106,13 +106,13 @@ impl Family {
         None
     }
 
-    /// All that heads and snapshots see.
+    /// Everything that heads and snapshots see.
     fn all_seen(&self) -> BTreeMap<(u64, u32, u32), (u64, Epoch)> {
         let looks = self.full.iter().flat_map(|look| (0..32).map(move |block| (*look, block)));
         looks.filter_map(|(look, block)| Some(((look.0, look.1, block), self.seen(look, block)?))).collect()
     }
 
-    /// All objects trimmed at once, as a checkpoint does it.
+    /// All objects trimmed at once, as by a checkpoint.
     fn trimmed(&self) -> (Self, bool) {
         let (mut after, mut has_lost) = (self.clone(), false);
         let timelines = self.timelines();

@@ -8,7 +8,7 @@ use crate::base::options::Properties;
 use crate::base::status::{Property, PropertySource};
 use crate::objects::names::TITLE_BYTES_MAX;
 
-/// Begins the key of a tag among a snapshot's properties.
+/// Prefix of a tag's key among a snapshot's properties.
 pub(crate) const HOLD_PREFIX: &str = "hold.";
 /// The key, among a snapshot's properties, of the version that it was pushed as.
 pub(crate) const PUSHED: &str = "pushed";
@@ -16,7 +16,7 @@ pub(crate) const PUSHED: &str = "pushed";
 /// which must fit the smallest extent, 32 KiB, together with the rest of a batch.
 const PROPERTIES_BYTES_MAX: usize = 8 << 10;
 
-/// Fails, naming the allowed values, if a property is unknown or a value makes no sense.
+/// Fails, naming the allowed values, if a property is unknown or a value is invalid.
 pub(crate) fn check(owner: Owner, properties: &Properties) -> Result<()> {
     let changes: Vec<_> = properties.iter().map(|(key, value)| (key.clone(), Some(value.clone()))).collect();
     changed(owner, &Properties::new(), &changes).map(|_| ())
@@ -84,12 +84,12 @@ pub(crate) fn resolved(pool: &Properties, volume: &Properties) -> Result<policy:
 enum Conflict {
     /// More is reserved than the quota allows.
     Quota,
-    /// Snapshots by the clock would get no names.
+    /// Scheduled snapshots would have no valid names.
     Name,
 }
 
-/// The same for a volume of that name, if they can hold together: the reservation must fit the
-/// quota, and snapshots by the clock must get names.
+/// Resolves the properties for a volume of that name, if they do not conflict: the reservation must
+/// fit the quota, and the names of scheduled snapshots must be valid.
 pub(crate) fn resolved_for(name: &str, pool: &Properties, volume: &Properties) -> Result<policy::Settings> {
     let settings = resolved(pool, volume)?;
     conflicts(name, &settings, pool, volume)?.into_iter().next().map_or(Ok(settings), |(_, error)| Err(error))
@@ -122,7 +122,7 @@ fn conflicts(
     Ok(conflicts)
 }
 
-/// The same when properties change: settings that were inconsistent before (from an older version)
+/// The same when properties change: settings that were in conflict before (from an older version)
 /// block no change.
 pub(crate) fn resolved_after(
     name: &str,
@@ -138,9 +138,9 @@ pub(crate) fn resolved_after(
     refuse_new(&known, conflicts(name, &settings, pool, volume)?).map(|()| settings)
 }
 
-/// Fails if a volume that gets another name, and perhaps another folder, would get no more
-/// snapshots by the clock. Each name comes with the properties inherited under it. Settings that
-/// this version does not understand, and older faults, block no change.
+/// Fails if a renamed or moved volume would get no more scheduled snapshots. Each name comes with
+/// the properties inherited under it. Settings that this version does not understand, and older
+/// conflicts, block no change.
 pub(crate) fn check_rename(
     (old, before): (&str, &Properties),
     (new, after): (&str, &Properties),
@@ -156,7 +156,7 @@ fn refuse_new(known: &[(Conflict, Error)], now: Vec<(Conflict, Error)>) -> Resul
     now.into_iter().find(is_new).map_or(Ok(()), |(_, error)| Err(error))
 }
 
-/// The properties in force, with their sources; `pool`: those inherited.
+/// Returns the properties in force, with their sources; `pool`: those inherited.
 pub(crate) fn in_force(pool: &Properties, volume: &Properties) -> Result<Vec<Property>> {
     let resolved = policy::resolve(pool, volume).map_err(invalid)?;
     let source = |source| match source {

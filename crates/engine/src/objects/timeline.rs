@@ -25,13 +25,13 @@ use crate::objects::pins::Look;
 /// The points that see one object.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Timeline {
-    /// Points, each once, rising.
+    /// Points, each once, ascending.
     pub points: Vec<Epoch>,
     /// Epochs undone by rollbacks, by end.
     pub cuts: Vec<Cut>,
-    /// Whether there is something below the object that its holes may hide.
+    /// Whether there is an origin whose data its holes may hide.
     pub has_origin: bool,
-    /// The partial points, rising, and the clones that look from there.
+    /// The partial points, ascending, and the clones that look from there.
     pub clones: Vec<(Epoch, Vec<ObjectId>)>,
     /// The objects of which less is needed when this one has more: its origin, if it looks from a
     /// partial point, and so on.
@@ -41,7 +41,7 @@ pub(crate) struct Timeline {
 /// The timelines of all objects that have records, at one moment.
 pub(crate) type Timelines = HashMap<ObjectId, Arc<Timeline>>;
 
-/// Points that see the same, by index; the records that answer, by index, and for which blocks;
+/// Points with the same view, by index; the records that answer, by index, and for which blocks;
 /// blocks that none answers.
 pub(crate) type View = (Range<usize>, Vec<(usize, BlockMask)>, BlockMask);
 
@@ -119,13 +119,13 @@ impl Timeline {
         needed
     }
 
-    /// Whether trimming would take data out of `records`.
+    /// Returns whether trimming would remove data from `records`.
     pub(crate) fn loses(&self, records: &GroupRecords, needs: &Needs) -> bool {
         let needed = self.needed(records, needs);
         records.iter().zip(needed).any(|((_, record), needed)| !record.allocated().minus(needed).is_empty())
     }
 
-    /// Takes blocks that no point needs out of `records`, given the `needs` of partial points;
+    /// Removes blocks that no point needs from `records`, given the `needs` of partial points;
     /// `lost` gets the fragments that lose blocks, with those blocks as their live mask. Records
     /// may be empty afterwards. Returns whether anything changed.
     ///
@@ -173,7 +173,7 @@ impl Timeline {
     }
 }
 
-/// The looks of one object: at its own head, and at its origin.
+/// The points that one object makes: at its own head, and at its origin.
 pub(crate) type Made = (Option<Look>, Option<Look>);
 
 /// Returns the points that a descriptor makes: at its own head, and its origin. A destroyed object

@@ -73,7 +73,7 @@ pub(crate) struct Core {
     pub live_bytes: AtomicU64,
     /// Free extents whose space was not punched out of the data file.
     pub unpunched: Mutex<BTreeSet<ExtentIndex>, ranks::Unpunched>,
-    /// The pool is being closed, and the space listed for the log shall go back.
+    /// The pool is being closed, and the space of listed extents must be freed.
     pub ends: AtomicBool,
     /// The pool is being closed.
     pub closes: AtomicBool,
@@ -84,19 +84,19 @@ pub(crate) struct Core {
     /// Extents that were cleaned and become free with the next checkpoint.
     pub evacuated: AtomicU64,
     pub cleaner: Mutex<Cleaner, ranks::Cleaner>,
-    /// Held shared by rounds in the background, exclusively by a writer that must know how much can
-    /// be won at all.
+    /// Held shared by rounds in the background, exclusively by a writer that determines how much
+    /// can be gained at all.
     pub cleaning: RwLock<(), ranks::Cleaning>,
     /// Held by the round that may take the extents kept for moves.
     pub dipping: Mutex<(), ranks::Dipping>,
     pub brake: Brake,
     pub scrub: Mutex<Scrubbing, ranks::Scrub>,
-    /// Where damage is suspected, and the last report of it. Never held while anything else is
+    /// Places of suspected damage, and the last report of it. Never held while anything else is
     /// waited for.
     pub suspicion: Mutex<Suspicion, ranks::Suspicion>,
     /// Damage that opening the pool has repaired; a check reports it.
     pub mended: Mutex<Vec<Problem>, ranks::Mended>,
-    /// Damage of copies that opening the pool has put right, for the report of `check`.
+    /// Damaged copies that opening the pool has corrected, for the report of `check`.
     pub opening_notes: Mutex<Vec<String>, ranks::OpeningNotes>,
     /// Losses by repairs, and how the log ended.
     pub losses: Mutex<Losses, ranks::Losses>,
@@ -133,11 +133,11 @@ pub(crate) struct Core {
     /// The full checkpoint after which clones were last reparented, by its count; held while that
     /// is done.
     pub passed_on: Mutex<u64, ranks::PassedOn>,
-    /// The pool is being made smaller.
+    /// The shrink in progress.
     pub shrinking: Mutex<Option<crate::upkeep::shrink::Shrinking>, ranks::Shrinking>,
     /// Held by a slice of the recompression.
     pub recompressing: Mutex<(), ranks::Recompressing>,
-    /// How far the recompression is, after its last slice.
+    /// Progress of the recompression, after its last slice.
     pub recompressed: Mutex<Walked, ranks::Recompressed>,
     /// Held by the thread that sorts.
     pub sorting: Mutex<SortWalk, ranks::Sorting>,
@@ -147,11 +147,11 @@ pub(crate) struct Core {
     /// Large ranges that were made holes.
     pub punches: AtomicU64,
     pub admission: Admission,
-    /// When the oldest dirty data came, for the age limit: time of the first tick that saw the
-    /// generation.
+    /// Arrival time of the oldest dirty data, for the age limit: time of the first tick that saw
+    /// the generation.
     pub aging: Mutex<(u64, u64), ranks::Aging>,
-    /// How much of the log had come since the last checkpoint when that last changed, and when it
-    /// was.
+    /// Bytes of the log since the last checkpoint when that figure last changed, and the time of
+    /// that.
     pub resting: Mutex<(u64, u64), ranks::Resting>,
     /// Opened trees of shares.
     pub tree_claims: Arc<Claims>,
@@ -160,11 +160,11 @@ pub(crate) struct Core {
     pub health: Health,
 }
 
-/// Parts that `open` makes before the core.
+/// Parts that `open` creates before the core.
 pub(crate) struct Parts {
     pub env: PoolEnv,
     pub options: PoolOptions,
-    /// Geometry, write buffer, map, objects and catalogue are the core's too.
+    /// Geometry, write buffer, map, objects and catalogue are shared with the core.
     pub applier: Arc<Applier>,
     pub pool_id: [u8; 16],
     pub counters: Arc<Counters>,
@@ -251,7 +251,7 @@ impl Core {
         }
     }
 
-    /// Whether everything happens inside the caller's calls.
+    /// Returns whether all work is done inside the caller's calls.
     pub(crate) fn is_inline(&self) -> bool {
         self.options.workers == 0
     }
@@ -262,7 +262,7 @@ impl Core {
         self.health.fail(why);
     }
 
-    /// Refuses everything from now on: another process may open the pool.
+    /// Refuses all requests from now on: another process may open the pool.
     pub(crate) fn close(&self) {
         self.health.close();
     }
@@ -298,7 +298,7 @@ impl Core {
         Err(Error::new(ErrorKind::Io, format!("the pool takes no writes since an error ({why}){advice}")))
     }
 
-    /// Makes all that was acknowledged before the call durable.
+    /// Makes everything acknowledged before the call durable.
     ///
     /// 1. Everything dirty by now is drained, by this thread and by the workers.
     /// 2. The log is synced; flushes that wait at the same time share a sync.
@@ -326,8 +326,8 @@ impl Core {
             if self.drain(generation)? {
                 continue;
             }
-            // The remaining groups are in the hands of other threads. If one of them fails, its
-            // groups come back to the queue, and this thread takes them and sees the error itself.
+            // Other threads are draining the remaining groups. If one of them fails, its groups are
+            // queued again, and this thread takes them and sees the error itself.
             if self.buffer.wait_drained(generation, Duration::from_millis(100)) {
                 return Ok(());
             }

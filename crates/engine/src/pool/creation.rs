@@ -31,8 +31,8 @@ impl Pool {
         self.create(name, size_bytes, properties)
     }
 
-    /// Creates a share, which is empty: its [number](crate::Volume::id). From then on older
-    /// programs do not open the pool. Durable on return.
+    /// Creates an empty share; returns its [number](crate::Volume::id). Names the feature in the
+    /// superblock. Durable on return.
     ///
     /// # Errors
     /// [`ErrorKind::Invalid`] for names and properties; [`ErrorKind::Exists`].
@@ -40,7 +40,7 @@ impl Pool {
         self.create(name, SHARE_BYTES, properties)
     }
 
-    /// Creates a share that has content from the beginning.
+    /// Creates a share with initial content.
     ///
     /// # Errors
     /// Those of [`create_share`](Self::create_share); [`ErrorKind::Full`]; [`ErrorKind::Invalid`]
@@ -98,7 +98,7 @@ impl Pool {
         let core = &self.core;
         core.check_failed()?;
         core.heal()?;
-        // The content finds the room that a tree finds which writes the same.
+        // The content gets the room that a tree would get for writing it.
         let object = Object::new(descriptor.clone(), Settings::default());
         let _room = core.admit_new(&object, (blocks.len() * BLOCK_BYTES) as u64, Asks::Tree)?;
         let batch = whole_object::batch(descriptor, blocks, core.geometry.unit_blocks_max(), &core.buffers);

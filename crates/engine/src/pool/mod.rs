@@ -55,9 +55,10 @@ use crate::volume::Volume;
 use crate::volume::devices::Meant;
 use crate::write::standby_open;
 
-/// An open pool. Clones share it. Dropping the last one without [`close`](Self::close) is like a
-/// crash, if it has no threads of its own: unflushed data is lost, and the next open recovers. With
-/// threads it is not even an end: they go on, and hold the storage, until the process ends.
+/// An open pool. Clones share it. Without threads, dropping the last one without
+/// [`close`](Self::close) is like a crash: unflushed data is lost, and the next open recovers. With
+/// threads it does not even end the pool: they keep running, and hold the storage, until the
+/// process ends.
 #[derive(Clone)]
 pub struct Pool {
     pub(crate) core: Arc<Core>,
@@ -74,7 +75,7 @@ fn hex(bytes: &[u8]) -> String {
 }
 
 impl Pool {
-    /// Whether there can be such a pool, to be asked before anything is touched.
+    /// Checks whether such a pool can be created, before anything is changed.
     ///
     /// # Errors
     /// [`ErrorKind::Invalid`] for impossible sizes and properties.
@@ -96,8 +97,8 @@ impl Pool {
         properties::check(Owner::Pool, &options.properties)
     }
 
-    /// Makes a pool: superblock, first checkpoint. Refuses data that already carries a superblock;
-    /// to make a pool there all the same, overwrite its first 32 KiB with zeroes.
+    /// Creates a pool: superblock, first checkpoint. Refuses data that already carries a
+    /// superblock; to create a pool there anyway, overwrite its first 32 KiB with zeroes.
     ///
     /// # Errors
     /// Those of [`check_format`](Self::check_format), [`ErrorKind::Exists`], and those of the
@@ -140,7 +141,7 @@ impl Pool {
         batch.put(KEY_SUPERBLOCK, superblock.encode());
         env.store.commit(batch).map_err(store_error)?;
         env.store.persist().map_err(store_error)?;
-        // The superblock comes last: without it there is no pool, and formatting can be done again.
+        // The superblock comes last: without it there is no pool, and formatting can be repeated.
         inventory::write_first(&*env.disk, &superblock)?;
         opening::write_note(&*env.disk, pool, 0)?;
         superblock_io::write(&*env.disk, &superblock)?;
@@ -242,7 +243,7 @@ impl Pool {
         *core.mended.lock() = mended;
         *core.losses.lock() = losses;
         core.look_below();
-        // Nothing has been written to the map until here, but for repairs.
+        // Until here nothing has been written to the map, except repairs.
         superblock_io::bring_up_to_date(&*core.env.disk, &superblock)?;
         core.take_checkpoint()?;
         for (feature, is_there) in [
@@ -258,8 +259,8 @@ impl Pool {
             }
         }
         *core.opening_notes.lock() = superblock_copies::bring_up_to_date(&core.env)?;
-        // Only now: until here another opening could have got the same number, and nothing may be
-        // written under it.
+        // Not earlier: until here another opening could have got the same number, and nothing may
+        // be written under it.
         core.mark_opening();
         if core.is_catalogue_due() {
             core.take_checkpoint()?;
@@ -281,11 +282,11 @@ impl Pool {
         self.core.pool_id
     }
 
-    /// Flushes, takes a checkpoint, and stops the threads. Handles of volumes that are still there
-    /// get errors from now on.
+    /// Flushes, takes a checkpoint, and stops the threads. Remaining handles of volumes get errors
+    /// from now on.
     ///
     /// # Errors
-    /// When something could not be made durable; the pool is closed all the same.
+    /// When something could not be made durable; the pool is still closed.
     pub fn close(self) -> Result<()> {
         // Damage found by readers is entered into the list before the last checkpoint.
         let done = self.core.flush();
@@ -327,7 +328,7 @@ impl Pool {
         self.core.fetching(&object, &mut || self.resize_volume_to(meant, size_bytes, true))
     }
 
-    /// Changes a volume's size, if it is not larger already: nothing is ever cut off. Durable on
+    /// Grows a volume to a size, unless it is larger already: nothing is ever cut off. Durable on
     /// return.
     ///
     /// # Errors
@@ -473,7 +474,7 @@ impl Pool {
         }
     }
 
-    /// Whether the death of the process now would lose nothing that was acknowledged.
+    /// Returns whether a crash of the process now would lose no acknowledged data.
     pub fn keeps_acknowledged(&self) -> bool {
         self.core.standby_status().place.is_some()
     }
@@ -508,7 +509,7 @@ impl Pool {
     }
 
     /// Does background work that is due. The pool's own threads do this; without them, its user
-    /// does.
+    /// calls it.
     ///
     /// # Errors
     /// When the storage fails or is full.

@@ -39,8 +39,7 @@ impl Pool {
         Ok(all)
     }
 
-    /// The volumes and snapshots that have not got all of the data that an import was to bring, by
-    /// name.
+    /// Returns the volumes and snapshots with an incomplete import, by name.
     pub fn incomplete(&self) -> Vec<String> {
         let is_meant =
             |object: &Object| object.is_readable() && policy::is_incomplete(&object.descriptor.read().properties);
@@ -51,7 +50,7 @@ impl Pool {
     }
 
     /// Sets properties (`None`: unsets them) of a volume, a folder or the pool, all or none. They
-    /// hold for writes from now on. Durable on return.
+    /// apply to writes from now on. Durable on return.
     ///
     /// # Errors
     /// [`ErrorKind::NotFound`]; [`ErrorKind::Invalid`] which lists the allowed values.

@@ -24,8 +24,8 @@ use crate::buffer::standby::{LogFacts, Ring, SLACK_BYTES, ring_bytes, write_begi
 use crate::pool::core::Core;
 use crate::write::standby_open::StandbyFacts;
 
-/// Least bytes of the ring: as much again as the slack, so that writers wait for drains and not for
-/// single records.
+/// Lower bound for the ring: twice the slack, so that writers wait for drains and not for single
+/// records.
 const RING_BYTES_MIN: usize = 2 * SLACK_BYTES;
 /// Time between two attempts to create missing standby memory.
 const RETRY_NS: u64 = 2_000_000_000;
@@ -102,7 +102,7 @@ impl Core {
         self.standby.lock().why_none = complete.err();
     }
 
-    /// Moves the ring to new memory. A file that has its place is set aside.
+    /// Moves the ring to new memory. A file in its place is set aside.
     fn replace_ring(&self, ring: &Ring, fault: &str) -> std::io::Result<()> {
         let Some(standby) = &self.env.standby else { return Ok(()) };
         let aside = match standby.set_aside(&self.pool_id) {
@@ -119,7 +119,7 @@ impl Core {
     pub(crate) fn standby_status(&self) -> StandbyStatus {
         let facts = self.standby.lock().clone();
         let StandbyFacts { replayed, replayed_bytes, mut notes, is_wanted, why_none, replaced, .. } = facts;
-        // The reason of the last attempt has the fault, and why there is still no other memory.
+        // The reason of the last attempt names the fault, and why there is still no other memory.
         let why_none = why_none.or_else(|| self.standby_fault()).filter(|_| is_wanted);
         let ring = self.buffer.standby().filter(|_| why_none.is_none());
         let place = ring.and(self.env.standby.as_ref()).map(|standby| standby.place(&self.pool_id));
@@ -129,8 +129,8 @@ impl Core {
         StandbyStatus { place, bytes, is_wanted, replayed, replayed_bytes, notes }
     }
 
-    /// The pool has been closed. If all is in the log, the standby memory goes; else it stays for
-    /// the next opening.
+    /// Called when the pool has been closed. If all data is in the log, the standby memory is
+    /// removed; otherwise it stays for the next opening.
     pub(crate) fn end_standby(&self, is_durable: bool) {
         self.standby.lock().is_wanted = false;
         let Some(ring) = self.buffer.standby() else { return };

@@ -18,17 +18,17 @@ use crate::log::{Log, Wrote};
 use crate::pool::core::Core;
 use crate::write::room::room_mark;
 
-/// Jobs that may wait: more read-ahead than this would be stale before it ran.
+/// Upper bound of waiting jobs: more read-ahead than this would be stale before it ran.
 const JOBS_MAX: usize = 64;
 /// Interval at which the keeper checks for due work.
 const KEEPER_PERIOD: Duration = Duration::from_millis(100);
 /// Threads that read ahead. They are separate from the compressing ones, so that a reader never
 /// waits for a batch; several, because each waits for the device most of the time.
 const READERS: usize = 6;
-/// Threads that write batches to the log. A device gives its full speed only with several requests
-/// under way.
+/// Threads that write batches to the log. A device reaches full speed only with several requests in
+/// flight.
 const WRITERS: usize = 4;
-/// How long a worker rests after an error, unless it is woken.
+/// Pause of a worker after an error, unless it is woken.
 const ERROR_PAUSE: Duration = Duration::from_millis(500);
 
 pub(crate) type Job = Box<dyn FnOnce(&Core) + Send>;
@@ -36,7 +36,7 @@ pub(crate) type Job = Box<dyn FnOnce(&Core) + Send>;
 #[derive(Default)]
 struct State {
     jobs: VecDeque<Job>,
-    /// Raised by `wake`; a worker that saw an older number looks again.
+    /// Raised by `wake`; a worker that saw an older number checks again.
     wakes: u64,
     keeper_wakes: u64,
     stop: bool,
@@ -96,8 +96,8 @@ impl Workers {
         Ok(())
     }
 
-    /// Stops the threads and waits for them; jobs that have not begun are dropped, batches that
-    /// wait are written.
+    /// Stops the threads and waits for them; jobs that have not begun are dropped, waiting batches
+    /// are written.
     pub(crate) fn stop(&self, log: &Log) {
         {
             let mut state = self.state.lock();
@@ -119,7 +119,7 @@ impl Workers {
         }
     }
 
-    /// The cleaner or the trainer rests. `true`: the pool is being closed.
+    /// Pauses the cleaner or the trainer. Returns `true` if the pool is being closed.
     pub(crate) fn rest(&self, time: Duration) -> bool {
         let mut state = self.state.lock();
         if !state.stop && !time.is_zero() {
@@ -157,7 +157,7 @@ impl Workers {
         self.keeper.notify_all();
     }
 
-    /// Hands a job to the workers; dropped when too many wait.
+    /// Passes a job to the workers; dropped when too many wait.
     pub(crate) fn submit(&self, job: Job) {
         let mut state = self.state.lock();
         if state.jobs.len() < JOBS_MAX && !state.stop {
@@ -167,7 +167,7 @@ impl Workers {
         }
     }
 
-    /// Lets waiting writers go on if there is room again.
+    /// Lets waiting writers continue if there is room again.
     fn tell_room(&self, core: &Core) {
         if core.buffer.held() <= room_mark(core.buffer_limit()) {
             self.room.notify_all();
@@ -179,7 +179,7 @@ impl Workers {
         self.state.lock().error = None;
     }
 
-    /// Waits a moment for the buffer to have no more than `bytes` bytes.
+    /// Waits briefly until the buffer has no more than `bytes` bytes.
     ///
     /// # Errors
     /// When the workers cannot drain it.
@@ -252,7 +252,7 @@ fn work(core: &Weak<Core>) {
         if !state.stop && state.wakes == seen && !core.ahead.is_asked() {
             workers.idle.fetch_add(1, Ordering::AcqRel);
             workers.work.wait_for(&mut state, KEEPER_PERIOD);
-            // The waking thread counts all of them as awake.
+            // The waking thread has set the count of idle workers to zero.
             if state.wakes == seen {
                 workers.idle.fetch_sub(1, Ordering::AcqRel);
             }
@@ -279,7 +279,7 @@ fn read(core: &Weak<Core>) {
     }
 }
 
-/// A writer: batches that wait to be written.
+/// A writer: writes waiting batches.
 fn write(core: &Weak<Core>) {
     while let Some(core) = core.upgrade() {
         match core.log.write_queued(KEEPER_PERIOD) {
@@ -294,7 +294,7 @@ fn write(core: &Weak<Core>) {
 fn keep(core: &Weak<Core>) {
     let mut seen = 0;
     while let Some(core) = core.upgrade() {
-        // Errors show up in the next flush or write, which meet them too.
+        // An error occurs again in the next flush or write, which reports it.
         let _ = core.tick();
         let mut state = core.workers.state.lock();
         if state.stop {
@@ -308,7 +308,7 @@ fn keep(core: &Weak<Core>) {
 }
 
 impl Core {
-    /// Does the work that is due: replaces standby memory that is gone, drains old data, takes a
+    /// Does the work that is due: replaces lost standby memory, drains old data, takes a
     /// checkpoint. Without threads, cleans a little.
     pub(crate) fn tick(&self) -> Result<()> {
         if self.check_failed().is_err() {

@@ -13,7 +13,7 @@ use crate::read::runs::Runs;
 /// time. So a hole that fills most of a huge volume is crossed in a few steps, and a caller that
 /// wants a few runs of a full one does not search all of it.
 const WINDOW_GROUPS: u64 = 1024;
-/// Groups with records that are found at once, at most.
+/// Upper bound of groups with records that are found at once.
 const FOUND_MAX: usize = WINDOW_GROUPS as usize;
 
 impl Core {
@@ -94,7 +94,8 @@ impl Core {
         self.masks(object, group, wanted, |_| true).map(|(data, absent)| data.or(absent))
     }
 
-    /// The same; of the pieces in the map, only those that `counts` names.
+    /// Like `allocated_mask`, but counts only those pieces in the map that `counts` accepts, and no
+    /// unfetched blocks.
     pub(crate) fn data_mask(
         &self,
         object: &Object,
@@ -105,7 +106,7 @@ impl Core {
         self.masks(object, group, wanted, counts).map(|(data, _)| data)
     }
 
-    /// The same, and the blocks of an image that have not been fetched.
+    /// Returns the blocks with data, and the unfetched blocks of an image.
     fn masks(
         &self,
         object: &Object,
@@ -145,7 +146,7 @@ mod tests {
     use crate::base::options::PoolEnv;
     use crate::base::testing::{env_on, pool_in};
 
-    /// A store that counts the keys it is asked to go through, and remembers where that began.
+    /// A store that counts the keys of its scans, and remembers where they began.
     struct Counting(Arc<dyn MapStore>, AtomicU64, Mutex<Vec<Vec<u8>>>);
 
     impl StoreLayer for Counting {
@@ -164,7 +165,7 @@ mod tests {
         }
     }
 
-    /// Wherever its data is: in the write buffer, in the map's changes, in the store.
+    /// For data in any place: in the write buffer, in the map's changes, in the store.
     #[test]
     fn a_huge_hole_is_crossed_in_a_few_steps() {
         const SIZE: u64 = 16 << 40;

@@ -8,7 +8,7 @@ use units::{BlockMask, Epoch, GroupIndex};
 use crate::objects::Object;
 use crate::pool::core::Core;
 
-/// Others that a message names.
+/// Upper bound of other names in a message.
 const OTHERS_TOLD: usize = 4;
 
 /// A place in a record of the map.
@@ -16,7 +16,7 @@ const OTHERS_TOLD: usize = 4;
 pub(crate) struct Place {
     pub group: GroupIndex,
     pub epoch: Epoch,
-    /// Of the fragment, and which of its blocks live; none: all of the record.
+    /// Of the fragment: its location, and its live blocks; none: all of the record.
     pub fragment: Option<(u64, BlockMask)>,
 }
 
@@ -25,7 +25,7 @@ pub(crate) struct Concerned {
     /// The name to report it under: the object's own if its current state sees it, otherwise that
     /// of the newest of its snapshots that does, or of the newest of its clones.
     pub name: String,
-    /// The blocks that are seen under it.
+    /// The visible blocks.
     pub blocks: BlockMask,
     /// All others that see some of it, in the same order.
     pub others: Vec<String>,
@@ -45,8 +45,8 @@ impl Concerned {
 }
 
 impl Core {
-    /// The objects that see the data stored at a place of an object. Goes through all objects: for
-    /// damaged data only.
+    /// Returns the objects that see the data stored at a place of an object. Examines all objects:
+    /// for damaged data only.
     pub(crate) fn concerned(&self, object: &Object, place: Place) -> Concerned {
         let live = place.fragment.map_or(BlockMask::FULL, |(_, live)| live);
         let mut found = Vec::new();

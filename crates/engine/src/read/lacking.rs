@@ -7,8 +7,8 @@ use surface::Error;
 
 use crate::base::group::GroupKey;
 
-/// Groups of an image that a request needs and that have not been fetched, or were lost: the cause
-/// beneath an error.
+/// Groups of an image that a request needs and that have not been fetched, or were lost: the source
+/// of an error.
 #[derive(Debug)]
 pub(crate) struct NotHere(pub(crate) Vec<GroupKey>);
 
@@ -27,7 +27,7 @@ impl NotHere {
         causes.filter_map(|cause| cause.downcast_ref::<Self>()).next()
     }
 
-    /// Whether there is one.
+    /// Returns whether an error has one among its causes.
     pub(crate) fn is_beneath(error: &Error) -> bool {
         Self::beneath(error).is_some()
     }
@@ -40,14 +40,14 @@ pub(crate) struct Patience<'a> {
     limit: u64,
     /// Without threads no time passes: pauses are counted.
     paused: Cell<u64>,
-    /// Nothing is asked for twice.
+    /// No group is requested twice.
     is_once: bool,
-    /// Whether the request is given up.
+    /// Whether the request is cancelled.
     is_over: &'a dyn Fn() -> bool,
 }
 
 impl Patience<'_> {
-    /// That of one attempt, as long as it takes.
+    /// A single attempt, without a time limit.
     pub(crate) fn once(now: u64) -> Self {
         Self { began: now, limit: u64::MAX, paused: Cell::new(0), is_once: true, is_over: &|| false }
     }
@@ -58,12 +58,12 @@ impl Patience<'_> {
         Self { limit, is_once: false, ..Self::once(now) }
     }
 
-    /// The same, and over as soon as something else says so.
+    /// The same, but over as soon as `is_over` returns `true`.
     pub(crate) fn unless<'b>(self, is_over: &'b dyn Fn() -> bool) -> Patience<'b> {
         Patience { began: self.began, limit: self.limit, paused: self.paused, is_once: self.is_once, is_over }
     }
 
-    /// The rest of it, for one more attempt.
+    /// The remaining time, for one more attempt.
     pub(crate) fn for_one_more(self) -> Self {
         Self { is_once: true, ..self }
     }
@@ -76,7 +76,7 @@ impl Patience<'_> {
         (self.is_over)()
     }
 
-    /// The time that pauses have led to.
+    /// The time including simulated pauses.
     pub(crate) fn moment(&self, now: u64) -> u64 {
         now.saturating_add(self.paused.get())
     }
@@ -86,7 +86,7 @@ impl Patience<'_> {
         self.limit.saturating_sub(self.moment(now).saturating_sub(self.began))
     }
 
-    /// Counts a pause that did not take place.
+    /// Counts a simulated pause.
     pub(crate) fn pause(&self, nanoseconds: u64) {
         self.paused.set(self.paused.get().saturating_add(nanoseconds));
     }

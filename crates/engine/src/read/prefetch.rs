@@ -25,13 +25,13 @@ use crate::pool::core::Core;
 use crate::read::reader::{Wanted, at, groups_of, is_beside};
 use crate::read::unit_cache::{Claim, Unit, UnitBuffer, UnitKey};
 
-/// Most bytes that one request reads ahead.
+/// Upper bound of bytes that one request reads ahead.
 const PREFETCH_BYTES_MAX: u64 = 32 << 20;
-/// Bytes whose units are claimed together: one read of the data file, as a rule.
+/// Bytes whose units are claimed together: usually one read of the data file.
 const STEP_BYTES: u64 = 256 << 10;
 
 impl Core {
-    /// Brings the units of a range into the cache; `passing` for a stream, which needs them once.
+    /// Loads the units of a range into the cache; `passing` for a stream, which needs them once.
     ///
     /// # Errors
     /// As [`read`](Self::read).
@@ -70,8 +70,7 @@ impl Core {
             if last.replace(*group) == Some(*group) {
                 continue;
             }
-            // Where the request goes no further down than the newest records, older ones may be
-            // damaged.
+            // If the request needs only the newest records, older ones may be damaged.
             let Ok(mut pieces) = self.map.lookup_stored(&object.levels(), *group, BlockMask::FULL) else { continue };
             pieces.sort_unstable_by_key(|piece| piece.fragment.location);
             let is_wanted = |piece: &Piece| {
@@ -99,7 +98,7 @@ impl Core {
         mut use_unit: impl FnMut(&Wanted, &Unit),
     ) {
         let loads = self.claim_around(object, wanted);
-        // Damaged data here may not have been asked for; if it was, a read of it alone reports the
+        // Damaged data here may not have been requested; if it was, a read of it alone reports the
         // error.
         let _ = self.load(object, loads, false);
         wanted.retain(|w| match self.units.get(&UnitKey::new(&w.piece, w.group)) {
@@ -156,7 +155,7 @@ mod tests {
     use super::*;
     use crate::base::testing::pool_on;
 
-    /// A clone has all blocks that are read; blocks around them are looked for in its origin, whose
+    /// A clone has all blocks that are read; blocks around them are searched in its origin, whose
     /// record is damaged.
     #[test]
     fn a_damaged_record_that_nobody_asked_for_fails_no_read() {

@@ -27,20 +27,18 @@ use crate::pool::core::Core;
 use crate::read::lacking::NotHere;
 use crate::read::unit_cache::UnitKey;
 
-/// A read of at most one over this of a unit counts as one of a piece, for the choice of unit
-/// sizes.
+/// A read of at most this fraction of a unit is counted as partial, for the choice of unit sizes.
 const PIECE_SHARE: u32 = 4;
 /// How long a reader of a stream waits for a unit that is being read ahead, before it reads the
 /// unit itself.
 const AHEAD_PATIENCE: Duration = Duration::from_millis(100);
-/// Bytes between two fragments that are rather read than skipped: a second read costs more than
-/// these.
+/// Gap between two fragments that is read rather than skipped: a second read costs more.
 const GAP_BYTES_MAX: u64 = 8 << 10;
 /// Requests up to this size leave their units in the cache; larger ones are streams, which would
 /// only flush it.
 const CACHED_REQUEST_MAX: usize = 64 << 10;
 
-/// A request: bytes of an object and where they go.
+/// A request: bytes of an object and their target.
 pub(crate) struct Request<'a> {
     offset: u64,
     buf: &'a mut [u8],
@@ -64,8 +62,8 @@ impl<'a> Request<'a> {
         self.offset + self.buf.len() as u64
     }
 
-    /// The part of the caller's buffer for bytes `from..from + len` of the object, and how far into
-    /// that range it begins.
+    /// Returns the part of the caller's buffer for bytes `from..from + len` of the object, and its
+    /// offset in that range.
     fn target(&mut self, from: u64, len: usize) -> Option<(usize, &mut [u8])> {
         let end = (from + len as u64).min(self.end());
         let start = from.max(self.offset);
@@ -89,13 +87,13 @@ impl<'a> Request<'a> {
         }
     }
 
-    /// The groups that it touches, and which blocks of each.
+    /// Returns the groups that it touches, and which blocks of each.
     fn groups(&self) -> impl Iterator<Item = (GroupIndex, BlockMask)> + use<> {
         groups_of(self.offset, self.buf.len() as u64)
     }
 }
 
-/// The groups that a range of at least one byte touches, and which blocks of each.
+/// Returns the groups that a range of at least one byte touches, and which blocks of each.
 pub(crate) fn groups_of(offset: u64, length: u64) -> impl Iterator<Item = (GroupIndex, BlockMask)> {
     let first = BlockIndex::containing(offset);
     let last = BlockIndex::containing(offset + length - 1);
@@ -113,8 +111,8 @@ pub(crate) struct Wanted {
     pub piece: Piece,
 }
 
-/// The use of a payload that has been verified: the index of its fragment in the span, codec
-/// contexts, and room for a unit.
+/// Consumer of a verified payload: the index of its fragment in the span, codec contexts, and room
+/// for a unit.
 pub(crate) type Use<'a> = &'a mut dyn FnMut(usize, &[u8], &mut Workspace, &mut [u8]) -> Result<()>;
 
 impl Core {
@@ -126,8 +124,8 @@ impl Core {
         self.read_with(object, offset, buf, false)
     }
 
-    /// Like [`read`](Self::read); `write::precompress` says that the range is being read ahead:
-    /// then a unit that is on its way is waited for, instead of being read twice.
+    /// Like [`read`](Self::read), for a range that may be in the process of being read ahead: then
+    /// a unit that is on its way is waited for, instead of being read twice.
     pub(crate) fn read_with(&self, object: &Object, offset: u64, buf: &mut [u8], ahead: bool) -> Result<()> {
         if buf.is_empty() {
             return Ok(());
@@ -163,7 +161,7 @@ impl Core {
         })
     }
 
-    /// Fills in the blocks in memory, and returns the fragments that are not. The caller holds
+    /// Fills in the blocks in memory, and returns the fragments to read. The caller holds
     /// [`Core::readers`].
     ///
     /// # Errors
@@ -243,7 +241,7 @@ impl Core {
         })
     }
 
-    /// Steps 2 and 3, as far as memory goes.
+    /// Steps 2 and 3, as far as memory can answer.
     fn place(
         &self,
         group: GroupIndex,
@@ -294,7 +292,7 @@ impl Core {
         })
     }
 
-    /// Decodes a verified payload into the request's buffer, and for the cache if it is to be kept.
+    /// Decodes a verified payload into the request's buffer, and for the cache if it may be kept.
     /// The caller holds [`Core::readers`].
     pub(crate) fn deliver(
         &self,
@@ -342,9 +340,9 @@ impl Core {
         }
     }
 
-    /// Reads the fragments of a span in one go, verifies each, and hands its payload to `each`. If
-    /// that fails, each is read by itself: the unreadable bytes may lie between them, where no
-    /// reader needs them.
+    /// Reads the fragments of a span in one go, verifies each, and passes its payload to `each`. If
+    /// that fails, each is read alone: the unreadable bytes may be between them, where no reader
+    /// needs them.
     pub(crate) fn with_payloads(
         &self,
         object: &Object,
@@ -390,14 +388,14 @@ impl Core {
         Ok(())
     }
 
-    /// Remembers that a verified payload does not decode.
+    /// Records suspected damage: a verified payload does not decode.
     pub(crate) fn suspect_undecoded(&self, wanted: &Wanted, error: &Error) {
         if error.kind() == ErrorKind::Corrupt {
             self.suspect(wanted.piece.fragment.location);
         }
     }
 
-    /// The error of a fragment that cannot be used: a group of an image can be fetched again.
+    /// Returns the error for an unusable fragment: a group of an image can be fetched again.
     fn or_fetched(&self, wanted: &Wanted, error: Error) -> Error {
         if !self.objects.is_image(wanted.piece.object) {
             return error;
@@ -406,8 +404,8 @@ impl Core {
         Error::with_source(error.kind(), error.to_string(), NotHere(vec![key]))
     }
 
-    /// Where the read of some fragments begins, the first of which lies first, and how long it is,
-    /// in whole sectors.
+    /// Returns the start and the length of a read of some fragments, in whole sectors; the first
+    /// one has the lowest location.
     ///
     /// # Errors
     /// [`ErrorKind::Corrupt`] if one of them cannot be there.
@@ -435,8 +433,7 @@ impl Core {
     }
 }
 
-/// How many fragments, which are sorted by their places, are read together in at most so many
-/// bytes.
+/// Returns how many fragments, sorted by location, are read together in at most so many bytes.
 pub(crate) fn span_count<'w>(mut fragments: impl Iterator<Item = &'w Wanted>, bytes_max: u64) -> usize {
     let Some(first) = fragments.next() else { return 0 };
     let start = first.piece.fragment.location;
@@ -545,7 +542,7 @@ mod tests {
         let mut buf = vec![1; data.len()];
         volume.read(0, &mut buf).unwrap();
         assert!(buf == data);
-        // An unreadable range that is asked for is named alone.
+        // A requested unreadable range is named alone.
         pool.drop_caches();
         machine.disk.break_reads(inside + 2 * BLOCK_BYTES as u64..inside + 2 * BLOCK_BYTES as u64 + 512);
         let error = volume.read(0, &mut buf).unwrap_err();

@@ -47,7 +47,7 @@ impl UnitKey {
 #[derive(Debug, Clone)]
 pub(crate) struct Unit {
     pub bytes: Bytes,
-    /// It was read ahead, and is needed once.
+    /// Whether it was read ahead, and is needed once.
     pub passing: bool,
 }
 
@@ -68,8 +68,8 @@ impl Weighter<UnitKey, Unit> for UnitWeight {
 
 type Guard<'a> = PlaceholderGuard<'a, UnitKey, Unit, UnitWeight, DefaultHashBuilder, DefaultLifecycle<UnitKey, Unit>>;
 
-/// A unit that is being read: others wait for it. Dropped without being filled, they read for
-/// themselves.
+/// A unit that is being read: others wait for it. If it is dropped without being filled, they read
+/// for themselves.
 pub(crate) struct Claim<'a> {
     guard: Guard<'a>,
     taken: &'a AtomicU64,
@@ -110,20 +110,20 @@ impl AsRef<[u8]> for UnitBuffer {
     }
 }
 
-/// Recent first reads that are remembered: those of about a second at full speed, in 128 KiB.
+/// Recent first reads that are remembered: about a second's worth at full speed, in 128 KiB.
 const RECENT: usize = 16384;
 
-/// Caches of this size and more have an arena: the first use of a smaller one is soon over.
+/// Caches of this size and more have an arena: a smaller one is soon in use entirely.
 const ARENA_BYTES_MIN: usize = 256 << 20;
-/// A part of the cache's size by which its arena is larger, for units that are being read, or still
-/// read after they left the cache.
+/// Fraction of the cache's size that is added to its arena, for units that are being read, or still
+/// in use after they left the cache.
 const ARENA_SPARE_SHARE: usize = 8;
 
 pub(crate) struct UnitCache {
     /// Fingerprints of units that were read and not kept, by hash.
     recent: Box<[AtomicU64]>,
     bytes: u64,
-    /// Bytes put in to stay since the cache was empty.
+    /// Bytes added to stay since the cache was empty.
     taken: AtomicU64,
     cache: Cache<UnitKey, Unit, UnitWeight>,
     /// `None` in a small cache, and where there is no address space for it.
@@ -151,14 +151,14 @@ impl UnitCache {
     pub(crate) fn get(&self, key: &UnitKey) -> Option<Unit> {
         self.cache.get(key)
     }
-    /// The unit if it is cached, or as soon as its claimant has read it.
+    /// Returns the unit if it is cached, or as soon as its claimant has read it.
     pub(crate) fn wait_for(&self, key: &UnitKey, patience: Duration) -> Option<Unit> {
         match self.cache.get_value_or_guard(key, Some(patience)) {
             GuardResult::Value(unit) => Some(unit),
             GuardResult::Guard(_) | GuardResult::Timeout => None,
         }
     }
-    /// The right to fill in a unit that is neither cached nor claimed by another thread.
+    /// Claims a unit that is neither cached nor claimed by another thread.
     pub(crate) fn claim(&self, key: &UnitKey) -> Option<Claim<'_>> {
         match self.cache.get_value_or_guard(key, Some(Duration::ZERO)) {
             GuardResult::Guard(guard) => Some(Claim { guard, taken: &self.taken }),
@@ -172,7 +172,7 @@ impl UnitCache {
         let again = self.recent[slot as usize % RECENT].swap(mark, Ordering::Relaxed) == mark;
         again || self.taken.load(Ordering::Relaxed) < self.bytes
     }
-    /// Whether units may be read that no client asked for.
+    /// Returns whether unrequested units may be read.
     pub(crate) fn has_plenty_of_room(&self) -> bool {
         self.taken.load(Ordering::Relaxed) < self.bytes / 2
     }

@@ -28,15 +28,14 @@ use crate::pool::Pool;
 use crate::pool::core::Core;
 use crate::space::extents::{Extents, Victim};
 
-/// Damages that are kept one by one; beyond them only the count matters.
+/// Upper bound of damages that are kept one by one; beyond them only the count matters.
 pub(crate) const DAMAGES_MAX: usize = 1000;
-/// Extents under suspicion that are remembered: as many as can have a damage of their own on the
-/// list.
+/// Upper bound of suspected extents: as many as can have a damage of their own on the list.
 const SUSPECTS_MAX: usize = DAMAGES_MAX;
 /// Extents that one damage report verifies again: 16 MiB at the usual size, a fraction of a second.
 const LOOKED_AT: usize = 16;
-/// How long after its last slice a scrub counts as under way: longer than it rests while others are
-/// at work.
+/// A scrub is reported as running for this long after its last slice: longer than it rests under
+/// load.
 const UNDER_WAY_NS: u64 = 5_000_000_000;
 
 /// Known damage, and the last scrub.
@@ -46,9 +45,9 @@ pub struct DamageReport {
     pub started_unix_s: u64,
     /// See `started_unix_s`.
     pub finished_unix_s: u64,
-    /// Whether it is under way now.
+    /// Whether it is running now.
     pub is_scrubbing: bool,
-    /// Live bytes that it has gone through, and all there are.
+    /// Live bytes that it has processed, and the total.
     pub bytes_done: u64,
     /// See `bytes_done`.
     pub bytes_total: u64,
@@ -68,9 +67,9 @@ pub(crate) struct Suspicion {
     extents: BTreeSet<ExtentIndex>,
     /// Damage that has no extent.
     met: Vec<ScrubDamage>,
-    /// More was met than there is room for.
+    /// There was not enough room for all of them.
     has_overflowed: bool,
-    /// The extent that is looked at next, of those with damages on the list.
+    /// The next extent to verify, of those with damages on the list.
     next: ExtentIndex,
     told: DamageReport,
     /// When the last slice of a scrub ended.
@@ -83,13 +82,13 @@ impl Pool {
         self.core.damage_report()
     }
 
-    /// Whether something was met since the last report that may be damage.
+    /// Returns whether possible damage was found since the last report.
     pub fn suspects_damage(&self) -> bool {
         self.core.suspicion.lock().is_waiting()
     }
 
-    /// Takes note of all that is known to be damaged: it is on the list, and counted apart. Returns
-    /// how much that is.
+    /// Acknowledges all known damage: it stays on the list, and is counted apart. Returns how much
+    /// there is.
     ///
     /// # Errors
     /// When the map cannot be written.
@@ -99,15 +98,15 @@ impl Pool {
 }
 
 impl Suspicion {
-    /// Whether something was not looked at yet.
+    /// Returns whether a suspected extent was not verified yet.
     fn is_waiting(&self) -> bool {
         !self.extents.is_empty() || !self.met.is_empty() || self.has_overflowed
     }
 }
 
 impl Core {
-    /// Remembers that bytes at `location` of the data file do not match their checksum, or cannot
-    /// be read.
+    /// Records that bytes at `location` of the data file do not match their checksum, or cannot be
+    /// read.
     pub(crate) fn suspect(&self, location: u64) {
         self.suspect_extent(self.geometry.extent_at(location));
     }
@@ -124,7 +123,7 @@ impl Core {
         }
     }
 
-    /// Remembers that the map says nothing that can be understood of a byte of an object.
+    /// Records that the map's entry for a byte of an object does not decode.
     pub(crate) fn suspect_record(&self, volume: String, offset: u64, error: &Error) {
         if error.kind() != ErrorKind::Corrupt {
             return;
@@ -154,7 +153,7 @@ impl Core {
         let (mut is_in_slice, mut cannot_look) = (true, false);
         if let Some(mut known) = self.scrub.try_lock() {
             (is_in_slice, cannot_look) = (false, true);
-            // Without the map nothing can be looked at; the last report stands.
+            // Without the map nothing can be verified; the last report stands.
             if self.failure().is_none()
                 && let Ok(mut state) = known.state(self)
             {
@@ -197,7 +196,7 @@ impl Core {
         ScrubDamage { detail, ..ScrubDamage::default() }
     }
 
-    /// Enters all suspects: for a check, which has read everything, and for the end of the pool.
+    /// Enters all suspects: for a check, which has read everything, and for closing the pool.
     pub(crate) fn enter_suspects(&self) -> Result<()> {
         if !self.suspicion.lock().is_waiting() {
             return Ok(());
@@ -209,8 +208,8 @@ impl Core {
         result
     }
 
-    /// Step 2: verifies extents under suspicion, and of those that have damages on the list, at
-    /// most so many. Suspects stay suspects if that fails.
+    /// Step 2: verifies suspected extents, and at most so many of those with damages on the list.
+    /// Suspects stay suspects if that fails.
     fn look_again(&self, state: &mut ScrubState, max: usize) -> Result<()> {
         let (suspects, extents, met, has_overflowed) = {
             let mut suspicion = self.suspicion.lock();
@@ -262,8 +261,7 @@ impl Core {
         Ok(())
     }
 
-    /// Writes the state of scrubbing to the map store, durably if it names damage that it did not
-    /// name before.
+    /// Writes the state of scrubbing to the map store, durably if it names new damage.
     pub(crate) fn keep_scrub(&self, state: &ScrubState, is_news: bool) -> Result<()> {
         let mut batch = MapBatch::default();
         batch.put(KEY_SCRUB, state.encode());
@@ -274,7 +272,7 @@ impl Core {
     /// Loads it.
     pub(crate) fn load_scrub(&self) -> Result<ScrubState> {
         let Some(value) = self.env.store.get(KEY_SCRUB).map_err(store_error)? else { return Ok(ScrubState::default()) };
-        // A state that is damaged only costs a new beginning.
+        // A damaged state only means starting over.
         Ok(ScrubState::decode(&value).unwrap_or_default())
     }
 }
@@ -295,8 +293,8 @@ pub(crate) fn enter(state: &mut ScrubState, extent: ExtentIndex, mut found: Vec<
     unlisted
 }
 
-/// Whether the list has a damage of a lower extent that is the same: a damaged record of the map
-/// concerns each extent in which its group has or had data.
+/// Returns whether the list has the same damage for a lower extent: a damaged record of the map
+/// affects each extent in which its group has or had data.
 pub(crate) fn is_listed_before(state: &ScrubState, extent: ExtentIndex, damage: &ScrubDamage) -> bool {
     let is_same =
         |old: &&ScrubDamage| (&old.volume, old.offset, &old.detail) == (&damage.volume, damage.offset, &damage.detail);
@@ -330,7 +328,7 @@ pub(crate) fn problem(damage: &ScrubDamage) -> Problem {
     }
 }
 
-/// Text of an error that concerns a whole extent, as a damage.
+/// Converts an error for a whole extent to a damage.
 pub(crate) fn of_extent(error: &Error) -> ScrubDamage {
     ScrubDamage { detail: error.to_string(), ..ScrubDamage::default() }
 }

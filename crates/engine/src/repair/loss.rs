@@ -33,7 +33,7 @@ use crate::log::superblock_io::{self, WithoutEnd};
 use crate::objects::Objects;
 use crate::pool::Pool;
 
-/// Volumes and snapshots that are named one by one: more fit no report.
+/// Upper bound of volumes and snapshots that are named one by one: more fit no report.
 const NAMED_MAX: usize = 1000;
 
 /// Batches found after the damage.
@@ -73,7 +73,7 @@ impl Dropped {
                     }
                     said.entry(descriptor.id).or_default();
                 }
-                // The data is where it was moved from.
+                // Moved data is still in its old location.
                 Entry::Moves { .. } | Entry::PoolProperties(_) | Entry::Catalogue(_) => {}
             }
         }
@@ -85,10 +85,10 @@ impl Dropped {
         }
     }
 
-    /// The loss by that, if the log ends before batch `next` and the objects are as there.
+    /// Returns the loss, if the log ends before batch `next` and the objects are as there.
     pub(crate) fn loss(self, what: String, next: Seq, objects: &Objects) -> Loss {
         let flushed_before = self.durable_before.unwrap_or(next).max(next);
-        // The range counted: from the first one on to the newest that is there, or was there.
+        // The range counted: from the first one on to the newest that exists, or existed.
         let behind = self.newest.map_or(next, |newest| Seq(newest.0 + 1)).max(flushed_before);
         let name = |id: ObjectId| -> String {
             let own = |id| self.descriptors.get(&id).map(|(_, descriptor)| descriptor);
@@ -160,8 +160,8 @@ fn changes(objects: &Objects, after: &ObjectDescriptor) -> Vec<String> {
     changes
 }
 
-/// Stored bytes of each object from byte `cut_at` of the data file on, as the last checkpoint has
-/// them, by name.
+/// Returns the stored bytes of each object from byte `cut_at` of the data file on, as of the last
+/// checkpoint, by name.
 ///
 /// # Errors
 /// Those of the store.
@@ -188,7 +188,7 @@ pub(crate) fn cut_off(store: &dyn MapStore, cut_at: u64, objects: &Objects) -> R
 /// Losses of an open pool, and how its log ended.
 #[derive(Debug, Default)]
 pub(crate) struct Losses {
-    /// All that are remembered, oldest first.
+    /// All remembered losses, oldest first.
     pub known: Vec<LossNote>,
     /// The loss that this opening accepted.
     pub accepted: Option<Loss>,
@@ -203,12 +203,12 @@ pub(crate) struct Cut {
     what: Option<String>,
     /// Bytes that are left.
     pub at: Option<u64>,
-    /// The data, in which lost ranges read as zeroes until it is known whether that is accepted.
+    /// The data, in which lost ranges read as zeroes until the loss is accepted.
     pub disk: Arc<dyn Disk>,
 }
 
 impl Cut {
-    /// `what`: how the cut was found, if there is one.
+    /// `what`: description of the cut, if there is one.
     ///
     /// # Errors
     /// When the size of the data cannot be determined.
@@ -270,8 +270,7 @@ impl Losses {
         Ok(losses)
     }
 
-    /// Notes, durably, that something is lost. An opening that died before it could go on may have
-    /// noted it already.
+    /// Records a loss durably. An opening that died in between may have recorded it already.
     ///
     /// # Errors
     /// Those of the store.
@@ -339,7 +338,8 @@ impl Pool {
         losses.known.iter().filter(|loss| !loss.is_acknowledged).map(|loss| (loss.unix_s, loss.text.clone())).collect()
     }
 
-    /// Remembers durably that acknowledged data or names are lost, until an administrator knows.
+    /// Records durably that acknowledged data or names are lost, until an administrator
+    /// acknowledges it.
     ///
     /// # Errors
     /// When the map store fails.
@@ -347,7 +347,7 @@ impl Pool {
         self.core.losses.lock().add(&self.core.env, text)
     }
 
-    /// An administrator knows of all losses so far. Durable on return.
+    /// Acknowledges all losses so far. Durable on return.
     ///
     /// # Errors
     /// When the map store fails.
@@ -405,7 +405,7 @@ impl Pool {
         Ok(())
     }
 
-    /// The same, if a batch is torn there: something that was acknowledged is gone, or was never
+    /// The same, if a batch is torn there: acknowledged data is gone, or the batch was never
     /// acknowledged.
     pub fn torn_end(&self) -> Option<String> {
         let losses = self.core.losses.lock();

@@ -73,7 +73,7 @@ pub(crate) struct Replayed {
     pub bytes_read: u64,
     /// The loss, if damage is to be repaired.
     pub loss: Option<Loss>,
-    /// Batches that count although payloads of them are damaged.
+    /// Batches that are applied although some of their payloads are damaged.
     pub damaged: Vec<String>,
     /// Description of the log's end, if its last batch is torn.
     pub torn: Option<String>,
@@ -167,8 +167,8 @@ pub(crate) fn load(store: &dyn MapStore, pool: &[u8; 16], geometry: &Geometry) -
     Ok(Loaded { checkpoint, objects, usage, deltas })
 }
 
-/// Whether the log of that opening was ended for good just there. Nothing depends on a record that
-/// cannot be read.
+/// Returns whether the log of that opening was ended for good exactly there. Nothing depends on a
+/// record that cannot be read.
 pub(crate) fn ended_at(store: &dyn MapStore, incarnation: u64, next_seq: Seq) -> Result<bool> {
     let end = store.get(KEY_END).map_err(store_error)?.and_then(|bytes| LogEnd::decode(&bytes).ok());
     Ok(end == Some(LogEnd { incarnation, next_seq }))
@@ -190,8 +190,8 @@ impl LogId {
         (header.pool, header.extent, header.incarnation) == (self.pool, extent, self.incarnation)
     }
 
-    /// Whether the batch is of a later opening: none writes before a checkpoint that names it is
-    /// durable.
+    /// Returns whether the batch is of a later opening: none writes before a checkpoint that names
+    /// it is durable.
     fn is_newer(self, header: &BatchHeader, extent: ExtentIndex) -> bool {
         (header.pool, header.extent) == (self.pool, extent) && header.incarnation > self.incarnation
     }
@@ -228,11 +228,11 @@ struct Replay<'a> {
 /// Findings at the apparent end of the log, and after it.
 #[derive(Default)]
 struct End {
-    /// A batch that was written when the missing one was durable: a crash does not leave that.
+    /// A batch that was written when the missing one was durable: a crash cannot leave that.
     later: Option<Seq>,
     /// The number of a later opening that wrote there.
     newer: Option<u64>,
-    /// The first byte of the data file that cannot be read, and where the missing batch may stand.
+    /// The first unreadable byte of the data file where the missing batch may be.
     hidden: Option<u64>,
     /// Unreadable bytes from there on.
     unreadable: Vec<Range<u64>>,
@@ -241,14 +241,14 @@ struct End {
     is_begun: bool,
 }
 
-/// A batch that counts: its entries, and where its payloads begin in the data file.
+/// A batch to apply: its entries, and where its payloads begin in the data file.
 struct Taken {
     seq: Seq,
     entries: Vec<Entry>,
     /// Where it begins.
     begins: u64,
     payload: u64,
-    /// How many of its payloads do not match, of how many.
+    /// The number of its payloads that do not match, and of all.
     damaged: (usize, usize),
 }
 
@@ -427,7 +427,7 @@ impl Replay<'_> {
         })
     }
 
-    /// Takes the bytes of an extent, and looks at byte `at` of it.
+    /// Loads the bytes of an extent, and examines byte `at` of it.
     fn load(&mut self, extent: ExtentIndex, bytes: ExtentBytes, at: usize, stream: Option<Stream>) -> Tail {
         self.bytes_read += u64::from(self.source.geometry.extent_bytes);
         let ExtentBytes { buf, unreadable } = bytes;
@@ -438,7 +438,7 @@ impl Replay<'_> {
         tail
     }
 
-    /// The bytes at the places where the next batch could be.
+    /// Describes the bytes at the places where the next batch could be.
     fn missing(&self) -> String {
         let places = self.open.iter().flatten().chain(&self.fresh).map(|tail| {
             let what = match &tail.found {

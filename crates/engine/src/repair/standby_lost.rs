@@ -32,12 +32,12 @@ use crate::write::standby_open::Found;
 pub(crate) struct Missing {
     /// Acknowledged writes may be missing.
     lost: Option<String>,
-    /// Texts that are said and not remembered.
+    /// Texts that are reported and not remembered.
     notes: Vec<String>,
 }
 
 impl Missing {
-    /// Steps 3 and 4. `is_orderly`: the log was ended in good order.
+    /// Steps 3 and 4. `is_orderly`: the log ended in an orderly way.
     ///
     /// # Errors
     /// Those of the map store.
@@ -89,8 +89,8 @@ impl Missing {
         Ok(missing)
     }
 
-    /// Remembers, durably, that something may be lost; returns the notes for `status`, and whether
-    /// something may be lost.
+    /// Records, durably, that data may be lost; returns the notes for `status`, and whether data
+    /// may be lost.
     ///
     /// # Errors
     /// Those of the map store.

@@ -37,8 +37,8 @@ use crate::pool::Pool;
 use crate::replication::receive_chunk::Place;
 use crate::replication::receive_seal::without_seal;
 
-/// Properties that a volume does not bring along: space is not set aside in a pool because it was
-/// in another; snapshots that a schedule takes of the copy would keep it from receiving more.
+/// Properties that a volume does not keep: space is not reserved in a pool because it was in
+/// another; scheduled snapshots of the copy would keep it from receiving more.
 const LEFT_BEHIND: [&str; 3] = ["reservation", "snapshots", "keep"];
 
 /// The outcome of a stream.
@@ -48,7 +48,7 @@ pub struct ReceiveReport {
     pub volume: String,
     /// Its new snapshot: the part of the name after the `@`.
     pub snapshot: String,
-    /// Whether the volume came into being with it.
+    /// Whether the volume was created by it.
     pub is_new: bool,
     /// Size of the volume in bytes.
     pub size_bytes: u64,
@@ -58,7 +58,7 @@ pub struct ReceiveReport {
     pub payload_bytes: u64,
     /// Fragments in it.
     pub fragments: u64,
-    /// Bytes that it made zeroes.
+    /// Bytes that became zeroes.
     pub hole_bytes: u64,
 }
 
@@ -78,7 +78,7 @@ impl std::fmt::Debug for Receiver {
     }
 }
 
-/// The objects that are received into.
+/// The objects that receive the data.
 struct Target {
     volume: Arc<Object>,
     partial: Arc<Object>,
@@ -93,8 +93,8 @@ fn damaged(error: FormatError) -> Error {
 }
 
 impl Pool {
-    /// Receives a stream into `volume`, which the first stream makes, with its properties changed
-    /// by `properties`.
+    /// Begins to receive a stream into `volume`, which the first stream creates, with its
+    /// properties changed by `properties`.
     pub fn receive(&self, volume: &str, properties: &Properties) -> Receiver {
         Receiver {
             pool: self.clone(),
@@ -108,8 +108,8 @@ impl Pool {
 }
 
 impl Receiver {
-    /// Takes the next chunk: its head and its body. The report once the last one has been taken,
-    /// and the snapshot is there.
+    /// Adds the next chunk: its head and its body. Returns the report after the last one, when the
+    /// snapshot exists.
     ///
     /// # Errors
     /// [`ErrorKind::Corrupt`] for a stream that is damaged or not in order;
@@ -162,7 +162,7 @@ impl Receiver {
         }
     }
 
-    /// How the stream begins, once that has come.
+    /// Returns the beginning of the stream, once it has been received.
     pub fn begin_chunk(&self) -> Option<&StreamBegin> {
         self.begin.as_ref()
     }
@@ -252,7 +252,7 @@ impl Receiver {
         Ok(Some((volume, newest)))
     }
 
-    /// The properties that a new volume gets, and their meaning.
+    /// Returns the properties of a new volume, and the settings that follow.
     fn own_properties(&self, begin: &StreamBegin) -> Result<(Properties, policy::Settings)> {
         let mut own = begin.properties.clone();
         own.retain(|key, _| !LEFT_BEHIND.contains(&key.as_str()));
@@ -266,13 +266,13 @@ impl Receiver {
         Ok((own, settings))
     }
 
-    /// The partial snapshot, which must be there.
+    /// Returns the partial snapshot, which must exist.
     fn made(&self) -> Result<Target> {
         let begin = self.begin()?;
         self.existing(begin)?.map(|(target, _)| target).ok_or_else(|| self.is_gone(begin))
     }
 
-    /// Why there is no partial snapshot any more.
+    /// Returns the error for a partial snapshot that is gone.
     fn is_gone(&self, begin: &StreamBegin) -> Error {
         let title = format!("{}@{}", self.volume, begin.snapshot);
         if self.pool.snapshot_identity(&title).is_ok_and(|here| here == begin.to) {
@@ -297,7 +297,7 @@ impl Receiver {
             Some(volume) => {
                 let mut head = volume.descriptor.read().clone();
                 if head.epoch == Epoch(0) {
-                    // A clone that was promoted: while it stands there, no reader expects records
+                    // A clone that was promoted: while its gate is held, no reader expects records
                     // of any other epoch. So the gate is held until the promotion ends.
                     gate = Some(volume.gate.write());
                     core.leave_behind()?;
@@ -408,7 +408,7 @@ impl Receiver {
     fn finish(&self) -> Result<()> {
         let Target { volume, partial } = self.made()?;
         let core = &self.pool.core;
-        // Dirty data has a long way to go; the lock and the gate need not wait for it.
+        // Draining dirty data takes long; the lock and the gate need not wait for it.
         core.drain_all()?;
         let _admin = core.admin.lock();
         let _gates = (volume.gate.write(), partial.gate.write());

@@ -29,14 +29,14 @@ use crate::volume::punch::PIECE_BLOCKS_MIN;
 /// into the rest of an extent of any size when a batch is begun there.
 const FRAGMENTS_MAX: usize = 192;
 const HOLES_MAX: usize = 192;
-/// Most payload of one batch.
+/// Upper bound of payload of one batch.
 const BATCH_BYTES: usize = 1 << 20;
 /// Blocks of the holes of one batch: never more groups than a piece of a discard makes holes of. A
 /// discard asks the map, and takes more where it is mostly empty; holes of a stream had data in
 /// their source, and usually have some here.
 const RANGE_BLOCKS_MAX: u32 = PIECE_BLOCKS_MIN as u32;
 
-/// Fragments as they will be stored, and their payloads.
+/// Fragments in their stored form, and their payloads.
 #[derive(Default)]
 struct Resealed {
     fragments: Vec<FragmentEntry>,
@@ -115,8 +115,8 @@ impl Core {
             last = Some(self.append_received(place.volume, entries, mine, begun)?);
             Ok::<_, Error>(())
         };
-        // One at a time: a few bytes of a stream can make a great many of them. The last one waits
-        // for the descriptor.
+        // One at a time: a few bytes of a stream can describe a great many of them. The last one
+        // waits for the descriptor.
         let mut held: Vec<Entry> = Vec::new();
         for entry in place.holes(data).chain(place.fragments(&resealed.fragments)) {
             if !held.is_empty() {

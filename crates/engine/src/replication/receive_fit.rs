@@ -18,15 +18,15 @@ use crate::replication::receive::conflict;
 use crate::replication::send_pages::push_holes;
 
 impl Pool {
-    /// The moment as of which a volume may take a difference: its newest snapshot, or, if it has
-    /// none, the one that it is a clone of.
+    /// Returns the moment that a difference to a volume must start from: its newest snapshot, or,
+    /// if it has none, the one that it is a clone of.
     fn newest_moment(&self, volume: &Object) -> Option<Arc<Object>> {
         let objects = &self.core.objects;
         let newest = objects.snapshots_of(volume.id).pop();
         newest.or_else(|| Self::origin_of(volume, &objects.snapshots_by_timeline()))
     }
 
-    /// The snapshot from which a stream goes out, as a volume has it, which the stream fits.
+    /// Returns the base snapshot of a stream in a volume that the stream fits.
     pub(crate) fn fitting(&self, volume: &Arc<Object>, from: SnapshotIdentity, parent: &str) -> Result<Arc<Object>> {
         let (name, newest) = (volume.title(), self.newest_moment(volume));
         let identity = |object: &Arc<Object>| object.descriptor.read().identity;
@@ -62,7 +62,7 @@ impl Pool {
         }))
     }
 
-    /// Fails if a volume differs from its newest snapshot, or in the one that it is a clone of.
+    /// Fails if a volume differs from its newest snapshot, or from the one that it is a clone of.
     pub(crate) fn check_unchanged(&self, volume: &Object, newest: &Object) -> Result<()> {
         let (name, snapshot) = (volume.title(), newest.title());
         Self::check_size_unchanged(volume, newest)?;
@@ -78,7 +78,7 @@ impl Pool {
         Ok(())
     }
 
-    /// Fails if a volume has another size than in its newest snapshot.
+    /// Fails if a volume's size differs from that of its newest snapshot.
     pub(crate) fn check_size_unchanged(volume: &Object, newest: &Object) -> Result<()> {
         if volume.size_bytes() == newest.size_bytes() {
             return Ok(());
@@ -99,8 +99,8 @@ fn changed(volume: &Object, newest: &Object, how: &str) -> Error {
 }
 
 impl Core {
-    /// The parts of `holes` that lie over data, as seen going down `levels`: a difference from a
-    /// bookmark brings everything that reads as zeroes. As of the last checkpoint.
+    /// Returns the parts of `holes` that cover data, as seen through `levels`: a difference from a
+    /// bookmark lists everything that reads as zeroes. As of the last checkpoint.
     ///
     /// # Errors
     /// When the map cannot be read.

@@ -1,6 +1,6 @@
 //! A share's seal ([`SEAL`]) says that this pool has written all metadata of the share's tree. No
 //! stream may carry one, and none may stay where a stream changes the share: the seal's block is a
-//! hole in each received snapshot, whatever the stream has for that block.
+//! hole in each received snapshot, regardless of the stream.
 
 use std::borrow::Cow;
 
@@ -20,7 +20,7 @@ pub(crate) fn without_seal<'a>(data: &'a StreamData, payloads: &'a [u8]) -> (Cow
     let mut received = StreamData { fragments: Vec::new(), ..data.clone() };
     let (mut kept, mut rest) = (Vec::new(), payloads);
     for fragment in &data.fragments {
-        // A payload that is cut off is refused later.
+        // A truncated payload is refused later.
         let (payload, others) = rest.split_at(rest.len().min(fragment.stored as usize));
         rest = others;
         if !has_block(fragment.first, fragment.count.into()) {

@@ -17,25 +17,25 @@ use crate::history::next_epoch;
 use crate::objects::Object;
 use crate::pool::Pool;
 
-/// A snapshot of which a part has come.
+/// A partially received snapshot.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ReceiveStatus {
-    /// The volume that it is for.
+    /// The target volume.
     pub volume: String,
     /// Its name: the part after the `@`.
     pub snapshot: String,
-    /// Whether the volume will be there only when the snapshot is.
+    /// Whether the volume will exist only with the snapshot.
     pub is_new: bool,
-    /// Bytes of payload that have come.
+    /// Bytes of payload received.
     pub received_bytes: u64,
     /// Bytes of payload that the sender expected to send; 0 if unknown.
     pub expected_bytes: u64,
-    /// With this, the sender goes on where it stopped.
+    /// The sender's token for continuing where it stopped.
     pub token: String,
 }
 
 impl PoolEnv {
-    /// A number for a new snapshot, or for one that may show other data from now on.
+    /// Returns an identity for a new snapshot, or for one that may show other data from now on.
     pub(crate) fn new_identity(&self) -> Result<SnapshotIdentity> {
         let mut identity = [0; 16];
         self.entropy
@@ -68,12 +68,12 @@ impl Pool {
         objects.partials().into_iter().filter_map(status).collect()
     }
 
-    /// Whether a stream is bringing a volume, or a snapshot (`VOLUME@SNAPSHOT`), of that name.
+    /// Returns whether a volume, or a snapshot (`VOLUME@SNAPSHOT`), of that name is being received.
     pub fn is_being_received(&self, name: &str) -> bool {
         self.core.objects.partial_named(name).is_some()
     }
 
-    /// Fails if a stream is bringing a volume or a snapshot of that name.
+    /// Fails if a volume or a snapshot of that name is being received.
     pub(crate) fn check_not_coming(&self, title: &str) -> Result<()> {
         match self.core.objects.partial_named(title) {
             Some(_) => {
@@ -86,7 +86,7 @@ impl Pool {
         }
     }
 
-    /// Fails if a stream is bringing a snapshot to a volume: its epochs must stay the same.
+    /// Fails if a snapshot of a volume is being received: its epochs must stay the same.
     pub(crate) fn check_no_receive(&self, volume: &Object) -> Result<()> {
         match self.core.objects.partial_of(volume.id) {
             Some(partial) => {
@@ -101,8 +101,8 @@ impl Pool {
         }
     }
 
-    /// Gives up the part that a stream has brought of a volume or of a snapshot
-    /// (`VOLUME@SNAPSHOT`), and never one that is complete.
+    /// Destroys the received part of a volume or of a snapshot (`VOLUME@SNAPSHOT`), and never a
+    /// complete one.
     ///
     /// # Errors
     /// [`ErrorKind::Exists`] if it is complete by now, [`ErrorKind::NotFound`] if nothing has come.
@@ -141,7 +141,7 @@ impl Pool {
         if !volume.is_live() {
             return self.destroy_in_steps(&[partial.clone(), volume]);
         }
-        // Cuts go when the records that they hide have gone.
+        // Cuts go when the records that they hide are gone.
         while volume.descriptor.read().cuts.len() >= CUTS_MAX && core.objects.has_reaping() {
             core.take_checkpoint()?;
         }

@@ -39,11 +39,11 @@ use crate::volume::Volume;
 /// Target payload of a chunk: a unit of work for the receiver, and the amount lost when the stream
 /// breaks.
 const CHUNK_BYTES: usize = 1 << 20;
-/// Least that can be asked for instead.
+/// Lower bound of a requested payload.
 const CHUNK_BYTES_MIN: usize = BLOCK_BYTES;
-/// Fragments and holes of a chunk, before a group that passes it. A group adds 32 of each at most.
+/// Fragments and holes of a chunk, before a group that exceeds it. A group adds at most 32 of each.
 const CHUNK_ITEMS: usize = 1024;
-/// Often enough for any checkpoint that comes between; then checkpoints wait.
+/// Attempts that a checkpoint may interrupt; then checkpoints wait.
 const TRIES: u32 = 3;
 /// Groups of an image that are fetched together.
 const ABSENT_MAX: usize = 8;
@@ -80,9 +80,9 @@ impl std::fmt::Debug for Sender {
 }
 
 impl Pool {
-    /// A stream that brings `snapshot` (`VOLUME@SNAPSHOT`) to a receiver that has nothing, or that
-    /// has `from`: any other snapshot of the pool, or a bookmark (`#BOOKMARK`), a name without a
-    /// volume being that of the same volume.
+    /// Returns a stream with `snapshot` (`VOLUME@SNAPSHOT`) for a receiver that has nothing, or
+    /// that has `from`: any other snapshot of the pool, or a bookmark (`#BOOKMARK`), a name without
+    /// a volume being that of the same volume.
     ///
     /// # Errors
     /// [`ErrorKind::NotFound`], [`ErrorKind::Invalid`], [`ErrorKind::Conflict`] for a bookmark if
@@ -100,7 +100,7 @@ impl Pool {
         self.sender(to, from.transpose()?, GroupIndex(0), None)
     }
 
-    /// The rest of a stream, of which a receiver has said with its token how much has come.
+    /// Returns the rest of a stream; the receiver's token says how much of it has arrived.
     ///
     /// # Errors
     /// [`ErrorKind::Invalid`] for an invalid token, [`ErrorKind::NotFound`] if the pool no longer
@@ -349,8 +349,8 @@ impl Sender {
         Ok(chunk)
     }
 
-    /// Step 2: the groups from `told` on, of which those before `from` have nothing in the map.
-    /// `briefly`: no more is read for it than is needed for one group, or comes with it.
+    /// Step 2: gathers the groups from `told` on, of which those before `from` have no records in
+    /// the map. `briefly`: read no more than is needed for one group, or comes with it.
     fn gather(&mut self, told: GroupIndex, from: GroupIndex, briefly: bool) -> Result<Gathered> {
         let mut gathered =
             Gathered { wanted: Vec::new(), fetched: Vec::new(), holes: Vec::new(), next: self.compared.end() };

@@ -41,13 +41,13 @@ pub(crate) struct Compared {
     image_bytes: Option<u64>,
 }
 
-/// Goes through the changes in the order of groups (from a bookmark, through all groups of which
-/// the map has something). Keeps a page of them, which is good for as long as no checkpoint comes
-/// between: from then on the places that it names may hold something else.
+/// Lists the changes in the order of groups (from a bookmark, through all groups that the map
+/// knows). Keeps a page of them, which is valid as long as no checkpoint comes between: afterwards
+/// its locations may hold other data.
 #[derive(Default)]
 pub(crate) struct Pages {
     known: VecDeque<GroupChange>,
-    /// The moment as of which the page holds, and where the next page begins.
+    /// The moment for which the page is valid, and where the next page begins.
     as_of: u64,
     next: Option<GroupIndex>,
 }
@@ -58,7 +58,7 @@ impl Compared {
         Self { is_from_bookmark: from.as_ref().is_some_and(is_bookmark), to, from, image_bytes: None }
     }
 
-    /// A snapshot and the image of so many bytes that it falls through to.
+    /// A snapshot and the image of so many bytes that backs it.
     pub(crate) const fn with_image(to: Arc<Object>, bytes: u64) -> Self {
         Self { to, from: None, is_from_bookmark: false, image_bytes: Some(bytes) }
     }
@@ -73,7 +73,7 @@ impl Compared {
         self.is_from_bookmark && !Canary::BookmarkTrustsHoles.is_planted()
     }
 
-    /// The way down from the older state.
+    /// Returns the chain of levels of the older state.
     fn levels_before(&self, now: &[Level]) -> Result<Option<Arc<[Level]>>> {
         let Some(from) = &self.from else {
             if self.image_bytes.is_none() {
@@ -96,7 +96,7 @@ impl Compared {
 
     /// Fails if one of the two has been destroyed: then the data read of it may be incomplete.
     pub(crate) fn check(&self) -> Result<()> {
-        // A bookmark is needed no more once its place is known.
+        // A bookmark is no longer needed once its place is known.
         let snapshots = std::iter::once(&self.to).chain(self.from.iter().filter(|_| !self.is_from_bookmark));
         match snapshots.into_iter().find(|object| !object.is_readable()) {
             Some(gone) => {
@@ -114,7 +114,7 @@ impl Compared {
         GroupIndex(bytes.div_ceil(units::GROUP_BYTES as u64))
     }
 
-    /// Blocks of a group that lie within the newer state.
+    /// Returns the blocks of a group within the newer state.
     fn inside(&self, group: GroupIndex) -> BlockMask {
         let blocks = self.to.size_bytes().div_ceil(BLOCK_BYTES as u64);
         BlockMask::run(0, blocks.saturating_sub(group.first_block().0).min(32) as u32)
@@ -146,8 +146,7 @@ impl Compared {
                 piece.fragment.live = piece.fragment.live.and(wanted);
             }
             pieces.retain(|piece| !piece.fragment.live.is_empty());
-            // Where everything reads as zeroes of which nothing is known, it counts that something
-            // is.
+            // If all unknown blocks read as zeroes, even an empty group must be listed.
             if all_holes || !pieces.is_empty() || !holes.is_empty() {
                 changes.push_back(GroupChange { group: *group, pieces, holes });
             }
@@ -164,12 +163,12 @@ impl Pages {
         core.counters.published.get()
     }
 
-    /// Whether the next change from group `at` on is still to be looked for.
+    /// Returns whether the next change from group `at` on has to be searched.
     pub(crate) fn is_used_up(&self, at: GroupIndex) -> bool {
         self.known.back().is_none_or(|change| change.group < at)
     }
 
-    /// The first groups of the page of which not all has been fetched from an image.
+    /// Returns the first groups of the page that are not completely fetched from an image.
     pub(crate) fn absent(&self, most: usize) -> impl Iterator<Item = GroupKey> {
         let object = |change: &GroupChange| change.pieces.iter().find(|piece| is_absent(piece)).map(|p| p.object);
         let key = move |change: &GroupChange| object(change).map(|object| GroupKey { object, group: change.group });

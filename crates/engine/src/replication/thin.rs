@@ -25,7 +25,7 @@ use crate::pool::Pool;
 use crate::replication::receive::{Receiver, conflict};
 use crate::replication::send::Sender;
 
-/// Why there is no such stream of an object.
+/// Returns the error for an object without such a stream.
 pub(super) fn no_image(object: &Object) -> Error {
     let text = format!("'{}' does not begin as an image: send it whole, without --thin", object.title());
     Error::new(ErrorKind::Invalid, text)
@@ -54,7 +54,7 @@ impl Pool {
         self.core.image_below(to).ok_or_else(|| no_image(to))
     }
 
-    /// Fails if a volume that a stream is bringing hangs on another image than its rest would.
+    /// Fails if a volume being received is backed by another image than its rest would be.
     pub(super) fn check_image(&self, volume: &Object, begin: &StreamBegin) -> Result<()> {
         let is_new = volume.descriptor.read().state == ObjectState::Incoming;
         let has = self.core.image_below(volume);
@@ -70,7 +70,7 @@ impl Pool {
         )))
     }
 
-    /// Whether a part of a volume has come, as the difference from an image.
+    /// Returns whether a part of a volume was received as the difference from an image.
     pub(super) fn is_thin(&self, volume: &Arc<Object>) -> bool {
         let is_new = volume.descriptor.read().state == ObjectState::Incoming;
         is_new && self.core.image_below(volume).is_some()
@@ -78,14 +78,14 @@ impl Pool {
 }
 
 impl Receiver {
-    /// The image on which a volume will hang that the stream brings, once its beginning has come.
+    /// Returns the image that will back the received volume, once the beginning has been received.
     pub fn image(&self) -> Option<RemoteImage> {
         self.begin_chunk()?.image.as_ref().map(remote_of)
     }
 }
 
 impl Sender {
-    /// The image on which the volume will hang.
+    /// Returns the image that will back the volume.
     pub fn image(&self) -> Option<RemoteImage> {
         self.begin().image.as_ref().map(remote_of)
     }

@@ -14,8 +14,8 @@ use crate::pool::Pool;
 use crate::pool::core::Core;
 use crate::space::claims::Claim;
 
-/// Share of the pool's extents that only overwriting may take, and the least for which that makes
-/// sense: cleaning wins nothing from extents of which less than a thirty-second part is dead.
+/// Share of the pool's extents that only overwrites may take, and the minimum for which that makes
+/// sense: cleaning gains nothing from extents of which less than a thirty-second part is dead.
 const OVERWRITE_DIVISOR: u64 = 28;
 const OVERWRITE_MIN: u64 = 16;
 /// Share of the pool's extents that is reserved for the metadata of shares: removing a file writes
@@ -25,19 +25,19 @@ const TREE_DIVISOR: u64 = 64;
 const TREE_DIVISOR_SMALL: u64 = 16;
 /// Bytes for some commits of a small namespace.
 const TREE_BYTES_MIN: u64 = 512 << 10;
-/// Most of it: some hundred commits of a namespace of a million files.
+/// Upper bound of it: some hundred commits of a namespace of a million files.
 const TREE_BYTES_MAX: u64 = 256 << 20;
 /// Extents that must have been filled since the pool was opened before their average content is
 /// used.
 const OPENED_KNOWN: u64 = 32;
-/// Least that is dropped at once of images.
+/// Minimum that is dropped of images in one go.
 const DROPPED_MIN: u64 = 4 << 20;
-/// How often that is done, twice as much each time, before all of it has gone.
+/// Number of drops, each twice as large as the last, before everything is dropped.
 const DROP_ROUNDS: u32 = 24;
 /// Overhead of a group in the log: in the worst case a batch of its own, padded.
 pub(crate) const GROUP_COST_BYTES: u64 = BLOCK_BYTES as u64;
 
-/// Bytes that a write of `length` is admitted with: a part of a block makes a block of data.
+/// Bytes for which a write of `length` is admitted: a partial block becomes a block of data.
 pub(crate) fn cost_of(length: u64) -> u64 {
     length.next_multiple_of(BLOCK_BYTES as u64) + GROUP_COST_BYTES
 }
@@ -54,7 +54,7 @@ pub(crate) enum Asks {
 /// The bytes on their way to the log, and the state of a pool that seems full.
 pub(crate) struct Admission {
     /// Held by the writer that makes room in a pool that seems full; others wait for the space that
-    /// it wins.
+    /// it gains.
     making_room: Mutex<(), ranks::MakingRoom>,
     /// Bytes that were admitted and are not in the write buffer yet.
     admitting: AtomicU64,
@@ -82,12 +82,12 @@ impl Admission {
     }
 }
 
-/// Room for data that is being put into the write buffer; dropped when it is there and counted as
-/// dirty.
+/// Room for data that is being put into the write buffer; dropped when the data is there and
+/// counted as dirty.
 pub(crate) struct Admitted<'a> {
     core: &'a Core,
     bytes: u64,
-    /// It makes room: see [`Core::room_before`].
+    /// It frees room: see [`Core::room_before`].
     cleans: bool,
 }
 
@@ -125,7 +125,7 @@ impl Admitted<'_> {
 }
 
 impl Core {
-    /// Bytes that were [kept](Admitted::keep) are not on their way any more.
+    /// Ends the accounting of bytes that were [kept](Admitted::keep).
     pub(crate) fn release(&self, bytes: u64) {
         self.admission.admitting.fetch_sub(bytes, Ordering::AcqRel);
     }
@@ -150,8 +150,8 @@ impl Core {
         self.buffer.bytes() as u64 + self.buffer.groups() as u64 * GROUP_COST_BYTES
     }
 
-    /// Extents that can be written before another one is freed, the reserve included, as far as the
-    /// storage below has room.
+    /// Extents that can be written before another one is freed, including the reserve, as far as
+    /// the file system has room.
     pub(crate) fn extents_left(&self) -> u64 {
         (self.extents_free.load(Ordering::Acquire) + self.log.ahead() as u64).min(self.extents_left_below())
     }
@@ -167,12 +167,12 @@ impl Core {
         self.has_room_before(self.geometry.reserve_extents())
     }
 
-    /// Whether it fits so that `wall` extents are left.
+    /// Returns whether it fits with `wall` extents left free.
     pub(crate) fn has_room_before(&self, wall: u64) -> bool {
         self.has_room_for(0, wall)
     }
 
-    /// Whether `bytes` more would fit so that `wall` extents are left.
+    /// Returns whether `bytes` more would fit with `wall` extents left free.
     pub(crate) fn has_room_for(&self, bytes: u64, wall: u64) -> bool {
         // In this order: see `committed_bytes`.
         let committed = self.committed_bytes() + bytes;
@@ -201,12 +201,12 @@ impl Core {
         };
         self.admission.admitting.fetch_update(Ordering::AcqRel, Ordering::Acquire, fits).ok()?;
         let admitted = Admitted { core: self, bytes, cleans: false };
-        // Between the look and the entry as many bytes may have come as have left, and those that
-        // left have not been seen anywhere.
+        // Between the check and the entry as many bytes may have come as have left, and those that
+        // left have not been counted anywhere.
         self.has_room_before(wall).then_some(admitted)
     }
 
-    /// The same before the soft wall, and the extents that are kept back from the asker.
+    /// The same, for the soft wall plus the extents kept back from the caller.
     pub(crate) fn try_admit(&self, bytes: u64, kept: u64) -> Option<Admitted<'_>> {
         self.try_set_aside(bytes, self.soft_wall() + kept)
     }
@@ -246,11 +246,11 @@ impl Core {
     }
 
     /// Extents that `object` must leave to others: reservations of other volumes, the share of
-    /// trees, and the part of overwriting's share that its write has no claim to.
+    /// trees, and the part of the overwriting share that its write has no claim to.
     ///
-    /// Where overwriting has no share, an overwrite leaves nothing. It takes room until its dead
-    /// bytes are counted, and would be refused as soon as new data has filled the pool up to the
-    /// reservations.
+    /// Where there is no overwriting share, an overwrite leaves nothing. It takes room until its
+    /// dead bytes are counted, and would be refused as soon as new data has filled the pool up to
+    /// the reservations.
     fn extents_promised(&self, object: &Object, claim: Claim) -> u64 {
         let reserved = self.extents_reserved_against(object);
         match (self.overwrite_extents(), claim) {
@@ -275,7 +275,7 @@ impl Core {
         self.kept_of(self.extents_promised(object, claim), bytes, claim)
     }
 
-    /// The same if so many are promised to others.
+    /// The same, if so many are promised to others.
     fn kept_of(&self, promised: u64, bytes: u64, claim: Claim) -> u64 {
         let asking = if claim == Claim::Overwrite { 0 } else { bytes };
         if promised == 0 { 0 } else { promised.min((2 * promised).saturating_sub(self.extents_winnable(asking))) }
@@ -292,8 +292,8 @@ impl Core {
         let taken = if opened < OPENED_KNOWN {
             (live + coming).div_ceil(self.geometry.usable_bytes_min())
         } else {
-            // As densely as it has been since the pool was opened: headers, padding and tails of
-            // extents take room too.
+            // As densely as since the pool was opened: headers, padding and tails of extents take
+            // room too.
             let payload = self.counters.fragment_bytes.get() + self.counters.moved_bytes.get();
             let packed = u128::from(live) * u128::from(opened) / u128::from(payload.max(1));
             u64::try_from(packed).unwrap_or(u64::MAX) + coming.div_ceil(u64::from(self.geometry.extent_bytes))
@@ -301,8 +301,8 @@ impl Core {
         extents.saturating_sub(taken)
     }
 
-    /// Bytes that new data, for which nothing is reserved, still finds room for once all that is
-    /// dead has been cleaned, as far as the storage below has room.
+    /// Bytes of new data, without a reservation, for which there is still room once all dead data
+    /// has been cleaned, as far as the file system has room.
     pub(crate) fn available_bytes(&self) -> u64 {
         let free = self.extents_free.load(Ordering::Acquire) + self.log.ahead() as u64;
         let left_below = self.free_bytes_below(free) / u64::from(self.geometry.extent_bytes);
@@ -320,13 +320,12 @@ impl Core {
         self.extents_winnable(0).saturating_sub(promised) * self.geometry.usable_bytes_min()
     }
 
-    /// Extents that are reserved for volumes and not used.
+    /// Extents of unused reservations.
     fn extents_reserved(&self) -> u64 {
         self.reserved_unmet.load(Ordering::Relaxed).div_ceil(self.geometry.usable_bytes_min())
     }
 
-    /// Payload that an extent has held on average since the pool was opened; until that is known,
-    /// its size.
+    /// Average payload of an extent since the pool was opened; until that is known, its size.
     fn bytes_per_extent(&self) -> u64 {
         let opened = self.counters.opened_extents.get();
         let payload = self.counters.fragment_bytes.get() + self.counters.moved_bytes.get();
@@ -367,7 +366,7 @@ impl Core {
         self.admit_before(bytes, &|| self.extents_kept(object, bytes, claim))
     }
 
-    /// The same for data that overwrites nothing, and for the files that a tree keeps for itself.
+    /// The same for data that overwrites nothing, and for the tree's own files.
     pub(crate) fn admit_new(&self, object: &Object, length: u64, asks: Asks) -> Result<Admitted<'_>> {
         let bytes = cost_of(length);
         match asks {
@@ -379,14 +378,14 @@ impl Core {
                 self.admit_before(bytes, &|| self.extents_kept(object, bytes, Claim::New))
             }
             Asks::Tree => {
-                // Reservations of other volumes count as they do for overwriting.
+                // Reservations of other volumes apply as they do to overwriting.
                 let promised = if self.overwrite_extents() == 0 { 0 } else { self.extents_reserved_against(object) };
                 self.admit_before(bytes, &|| self.kept_of(promised, bytes, Claim::Overwrite))
             }
         }
     }
 
-    /// Room for fetched groups of an image, if there is plenty: they can be fetched again.
+    /// Reserves room for fetched groups of an image, if there is plenty: they can be fetched again.
     pub(crate) fn try_admit_fetched(&self, image: &Object, bytes: u64) -> Option<Admitted<'_>> {
         self.try_admit(bytes, self.extents_promised(image, Claim::New))
     }
@@ -396,7 +395,7 @@ impl Core {
         if let Some(admitted) = self.try_admit(bytes, kept()) {
             return Ok(admitted);
         }
-        // Nothing could be won when it was tried last.
+        // The last attempt gained nothing.
         let hopeless = self.admission.full_at.load(Ordering::Relaxed) == self.log.applied_seq().0;
         if hopeless && self.buffer.bytes() == 0 && self.is_surely_full(bytes) {
             self.counters.refused_writes.add(1);
@@ -427,7 +426,7 @@ impl Core {
         }
         self.look_below();
         self.take_light_checkpoint()?;
-        // Deleted volumes give their space back over several checkpoints.
+        // Deleted volumes free their space over several checkpoints.
         loop {
             if let Some(admitted) = try_now() {
                 return Ok(Some(admitted));
@@ -453,18 +452,19 @@ impl Core {
         if self.map.settled().is_empty() {
             return Ok(None);
         }
-        // Merging may show that more is dead.
+        // Merging may find more dead data.
         self.take_checkpoint()?;
         self.clean_for_room(bytes, kept)
     }
 
-    /// Whether `bytes` do not even fit before the reserve. `false` while a checkpoint is under way:
-    /// the extents that it puts on the log's list are for a moment neither free nor there.
+    /// Returns whether `bytes` do not even fit before the reserve. `false` while a checkpoint is
+    /// running: the extents that it puts on the log's list are for a moment neither free nor
+    /// listed.
     ///
     /// A round of the cleaner may reserve all room while it runs. That does not make the pool full:
     /// callers then wait for the end of the round.
     fn is_surely_full(&self, bytes: u64) -> bool {
-        // In this order: it must not count as room any more when it is not counted as taken.
+        // In this order: it must no longer appear as room when it is no longer counted as taken.
         let cleaning = self.admission.cleaning_bytes.load(Ordering::Acquire);
         self.checkpoint.try_lock().is_some_and(|_still| {
             let taken = (self.committed_bytes() + bytes).saturating_sub(cleaning);

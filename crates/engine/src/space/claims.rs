@@ -20,7 +20,7 @@ use units::GROUP_BYTES;
 use crate::objects::object::Object;
 use crate::pool::core::Core;
 
-/// Largest request that is little: that of a unit, above which the data of files comes.
+/// Largest request that is *little*: the size of a unit. Data of large files comes in larger ones.
 const LITTLE_BYTES_MAX: u64 = GROUP_BYTES as u64;
 
 /// See the module.
@@ -33,7 +33,7 @@ pub(crate) enum Claim {
 }
 
 impl Claim {
-    /// How many of so many extents, overwriting's share, it leaves alone.
+    /// Returns how many extents of the overwriting share it leaves alone.
     pub(crate) fn leaves_of(self, share: u64) -> u64 {
         match self {
             Self::New => share,

@@ -25,7 +25,7 @@ use units::{BlockMask, ExtentIndex, Seq};
 use crate::base::hash::FastHash;
 use crate::log::geometry::Geometry;
 
-/// Memory of an entry, and how many entries' worth an extent takes by itself.
+/// Memory of an entry, and the overhead of an extent, in entries.
 const ENTRY_BYTES: usize = size_of::<u32>();
 const EXTENT_ENTRIES: usize = 96 / ENTRY_BYTES;
 
@@ -39,7 +39,7 @@ pub(crate) type Since = (u64, Seq);
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Death {
     extent: ExtentIndex,
-    /// Where its payload begins in the extent.
+    /// Offset of its payload in the extent.
     offset: u32,
     unit: BlockMask,
     dead: BlockMask,
@@ -81,9 +81,9 @@ impl Toll {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Dead {
     pub since: Since,
-    /// Fragments that are dead altogether, by offset, in order.
+    /// Fragments that are entirely dead, by offset, in order.
     whole: Vec<u32>,
-    /// Those of which a part is, in order.
+    /// Partly dead fragments, in order.
     parts: Vec<(u32, BlockMask)>,
 }
 
@@ -124,13 +124,13 @@ impl Dead {
 #[derive(Debug, Default)]
 pub(crate) struct Deaths {
     known: HashMap<ExtentIndex, Dead, FastHash>,
-    /// Entries of all extents, and how many there may be.
+    /// Entries of all extents, and their upper bound.
     entries: usize,
     max: usize,
 }
 
 impl Deaths {
-    /// With so much memory.
+    /// Makes a map with so much memory.
     pub(crate) fn new(bytes: usize) -> Self {
         Self { max: bytes / ENTRY_BYTES, ..Self::default() }
     }
@@ -146,7 +146,7 @@ impl Deaths {
         }
     }
 
-    /// Nothing is known of the extent any more.
+    /// Forgets the extent.
     pub(crate) fn forget(&mut self, extent: ExtentIndex) {
         if let Some(dead) = self.known.remove(&extent) {
             self.entries -= dead.entries();

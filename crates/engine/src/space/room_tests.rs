@@ -17,7 +17,7 @@ use crate::pool::Pool;
 use crate::pool::core::Core;
 use crate::space::admission::Asks;
 
-/// Does something while a checkpoint syncs the log, or when it has put extents on the list.
+/// Runs an action while a checkpoint syncs the log, or when it has put extents on the list.
 struct MeddlingDisk {
     below: Arc<dyn Disk>,
     core: OnceLock<Weak<Core>>,
@@ -31,7 +31,7 @@ impl MeddlingDisk {
     fn meddle(&self) {
         if let Some(core) = self.core.get().and_then(Weak::upgrade) {
             self.meddled.store(true, Ordering::Relaxed);
-            // Another thread does: this one holds the checkpoint's locks.
+            // On another thread: this one holds the checkpoint's locks.
             std::thread::scope(|scope| scope.spawn(|| (self.meddle)(&core)).join().unwrap());
         }
     }

@@ -7,7 +7,7 @@ use crate::base::status::CleanMark;
 /// Criteria for victims.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Rule {
-    /// Most live bytes of an extent that is cleaned.
+    /// Upper bound of live bytes of an extent that is cleaned.
     pub live_max: u32,
     /// The least live bytes first, regardless of age: when space is needed now.
     pub greedy: bool,
@@ -15,7 +15,7 @@ pub(crate) struct Rule {
     pub within: (ExtentIndex, ExtentIndex),
     /// Only extents that the log had filled by then: see [`CleanMark`].
     pub filled_by: CleanMark,
-    /// They are to go (see `shrink`): however full they are, and although it wins nothing.
+    /// The extents must be emptied (see `shrink`), however full they are, and without gain.
     pub away: bool,
     /// Readable data is moved even if damaged data next to it stays (see `check`).
     pub beside_damage: bool,

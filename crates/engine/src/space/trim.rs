@@ -84,7 +84,7 @@ impl Core {
         Ok(())
     }
 
-    /// Before a pool that has been opened serves any client.
+    /// Called before an opened pool serves any client.
     pub(crate) fn give_back_at_open(&self) {
         self.give_back_all(OPEN_NS_MAX);
     }
@@ -105,8 +105,8 @@ impl Core {
         }
     }
 
-    /// Whether the data file occupies clearly more than the used and listed extents, but for
-    /// `spared` extents of that.
+    /// Returns whether the data file occupies clearly more than the used and listed extents, not
+    /// counting `spared` extents.
     fn occupies_too_much(&self, spared: u64) -> bool {
         // No other program can use free space on a device.
         if self.env.disk.room_bytes() == u64::MAX {
@@ -123,7 +123,7 @@ impl Core {
         turn_extents(self.geometry.extent_bytes)
     }
 
-    /// A turn of owed extents; returns whether more are owed.
+    /// Runs a turn of owed extents; returns whether more are owed.
     fn pay(&self) -> bool {
         let (owed, is_more) = {
             let mut unpunched = self.unpunched.lock();
@@ -200,7 +200,7 @@ mod tests {
         }
     }
 
-    /// An empty pool all of whose extents have their space below.
+    /// An empty pool all of whose extents have their space allocated.
     fn occupied_pool(machine: &Machine) -> Pool {
         let mut env = env_on(machine, machine.disk.handle());
         env.clock = Arc::new(Slow::default());

@@ -33,7 +33,7 @@ pub(crate) fn usage_of_extent(bytes: u64) -> Result<u32> {
     u32::try_from(bytes).map_err(|_| Error::new(ErrorKind::Corrupt, text()))
 }
 
-/// Puts the pages in which these extents are into `batch`, with the live bytes that were counted.
+/// Puts the pages of these extents into `batch`, with the live bytes that were counted.
 pub(crate) fn put_pages(
     batch: &mut MapBatch,
     extents: impl Iterator<Item = u32>,

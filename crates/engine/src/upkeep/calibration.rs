@@ -19,16 +19,15 @@ use units::GROUP_BYTES;
 use crate::codecs::costs::Costs;
 use crate::pool::Pool;
 
-/// Lengths of units: one of each class of size, and how many of each kind: some hundred KiB of
-/// each.
+/// Lengths of units: one of each size class, and how many of each kind: some hundred KiB of each.
 const UNITS: [(usize, usize); 3] = [(4 << 10, 64), (32 << 10, 16), (GROUP_BYTES, 6)];
-/// Words of the made text.
+/// Words of the synthetic text.
 const WORDS: &str = "the of and storage engine block writes compressed extent log map every checksum is verified before unit decoded to reader epoch \
      snapshot in volume request latency window sector thread queue device memory buffer cache page entry table index value";
 /// Digits of dense data: six bits in each byte.
 const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
 
-/// How fast one candidate is.
+/// Speed of one candidate.
 #[derive(Debug, Clone, PartialEq)]
 pub struct CodecSpeed {
     /// The codec.
@@ -39,10 +38,10 @@ pub struct CodecSpeed {
     pub ns_per_kib: f64,
 }
 
-/// How much a calibration compresses.
+/// Amount of data that a calibration compresses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CalibrationEffort {
-    /// A quarter: half a second of CPU time. For a new pool, which knows nothing of its machine.
+    /// A quarter: half a second of CPU time. For a new pool, which knows nothing about its machine.
     Short,
     /// Some seconds.
     Full,
@@ -62,7 +61,7 @@ impl CalibrationEffort {
 pub struct Calibration {
     /// By codec and length of units.
     pub speeds: Vec<CodecSpeed>,
-    /// CPU time that it took.
+    /// CPU time used.
     pub cpu_ns: u64,
     /// Power of a busy CPU, and the source of that figure.
     pub power: Power,

@@ -55,29 +55,29 @@ const WINDOW_GROUPS: u64 = (crate::write::drain::BATCH_RAW_BYTES / GROUP_BYTES) 
 /// Groups that are searched at once (128 MiB), and their weight in a slice if there are none.
 const LOOK_GROUPS: u64 = 1024;
 const LOOK_BYTES: u64 = 64 << 10;
-/// Bytes between two fragments that a reader skips as fast as it would jump.
+/// Gap between two fragments that a reader skips as fast as it would jump.
 const NEAR_BYTES: u64 = 64 << 10;
-/// Jumps in a window that are not worth rewriting it: one for each group of it. A fresh window has
-/// one for each end of a batch and of an extent.
+/// Jumps in a window that do not justify rewriting it: one for each of its groups. A fresh window
+/// has one for each end of a batch and of an extent.
 const JUMPS_MAX: u64 = WINDOW_GROUPS;
-/// Units beyond twice as many as there would be that are not worth it.
+/// Units beyond twice the ideal number that do not justify it.
 const UNITS_MORE_MAX: usize = WINDOW_GROUPS as usize;
-/// How often one group is tried while others write to it: then it is theirs, and will not stay as
-/// it is.
+/// Attempts at one group while others write to it: after that it is left to them, as it will not
+/// stay in order.
 const TRIES: u32 = 4;
 /// How long a large discard, of any volume, is waited for while a group's volume is held: requests
 /// to that volume wait as long. Then the group is left alone.
 const PUNCHING_PATIENCE: Duration = Duration::from_millis(5);
 
-/// How far sorting has come.
+/// Progress of sorting.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct SortReport {
     /// When it began, in seconds since 1970; 0 if it never did.
     pub started_unix_s: u64,
-    /// Whether all volumes have been gone through.
+    /// Whether all volumes have been processed.
     pub is_finished: bool,
-    /// Bytes of data of volumes, as their users see them and without holes, that have been gone
-    /// through, and all there are.
+    /// Bytes of volumes' data, as their users see them and without holes, that have been processed,
+    /// and the total.
     pub bytes_done: u64,
     /// See `bytes_done`.
     pub bytes_total: u64,
@@ -104,8 +104,8 @@ impl Pool {
     }
 }
 
-/// How far the pass has come within a volume, in bytes of data; that is counted while the pool is
-/// open, and once from the map where a pass goes on after it was opened.
+/// Progress of the pass within a volume, in bytes of data; counted while the pool is open, and once
+/// from the map if a pass continues after the pool was opened.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct SortWalk {
     object: ObjectId,
@@ -130,7 +130,7 @@ enum Outcome {
 
 /// Step 1's result for a group.
 struct Own {
-    /// The blocks that are the newest epoch's alone, and not dirty.
+    /// The blocks that only the newest epoch owns, and that are not dirty.
     own: BlockMask,
     /// Where these lie.
     pieces: Vec<Piece>,
@@ -144,16 +144,16 @@ struct Scatter {
     /// Where the last fragment ended.
     end: Option<u64>,
     jumps: u64,
-    /// Units that there are, and that there would be.
+    /// Present number of units, and the number after sorting.
     units: usize,
     units_after: usize,
     blocks: u64,
-    /// Blocks of data, those that snapshots share included.
+    /// Blocks of data, including those shared by snapshots.
     data_blocks: u64,
 }
 
 impl Scatter {
-    /// The next fragment in the order of blocks.
+    /// Adds the next fragment in the order of blocks.
     fn add(&mut self, location: u64, stored: u64) {
         let is_near = self.end.is_some_and(|end| location >= end && location - end <= NEAR_BYTES);
         self.jumps += u64::from(!is_near);
@@ -171,7 +171,7 @@ impl Core {
         self.check_failed()?;
         let mut walk = self.sorting.lock();
         let kept = self.env.store.get(KEY_SORT).map_err(store_error)?;
-        // A state that is damaged only costs a new beginning.
+        // A damaged state only means starting over.
         let mut state = kept.and_then(|value| SortState::decode(&value).ok()).unwrap_or_default();
         if bytes > 0 && (restart || state.started_unix_s == 0) {
             state = SortState { started_unix_s: self.env.clock.unix_s().max(1), ..SortState::default() };
@@ -187,7 +187,7 @@ impl Core {
         Ok(self.sort_report(&state, &walk))
     }
 
-    /// Counts the data before the place where a pass goes on, unless that is known.
+    /// Counts the data before the place where a pass continues, unless that is known.
     fn find_walk(&self, state: &SortState, walk: &mut SortWalk) -> Result<()> {
         if (walk.object, walk.group) != (state.object, state.group) {
             // A pass at its end has no volume, so nothing of one.
@@ -276,7 +276,8 @@ impl Core {
         Ok(data_bytes)
     }
 
-    /// Step 1 for a group: the blocks that the volume's newest epoch alone owns and that are not dirty, and where they lie, in order.
+    /// Step 1 for a group: returns the blocks that only the volume's newest epoch owns and that are
+    /// not dirty, and their locations, in order.
     fn own_blocks(&self, volume: &Object, group: GroupIndex) -> Result<Own> {
         let dirty = self.buffer.read(GroupKey { object: volume.id, group }, BlockMask::FULL, &mut |_| ());
         let mut pieces = self.map.lookup_stored(&volume.levels(), group, BlockMask::FULL.minus(dirty))?;
@@ -406,7 +407,7 @@ mod tests {
             pool.flush().unwrap();
         }
         let discard = pool.core.punching.read();
-        // The thread that discards is another one than the thread that sorts.
+        // The discarding thread is not the sorting one.
         let report = std::thread::scope(|scope| scope.spawn(|| pool.sort(u64::MAX, true)).join()).unwrap().unwrap();
         assert!(report.is_finished && report.rewritten_bytes == 0, "{report:?}");
         drop(discard);
@@ -418,7 +419,7 @@ mod tests {
     fn what_lies_in_order_is_left_alone_and_what_is_scattered_is_not() {
         let mut fresh = Scatter { units_after: 32, ..Scatter::default() };
         for unit in 0..32 {
-            // Between batches lies a header, and one in four units lies in the next extent.
+            // There is a header between batches, and one unit in four is in the next extent.
             fresh.add((1 << 20) + unit * 20_000 + if unit > 23 { 5 << 20 } else { 0 }, 16_000);
         }
         assert_eq!((fresh.jumps, fresh.units, fresh.is_worth_it()), (2, 32, false));

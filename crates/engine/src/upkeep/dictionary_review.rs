@@ -33,7 +33,7 @@ use crate::objects::object::Object;
 use crate::pool::core::Core;
 use crate::read::reader::verify;
 
-/// Groups looked at while checkpoints are held off.
+/// Groups examined while checkpoints are held off.
 const PAGE_GROUPS: usize = 256;
 
 /// Dictionaries needed by the fragments of a page.
@@ -45,8 +45,8 @@ struct Needed {
 }
 
 impl Core {
-    /// All steps for the dictionaries of one volume; how many were given up. Recompression must be
-    /// held off by the caller.
+    /// Runs all steps for the dictionaries of one volume; returns how many were dropped.
+    /// Recompression must be held off by the caller.
     ///
     /// # Errors
     /// When the storage fails.
@@ -63,7 +63,7 @@ impl Core {
         Ok(gone.len() as u64)
     }
 
-    /// Steps 2 to 4 for dictionaries that are retired: those that are gone. After an error some may
+    /// Steps 2 to 4 for retired dictionaries: returns those that are gone. After an error some may
     /// be.
     fn destroy_unneeded(&self, mut old: BTreeSet<ObjectId>) -> Result<BTreeSet<ObjectId>> {
         // Step 2.
@@ -96,7 +96,7 @@ impl Core {
         Ok(old)
     }
 
-    /// Step 3 for one page from a key on; where the next one begins, if there is one.
+    /// Step 3 for one page from a key on; returns where the next one begins, if there is one.
     fn review_page(&self, from: &[u8], needed: &mut Needed) -> Option<Vec<u8>> {
         let _still = self.checkpoint.lock();
         let mut pieces = Vec::new();
@@ -132,7 +132,7 @@ impl Core {
         last.map(|last| record_key(&next(last)).to_vec())
     }
 
-    /// The dictionary that a fragment needs; `None` if it cannot be read.
+    /// Returns the dictionary that a fragment needs; `None` if it cannot be read.
     fn dictionary_needed(&self, group: GroupIndex, piece: &Piece) -> Option<ObjectId> {
         let fragment = &piece.fragment;
         if !self.geometry.holds(fragment.location, fragment.stored) {

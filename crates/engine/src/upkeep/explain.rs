@@ -21,13 +21,13 @@ use crate::pool::core::Core;
 
 /// Bytes of a region.
 const REGION_BYTES: u64 = REGION_BLOCKS * BLOCK_BYTES as u64;
-/// Times that a candidate is run: the least time counts, since everything else is disturbance.
+/// Runs of a candidate: the shortest time is used, since everything else is disturbance.
 const ROUNDS: usize = 3;
 
-/// How much of a region is stored with one codec.
+/// Amount of a region that is stored with one codec.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CodecUse {
-    /// The codec; `raw`: as it came.
+    /// The codec; `raw`: uncompressed.
     pub codec: String,
     /// Fragments.
     pub units: u64,
@@ -72,13 +72,13 @@ pub struct Trial {
     pub codec: String,
     /// Bytes; none: it saves less than `min-saving`.
     pub stored_bytes: Option<u64>,
-    /// CPU nanoseconds that it took now.
+    /// CPU nanoseconds of this run.
     pub cpu_ns: u64,
     /// The expectation: saving as a share, and CPU nanoseconds for a KiB.
     pub expected_saving: f64,
     /// See `expected_saving`.
     pub expected_ns_per_kib: f64,
-    /// How often its cost is the least one's; none: it saves nothing.
+    /// Its cost, as a multiple of the lowest one; none: it saves nothing.
     pub cost: Option<f64>,
     /// Why it wins or loses, in words.
     pub verdict: String,
@@ -114,15 +114,15 @@ pub struct RegionDetail {
     pub power: policy::Power,
     /// Number of the dictionary that helps zstd with this unit, if one does.
     pub dictionary: Option<u32>,
-    /// How many there are to choose from.
+    /// Number of dictionaries to choose from.
     pub dictionaries: u8,
     /// Every candidate.
     pub trials: Vec<Trial>,
 }
 
 impl Pool {
-    /// Regions of a volume or a snapshot that hold data, from byte `from` on, at most `count` of
-    /// them; and where to go on, if there are more.
+    /// Returns the regions of a volume or a snapshot that hold data, from byte `from` on, at most
+    /// `count` of them; and where to continue, if there are more.
     ///
     /// # Errors
     /// [`ErrorKind::NotFound`], and those of the storage.

@@ -38,7 +38,7 @@ use crate::volume::devices::Meant;
 
 /// Checkpoints taken for one extent before the pool is reported as full.
 const TRIES: usize = 4;
-/// Stands between the mode and the part of a share in the state that is kept; no mode has it.
+/// Separates the mode from the part of a share in the kept state; no mode contains it.
 const PART: char = '\n';
 
 /// Returns the hint for the data at an address; `None`: the data stays unchanged.
@@ -47,26 +47,26 @@ pub type Advise<'a> = dyn Fn(u64) -> Option<Hint> + 'a;
 /// Settings, and the hints for single files.
 type How<'a> = (&'a Settings, &'a Advise<'a>);
 
-/// How far recompression has come.
+/// Progress of recompression.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct RecompressReport {
     /// When it began, in seconds since 1970; 0 if it never did.
     pub started_unix_s: u64,
-    /// The mode that was asked for, if one was.
+    /// The requested mode, if any.
     pub mode: Option<String>,
-    /// Whether all extents have been gone through.
+    /// Whether all extents have been processed.
     pub is_finished: bool,
-    /// Extents that are done, and all there are.
+    /// Processed extents, and the total.
     pub extents_done: u64,
     /// See `extents_done`.
     pub extents_total: u64,
     /// Bytes of an extent.
     pub extent_bytes: u64,
-    /// Live bytes of the extents that are done, and of all.
+    /// Live bytes of the processed extents, and of all.
     pub bytes_done: u64,
     /// See `bytes_done`.
     pub bytes_total: u64,
-    /// Fragments of the volume that were looked at.
+    /// Fragments of the volume that were examined.
     pub fragments: u64,
     /// Rewritten fragments, and their size before and now, in bytes.
     pub rewritten: u64,
@@ -86,7 +86,7 @@ enum Rewrite {
     /// It is rewritten; with the former size of its live blocks.
     Done(usize),
     Stays,
-    /// As well, for it cannot be read.
+    /// It stays as well, because it cannot be read.
     Damaged,
 }
 
@@ -149,7 +149,7 @@ impl Core {
         let _turn = (bytes > 0).then(|| self.recompressing.lock());
         let mut walked = self.recompressed.lock().clone();
         let kept = self.env.store.get(KEY_RECOMPRESS).map_err(store_error)?;
-        // A state that is damaged only costs a new beginning.
+        // A damaged state only means starting over.
         let kept = kept.and_then(|value| RecompressState::decode(&value).ok()).unwrap_or_default();
         let is_same = kept.started_unix_s > 0 && kept.object == object && kept.mode == mode;
         // A request for a report without a mode means the last one.
@@ -224,7 +224,8 @@ impl Core {
         Ok(())
     }
 
-    /// All steps for one extent. `false`: a checkpoint, or cleaning, is needed first.
+    /// Runs all steps for one extent. Returns `false` if a checkpoint, or cleaning, is needed
+    /// first.
     fn recompress_extent(&self, state: &mut RecompressState, how: How<'_>) -> Result<bool> {
         let seen = self.map_version.load(Ordering::Acquire);
         let (number, live) = {
@@ -266,8 +267,7 @@ impl Core {
         let after = survivors.payload_bytes() as u64;
         if rewritten > 0 {
             let packed = survivors.measure(self.geometry.extent_bytes).bytes;
-            // As data that is admitted: so that neither the cleaner nor writers count on the same
-            // room.
+            // Like admitted data, so that neither the cleaner nor writers rely on the same room.
             let _aside = self.set_aside(packed + u64::from(self.geometry.extent_bytes));
             if !self.has_room_before(self.soft_wall())
                 || self.move_survivors(&mut survivors, seen, None, Purpose::Data)?.is_none()

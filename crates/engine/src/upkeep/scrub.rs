@@ -40,13 +40,13 @@ use crate::read::damage_owners::Place;
 use crate::repair::damages::{self, DamageReport};
 use crate::space::extents::Victim;
 
-/// Bytes of a description that are kept.
+/// Upper bound of a stored description, in bytes.
 const DETAIL_BYTES_MAX: usize = 500;
 
 /// Scrubbing state of an open pool.
 #[derive(Default)]
 pub(crate) struct Scrubbing {
-    /// How far it has come, once that has been loaded.
+    /// The progress, once it has been loaded.
     state: Option<ScrubState>,
     /// [`Core::traffic_bytes`] when the last slice ended.
     traffic_bytes: u64,
@@ -62,7 +62,7 @@ pub(crate) struct Verified {
     pub damages: Vec<ScrubDamage>,
 }
 
-/// All that lives in an extent.
+/// The live fragments of an extent.
 struct Found {
     /// The bytes of the extent, if it can be read whole.
     read: Option<AlignedBuf>,
@@ -70,20 +70,20 @@ struct Found {
     are_headers_whole: bool,
 }
 
-/// How far scrubbing has come.
+/// Progress of scrubbing.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ScrubReport {
     /// When it began, in seconds since 1970; 0 if it never did.
     pub started_unix_s: u64,
     /// Whether all data that was written before it began has been verified.
     pub is_finished: bool,
-    /// Extents that are done, with or without live bytes, and all there are.
+    /// Processed extents, with or without live bytes, and the total.
     pub extents_done: u64,
     /// See `extents_done`.
     pub extents_total: u64,
     /// Bytes of an extent.
     pub extent_bytes: u64,
-    /// Live bytes of the extents that are done, and of all.
+    /// Live bytes of the processed extents, and of all.
     pub bytes_done: u64,
     /// See `bytes_done`.
     pub bytes_total: u64,
@@ -99,7 +99,7 @@ pub struct ScrubReport {
     /// Known damage, the first thousand, found now or before and not repaired since; kind is
     /// `fragment`, or `header` for damage that affects no volume.
     pub damages: Vec<Problem>,
-    /// How much is known to be damaged, and was not acknowledged.
+    /// Number of known damages that were not acknowledged.
     pub unacknowledged: u64,
 }
 
@@ -172,8 +172,8 @@ impl Core {
         result.map(|()| report)
     }
 
-    /// Makes the base of the map cover all data that was written before the call. A pool that is
-    /// too full to drain its buffer has the rest of it in memory, where there is nothing to verify.
+    /// Brings all data that was written before the call into the base of the map. If a pool is too
+    /// full to drain its buffer, the rest stays in memory, where there is nothing to verify.
     fn bring_to_map(&self) -> Result<()> {
         match self.flush() {
             Err(error) if error.kind() == ErrorKind::Full => {}
@@ -196,7 +196,7 @@ impl Core {
             }
             (checkpoint.number, victims, at)
         };
-        // Where nothing lives, nothing is damaged any more.
+        // Without live data there is no damage any more.
         let lives: BTreeSet<_> = victims.iter().map(|victim| victim.extent).collect();
         state.damages.retain(|damage| !(first..end).contains(&damage.extent) || lives.contains(&damage.extent));
         let mut damages_found = 0;
@@ -299,15 +299,15 @@ impl Core {
         Ok(())
     }
 
-    /// Bytes of an extent. One that cannot be read whole is read fragment by fragment, as the map
-    /// names them.
+    /// Returns the bytes of an extent. One that cannot be read whole is read fragment by fragment,
+    /// as the map names them.
     fn bytes_of<'b>(&self, read: &'b Option<AlignedBuf>) -> &'b [u8] {
         read.as_ref().map_or(&[], |buf| &buf[..self.geometry.extent_bytes as usize])
     }
 
-    /// Finds all that lives in an extent. If its headers do not name as many live bytes as the
+    /// Finds all live fragments of an extent. If its headers do not name as many live bytes as the
     /// checkpoint counted, and another checkpoint may be why, the extent is read again while none
-    /// is published: nothing is left out because writers are at work.
+    /// is published: so concurrent writes cannot hide a fragment.
     fn find_residents(&self, victim: Victim, read: Option<AlignedBuf>, is_current: impl Fn() -> bool) -> Result<Found> {
         let mut named = self.named_residents(victim.extent, self.bytes_of(&read))?;
         if named.live() == victim.live {
@@ -323,7 +323,8 @@ impl Core {
             }
         }
         let all = self.residents_by_map(victim.extent)?;
-        // Damaged records explain the difference if the headers name all that the others point to.
+        // Damaged records explain the difference if the headers name all fragments of the other
+        // records.
         let places: BTreeSet<u64> = named.found.iter().map(|resident| resident.location).collect();
         if !named.damaged.is_empty() && all.found.iter().all(|resident| places.contains(&resident.location)) {
             return Ok(Found { read, residents: named, are_headers_whole: true });
@@ -331,7 +332,7 @@ impl Core {
         Ok(Found { read, residents: all, are_headers_whole: false })
     }
 
-    /// The damage of a group whose records cannot be read. `None` if its object is gone.
+    /// Returns the damage of a group whose records cannot be read. `None` if its object is gone.
     fn damaged_group(&self, key: GroupKey, error: &Error) -> Option<ScrubDamage> {
         let object = self.objects.get(key.object)?;
         let offset = key.group.first_block().0 * BLOCK_BYTES as u64;
@@ -339,7 +340,7 @@ impl Core {
         Some(damaged(object.title(), offset, format!("up to {group} from here cannot be read: {error}")))
     }
 
-    /// Why a fragment that matches its checksum cannot be decoded, if it lives.
+    /// Returns why a fragment that matches its checksum cannot be decoded, if it is live.
     fn confirm_decoding(&self, resident: &Resident, payload: &[u8]) -> Result<Option<String>> {
         let FragmentEntry { count, codec, .. } = resident.stored.fragment;
         let decoded = scratch::with(|scratch| {
@@ -354,8 +355,8 @@ impl Core {
         Ok(lives.then(|| format!("{place} match their checksum and cannot be decoded: {error}")))
     }
 
-    /// The fragment in the map, if it is still there and some of its blocks were not written again.
-    /// The caller holds [`Core::readers`].
+    /// Returns the fragment in the map, if it is still there and some of its blocks were not
+    /// written again. The caller holds [`Core::readers`].
     fn lives(&self, resident: &Resident) -> Result<Option<FragmentRef>> {
         let Resident { object, stored, location, .. } = resident;
         let (key, epoch) = (resident.key(), stored.epoch);
@@ -364,7 +365,7 @@ impl Core {
         Ok(found.filter(|found| !self.map.unmoved(key, epoch, *location, found.live).is_empty()))
     }
 
-    /// Step 2. `None`: it is fine, or no point sees it any more.
+    /// Step 2. `None`: it is intact, or no point sees it any more.
     fn confirm_damage(&self, resident: &Resident) -> Result<Option<String>> {
         let Resident { stored, location, .. } = resident;
         let _in_extents = self.readers.read();
@@ -432,8 +433,8 @@ mod tests {
     use crate::Properties;
     use crate::base::testing::pool_on;
 
-    /// A checkpoint between two slices, or while one runs, is no reason to pass over fragments that
-    /// the extent's own batches do not name any more.
+    /// A checkpoint between two slices, or during one, is no reason to skip fragments that the
+    /// extent's own batches do not name any more.
     #[test]
     fn damaged_headers_are_noticed_whatever_checkpoint_has_come_since() {
         let machine = Machine::new(16 << 20, 1);

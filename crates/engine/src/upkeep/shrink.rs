@@ -30,31 +30,31 @@ use crate::pool::Pool;
 use crate::pool::core::Core;
 use crate::space::rule::Rule;
 
-/// How long a mark stays when no slice is asked for.
+/// How long a mark stays when no slice is requested.
 const PATIENCE_NS: u64 = 60_000_000_000;
-/// Rounds in a row that win nothing after which there is no hope.
+/// Consecutive rounds without gain, after which the shrink fails.
 const STUCK_MAX: u32 = 4;
 /// Extents that must be free below the mark before it is set, in addition to the reserve: the open
 /// extents of the log, and some to move into.
 const FREE_MIN: u64 = 4;
 
-/// A pool that is being made smaller.
+/// A shrink in progress.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Shrinking {
-    /// Extents that will be left.
+    /// The new number of extents.
     extents: u32,
-    /// When a slice was asked for last.
+    /// Time of the last request for a slice.
     asked_ns: u64,
 }
 
-/// How far shrinking has come.
+/// Progress of shrinking.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct ShrinkReport {
-    /// The pool is as small as was asked for.
+    /// The pool has its new size.
     pub is_finished: bool,
     /// Its capacity now.
     pub capacity_bytes: u64,
-    /// Extents beyond the new end that hold something.
+    /// Extents with content beyond the new end.
     pub extents_todo: u64,
     /// Live bytes there.
     pub bytes_todo: u64,
@@ -67,7 +67,7 @@ fn full(text: String) -> Error {
 }
 
 impl Pool {
-    /// Goes on making the pool `capacity_bytes` large, rounded down to whole extents, for at most
+    /// Continues shrinking the pool to `capacity_bytes`, rounded down to whole extents, for at most
     /// `rounds` rounds of the cleaner. Durable when the report says that it is finished.
     ///
     /// # Errors
@@ -122,7 +122,7 @@ impl Pool {
         Ok(core.shrink_report(moved))
     }
 
-    /// Step 3. `false`: something is beyond the mark after all.
+    /// Step 3. Returns `false` if there is data beyond the mark after all.
     fn switch(&self, extents: u32) -> Result<bool> {
         let core = &self.core;
         let _admin = core.admin.lock();
@@ -132,7 +132,7 @@ impl Pool {
             return Ok(false);
         }
         {
-            // No checkpoint that began before the mark was set is on its way.
+            // A checkpoint that began before the mark was set is not running any more.
             let _checkpoint = core.checkpoint.lock();
             if core.extents.lock().used_from(extents as usize) != (0, 0) {
                 return Ok(false);
@@ -175,7 +175,7 @@ impl Core {
         *present = shrinking;
     }
 
-    /// Lifts the mark if no slice was asked for during a while.
+    /// Lifts the mark if no slice was requested for a while.
     pub(crate) fn forget_shrinking(&self) {
         let Some(shrinking) = *self.shrinking.lock() else { return };
         if self.env.clock.now_ns().saturating_sub(shrinking.asked_ns) > PATIENCE_NS {
@@ -219,8 +219,7 @@ impl Core {
         }
     }
 
-    /// Step 1: makes sure that the log has room below the mark when it may not go beyond it any
-    /// more.
+    /// Step 1: ensures that the log has room below the mark before it may no longer go beyond it.
     fn make_room_below(&self, extents: u32) -> Result<()> {
         let enough = self.geometry.reserve_extents() + FREE_MIN;
         let idle = |core: &Self| core.extents.lock().idle_before(extents as usize);
@@ -241,7 +240,7 @@ impl Core {
         Ok(())
     }
 
-    /// Step 2. Whether nothing is left beyond the mark.
+    /// Step 2. Returns whether nothing is left beyond the mark.
     fn move_below_mark(&self, extents: u32, rounds: u32) -> Result<bool> {
         let beyond = (ExtentIndex(extents), ExtentIndex(u32::MAX));
         let away = Rule {
@@ -336,11 +335,11 @@ mod tests {
     use crate::base::testing::pool_on;
 
     const EXTENT: u64 = 64 << 10;
-    /// Extents that are left.
+    /// Remaining extents.
     const LEFT: u64 = 96;
 
-    /// Sees to it, whenever an extent is read whole, that no other thread could be alone with the
-    /// cleaner now.
+    /// Asserts, whenever an extent is read whole, that no other thread could have exclusive use of
+    /// the cleaner.
     struct WatchedDisk {
         below: Arc<dyn Disk>,
         core: OnceLock<Weak<Core>>,
@@ -369,7 +368,7 @@ mod tests {
         let pool = pool_on(&machine, machine.disk.handle(), capacity_bytes, 0);
         pool.create_volume("v", capacity_bytes, &Default::default()).unwrap();
         let volume = pool.volume("v").unwrap();
-        // With its header an extent's worth: none can be packed any better.
+        // With its header it fills an extent: none can be packed any better.
         let mut data = vec![0; 60 << 10];
         for i in 0..192 {
             fill_content(&mut Rng::new(i), ContentKind::Random, &mut data);

@@ -34,7 +34,7 @@ use crate::read::reader::{Request, Wanted, copy_live, payload_of, span_count, ve
 use crate::read::unit_cache::{Claim, Unit};
 use crate::volume::Volume;
 
-/// Most reads of one thread under way, and about the most bytes of the data file.
+/// Upper bound of one thread's reads in flight, and approximately of their bytes of the data file.
 const READS_MAX: usize = 32;
 const BYTES_MAX: usize = 2 << 20;
 /// Larger requests keep the device busy by themselves.
@@ -44,14 +44,14 @@ const SPAN_BYTES_MAX: u64 = 128 << 10;
 /// More spans than a request has: no two of its blocks need more than one each.
 const SPANS_MAX: usize = 2 * REQUEST_BYTES_MAX / BLOCK_BYTES;
 
-/// A fragment that is read, because it was asked for, because it goes into the cache, or both.
+/// A fragment that is read, because it was requested, because it goes into the cache, or both.
 struct Part<'a> {
     wanted: Wanted,
     claim: Option<Claim<'a>>,
     is_asked: bool,
 }
 
-/// Fragments that are read in one go: the first of them, how many, and where the read begins.
+/// Fragments that are read in one go: the first one, their number, and where the read begins.
 struct Span {
     first: usize,
     count: usize,
@@ -64,7 +64,7 @@ struct Started<'a> {
     read: Box<dyn PendingRead>,
     parts: Vec<Part<'a>>,
     spans: Vec<Span>,
-    /// Spans that have not come.
+    /// Spans that are still being read.
     left: usize,
     has_failed: bool,
     _gate: RwLockReadGuard<'a, (), ranks::Gate>,
@@ -80,7 +80,7 @@ struct Reads<'a> {
     under_way: [Option<Started<'a>>; READS_MAX],
     free: Vec<usize>,
     bytes: usize,
-    /// To be read in the ordinary way, and whether they are being read ahead.
+    /// Reads to do in the ordinary way, and whether they are being read ahead.
     later: Vec<(Box<dyn PendingRead>, bool)>,
 }
 
@@ -120,7 +120,7 @@ impl<'a> Reads<'a> {
         }
     }
 
-    /// Does the unusual reads. If they need groups of images, more reads are taken, and all such
+    /// Does the unusual reads. If they need groups of images, more reads are accepted, and all such
     /// groups are fetched together: so none of these waits longer than `remote-timeout`.
     fn read_later(&mut self, next: &mut dyn FnMut() -> Option<Box<dyn PendingRead>>) {
         let (core, volume) = (self.core, self.volume);
@@ -172,7 +172,7 @@ impl<'a> Reads<'a> {
         Some((read, is_expected))
     }
 
-    /// Step 1. Gives the read back if its locks cannot be had at once.
+    /// Step 1. Returns the read if its locks are not immediately available.
     fn begin(&mut self, mut read: Box<dyn PendingRead>) -> Option<Box<dyn PendingRead>> {
         let (volume, core, object) = (self.volume, self.core, &*self.volume.object);
         let (offset, len) = (read.offset(), read.buf().len());
@@ -229,7 +229,7 @@ impl<'a> Reads<'a> {
         None
     }
 
-    /// The reads for fragments that are missing: `keep` if units may be kept, and then the rest of
+    /// Returns the reads for missing fragments: `keep` if units may be kept, and then the rest of
     /// their groups while there is plenty of room.
     fn parts(&self, wanted: Vec<Wanted>, keep: bool) -> Vec<Part<'a>> {
         let object = &*self.volume.object;

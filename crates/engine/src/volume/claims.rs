@@ -18,13 +18,13 @@ use crate::pool::Pool;
 /// The purpose of a claim.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TreeUse {
-    /// To be looked at: others may look at it, too.
+    /// For reading: shared with other readers.
     Look,
-    /// To be changed: no other may have it.
+    /// For changing: exclusive.
     Change,
 }
 
-/// All claims of a pool, by the numbers of shares: how many look at it; 0 for one that changes it.
+/// All claims of a pool, by the numbers of shares: the number of readers; 0 for a writer.
 #[derive(Debug, Default)]
 pub(crate) struct Claims {
     held: Mutex<BTreeMap<u64, u64>, ranks::TreeClaims>,
@@ -38,7 +38,7 @@ pub struct TreeClaim {
     share: u64,
 }
 
-/// Whether a tree that is held so can be claimed.
+/// Returns whether a tree that is held like that can be claimed.
 fn is_free(held: Option<&u64>, wanted: TreeUse) -> bool {
     match held {
         None => true,

@@ -11,7 +11,7 @@ use crate::pool::Pool;
 use crate::pool::core::Core;
 use crate::volume::Volume;
 
-/// Which volume or snapshot is meant.
+/// Names a volume or a snapshot in a request.
 #[derive(Debug, Clone, Copy)]
 pub enum Meant<'a> {
     /// The object that has this name now.
@@ -39,7 +39,7 @@ impl From<DeviceId> for Meant<'_> {
 }
 
 impl Objects {
-    /// The volume or the snapshot that is meant.
+    /// Returns the volume or the snapshot.
     ///
     /// # Errors
     /// [`ErrorKind::NotFound`].
@@ -53,7 +53,7 @@ impl Objects {
         })
     }
 
-    /// The volume that is meant.
+    /// Returns the volume.
     ///
     /// # Errors
     /// [`ErrorKind::NotFound`]; [`ErrorKind::Invalid`] for a snapshot.
@@ -67,7 +67,7 @@ impl Objects {
         }
     }
 
-    /// The snapshot that is meant.
+    /// Returns the snapshot.
     ///
     /// # Errors
     /// [`ErrorKind::NotFound`]; [`ErrorKind::Invalid`] for a volume.
@@ -100,8 +100,8 @@ impl Core {
         // First: blocks that leave the write buffer now are then in the other figures. If they were
         // in neither, a volume would seem empty to a program that copies files, and not be copied.
         let dirty = self.buffer.data_bytes_of(object.id) as u64;
-        // Its own bytes and those that it may see of others: not less than it holds, and not more
-        // than there can be.
+        // Its own bytes and those that it may see of others: at least its content, and at most its
+        // size.
         let below = object.levels();
         let below = below.iter().filter(|level| level.object != object.id);
         let seen = below.filter_map(|level| self.objects.get(level.object)).map(|o| o.allocated_bytes());
@@ -122,7 +122,7 @@ impl Pool {
         self.volume_meant(id.into())
     }
 
-    /// The volume or the snapshot that is meant.
+    /// Returns the volume or the snapshot.
     ///
     /// # Errors
     /// [`ErrorKind::NotFound`].

@@ -85,7 +85,7 @@ impl Volume {
         Ok(guard)
     }
 
-    /// Whether a request may enter; the caller holds the gate.
+    /// Checks that a request may enter; the caller holds the gate.
     pub(crate) fn check_range(&self, offset: u64, length: u64) -> Result<()> {
         if self.core.is_closed() {
             return Err(Error::new(ErrorKind::Io, "the pool has been closed"));
@@ -116,15 +116,14 @@ impl Volume {
         advice.expected
     }
 
-    /// A read that began has ended.
+    /// Ends a read.
     pub(crate) fn end_read(&self) {
         if !self.core.is_inline() {
             self.read_ahead.end();
         }
     }
 
-    /// The read itself, unless something must be fetched first; `is_expected`: it is being read
-    /// ahead.
+    /// Reads, unless something must be fetched first; `is_expected`: the range is being read ahead.
     pub(crate) fn read_expected(&self, offset: u64, buf: &mut [u8], is_expected: bool) -> Result<()> {
         let _guard = self.enter(offset, buf.len() as u64)?;
         self.core.read_with(&self.object, offset, buf, is_expected)
@@ -190,7 +189,7 @@ impl Volume {
             None => DirtyRun { hint, ..DirtyRun::of(first as u8, count as u8, Bytes::copy_from_slice(&data)) },
         };
         if kept == BlockMask::run(start, end - start) {
-            // By far the most frequent case: nothing is sliced, and so no reference is counted.
+            // By far the most frequent case: nothing is sliced, so no reference is counted.
             return self.core.put(key, run_of(start, end - start, data));
         }
         let mut from = start;
@@ -251,7 +250,7 @@ impl Volume {
         self.core.fetching(&self.object, attempt).inspect_err(note)
     }
 
-    /// A write, unless it needs a part of a block that must be fetched first.
+    /// Writes, unless the write needs a part of a block that must be fetched first.
     fn write_once(&self, offset: u64, data: Bytes, hint: Hint) -> Result<()> {
         let _guard = self.enter_to_change(offset, data.len() as u64)?;
         let _room = self.core.admit(&self.object, offset, data.len() as u64)?;
@@ -276,8 +275,8 @@ impl Volume {
         Ok(())
     }
 
-    /// Makes a range read as zeroes: whole blocks become holes. Of a large one the gate is let go
-    /// now and then: a thread that waits for it keeps all others waiting.
+    /// Makes a range read as zeroes: whole blocks become holes. For a large one the gate is
+    /// released now and then: a thread that waits for it keeps all others waiting.
     fn punch(&self, offset: u64, length: u64) -> Result<()> {
         let guard = self.enter_to_change(offset, length)?;
         let size_bytes = self.object.size_bytes();
@@ -333,7 +332,8 @@ impl Volume {
     }
 }
 
-/// The groups that `blocks` blocks from `first` on touch: where each part begins, and its bytes.
+/// Returns the groups that `blocks` blocks from `first` on touch: where each part begins, and its
+/// bytes.
 fn in_groups(first: BlockIndex, blocks: usize) -> impl Iterator<Item = (BlockIndex, std::ops::Range<usize>)> {
     let mut done = 0;
     std::iter::from_fn(move || {
@@ -344,8 +344,8 @@ fn in_groups(first: BlockIndex, blocks: usize) -> impl Iterator<Item = (BlockInd
     })
 }
 
-/// Which blocks of a group stay blocks when `data` is written from `first` on: all, or those that
-/// are not zero.
+/// Returns which blocks of a group stay blocks when `data` is written from `first` on: all, or
+/// those that are not zero.
 fn kept_blocks(first: BlockIndex, data: &[u8], keep_zeroes: bool) -> BlockMask {
     let blocks = data.as_chunks::<BLOCK_BYTES>().0.iter().zip(first.in_group()..);
     blocks

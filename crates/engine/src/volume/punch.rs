@@ -18,8 +18,7 @@ use crate::objects::Object;
 use crate::pool::core::Core;
 use crate::volume::Volume;
 
-/// Groups with data that one piece makes holes of. They are looked up while nothing else is
-/// applied.
+/// Groups with data in one piece. They are looked up while nothing else is applied.
 const PIECE_GROUPS: u64 = 4096;
 /// Blocks that cannot have more groups, whatever the map holds.
 pub(crate) const PIECE_BLOCKS_MIN: u64 = PIECE_GROUPS * GROUP_BLOCKS as u64;
@@ -27,7 +26,7 @@ pub(crate) const PIECE_BLOCKS_MIN: u64 = PIECE_GROUPS * GROUP_BLOCKS as u64;
 const PIECE_RANGES: u64 = 16;
 const PIECE_BLOCKS_MAX: u64 = PIECE_RANGES * HOLE_BLOCKS_MAX as u64;
 
-/// Blocks of the piece that is tried next.
+/// Blocks of the next piece to try.
 pub(crate) struct Pace(u64);
 
 impl Default for Pace {
@@ -37,7 +36,8 @@ impl Default for Pace {
 }
 
 impl Pace {
-    /// Blocks of the next piece of `left`. `holds_many`: so many blocks hold too much for a piece.
+    /// Returns the blocks of the next piece of `left`. `holds_many` returns whether so many blocks
+    /// hold too much for a piece.
     fn next(&mut self, left: u64, mut holds_many: impl FnMut(u64) -> Result<bool>) -> Result<u64> {
         let mut blocks = self.0.min(left);
         while blocks > PIECE_BLOCKS_MIN && holds_many(blocks)? {
@@ -51,7 +51,7 @@ impl Pace {
 
 impl Core {
     /// Makes a piece of a large range holes without going through the write buffer block by block;
-    /// returns where it ends.
+    /// returns its end.
     ///
     /// 1. Data dirty by now is drained, so that the log keeps the order.
     /// 2. The piece is appended, and applied.
@@ -71,7 +71,7 @@ impl Core {
         let blocks = pace.next(to.0 - from.0, |blocks| self.holds_many(object, from.0, from.0 + blocks))?;
         let end = BlockIndex(from.0 + blocks);
         let result = self.append_applied(vec![holes(object, from.0, end.0)]);
-        // Even if it failed: it may hold.
+        // Even if it failed: it may have been applied.
         self.punches.fetch_add(1, Ordering::AcqRel);
         result.map(|()| end)
     }
@@ -97,8 +97,8 @@ impl Core {
     fn cut_pieces(&self, object: &Object, size_bytes: u64) -> Result<()> {
         // Data that is dirty now must come before the holes in the log, and never after them.
         self.leave_behind()?;
-        // A block of which a part stays, stays: the rest of it shows nowhere, and is zeroed
-        // before the volume grows over it.
+        // A partly kept block stays: its rest is not visible, and is zeroed before the volume grows
+        // over it.
         let first = size_bytes.div_ceil(BLOCK_BYTES as u64);
         let mut end = object.size_bytes().div_ceil(BLOCK_BYTES as u64);
         let mut pace = Pace::default();
@@ -135,8 +135,8 @@ impl Core {
             let volume = Volume::new(Arc::clone(self), Arc::clone(object));
             volume.write_part(size_bytes, &vec![0; behind], false, Hint::default())?;
         }
-        // Also where zeroes are only in the write buffer: the log may have older bytes there, and
-        // a crash must not bring them back into the larger volume.
+        // Also where zeroes are only in the write buffer: the log may have older bytes there, and a
+        // crash must not restore them in the larger volume.
         self.leave_behind()
     }
 
@@ -247,7 +247,7 @@ mod tests {
         });
     }
 
-    /// Nothing was said of the part cut off by then, and nothing of it was certain.
+    /// The error said nothing about the part cut off so far, and that part was not durable.
     #[test]
     fn a_volume_that_is_cut_in_part_says_how_large_it_is_and_stays_so() {
         let machine = Machine::new(128 << 20, 1);

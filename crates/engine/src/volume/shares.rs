@@ -17,20 +17,20 @@ use crate::space::admission::{Asks, GROUP_COST_BYTES, cost_of};
 use crate::volume::Volume;
 
 /// Odd numbers, so that products with the numbers of objects differ as these do: 2^32 over the
-/// golden ratio, whose multiples lie far apart, and one that has nothing to do with it.
+/// golden ratio, whose multiples are far apart, and an unrelated one.
 const GENERATION_STEP: u32 = 0x9e37_79b9;
 const SPACE_STEP: u32 = 0x85eb_ca6b;
 
 /// A tree writes pages of a block, each of which may cost as much again in the log.
 const PAGE_COST_TIMES: u64 = 1 + GROUP_COST_BYTES / BLOCK_BYTES as u64;
 
-/// Bytes that are counted as on their way to the log, for a tree that is about to write them.
+/// Bytes reserved as on their way to the log, for a tree that is about to write them.
 #[derive(Debug, Default)]
 pub(crate) struct Aside(AtomicU64);
 
 impl Core {
-    /// Says durably in the superblock, and in all its copies, that there may be shares. The caller
-    /// holds the lock of administration.
+    /// Records durably in the superblock, and in all its copies, that there may be shares. The
+    /// caller holds `admin`.
     ///
     /// # Errors
     /// Those of the storage; the pool accepts no writes then.
@@ -49,7 +49,7 @@ impl Core {
 }
 
 impl Volume {
-    /// Whether it is a share, or a moment of one.
+    /// Returns whether it is a share, or a snapshot of one.
     pub fn is_share(&self) -> bool {
         self.object.is_share()
     }
@@ -59,7 +59,7 @@ impl Volume {
         self.object.settings.read().snapdir
     }
 
-    /// Whether the property `readonly` refuses changes of its content.
+    /// Returns whether the property `readonly` refuses changes of its content.
     pub fn is_set_readonly(&self) -> bool {
         self.object.settings.read().readonly
     }
@@ -69,15 +69,15 @@ impl Volume {
         self.object.in_force.read().clone()
     }
 
-    /// Bytes of content that it holds, and that may still be written: as if none of them could be
-    /// compressed, and no more than its quota and those of its folders leave.
+    /// Returns the bytes of its content, and those that may still be written: as if none of them
+    /// could be compressed, and no more than its quota and those of its folders allow.
     pub fn room(&self) -> (u64, u64) {
         let left = self.core.quota_left(&self.object);
         (self.core.allocated_bytes(&self.object), self.core.available_bytes().min(left))
     }
 
     /// Facts about the share that outlive its states. Those of shares in other pools differ by
-    /// chance alone: the pool's identifier is random.
+    /// chance only: the pool's identifier is random.
     pub(crate) fn lineage(&self) -> Lineage {
         let TreeNumbers { reserved, generation } = self.object.descriptor.read().numbers;
         let pool = self.core.pool_id.chunks(4).fold(0, |sum: u32, part| {
@@ -121,7 +121,7 @@ impl Volume {
         self.write_bytes(offset, data, false, hint)
     }
 
-    /// Sets room aside for writes of a tree, in place of the rest of that before.
+    /// Reserves room for writes of a tree, replacing the rest of its last reservation.
     pub(crate) fn set_aside_for_tree(&self, bytes: u64, aside: &Aside) -> Result<()> {
         self.core.release(aside.0.swap(0, Ordering::AcqRel));
         if bytes > 0 {
@@ -136,7 +136,7 @@ impl Volume {
         self.core.admit_new(&self.object, bytes, Asks::Data).map(drop)
     }
 
-    /// Bytes that trees still find room for.
+    /// Returns the bytes for which trees still find room.
     pub(crate) fn room_for_trees(&self) -> u64 {
         self.core.available_to_trees() / PAGE_COST_TIMES
     }

@@ -28,12 +28,12 @@ use crate::objects::object::Object;
 use crate::objects::properties;
 use crate::pool::core::Core;
 
-/// Volumes that a message names: it must stay one that can be read.
+/// Upper bound of volumes named in a message, to keep it readable.
 const RESERVED_NAMED_MAX: usize = 3;
 
 impl Core {
-    /// Lets `length` bytes be written to an object if its quota and those of the folders above
-    /// allow, or if that `overwrites` its own data.
+    /// Allows `length` bytes to be written to an object if its quota and those of the folders above
+    /// permit, or if it `overwrites` its own data.
     ///
     /// # Errors
     /// [`ErrorKind::Full`] if it does not, and those of draining and of checkpoints.
@@ -136,7 +136,7 @@ impl Core {
         })
     }
 
-    /// Counts the unused part of reservations, and looks whether there are shares. Called when
+    /// Counts the unused part of reservations, and checks whether there are shares. Called when
     /// properties or stored bytes have changed.
     pub(crate) fn count_reservations(&self) {
         let mut total = 0_u64;
@@ -249,7 +249,7 @@ impl Core {
         if look().1 {
             return Ok(());
         }
-        // Space given up since the last checkpoint has not been counted yet.
+        // Space freed since the last checkpoint has not been counted yet.
         self.take_light_checkpoint()?;
         let (live, fits) = look();
         if fits {

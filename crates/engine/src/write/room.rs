@@ -8,22 +8,23 @@ use crate::base::shares::BUFFER_BYTES_MIN;
 use crate::buffer::write_buffer::DirtyRun;
 use crate::pool::core::Core;
 
-/// The write buffer takes this part of the room that is left: dirty data may cost twice its bytes
-/// in the log (`space::admission`). With a quarter, writers would wait for the workers more often than for
-/// room.
+/// The write buffer takes this part of the remaining room: dirty data may cost twice its bytes in
+/// the log (`space::admission`). With a quarter, writers would wait for the workers more often than
+/// for room.
 const ROOM_DIVISOR: u64 = 3;
-/// Limit of the write buffer below which no codec is slow enough to bring it: some batches for each
+/// Lower bound of the limit that a slow codec can set for the write buffer: some batches for each
 /// worker.
 const BUFFER_TIMELY_MIN: usize = 8 << 20;
 
-/// Bytes in a buffer of `limit` bytes at which waiting writers go on: if they were woken for every
-/// batch, they would spend more time waking than writing.
+/// Bytes in a buffer of `limit` bytes at which waiting writers continue: if they were woken for
+/// every batch, they would spend more time waking than writing.
 pub(crate) const fn room_mark(limit: usize) -> usize {
     limit / 8 * 7
 }
 
 impl Core {
-    /// Drains all that is dirty now, and returns when nothing of it would be replayed any more.
+    /// Drains all data that is dirty now, and returns when none of its records would be replayed
+    /// any more.
     ///
     /// # Errors
     /// Those of draining.
@@ -31,7 +32,7 @@ impl Core {
         let Some(ring) = self.buffer.standby() else { return self.drain_all() };
         let position = ring.head();
         loop {
-            // A record may have had its position, and not have been in the buffer yet.
+            // A record may have had its position without being in the buffer yet.
             self.drain_all()?;
             if ring.is_behind(position) {
                 return Ok(());

@@ -22,14 +22,14 @@ use crate::buffer::standby::set_word;
 use crate::buffer::write_buffer::DirtyRun;
 use crate::objects::Objects;
 
-/// Damaged records that a text names at most.
+/// Upper bound of damaged records named in a text.
 const NAMED_MAX: usize = 8;
 
 /// A ring that another process left.
 pub(crate) struct Left {
     memory: Arc<dyn StandbyMemory>,
     header: StandbyHeader,
-    /// Records that count, in their order.
+    /// Valid records, in order.
     records: Vec<StandbyRecord>,
     damages: Vec<Damage>,
 }
@@ -40,11 +40,11 @@ enum Damage {
     Record(StandbyRecord),
     /// Bytes of the ring in which no record is found.
     Unknown(u64),
-    /// The words that say where records are.
+    /// The words with the positions of records.
     Words,
 }
 
-/// A record that is found at its place.
+/// A record found at its position.
 enum Content {
     Whole(DirtyRun),
     Unfinished,
@@ -68,12 +68,12 @@ impl Left {
         load_word(|at| self.memory.load(at), self.header.session, offset)
     }
 
-    /// The memory goes with this incarnation of the log as well.
+    /// The memory matches this incarnation of the log as well.
     pub(crate) fn goes_with(&self, incarnation: u64) {
         set_word(&*self.memory, self.header.session, STANDBY_INCARNATION_OFFSET, incarnation);
     }
 
-    /// Makes it void: without the first word it is no file of ours.
+    /// Makes it void: without the first word it is no longer a ring.
     pub(crate) fn void(self) {
         self.memory.store(0, 0);
     }
@@ -135,12 +135,12 @@ impl Left {
         })
     }
 
-    /// The records that count, in their order.
+    /// Returns the valid records, in order.
     pub(crate) fn records(&self) -> &[StandbyRecord] {
         &self.records
     }
 
-    /// Bytes of data in the records that count.
+    /// Bytes of data in the valid records.
     pub(crate) fn data_bytes(&self) -> u64 {
         self.records.iter().map(|record| record.payload_bytes() as u64).sum()
     }
@@ -150,7 +150,7 @@ impl Left {
         self.header.incarnation
     }
 
-    /// The run of a record that counts.
+    /// Returns the run of a valid record.
     pub(crate) fn run(&self, record: &StandbyRecord) -> Option<DirtyRun> {
         match self.content(record) {
             Content::Whole(run) => Some(run),
@@ -158,12 +158,12 @@ impl Left {
         }
     }
 
-    /// Whether nothing that was acknowledged may be in it.
+    /// Returns whether it can hold nothing that was acknowledged.
     pub(crate) fn is_empty(&self) -> bool {
         self.records.is_empty() && self.damages.is_empty()
     }
 
-    /// Names the acknowledged requests that cannot be read any more; `None` if all can.
+    /// Describes the acknowledged requests that cannot be read any more; `None` if all can.
     pub(crate) fn damage(&self, objects: &Objects) -> Option<String> {
         if Canary::StandbyDamageNotSeen.is_planted() {
             return None;

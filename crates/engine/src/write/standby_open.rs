@@ -45,13 +45,14 @@ pub(crate) struct StandbyFacts {
     /// Records that were replayed when the pool was opened, and their bytes of data.
     pub replayed: u64,
     pub replayed_bytes: u64,
-    /// Memory that was left and not replayed, and data that is missing.
+    /// Memory that was found and not replayed, and data that is missing.
     pub notes: Vec<String>,
-    /// Memory of an earlier process has been taken over, and a ring of this process is wanted.
+    /// Whether memory of an earlier process has been taken over, and a ring of this process is
+    /// wanted.
     pub is_wanted: bool,
-    /// Why there is no standby memory now, or none that has all.
+    /// Why there is no standby memory now, or none with all data.
     pub why_none: Option<String>,
-    /// Why the memory was replaced last.
+    /// Why the memory was last replaced.
     pub replaced: Option<String>,
     /// When the next attempt is due.
     pub next_try_ns: u64,
@@ -59,11 +60,11 @@ pub(crate) struct StandbyFacts {
 
 /// Result of step 1.
 pub(crate) enum Found {
-    /// Nothing that a server left.
+    /// No server left a ring.
     Nothing,
     /// A ring to be replayed.
     Left(Left),
-    /// The log has lost batches that were durable: all before `durable` were.
+    /// The log has lost durable batches: all before `durable` were.
     Short {
         /// Where the ring is.
         place: String,
@@ -75,9 +76,9 @@ pub(crate) enum Found {
     /// A ring that is not valid.
     Refused {
         why: String,
-        /// It says nothing of this boot: it may be removed.
+        /// It is not of this boot: it may be removed.
         is_void: bool,
-        /// It proves that something which was acknowledged is not there.
+        /// It proves that acknowledged data is missing.
         is_lost: bool,
     },
 }
@@ -155,8 +156,8 @@ pub(crate) fn find(env: &PoolEnv, pool: &[u8; 16], incarnation: u64, next_seq: S
 }
 
 impl Core {
-    /// Takes steps 3 to 5. `notes`: texts on missing data, for `status`; `is_missing`: a ring that
-    /// held something is gone.
+    /// Takes steps 3 to 5. `notes`: texts on missing data, for `status`; `is_missing`: a ring with
+    /// data is gone.
     ///
     /// # Errors
     /// When the records cannot be brought to the log: they stay, and the next opening tries again.
@@ -174,7 +175,7 @@ impl Core {
         if let Some(is_void) = passed_over {
             let is_lost = !is_missing && !is_void && standby.has_beside(&self.pool_id);
             let is_late = Canary::StandbyLossNotedLate.is_planted();
-            // Durable before the journals go: an opening after a death in between finds none.
+            // Durable before the journals go: an opening after a crash in between finds none.
             if is_lost && !is_late {
                 self.losses.lock().add(&self.env, NAMES_LOST)?;
             }

@@ -58,7 +58,7 @@ fn die(machine: &mut Machine, pool: Pool) {
     machine.restart();
 }
 
-/// A pool whose program died with a block flushed, which holds 1, and written since, as 2.
+/// A pool whose program died with a block flushed as 1, and then written as 2.
 fn died() -> (Machine, [u8; 16]) {
     let mut machine = Machine::new(64 << 20, 1);
     let pool = new_pool(&machine);
@@ -102,7 +102,7 @@ fn set_word(bytes: &mut [u8], offset: usize, change: impl FnOnce(u64) -> u64) {
     }
 }
 
-/// As [`changed`], where the change loses something: that is said, and remembered.
+/// Like [`changed`], where the change loses data: that is reported, and remembered.
 fn lossy(change: impl FnOnce(&mut Vec<u8>)) -> (String, u8, u8) {
     let (machine, id) = died();
     let mut bytes = machine.standby.peek(&id).unwrap();
@@ -200,8 +200,7 @@ fn what_is_torn_is_not_replayed() {
     assert!(note.contains("may be missing") && value == 1, "the map knows that there were requests: {note}");
 }
 
-/// A record that is damaged may have been acknowledged: it is reported, and all others are
-/// replayed.
+/// A damaged record may have been acknowledged: it is reported, and all others are replayed.
 #[test]
 fn what_is_damaged_is_told_and_nothing_else_is_lost() {
     // The file's first records are those of block 5 as 1, then as 2, then of block 6.
@@ -284,8 +283,8 @@ fn memory_whose_place_was_taken_is_made_again() {
     pool.close().unwrap();
 }
 
-/// There is no room for the ring at the opening, or for a new one later: that is said, until there
-/// is.
+/// There is no room for the ring at the opening, or for a new one later: that is reported, until
+/// there is.
 #[test]
 fn memory_without_room_is_made_when_there_is_some() {
     let later = |machine: &Machine, pool: &Pool| {

@@ -14,8 +14,8 @@ use crate::log::prepared::Prepared;
 /// The codec of the content: it is compressed once.
 const CONTENT_CODEC: &str = "zstd-9";
 
-/// The batch of a new object. `blocks`: its content, whole blocks in ascending order.
-/// `unit_blocks`: most blocks of a unit, a divisor of a group.
+/// Makes the batch of a new object. `blocks`: its content, whole blocks in ascending order.
+/// `unit_blocks`: maximum blocks of a unit, a divisor of a group.
 pub(crate) fn batch(
     descriptor: ObjectDescriptor,
     blocks: &[(BlockIndex, &[u8])],

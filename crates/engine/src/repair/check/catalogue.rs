@@ -52,7 +52,7 @@ impl Checker<'_> {
         }
         let is_unknown = |id: &units::ObjectId| objects.binary_search_by_key(id, |object| object.id).is_err();
         for descriptor in table.objects.values().filter(|d| is_unknown(&d.id)) {
-            // A dictionary goes with its parent, without a word in the log.
+            // A dictionary goes with its parent, without an entry in the log.
             let went_along =
                 descriptor.state == ObjectState::Dictionary && descriptor.parent.is_none_or(|p| is_unknown(&p));
             if descriptor.state != ObjectState::Deleting && !went_along {

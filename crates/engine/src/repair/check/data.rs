@@ -33,7 +33,7 @@ use crate::read::reader::verify;
 use crate::repair::check::{Checker, DamagedHeaders, Entry};
 use crate::space::extents::Victim;
 
-/// Share of the memory budget that collected fragments may take, and the least number of them.
+/// Share of the memory budget for collected fragments, and their minimum number.
 const MEMORY_DIVISOR: u64 = 4;
 const ENTRIES_MIN: u64 = 4096;
 
@@ -136,8 +136,8 @@ impl Checker<'_> {
         }
     }
 
-    /// Whether the extent's own batches name all that lives in it and can be read, as `scrub` wants
-    /// it.
+    /// Verifies that the extent's own batches name all of its readable live data, as `scrub`
+    /// requires.
     fn headers(&mut self, extent: ExtentIndex, (readable, damaged_bytes): (&[&Entry], u64), bytes: &[u8]) {
         let start = self.core.geometry.start(extent);
         let mut named: BTreeSet<(usize, ObjectId, Epoch, u32)> = BTreeSet::new();

@@ -26,10 +26,10 @@ struct Counted {
     leaked: Option<(u64, GroupIndex)>,
 }
 
-/// Something that is wrong with an object.
+/// A fault of an object.
 pub(crate) struct Finding {
     pub object: Arc<Object>,
-    /// The byte at which it begins, for a leak.
+    /// Its first byte, for a leak.
     pub offset: Option<u64>,
     pub text: String,
     pub repaired: bool,
@@ -55,7 +55,7 @@ impl Audit<'_> {
         self.records.push((key.epoch, record));
     }
 
-    /// A group is complete.
+    /// Completes a group.
     fn close(&mut self) {
         let records = std::mem::take(&mut self.records);
         let Some((object, group)) = self.group.take() else { return };
@@ -76,7 +76,7 @@ impl Audit<'_> {
 
 impl Core {
     /// Audits the records in the store against the descriptors, and with `repair` corrects the
-    /// figures of these. Everything must have been reaped, and no checkpoint may run.
+    /// figures in these. Everything must have been reaped, and no checkpoint may run.
     pub(crate) fn audit_history(&self, repair: bool) -> Result<Vec<Finding>> {
         let timelines = self.objects.timelines();
         let mut audit = Audit {

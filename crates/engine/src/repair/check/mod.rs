@@ -33,8 +33,8 @@ use crate::space::usage::{put_pages, usage_of_extent};
 /// Map records in memory at the same time.
 const RECORDS_MAX: usize = 4096;
 
-/// Rounds of the cleaner for an extent whose headers are damaged: one moves it, if a checkpoint has
-/// made room; others may be under way.
+/// Rounds of the cleaner for an extent with damaged headers: one moves it, if a checkpoint has made
+/// room; other rounds may be running.
 const EVACUATION_ROUNDS_MAX: usize = 8;
 
 /// A fragment to verify: the key of its record, and its fields there.
@@ -50,12 +50,12 @@ pub(crate) struct Counted {
     pub fragments: u64,
 }
 
-/// An extent of which headers are damaged.
+/// An extent with damaged headers.
 pub(crate) struct DamagedHeaders {
     pub extent: ExtentIndex,
-    /// Fragments that can be read, and that no header names.
+    /// Readable fragments that no header names.
     pub unnamed: usize,
-    /// Live bytes there that cannot be read: they stay.
+    /// Unreadable live bytes there: they stay.
     pub damaged_bytes: u64,
 }
 
@@ -65,7 +65,7 @@ pub(crate) struct Checker<'a> {
     pub counted: BTreeMap<ExtentIndex, Counted>,
     pub repair: bool,
     pub done_bytes: u64,
-    /// Extents of which headers are damaged.
+    /// Extents with damaged headers.
     pub headers: Vec<DamagedHeaders>,
     /// Problems that were repaired before the pool was opened.
     mended: u64,
@@ -88,7 +88,7 @@ impl Pool {
         // first.
         self.core.objects.begin_circles();
         self.checkpoint()?;
-        // An object whose clones were passed on would be destroyed, unseen, and still there.
+        // An object whose clones were reparented would be destroyed, unseen, and still there.
         let passing_on = self.core.passed_on.lock();
         while self.core.objects.has_reaping() {
             self.core.take_checkpoint()?;
@@ -230,7 +230,7 @@ impl Checker<'_> {
             }
             self.problem("superblock", None, format!("copy at byte {offset} of the data file: {wrong}"), self.repair);
         }
-        // Opening the pool has written both: damage of them has come since.
+        // Opening the pool has written both: any damage of them is newer.
         let end = superblock_copies::read_end(disk).filter(|(offset, _)| *offset >= good.capacity_bytes);
         let stored = superblock_copies::stored_damage(&*self.core.env.store);
         for wrong in superblock_copies::end_damage(end.as_ref()).into_iter().chain(stored) {
@@ -249,7 +249,7 @@ impl Checker<'_> {
         Ok(())
     }
 
-    /// The measured costs of codecs: worth naming, although losing it does no harm.
+    /// The measured costs of codecs: worth reporting, although losing them does no harm.
     fn costs(&mut self) -> Result<()> {
         let store = &self.core.env.store;
         let kept = store.get(KEY_LEARNED).map_err(store_error)?;
@@ -287,7 +287,7 @@ impl Checker<'_> {
                 ControlFlow::Continue(())
             })
             .map_err(store_error)?;
-        // Those of objects that were made since the checkpoint come with the next one.
+        // Descriptors of objects created since the checkpoint come with the next one.
         let next_object = self.last_checkpoint()?.map_or(0, |last| last.next_object);
         let mut batch = MapBatch::default();
         for object in self.core.objects.all().into_iter().filter(|object| object.id.0 < next_object) {
@@ -309,8 +309,8 @@ impl Checker<'_> {
         store.commit(batch).map_err(store_error)
     }
 
-    /// Goes through all records, a bounded number at a time: the fragments that they refer to are
-    /// counted, and read later.
+    /// Reads all records, a bounded number at a time: the fragments that they refer to are counted,
+    /// and read later.
     fn records(&mut self) -> Result<()> {
         let mut from = vec![b'R'];
         loop {
@@ -353,7 +353,7 @@ impl Checker<'_> {
                 return Ok(());
             }
         };
-        // Data cut off since a snapshot lies there rightly.
+        // Data cut off since a snapshot is legitimate there.
         let is_alone = object.is_live() && object.epoch() == Epoch(0);
         if offset >= object.size_bytes() && is_alone && !record.fragments.is_empty() {
             self.problem("record", Some((&object, offset)), "lies past the end of the volume".to_owned(), false);

@@ -74,7 +74,7 @@ impl Mender<'_> {
         within.map(|(extent, bytes)| (ExtentIndex(extent), u64::from(*bytes))).collect()
     }
 
-    /// Live bytes by the records that can be read, and these.
+    /// Returns live bytes by the readable records, and these.
     pub(crate) fn counted(&self, rebuilt: &BTreeMap<RecordKey, Record>) -> Result<Accounts> {
         let mut accounts = Accounts::new();
         for (extent, bytes) in self.live(rebuilt)?.extents {
@@ -83,8 +83,8 @@ impl Mender<'_> {
         Ok(accounts)
     }
 
-    /// The bytes that all readable records, and these, refer to, with the changes that lie over
-    /// them.
+    /// Returns the bytes that all readable records, and these, refer to, with the changes that lie
+    /// over them.
     pub(crate) fn live(&self, rebuilt: &BTreeMap<RecordKey, Record>) -> Result<Live> {
         let mut live = Live::default();
         let group = |key: &RecordKey| GroupKey { object: key.object, group: key.group };

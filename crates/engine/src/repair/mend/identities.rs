@@ -28,7 +28,7 @@ pub(crate) fn note(batch: &mut MapBatch, key: &RecordKey) {
     batch.put(doubt_key(key), Vec::new());
 }
 
-/// The notes: no more than there are records that may be rebuilt in one go.
+/// Returns the notes: at most as many as records may be rebuilt in one go.
 ///
 /// # Errors
 /// Those of the store.
@@ -53,13 +53,13 @@ pub(crate) fn forget(store: &dyn MapStore, noted: &[RecordKey]) -> Result<()> {
     if noted.is_empty() {
         return Ok(());
     }
-    // Durably: work under the new identities is durable, and would be done under others after a
+    // Durably: work under the new identities is durable, and would be repeated under others after a
     // crash.
     store.commit(batch).and_then(|()| store.persist()).map_err(store_error)
 }
 
 impl Core {
-    /// Steps 2 and 3, before the first checkpoint; which snapshots it is.
+    /// Steps 2 and 3, before the first checkpoint; returns the affected snapshots.
     ///
     /// # Errors
     /// When there is no randomness for identities.

@@ -36,8 +36,8 @@ use crate::repair::mend::records::only;
 use crate::repair::mend::{Mender, hopeless};
 use crate::repair::salvage::{Rank, Scan};
 
-/// Records that the log knows and the map store has not, beyond which none is looked for: a few
-/// hundred bytes of memory each.
+/// Upper bound of records that only the log has and that are considered: a few hundred bytes of
+/// memory each.
 const CANDIDATES_MAX: usize = 1 << 20;
 
 fn untold(what: &str, bytes: u64) -> Error {
@@ -76,7 +76,7 @@ impl Mender<'_> {
         // Step 3.
         let mut candidates: BTreeMap<RecordKey, String> = BTreeMap::new();
         let is_there = |key: &RecordKey| Ok(self.env.store.get(&record_key(key)).map_err(store_error)?.is_some());
-        // Facts of a record come in a row as a rule.
+        // Facts of a record are usually adjacent.
         let mut last = None;
         let has_records =
             |key: &RecordKey| self.found.descriptors.get(&key.object).is_some_and(|d| d.state.has_records());
@@ -123,8 +123,8 @@ impl Mender<'_> {
         Ok(candidates)
     }
 
-    /// Whether the log may have lost one of these: the `short` data, data in whose place `doubtful`
-    /// older data shows, or data hidden in accounts with too much.
+    /// Returns whether the log may have lost one of these: the `short` data, data in whose place
+    /// `doubtful` older data shows, or data hidden in accounts with a surplus.
     fn may_hide(&self, doubtful: &BTreeSet<ExtentIndex>, short: &Accounts, over: &Accounts) -> bool {
         if self.found.damaged_pages.is_empty() {
             let mut suspect = short.keys().chain(over.keys());

@@ -46,7 +46,8 @@ use crate::map::deltas::read_deltas;
 use crate::map::overlay::Overlay;
 use crate::space::usage::{Pages, put_pages, usage_bytes, usage_differs};
 
-/// Damaged records that are rebuilt in one go; with more, the store is not worth trusting.
+/// Upper bound of damaged records that are rebuilt in one go; with more, the store is not worth
+/// trusting.
 const RECORDS_MAX: usize = 10_000;
 
 pub(crate) fn hopeless(what: impl std::fmt::Display) -> Error {
@@ -60,9 +61,9 @@ pub(crate) fn hopeless(what: impl std::fmt::Display) -> Error {
 #[derive(Default)]
 pub(crate) struct Found {
     pub descriptors: BTreeMap<ObjectId, ObjectDescriptor>,
-    /// Why each cannot be used.
+    /// Why each is unusable.
     pub damaged_descriptors: BTreeMap<ObjectId, String>,
-    /// Objects that the map knows something of.
+    /// Objects for which the map has records.
     pub owners: BTreeSet<ObjectId>,
     pub damaged_records: BTreeMap<RecordKey, String>,
     pub damaged_pages: Vec<String>,
@@ -81,7 +82,7 @@ pub(crate) struct Mender<'a> {
     pub concerned: BTreeSet<ObjectId>,
     /// Records that come from the log.
     pub rebuilt: BTreeMap<RecordKey, Record>,
-    /// All that is changed.
+    /// All changes.
     pub batch: MapBatch,
     /// Findings about extents: see [`is_whole`](Self::is_whole).
     pub whole: RefCell<BTreeMap<(ExtentIndex, bool), bool>>,
@@ -98,7 +99,7 @@ pub(crate) fn mend(env: &PoolEnv, superblock: &Superblock, geometry: &Geometry) 
     let Some(bytes) = env.store.get(KEY_CHECKPOINT).map_err(store_error)? else { return Ok(Vec::new()) };
     let checkpoint = Checkpoint::decode(&bytes).map_err(|error| hopeless(format!("the {error}")))?;
     if checkpoint.pool != *pool {
-        // Loading it says so.
+        // Loading it reports the same.
         return Ok(Vec::new());
     }
     let mut id = [0; 8];

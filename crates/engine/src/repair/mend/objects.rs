@@ -33,14 +33,14 @@ impl Found {
         // Parents have smaller numbers than their dependents.
         for descriptor in table.objects.values().filter(|d| d.state != ObjectState::Deleting && !self.has_key(d.id)) {
             let is_there = |id: ObjectId| self.has_key(id) || missing.contains(&id);
-            // A dictionary goes with its parent, without a word in the log.
+            // A dictionary goes with its parent, without an entry in the log.
             if descriptor.state != ObjectState::Dictionary || descriptor.parent.is_some_and(is_there) {
                 missing.insert(descriptor.id);
             }
         }
         let descriptor = |id: ObjectId| self.descriptors.get(&id).or_else(|| table.objects.get(&id));
         let there = self.descriptors.keys().chain(self.damaged_descriptors.keys()).chain(&missing).copied();
-        // A bookmark may have outlived where it came from, as a destroyed object may.
+        // A bookmark may have outlived its origin, and so may a destroyed object.
         let sees = |d: &ObjectDescriptor| !matches!(d.state, ObjectState::Deleting | ObjectState::Bookmark);
         let mut seen: Vec<ObjectId> = there.filter(|id| descriptor(*id).is_some_and(sees)).collect();
         let mut known = BTreeSet::new();

@@ -29,7 +29,7 @@ type Groups = BTreeSet<(ObjectId, GroupIndex)>;
 /// Records as rebuilt from the log.
 pub(crate) type Told = BTreeMap<RecordKey, Resolved>;
 
-/// The records that are wanted.
+/// The wanted records.
 pub(crate) fn only(wanted: &BTreeMap<RecordKey, String>, told: &Told) -> BTreeMap<RecordKey, Record> {
     let record = |key| told.get(key).map_or_else(Record::default, |told| told.record.clone());
     wanted.keys().map(|key| (*key, record(key))).collect()
@@ -156,7 +156,7 @@ impl Mender<'_> {
         let certain_from = scan.certain_from(self.checkpoint.next_seq);
         let doubt = Doubt { certain_from, is_doubtful: &is_doubtful };
         let is_data = |rank| matches!(rank, Rank::Intact | Rank::Damaged);
-        // Where the log goes on there is nothing that the checkpoint knows of.
+        // At the log's end there is nothing that the checkpoint knows.
         let is_ahead = |fragment: &FragmentRef| ahead.contains(&self.geometry.extent_at(fragment.location));
         let resolved = |mut facts: Vec<Fact>| {
             facts.retain(|fact| counts(&scan, fact) && !(is_data(fact.rank) && is_ahead(&fact.fragment)));
@@ -201,7 +201,7 @@ impl Mender<'_> {
         self.found.descriptors.get(&key.object).is_some_and(|descriptor| descriptor.undone.hides(key.epoch))
     }
 
-    /// Takes records of undone epochs out of a damaged record's group, which reaping has skipped.
+    /// Removes records of undone epochs from a damaged record's group, which reaping has skipped.
     fn forget_undone(&mut self, damaged: &RecordKey) -> Result<()> {
         let RecordKey { object, group, .. } = *damaged;
         let (from, to) = record_key_range(object, group, GroupIndex(group.0 + 1));
@@ -215,7 +215,8 @@ impl Mender<'_> {
         Ok(())
     }
 
-    /// The groups through which damaged records are seen: of their objects, and of their clones.
+    /// Returns the groups through which damaged records are seen: of their objects, and of their
+    /// clones.
     fn above(&self, damaged: &BTreeMap<RecordKey, String>) -> Groups {
         let mut came_from: BTreeMap<ObjectId, Vec<ObjectId>> = BTreeMap::new();
         for descriptor in self.found.descriptors.values().filter(|d| d.state.has_records()) {
@@ -240,7 +241,7 @@ impl Mender<'_> {
         damaged.keys().flat_map(|key| self.origins(key.object).map(|origin| (origin.object, key.group))).collect()
     }
 
-    /// Where an object came from, where that came from, and so on: their numbers descend.
+    /// Returns an object's origin, the origin of that, and so on: their numbers descend.
     fn origins(&self, object: ObjectId) -> impl Iterator<Item = Origin> {
         let origin = |object| self.found.descriptors.get(&object).and_then(|d| d.origin);
         std::iter::successors(origin(object), move |last| origin(last.object))

@@ -27,7 +27,7 @@ use crate::repair::loss::Dropped;
 const EMPTY_MAX: usize = 256;
 
 impl Replay<'_> {
-    /// The next batch, although payloads of it are damaged, if it was durable.
+    /// Returns the next batch, if it was durable, although some of its payloads are damaged.
     pub(super) fn advance_damaged(&mut self, reads: &LogReads<'_>) -> Option<Taken> {
         let stands = self.open.iter().flatten().chain(&self.fresh).any(|tail| tail.has(self.next));
         if !stands {
@@ -81,7 +81,7 @@ impl Replay<'_> {
         }
     }
 
-    /// Whether the next batch may lie where the data was cut off.
+    /// Returns whether the next batch may be in the part that was cut off.
     pub(super) fn reaches(&self, cut_at: u64) -> bool {
         let geometry = self.source.geometry;
         let next = self.checkpoint.extents.get(self.opened).copied();

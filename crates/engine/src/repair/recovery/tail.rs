@@ -23,7 +23,7 @@ pub(super) struct Tail {
     pub unreadable: Vec<Range<usize>>,
     /// The first unreadable place after `at`, if it was retried alone.
     pub failed: Option<usize>,
-    /// Where the last batch so far ends.
+    /// The end of the last batch so far.
     pub at: usize,
     /// Result of the last look at the end.
     pub found: Found,
@@ -31,9 +31,9 @@ pub(super) struct Tail {
 
 /// Content of a place in the log.
 pub(super) enum Found {
-    /// A batch of this incarnation, whose payloads have not been looked at.
+    /// A batch of this incarnation, whose payloads have not been verified.
     Batch(Batch),
-    /// Anything else; why it is not a batch of this log.
+    /// Anything else; with the reason why it is not a batch of this log.
     Other(String),
 }
 
@@ -65,7 +65,7 @@ impl Tail {
         };
     }
 
-    /// Whether the batch of that number stands there, whole or not.
+    /// Returns whether the batch of that number is there, whole or not.
     pub fn has(&self, seq: Seq) -> bool {
         matches!(&self.found, Found::Batch(batch) if batch.header.seq == seq)
     }
@@ -76,17 +76,17 @@ impl Tail {
         Some(bad.start.max(range.start))
     }
 
-    /// Whether something like a batch stands there whose header is not whole.
+    /// Returns whether there is something like a batch whose header is not whole.
     pub fn is_begun(&self) -> bool {
         let bytes = &self.bytes()[self.at..];
         bytes.starts_with(&BATCH_MAGIC.to_le_bytes()) && decode_batch(bytes).is_err()
     }
 
-    /// The bytes that the batch of that number may have taken, if it was written there.
+    /// Returns the bytes that the batch of that number may have taken, if it was written there.
     pub fn may_take(&self, seq: Seq) -> Range<usize> {
         let end = match &self.found {
             Found::Batch(batch) if batch.header.seq == seq => self.at + batch.batch_bytes,
-            // Another batch has the place.
+            // Another batch is there.
             Found::Batch(_) => self.at,
             Found::Other(_) if self.is_begun() => self.len,
             Found::Other(_) => self.len.min(self.at + BATCH_ALIGN),
@@ -112,7 +112,7 @@ impl Tail {
         self.payloads_match(self.at, batch).all(|matches| matches)
     }
 
-    /// Takes the batch that stands there, if it is whole, or even if it is damaged.
+    /// Takes the batch that is there, if it is whole, or even if it is damaged.
     pub fn take(&mut self, even_damaged: bool) -> Option<Batch> {
         match std::mem::replace(&mut self.found, Found::Other(String::new())) {
             Found::Batch(batch) if even_damaged || self.is_whole(&batch) => Some(batch),

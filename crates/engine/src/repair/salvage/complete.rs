@@ -21,7 +21,7 @@ use units::{ExtentIndex, Seq};
 use super::extent::Located;
 use crate::log::inventory::Copy;
 
-/// Extents that are short which are remembered one by one.
+/// Upper bound of short extents that are remembered one by one.
 const SHORT_MAX: usize = 1000;
 
 /// The last checkpoint that a map knows: incarnation and number.
@@ -32,7 +32,7 @@ pub(crate) struct MapMark {
 }
 
 impl MapMark {
-    /// Of the map of that pool, from its record of the checkpoint.
+    /// The mark of that pool's map, from its record of the checkpoint.
     pub(crate) fn of(checkpoint: &Checkpoint) -> Self {
         Self { incarnation: checkpoint.incarnation, number: checkpoint.number }
     }
@@ -45,7 +45,7 @@ impl MapMark {
 /// Whether something is missing.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Completeness {
-    /// All is there, by the inventory, and the pool was closed.
+    /// By the inventory everything is present, and the pool was closed.
     Complete,
     /// The inventory shows that everything older than
     /// [`complete_before`](super::SalvageReport::complete_before) is present. The pool was not
@@ -56,9 +56,9 @@ pub enum Completeness {
     InDoubt,
     /// Something is missing, by the inventory.
     Incomplete,
-    /// It cannot be known, because the inventory is damaged.
+    /// Unknown, because the inventory is damaged.
     Damaged,
-    /// It cannot be known, because none was kept, or one that says too little.
+    /// Unknown, because no inventory was kept, or one with too little detail.
     #[default]
     NotKept,
 }
@@ -67,9 +67,9 @@ pub enum Completeness {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Short {
     pub extent: ExtentIndex,
-    /// Bytes that are there.
+    /// Bytes found.
     pub has: u32,
-    /// Bytes that should be; `None`: not known.
+    /// Bytes expected; `None`: unknown.
     pub wants: Option<u32>,
 }
 
@@ -92,18 +92,18 @@ pub(crate) struct Expected {
     older: Option<Box<Self>>,
     /// All batches before it are there.
     pub complete_before: Seq,
-    /// Of the newest copy, whether it holds or not.
+    /// Of the newest copy, whether it is valid or not.
     incarnation: u64,
     pub short: Vec<Short>,
-    /// Extents that are short beyond those.
+    /// Further short extents.
     pub short_more: u64,
     /// Bytes that are missing in all.
     pub missing_bytes: u64,
-    /// Extents of which it is not known how far they were filled.
+    /// Extents whose expected fill is unknown.
     pub unknown: u64,
-    /// The inventory says of no extent how far it is filled.
+    /// The inventory does not say how far extents are filled.
     pub is_coarse: bool,
-    /// An extent has been used again that it says to be in use: it is not the newest.
+    /// An extent has been reused that it lists as used: it is not the newest.
     is_stale: bool,
     /// Batches are missing that are newer than it.
     pub misses_recent: bool,
@@ -112,8 +112,7 @@ pub(crate) struct Expected {
     /// The map matches the applicable inventory, and every batch newer than the map is present: so
     /// the map shows block by block which data is missing.
     pub by_map: bool,
-    /// A copy is damaged, and whether the other one counts is not known. A map may stand in for
-    /// them.
+    /// A copy is damaged, and it is unknown whether the other one applies. A map may replace them.
     pub is_gone: bool,
 }
 
@@ -167,7 +166,8 @@ impl Expected {
         Self { completeness, incarnation, ..Self::default() }
     }
 
-    /// By that copy; all batches before `until` must be there, or before its own position.
+    /// Expects the content of that copy; all batches before `until` must be present, or before its
+    /// own position.
     fn of(inventory: Inventory, until: Option<Seq>, incarnation: u64) -> Self {
         if inventory.extents.is_none() {
             return Self::nothing(Completeness::NotKept, incarnation);
@@ -182,7 +182,7 @@ impl Expected {
         }
     }
 
-    /// The position of the inventory that counts.
+    /// The position of the applicable inventory.
     pub(crate) fn next_seq(&self) -> Seq {
         self.inventory.as_ref().map_or(Seq(0), |inventory| inventory.next_seq)
     }
@@ -239,8 +239,7 @@ impl Expected {
             self.unknown += u64::from(wants.is_none());
             return;
         }
-        // One that is filled so far, but not by the batches that should be there, has nothing of
-        // them.
+        // One that is filled so far, but not by the expected batches, has none of them.
         let has = if wants == Some(has) { 0 } else { has };
         self.misses_objects |= inventory.pinned.contains(&extent);
         self.missing_bytes += u64::from(wants.unwrap_or(extent_bytes) - has);
@@ -251,8 +250,8 @@ impl Expected {
         }
     }
 
-    /// Steps 3 and 4. `newest` is the newest opening that left a trace, `has_recent` says whether
-    /// all batches from one number to another are there.
+    /// Steps 3 and 4. `newest` is the newest opening that left a trace; `has_recent` returns
+    /// whether all batches from one number to another are present.
     pub(crate) fn finish(&mut self, newest: u64, durable_before: Seq, has_recent: &dyn Fn(Seq, Seq) -> bool) {
         self.judge(newest, durable_before, has_recent);
         self.by_map &= !self.misses_recent && self.completeness != Completeness::InDoubt;
@@ -271,7 +270,7 @@ impl Expected {
         }
         let until = self.until.max(durable_before);
         self.complete_before = until;
-        // Where a batch knows all of it to be durable, there is no doubt.
+        // If a batch records all of it as durable, there is no doubt.
         let older = self.older.take().filter(|_| durable_before < self.until);
         if newest > self.incarnation || self.is_stale {
             *self = Self::nothing(Completeness::NotKept, self.incarnation);

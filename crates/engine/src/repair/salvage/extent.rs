@@ -14,7 +14,7 @@ use crate::log::extent_scan;
 /// A batch, and how it was found.
 #[derive(Debug)]
 pub(crate) struct Located {
-    /// Where it begins in the extent.
+    /// Its offset in the extent.
     pub at: usize,
     pub batch: Batch,
     /// Whether it was dead before the present use of the extent began.

@@ -33,21 +33,21 @@ pub(crate) enum Rank {
     Intact,
 }
 
-/// Something that a batch says of a group.
+/// A batch's statement about a group.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Fact {
     pub key: RecordKey,
     pub made: Seq,
     pub rank: Rank,
-    /// The batch that says it.
+    /// The batch that makes it.
     pub seq: Seq,
     pub incarnation: u64,
-    /// The fragment, its live mask the blocks that are spoken of. Of holes and leftovers only the
-    /// mask means something.
+    /// The fragment, its live mask the blocks concerned. For holes and leftovers only the mask is
+    /// meaningful.
     pub fragment: FragmentRef,
 }
 
-/// A fragment that says only which blocks are spoken of.
+/// A fragment that only names blocks.
 pub(crate) fn only_blocks(live: BlockMask) -> FragmentRef {
     FragmentRef { live, first: 0, count: 1, codec: 0, stored: 0, checksum: 0, location: 0 }
 }
@@ -61,8 +61,8 @@ impl Fact {
         key.push(self.rank as u8);
         key.extend_from_slice(&self.seq.0.to_be_bytes());
         key.extend_from_slice(&self.incarnation.to_be_bytes());
-        // Two facts of one batch and group differ in their place, or, if they are not of data, in
-        // their blocks.
+        // Two facts of one batch and group differ in their location, or, if they are not of data,
+        // in their blocks.
         let is_data = matches!(self.rank, Rank::Damaged | Rank::Intact);
         let place = if is_data { self.fragment.location } else { u64::from(self.fragment.live.0) };
         key.extend_from_slice(&place.to_be_bytes());
@@ -126,7 +126,7 @@ pub(crate) const fn fact_range() -> (&'static [u8], &'static [u8]) {
 
 /// Limits of certainty for facts.
 pub(crate) struct Doubt<'a> {
-    /// Batches before it are not all there.
+    /// Some batches before it are missing.
     pub certain_from: Seq,
     /// Whether a fact may have been undone, or may never have happened.
     pub is_doubtful: &'a dyn Fn(&Fact) -> bool,
@@ -136,17 +136,17 @@ pub(crate) struct Doubt<'a> {
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Resolved {
     pub record: Record,
-    /// Blocks of whose data it is not certain that it should show.
+    /// Blocks whose data may not be the current content.
     pub uncertain: BlockMask,
     /// Uncertain blocks whose data is so old that the entry that superseded it may be gone.
     pub old: BlockMask,
     /// Blocks that are dead if a doubtful fact is right: older data may be the correct content.
     pub hiding: BlockMask,
-    /// Newest number among the data that counts.
+    /// Newest number among the winning data.
     pub newest: Seq,
 }
 
-/// The fact that decides for each block.
+/// Returns the winning fact for each block.
 pub(crate) fn winners(facts: &[Fact]) -> [Option<&Fact>; GROUP_BLOCKS] {
     let mut winners: [Option<&Fact>; GROUP_BLOCKS] = [None; GROUP_BLOCKS];
     for fact in facts {
@@ -161,7 +161,7 @@ pub(crate) fn winners(facts: &[Fact]) -> [Option<&Fact>; GROUP_BLOCKS] {
     winners
 }
 
-/// Decides for each block. Of data that is *confirmed* it is certain that nothing has hidden it.
+/// Decides for each block. *Confirmed* data was certainly not superseded.
 pub(crate) fn resolve(facts: &[Fact], doubt: &Doubt<'_>, confirmed: BlockMask) -> Resolved {
     let winners = winners(facts);
     let mut resolved = Resolved::default();
@@ -186,8 +186,8 @@ pub(crate) fn resolve(facts: &[Fact], doubt: &Doubt<'_>, confirmed: BlockMask) -
                     resolved.uncertain = resolved.uncertain.or(live.minus(old));
                 }
             }
-            // The blocks are known to be dead: in this epoch there is nothing, which older epochs
-            // must not fill.
+            // The blocks are known to be dead: this epoch has nothing there, and older epochs must
+            // not show.
             Rank::Hole | Rank::LeftOver => {
                 resolved.record.put_holes(live, &mut |_| ());
                 if (doubt.is_doubtful)(fact) {
@@ -242,7 +242,8 @@ mod tests {
     #[test]
     fn no_fact_takes_the_place_of_another_one() {
         let facts = [
-            // Of an opening that was over: its batches have the numbers of those that happened.
+            // Of an opening that had ended: its batches have the same numbers as those that
+            // happened.
             fact(5, Rank::Hole, 5, 0xff, 0),
             Fact { incarnation: 3, ..fact(5, Rank::Hole, 5, 0xff, 0) },
             // Of one batch and group.

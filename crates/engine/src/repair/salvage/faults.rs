@@ -15,9 +15,9 @@ use crate::objects::Object;
 use crate::objects::level::Level;
 use crate::volume::Volume;
 
-/// Runs of holes and data that are looked at in one go.
+/// Runs of holes and data that are requested in one go.
 const RUNS_MAX: usize = 1000;
-/// Ranges that are listed of a volume.
+/// Upper bound of ranges that are listed for a volume.
 const RANGES_MAX: usize = 1000;
 /// The detail of a range that the map names.
 const GONE: &str = "the log does not hold what was written here: it reads as zeroes, or as an older state";
@@ -52,7 +52,7 @@ impl Rebuild<'_> {
         Ok(())
     }
 
-    /// Lists where `object` would see data that the log does not hold.
+    /// Lists the ranges of `object` whose data the log does not hold.
     pub(super) fn gone(&mut self, object: &Object, told: &mut SalvagedVolume) -> Result<()> {
         let levels = object.levels();
         let mut ranges = BTreeMap::new();
@@ -74,8 +74,8 @@ impl Rebuild<'_> {
         Ok(())
     }
 
-    /// The blocks of a record of `owner` that show along a way down, because it sees the record and
-    /// nothing newer knows them.
+    /// Returns the visible blocks of a record of `owner` through these levels: the record is seen
+    /// and nothing newer knows the blocks.
     fn uncovered(
         &self,
         levels: &[Level],

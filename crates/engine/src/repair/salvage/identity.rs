@@ -20,10 +20,10 @@ use units::{EXTENT_BYTES_MAX, EXTENT_BYTES_MIN};
 use crate::log::superblock_copies::{beginning, read_end, read_stored};
 use crate::log::superblock_io::{choose, read_copies};
 
-/// Places that are looked at: enough for some hundred batches of a pool that has used one extent in
+/// Places that are examined: enough for some hundred batches of a pool that has used one extent in
 /// a hundred.
 const PLACES_MAX: u64 = 64 << 10;
-/// Batches that are enough to go by.
+/// Number of batches that suffices.
 const BATCHES_ENOUGH: u64 = 4096;
 
 /// First bytes of a pool's identifier, as batches name it.
@@ -36,7 +36,7 @@ pub(crate) struct Identity {
     pub told_by: Option<String>,
 }
 
-/// Finds out. `id` names the pool, if there may be several.
+/// Finds the identity. `id` names the pool, if there may be several.
 ///
 /// # Errors
 /// Those of the superblock, if there is no other source; [`ErrorKind::Conflict`] if there are
@@ -82,7 +82,7 @@ pub(crate) fn find(disk: &dyn Disk, id: Option<PoolPrefix>) -> Result<Identity> 
         );
         return Err(Error::new(ErrorKind::Conflict, text));
     }
-    // A header that is right by chance, or was copied, is alone with its size of extents.
+    // A header that is valid by chance, or was copied, is the only one with its extent size.
     let Some(((prefix, extent_bytes), count)) = pools.into_iter().max_by_key(|(_, count)| *count) else {
         return Err(Error::new(error.kind(), format!("{error}{there}; no batch of a log was found either")));
     };
@@ -118,13 +118,13 @@ pub(super) fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// Step 2: pools and sizes of extents, and how many batches were seen of each.
+/// Step 2: returns pools and extent sizes, with the number of batches seen of each.
 fn survey(disk: &dyn Disk, size: u64) -> BTreeMap<(PoolPrefix, u32), u64> {
     let mut pools = BTreeMap::new();
     let (mut step, mut places, mut found) = (u64::from(EXTENT_BYTES_MAX), 0, 0);
     let mut buf = AlignedBuf::new(EXTENT_BYTES_MAX as usize);
     while step >= u64::from(EXTENT_BYTES_MIN) {
-        // Even multiples were looked at with the step before.
+        // Even multiples were examined with the previous step.
         let stride = if step == u64::from(EXTENT_BYTES_MAX) { step } else { 2 * step };
         let mut at = step;
         while at + BATCH_ALIGN as u64 <= size && places < PLACES_MAX && found < BATCHES_ENOUGH {

@@ -16,7 +16,7 @@ use crate::pool::Pool;
 const GROUPS: usize = 8;
 
 /// Copies the groups of an image that `old` has in `from`, and that `into`, which has a clone of
-/// the image, has not. Unreadable ones are left out. `notes` gets how much there was of it.
+/// the image, does not have. Unreadable ones are left out. `notes` gets the amount.
 ///
 /// # Errors
 /// Those of `into`, and of the store below `old`.

@@ -17,8 +17,8 @@ use super::told::Table;
 use crate::objects::folders::DEPTH_MAX;
 use crate::pool::Pool;
 
-/// The table with all that is needed to read it, and which objects were added. They are called
-/// `lost-N`.
+/// Returns the table with everything that is needed to read it, and the added objects, which are
+/// named `lost-N`.
 pub(crate) fn complete(mut table: Table, scan: &Scan) -> (Table, BTreeSet<ObjectId>) {
     let mut lost = BTreeSet::new();
     let seen = scan.seen();
@@ -44,8 +44,7 @@ pub(crate) fn complete(mut table: Table, scan: &Scan) -> (Table, BTreeSet<Object
     }
     let needs = |descriptor: &ObjectDescriptor| {
         let origin = descriptor.origin.map(|origin| (origin.object, origin.epoch));
-        // Units are decoded with a dictionary whether its parent is there or not. Folders come
-        // later.
+        // Units are decoded with a dictionary whether its parent exists or not. Folders come later.
         let needs_parent = descriptor.state != ObjectState::Dictionary && !lies_in_folder(descriptor);
         let parent = descriptor.parent.filter(|_| needs_parent);
         let parent = parent.map(|parent| (parent, Epoch(0)));
@@ -60,8 +59,8 @@ pub(crate) fn complete(mut table: Table, scan: &Scan) -> (Table, BTreeSet<Object
             add(&mut table, id, Epoch(epoch.0.saturating_add(1)));
         }
     }
-    // A destroyed one that is needed may in turn need one that is not there: then nothing is below
-    // it.
+    // A destroyed object that is needed may in turn need one that does not exist: then nothing is
+    // below it.
     let there: BTreeSet<_> = table.objects.keys().copied().collect();
     for descriptor in table.objects.values_mut() {
         descriptor.origin = descriptor.origin.filter(|origin| there.contains(&origin.object));
@@ -77,13 +76,13 @@ pub(crate) fn complete(mut table: Table, scan: &Scan) -> (Table, BTreeSet<Object
     (table, lost)
 }
 
-/// Whether the parent of an object is the folder that it lies in.
+/// Returns whether the parent of an object is its folder.
 fn lies_in_folder(descriptor: &ObjectDescriptor) -> bool {
     matches!(descriptor.state, ObjectState::Volume | ObjectState::Incoming | ObjectState::Folder)
 }
 
-/// Makes folders of which nothing is known but the objects in them. An object whose folder is
-/// neither a folder nor a share, or a folder in itself, lies in none.
+/// Creates folders that are known only from the objects in them. An object whose folder is neither
+/// a folder nor a share, or is inside itself, is in none.
 fn complete_folders(table: &mut Table) {
     let named = table.objects.values().filter(|descriptor| lies_in_folder(descriptor));
     let named: BTreeSet<_> = named.filter_map(|descriptor| descriptor.parent).collect();
@@ -109,8 +108,8 @@ fn complete_folders(table: &mut Table) {
     }
 }
 
-/// Which of the lost objects are dictionaries, and the bytes of their contents. `old` has all of
-/// them as volumes.
+/// Returns the lost objects that are dictionaries, and the bytes of their contents. `old` has all
+/// of them as volumes.
 pub(crate) fn dictionaries(old: &Pool, lost: &BTreeSet<ObjectId>, scan: &Scan) -> BTreeMap<ObjectId, u64> {
     let helpers = scan.dictionaries();
     let mut found = BTreeMap::new();
@@ -155,7 +154,7 @@ fn rename_twins(table: &mut Table) {
     }
 }
 
-/// The objects whose data shows where one has none: itself, then where it came from, and so on.
+/// Returns the chain of an object: itself, then its origin, and so on.
 pub(crate) fn chain(table: &Table, object: ObjectId) -> Vec<ObjectId> {
     let mut chain = vec![object];
     let mut at = object;

@@ -131,7 +131,7 @@ fn miss(figures: &mut Figures, table: &Table, expected: &Expected) {
 /// Sources for a salvage in addition to the data file.
 #[derive(Clone, Default)]
 pub struct SalvageSource {
-    /// Which one, where the data has traces of several.
+    /// The pool's identifier, if the data has traces of several.
     pub id: Option<PoolPrefix>,
     /// Its map, if there is one that can be opened. It is only read.
     pub map: Option<Arc<dyn MapStore>>,
@@ -151,7 +151,7 @@ fn other_pool(known: &Checkpoint, pool: &[u8; 16]) -> Option<String> {
 }
 
 impl Pool {
-    /// Bytes that the pool on `disk` may use, if there is one that can be salvaged.
+    /// Returns the bytes that the pool on `disk` may use, if there is one that can be salvaged.
     ///
     /// # Errors
     /// [`surface::ErrorKind::NotFound`], [`surface::ErrorKind::Corrupt`],
@@ -179,7 +179,7 @@ impl Pool {
         self.salvage_of(&SalvageSource::default(), from, options, progress)
     }
 
-    /// As [`salvage`](Self::salvage), of that pool, with the facts about it.
+    /// Like [`salvage`](Self::salvage), with given facts about the pool.
     ///
     /// # Errors
     /// The same, and [`surface::ErrorKind::Conflict`] if there are several pools and none is named.

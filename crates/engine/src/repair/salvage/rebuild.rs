@@ -41,17 +41,17 @@ const COPY_BYTES: u64 = 1 << 20;
 /// Damaged records that are remembered; beyond that number, later moments do not list damage that
 /// they share.
 const BROKEN_MAX: usize = 1 << 16;
-/// Said once when there are more.
+/// Added once when there are more.
 const MORE_BROKEN: &str = "so much is damaged that not all of it is listed; of later snapshots, and of clones, it is not counted where they share it \
                            with older ones";
-/// Said when the log lacks data of more records than are remembered.
+/// Added when the log lacks data of more records than are remembered.
 const MORE_GONE: &str = "so much is missing that not all ranges, and not all files of shares, are listed";
-/// Properties that limit or promise space: they come last, and until then those of the pool do not
-/// hold either.
+/// Properties that limit or promise space: they are set last, and until then those of the pool do
+/// not apply either.
 const SPACE_PROPERTIES: [&str; 2] = ["quota", "reservation"];
 const BLOCK: u64 = BLOCK_BYTES as u64;
 
-/// A record, and the object's group that it belongs to.
+/// A record, and its group in the object.
 pub(super) type Broken = BTreeMap<(ObjectId, Epoch, GroupIndex), (BlockMask, String)>;
 
 pub(super) struct Rebuild<'a> {
@@ -68,7 +68,7 @@ pub(super) struct Rebuild<'a> {
     is_told_of_more: bool,
     /// Names that snapshots have in the other pool.
     titles: HashMap<ObjectId, String>,
-    /// Shares that hold others, by their names in the other pool, and the properties that they had.
+    /// Shares that contain others, by their names in the other pool, and their properties.
     holders: Vec<(String, Properties)>,
     done_bytes: u64,
     total_bytes: u64,
@@ -120,8 +120,8 @@ pub(crate) fn rebuild(
     into.checkpoint()
 }
 
-/// The name that a snapshot had, cut off if `VOLUME@SNAPSHOT` would be too long: then its object's
-/// number makes it another one than all others.
+/// Returns a snapshot's former name, truncated if `VOLUME@SNAPSHOT` would be too long: then its
+/// object's number makes it unique.
 fn fitting_name(volume: &str, was: &str, id: ObjectId) -> String {
     let room = TITLE_BYTES_MAX.saturating_sub(volume.len() + 1);
     if was.len() <= room {
@@ -161,8 +161,8 @@ impl Rebuild<'_> {
         }
     }
 
-    /// Makes the folders that are not there, the higher ones first, without their quotas. One that
-    /// cannot be made costs names only: the volumes in it get others.
+    /// Creates missing folders, the higher ones first, without their quotas. If one cannot be
+    /// created, only names are lost: the volumes in it get others.
     fn folders(&mut self) -> Result<()> {
         for folder in self.old.core.objects.folders() {
             let (title, was) = (folder.title(), folder.descriptor.read().clone());
@@ -188,8 +188,7 @@ impl Rebuild<'_> {
         Ok(())
     }
 
-    /// Step 4 for the folders, and for the shares that hold others: their contents are there by
-    /// now.
+    /// Step 4 for the folders, and for the shares that contain others: their contents exist by now.
     fn folder_quotas(&mut self) {
         for (title, own) in std::mem::take(&mut self.holders) {
             if let Err(error) = self.limit(&title, &own) {
@@ -209,7 +208,7 @@ impl Rebuild<'_> {
         }
     }
 
-    /// Those first that others came from.
+    /// The origins of others first.
     fn volumes(&mut self, mut left: Vec<Arc<Object>>) -> Result<()> {
         let by_timeline = self.old.core.objects.snapshots_by_timeline();
         while !left.is_empty() {
@@ -326,8 +325,8 @@ impl Rebuild<'_> {
         refused.map_or(Ok(()), Err)
     }
 
-    /// The full name that a volume had, unless the other pool has something of that name or not its
-    /// folder, or it leaves no room for those of its snapshots.
+    /// Returns a volume's former full name, unless the other pool has that name already or lacks
+    /// its folder, or it leaves no room for the names of its snapshots.
     fn free_name(&self, title: &str, volume: &Object, snapshots: &[Arc<Object>]) -> String {
         let (id, is_share) = (volume.id, volume.is_share());
         let fits = |name: &str| {
@@ -401,7 +400,7 @@ impl Rebuild<'_> {
         Ok(())
     }
 
-    /// At once, or block by block if some cannot be read.
+    /// Copies all at once, or block by block if some cannot be read.
     fn copy_piece(
         &mut self,
         source: &Volume,
@@ -436,7 +435,7 @@ impl Rebuild<'_> {
         Ok(())
     }
 
-    /// Whether there was room for it.
+    /// Returns whether there was room for it.
     fn remember(&mut self, object: &Object, at: u64, error: &Error) -> Result<bool> {
         let block = BlockIndex::containing(at);
         let mask = BlockMask::run(block.in_group(), 1);
@@ -475,7 +474,7 @@ impl Rebuild<'_> {
                 descriptor.properties = properties::of_moment(&was);
                 descriptor.properties.extend(was.into_iter().filter(|(key, _)| key.starts_with(HOLD_PREFIX)));
             }
-            // A clone has got those of the volume that it came from, too.
+            // A clone has inherited those of its origin's volume, too.
             if let Some(own) = properties {
                 descriptor.properties.retain(|key, _| own.contains_key(key) || is_of_space(key));
                 // A name that is too long for them.
@@ -495,14 +494,14 @@ impl Rebuild<'_> {
 
     /// Gives a volume its quota and its reservation.
     fn limit(&self, title: &str, own: &Properties) -> Result<()> {
-        // Each for itself: a reservation that does not fit does not cost the quota.
+        // Each separately: a reservation that does not fit does not prevent the quota.
         let set = |key: &str| self.into.set_properties(Some(title), &[(key.to_owned(), own.get(key).cloned())]);
         SPACE_PROPERTIES.map(set).into_iter().collect()
     }
 }
 
 impl Core {
-    /// Says that an object was created at another time.
+    /// Sets an object's former creation time.
     fn date_back(&self, id: ObjectId, created_unix_s: u64) -> Result<()> {
         let _admin = self.admin.lock();
         let Some(object) = self.objects.get(id) else { return Ok(()) };

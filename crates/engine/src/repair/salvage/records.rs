@@ -23,10 +23,10 @@ use super::witness::{Compared, Witness};
 use crate::base::store_error::store_error;
 use crate::objects::level::Level;
 
-/// Facts in memory at the same time.
+/// Upper bound of facts in memory.
 const FACTS_MAX: usize = 16 << 10;
 
-/// Records with data that the log does not hold which are remembered one by one: beyond them, their
+/// Upper bound of records with missing data that are remembered one by one: beyond them, their
 /// blocks are only counted.
 const GONE_MAX: usize = 1 << 14;
 
@@ -102,7 +102,7 @@ struct Hiding {
     blocks: BlockMask,
 }
 
-/// A range of holes, and when it was made: by batch and opening.
+/// A range of holes, and the batches and openings that made it.
 type Made<'a> = (WideHole, &'a Vec<(Seq, u64)>);
 
 /// The store, and facts that are not in it yet.
@@ -133,8 +133,7 @@ impl<'a> Facts<'a> {
         self.store.commit(std::mem::take(&mut self.batch)).map_err(store_error)
     }
 
-    /// Step 2. `chain` gives the objects whose data shows where an object has none: itself, then
-    /// its origins.
+    /// Step 2. `chain` returns an object's chain: itself, then its origins.
     ///
     /// # Errors
     /// Those of the store.
@@ -296,14 +295,14 @@ fn happened(scan: &Scan, fact: &Fact) -> bool {
     scan.told.openings.happened(fact.incarnation, fact.seq)
 }
 
-/// Whether a fact is data of a batch that was written in part: by a crash before it was durable, or
-/// the rest was damaged later. Which of them cannot be known.
+/// Returns whether a fact is data of a batch that was written in part: by a crash before it was
+/// durable, or because the rest was damaged later. The two cannot be distinguished.
 fn is_torn(scan: &Scan, fact: &Fact) -> bool {
     fact.rank == Rank::Damaged && fact.seq >= scan.durable_before
 }
 
-/// The blocks of which torn facts, which do not count, are newer than all that do: if the torn data
-/// was flushed, these show something older.
+/// Returns the blocks for which ignored torn facts are newer than all valid ones: if the torn data
+/// was flushed, these show older data.
 fn behind(facts: &[Fact], torn: &[Fact]) -> BlockMask {
     let mut behind = BlockMask::EMPTY;
     if torn.is_empty() {
@@ -336,7 +335,7 @@ fn object_range(object: ObjectId) -> (Vec<u8>, Vec<u8>) {
     (start(object), start(ObjectId(object.0.saturating_add(1))))
 }
 
-/// Hands on the facts in a range of keys, a bounded number at a time; the store may be changed in
+/// Passes on the facts in a range of keys, a bounded number at a time; the store may be changed in
 /// between.
 fn pages(store: &dyn MapStore, from: &[u8], to: &[u8], visit: &mut dyn FnMut(&[Fact]) -> Result<()>) -> Result<()> {
     let mut from = from.to_vec();

@@ -43,9 +43,9 @@ pub struct SalvagedVolume {
     pub size_bytes: u64,
     /// Bytes copied for it, excluding data shared with an older snapshot or its origin.
     pub copied_bytes: u64,
-    /// Bytes that could not be read, and read as zeroes now.
+    /// Bytes that could not be read, and now read as zeroes.
     pub damaged_bytes: u64,
-    /// Where those are: the first thousand ranges.
+    /// Their ranges: the first thousand.
     pub damaged: Vec<DamagedRange>,
     /// No descriptor was found: name, size and properties are made up.
     pub is_lost: bool,
@@ -85,14 +85,14 @@ pub struct SalvageReport {
     pub uncertain_bytes: u64,
     /// Whether anything is missing from the log.
     pub completeness: Completeness,
-    /// All batches with smaller numbers are there; 0: not known.
+    /// All batches with smaller numbers are present; 0: unknown.
     pub complete_before: u64,
-    /// Bytes of the log that should be there, by the inventory, and are not.
+    /// Bytes of the log that the inventory expects, and that are missing.
     pub missing_bytes: u64,
     /// The map listed the expected data block by block.
     pub by_map: bool,
-    /// The map is another pool's than the data, and the data's was not asked for by name: the pool
-    /// that was meant may be the other one.
+    /// The map belongs to a pool other than the data, and the data's pool was not named by the
+    /// caller: it may be the wrong one.
     pub is_of_another: bool,
     /// The data is shorter than the pool.
     pub is_cut_off: bool,
@@ -224,8 +224,7 @@ impl SalvageReport {
         }
     }
 
-    /// The map is of the pool `other`, and the data of `own`, which was asked for by name if
-    /// `is_named`.
+    /// The map is of the pool `other`, and the data of `own`, which the caller named if `is_named`.
     pub(crate) fn note_other_pool(&mut self, other: &str, own: &str, is_named: bool) {
         self.is_of_another = !is_named;
         self.notes.push(format!(
@@ -234,7 +233,7 @@ impl SalvageReport {
         ));
     }
 
-    /// The data has so many bytes.
+    /// Notes the length of the data, in bytes.
     pub(crate) fn note_length(&mut self, has: u64, geometry: &Geometry) {
         let needs = u64::from(geometry.extents()) * u64::from(geometry.extent_bytes);
         if has < needs {

@@ -30,9 +30,9 @@ use crate::log::geometry::Geometry;
 
 /// Groups of a hole range beyond which it is kept as a range.
 const HOLE_GROUPS_MAX: u64 = 64;
-/// Times at which the same wide range was made a hole that are remembered.
+/// Upper bound of remembered times at which the same wide range was made a hole.
 const AGES_MAX: usize = 64;
-/// Gaps and unreadable pieces that are remembered one by one.
+/// Upper bound of gaps and unreadable pieces that are remembered one by one.
 const PLACES_MAX: usize = 1000;
 
 /// A range of holes over many groups.
@@ -81,12 +81,12 @@ pub(crate) struct Scan {
     /// All batches before it were durable.
     pub durable_before: Seq,
     seen: BTreeMap<(ObjectId, u64), Seen>,
-    /// Objects that units were made with, and the first batch of each opening with such a unit that
-    /// is whole.
+    /// Dictionaries that units were compressed with, and the first batch of each opening with such
+    /// a whole unit.
     helpers: BTreeMap<(ObjectId, u64), Seq>,
     pub gaps: Vec<Place>,
     pub unreadable: Vec<Place>,
-    /// Gaps and unreadable pieces beyond those that are listed.
+    /// Further gaps and unreadable pieces.
     pub places_more: u64,
     pub batches: u64,
     stretches: Vec<Stretch>,
@@ -110,8 +110,8 @@ fn extents_with_data(data_from: impl Fn(u64) -> Option<u64>, geometry: &Geometry
 }
 
 impl Scan {
-    /// Reads all extents. `progress` gets bytes done and bytes to do, of extents that are no
-    /// holes of a sparse file.
+    /// Reads all extents. `progress` gets bytes done and bytes to do, for extents that are no holes
+    /// of a sparse file.
     ///
     /// # Errors
     /// Those of `sink` and `progress`. Unreadable areas are recorded.
@@ -255,7 +255,7 @@ impl Scan {
         objects
     }
 
-    /// Objects that are dictionaries, because units were made with them.
+    /// Returns the objects that are dictionaries, because units were compressed with them.
     pub(crate) fn dictionaries(&self) -> BTreeSet<ObjectId> {
         let happened =
             |((_, incarnation), first): &(&(ObjectId, u64), &Seq)| self.told.openings.happened(*incarnation, **first);
@@ -303,7 +303,7 @@ impl Scan {
         if to < until { until } else { from }
     }
 
-    /// Whether all batches from one number up to another, which does not count, are there.
+    /// Returns whether all batches from one number up to another, exclusive, are present.
     fn has_all(&self, from: Seq, to: Seq) -> bool {
         let clip = |s: &Stretch| (s.from, s.to.min(self.told.openings.end_of(s.incarnation)));
         let mut stretches: Vec<_> = self.stretches.iter().map(clip).filter(|(from, to)| from < to).collect();
@@ -339,8 +339,8 @@ impl Scan {
         self.certain_from(self.durable_before.max(witness.next_seq()))
     }
 
-    /// Lets the map stand in for an inventory that is damaged, if it is of the newest opening, and
-    /// all that it does not know is there.
+    /// Uses the map in place of a damaged inventory, if it is of the newest opening, and everything
+    /// newer than the map is present.
     pub(crate) fn finish_by_map(&mut self, witness: &Witness, noted: u64) {
         let newest = self.told.openings.newest().max(noted);
         let until = self.durable_before.max(witness.next_seq());

@@ -8,7 +8,8 @@ use units::{ObjectId, Seq};
 
 use crate::base::options::Properties;
 
-/// Catalogues that are kept while reading: older ones are of no use, unless newer ones are damaged.
+/// Upper bound of catalogues that are kept while reading: older ones are not needed, unless newer
+/// ones are damaged.
 const CATALOGUES_MAX: usize = 8;
 
 /// The openings of the pool: which batches never happened.
@@ -46,7 +47,7 @@ impl Openings {
         self.first.last_key_value().map_or(0, |(number, _)| *number)
     }
 
-    /// The sequence number at which an opening was over: that and all above never happened in it.
+    /// The sequence number at which an opening ended: that and all later ones never happened in it.
     pub(crate) fn end_of(&self, incarnation: u64) -> Seq {
         let later = self.first.range(incarnation.saturating_add(1)..);
         later.map(|(_, first)| *first).min().unwrap_or(Seq(u64::MAX))
@@ -57,7 +58,7 @@ impl Openings {
         seq < self.end_of(incarnation)
     }
 
-    /// The sequence number from which on it is not known that batches of that opening happened.
+    /// The sequence number from which on it is unknown whether batches of that opening happened.
     pub(crate) fn certain_end_of(&self, incarnation: u64) -> Seq {
         let durable = self.durable.get(&incarnation).copied().unwrap_or_default();
         let forgotten = self.forgotten.filter(|forgotten| incarnation < forgotten.number);
@@ -92,7 +93,8 @@ pub(crate) struct Table {
     /// Only parts of a newer catalogue were found: changes between the two may be missing.
     pub is_outdated: bool,
     pub properties: Properties,
-    /// An object below it that the table does not have is gone: the catalogue would have it.
+    /// An object below it that the table does not have is gone: otherwise the catalogue would have
+    /// it.
     pub gone_below: u64,
     /// Identifier that the next object gets.
     pub next_object: u64,
@@ -125,7 +127,7 @@ impl Told {
         }
     }
 
-    /// The objects as of batch `until`, which does not count.
+    /// Returns the objects as of batch `until`, exclusive.
     pub(crate) fn table(&self, until: Seq) -> Table {
         let mut table = Table::default();
         for (as_of, parts) in self.parts.range(..=until).rev() {
@@ -151,7 +153,7 @@ impl Told {
         table
     }
 
-    /// The objects as they were, with all changes since.
+    /// Returns the given objects, with all later changes applied.
     pub(crate) fn table_since(&self, mut was: Table) -> Table {
         self.change(&mut was, &BTreeMap::new(), Seq(u64::MAX));
         was

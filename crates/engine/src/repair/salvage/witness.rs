@@ -37,7 +37,7 @@ use crate::log::geometry::Geometry;
 use crate::map::Map;
 use crate::repair::recovery::{self, Loaded};
 
-/// Decoded groups that are kept: the groups are asked for in order.
+/// Memory for decoded groups: the groups are requested in order.
 const CACHE_BYTES: usize = 1 << 20;
 
 /// The map, whole.
@@ -45,7 +45,7 @@ pub(crate) struct Witness {
     map: Map,
     checkpoint: Checkpoint,
     objects: Vec<ObjectDescriptor>,
-    /// The group that was asked for last: its records are asked for one by one.
+    /// The last requested group: its records are requested one by one.
     last: Mutex<Option<(GroupKey, Arc<GroupRecords>)>, ranks::Witness>,
 }
 
@@ -58,10 +58,10 @@ pub(crate) struct Compared {
 }
 
 impl Witness {
-    /// Step 1, but for the inventory.
+    /// Step 1, except for the inventory.
     ///
     /// # Errors
-    /// Why the map is not believed.
+    /// The reason why the map is not trusted.
     pub(crate) fn of(
         store: &Arc<dyn MapStore>,
         pool: &[u8; 16],
@@ -108,7 +108,7 @@ impl Witness {
             properties: self.checkpoint.properties.clone(),
             gone_below: self.checkpoint.next_object,
             next_object: self.checkpoint.next_object,
-            // Nothing is reaped in a pool that is only read.
+            // Nothing is reaped in a read-only pool.
             objects: self.objects.iter().map(|o| (o.id, ObjectDescriptor { reap: None, ..o.clone() })).collect(),
         }
     }
@@ -132,7 +132,7 @@ impl Witness {
         ))
     }
 
-    /// Hands on all records that it has, in order, until `visit` fails.
+    /// Passes on all its records, in order, until `visit` fails.
     ///
     /// # Errors
     /// Those of the store and of `visit`.
@@ -164,7 +164,7 @@ fn compare(facts: &[Fact], said: &Record, next_seq: Seq) -> Compared {
             (Some(winner), Some(data)) if is_same(winner, data) => &mut compared.confirmed,
             (_, Some(_)) => &mut compared.gone,
             (None, None) if said.holes.has(block) => &mut compared.bared,
-            // The log knows a hole that the map need not know, or data that something has hidden.
+            // The log has a hole that the map need not have, or data that was superseded.
             _ => continue,
         };
         *into = into.or(bit);
@@ -172,7 +172,7 @@ fn compare(facts: &[Fact], said: &Record, next_seq: Seq) -> Compared {
     compared
 }
 
-/// Whether a fact is the data that the map names, there or in a copy of the same bytes.
+/// Returns whether a fact is the data that the map names, there or in a copy of the same bytes.
 fn is_same(fact: &Fact, data: &FragmentRef) -> bool {
     let place = |fragment: &FragmentRef| (fragment.first, fragment.count, fragment.codec);
     let found = &fact.fragment;
@@ -205,7 +205,7 @@ mod tests {
         let facts = [fact(5, Rank::Intact, data(0xff, 1, 4096))];
         let moved = said(0, &[data(0xf0, 1, 8192)]);
         let compared = compare(&facts, &moved, Seq(9));
-        // The other half is data that something has hidden, which the log has forgotten.
+        // The other half is superseded data whose successor the log has forgotten.
         assert_eq!(compared, Compared { confirmed: BlockMask(0xf0), ..Compared::default() });
     }
 

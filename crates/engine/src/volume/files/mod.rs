@@ -28,23 +28,23 @@ use crate::volume::claims::{TreeClaim, TreeUse};
 use crate::volume::shares::Aside;
 
 const BLOCK: u64 = BLOCK_BYTES as u64;
-/// Runs that are asked for at once.
+/// Runs that are requested at once.
 const RUNS_MAX: usize = 256;
 
-/// A share of an open pool, or a moment of one, which never changes.
+/// A share of an open pool, or a snapshot of one, which never changes.
 pub struct Files {
     volume: Arc<Volume>,
     device: Arc<dyn BlockDevice>,
     tables: Tables,
-    /// Room for files of the tree's own.
+    /// Reserved room for the tree's own files.
     aside: Arc<Aside>,
-    /// The tree is claimed for as long as anything of it is in memory.
+    /// The tree is claimed for as long as any of it is in memory.
     _claim: Option<TreeClaim>,
 }
 
 impl Drop for Files {
     fn drop(&mut self) {
-        // Nothing to set aside is nothing to fail.
+        // Releasing room cannot fail.
         let _ = self.volume.set_aside_for_tree(0, &self.aside);
     }
 }
@@ -80,11 +80,11 @@ impl Files {
         })
     }
 
-    /// The same for a tree in them, which is claimed until the last of it is dropped. Waits for at
-    /// most `patience` until it can be.
+    /// The same for a tree in them, which is claimed until the last reference is dropped. Waits for
+    /// the claim for at most `patience`.
     ///
     /// # Errors
-    /// The same; [`ErrorKind::InUse`] if another one has the tree.
+    /// The same; [`ErrorKind::InUse`] if another user has the tree.
     pub fn claimed(
         volume: Arc<Volume>,
         device: Arc<dyn BlockDevice>,
@@ -128,7 +128,7 @@ impl Files {
         &self.volume
     }
 
-    /// The ranges of addresses that a file has, each with the byte of the file that it begins with.
+    /// Returns the ranges of addresses of a file, each with its offset in the file.
     ///
     /// # Errors
     /// Those of the storage.
@@ -143,18 +143,18 @@ impl Files {
         Ok(places)
     }
 
-    /// The file whose first MiB holds an address.
+    /// Returns the file whose first MiB holds an address.
     pub fn in_beginning(address: u64) -> Option<u64> {
         layout::in_window(address).map(|(file, _)| file)
     }
 
-    /// Whether a block of the tables that lead to the rest of large files lies at an address.
+    /// Returns whether a block of the tables for the rest of large files is at an address.
     pub fn in_tables(address: u64) -> bool {
         (layout::tables().start..layout::PIECES.start).contains(&address)
     }
 
-    /// Hands the numbers of all files that hold data to `visit`, as long as that says `true`; those
-    /// with more than a MiB twice.
+    /// Calls `visit` with the numbers of all files that hold data, as long as it returns `true`;
+    /// for those with more than a MiB twice.
     ///
     /// # Errors
     /// Those of the storage, and those of `visit`.
@@ -212,7 +212,7 @@ impl Files {
         Ok(())
     }
 
-    /// Where a part lies; `None`: nothing was ever written there.
+    /// Returns the address of a part; `None`: nothing was ever written there.
     fn address(&self, file: u64, part: &Part) -> Result<Option<u64>> {
         let place = match part.piece {
             None => layout::window(file),
@@ -226,7 +226,7 @@ impl Files {
 
     /// Makes all data in a range of addresses read as zeroes.
     fn clear(&self, range: Range<u64>) -> Result<()> {
-        // The parts of blocks at the ends.
+        // The partial blocks at the ends.
         let body = range.start.next_multiple_of(BLOCK).min(range.end)..(range.end / BLOCK * BLOCK).max(range.start);
         let edges =
             if body.start >= body.end { [range.clone(), 0..0] } else { [range.start..body.start, body.end..range.end] };

@@ -29,7 +29,8 @@ use crate::volume::shares::Aside;
 
 /// Tables in memory: most have a few words.
 const TABLES_MAX: usize = 4096;
-/// Bytes of places for which a write and a flush is done at once: thousands of files of some MiB.
+/// Bytes of places that are assigned with one write and one flush: enough for thousands of files of
+/// some MiB.
 const STOCK_BYTES: u64 = 64 << 30;
 /// Tables that wait to be dropped.
 pub(super) const DROPPED_MAX: usize = 4096;
@@ -50,7 +51,7 @@ pub(super) struct Tables {
 #[derive(Default)]
 struct State {
     known: HashMap<u64, Table>,
-    /// Files of which nothing is left but their tables.
+    /// Files of which only their tables are left.
     dropped: BTreeSet<u64>,
     /// Places that may be assigned: the next one, and the end.
     stock: Option<(u64, u64)>,
@@ -150,21 +151,21 @@ impl Tables {
         }
     }
 
-    /// All of a file has been discarded: its table goes with the next flush. Returns whether too
-    /// many wait for one.
+    /// Notes that all of a file has been discarded: its table is dropped with the next flush.
+    /// Returns whether too many wait for one.
     pub(super) fn drop_later(&self, file: u64) -> bool {
         let mut state = self.state.lock();
         state.dropped.insert(file);
         state.dropped.len() >= DROPPED_MAX
     }
 
-    /// Whether any table waits for a flush to go.
+    /// Returns whether any table waits for a flush to be dropped.
     pub(super) fn are_to_go(&self) -> bool {
         !self.state.lock().dropped.is_empty()
     }
 
-    /// A flush of the device, and then the tables go of which everything had been discarded before
-    /// it. That is durable with the next flush.
+    /// Flushes the device, and then drops the tables of files that were entirely discarded before.
+    /// That is durable with the next flush.
     pub(super) fn flush(&self) -> Result<()> {
         let due: Vec<u64> = self.state.lock().dropped.iter().copied().collect();
         self.device.flush()?;
