@@ -94,7 +94,7 @@ fn is_mended_in(problem: &mut Problem, share: &str) -> bool {
         (problem.volume, problem.repaired) = (Some(share.to_owned()), true);
         return true;
     };
-    let end = problem.detail.find(LEFT).or_else(|| problem.detail.find("; concerns "));
+    let end = problem.detail.find(LEFT).or_else(|| problem.detail.find("; also affects "));
     problem.detail.truncate(end.unwrap_or(problem.detail.len()));
     let names: Vec<_> = std::iter::once(first).chain(&problem.others).map(String::as_str).collect();
     let names = names.join(", ");

@@ -28,13 +28,13 @@ impl fmt::Display for LossOf {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut parts = self.changes.clone();
         if self.written_bytes > 0 {
-            parts.push(format!("loses {} that were written", format_size(self.written_bytes)));
+            parts.push(format!("loses {} of written data", format_size(self.written_bytes)));
         }
         if self.discarded_bytes > 0 {
             parts.push(format!("shows {} again that had been discarded", format_size(self.discarded_bytes)));
         }
         if self.cut_off_bytes > 0 {
-            parts.push(format!("cannot be read where {} were cut off", format_size(self.cut_off_bytes)));
+            parts.push(format!("cannot be read in {} that were cut off", format_size(self.cut_off_bytes)));
         }
         write!(f, "{}: {}", self.name, parts.join(", "))
     }
@@ -73,7 +73,8 @@ impl Loss {
             lines.push(format!("and {} more", self.volumes_total - self.volumes.len() as u64));
         }
         if self.first_batch > 0 && (self.batches_unknown > 0 || self.batches == 0) {
-            let text = "any volume and any snapshot may have been written, made or changed by what is not there any more, and goes back as well";
+            let text = "the lost batches may have written, created or changed any volume and any snapshot; those \
+                 changes are lost as well";
             lines.push(text.to_owned());
         }
         lines.push(self.advice());
@@ -86,19 +87,20 @@ impl Loss {
             return None;
         }
         let found = match self.batches {
-            0 => "none of them is there".to_owned(),
-            n => format!("{n} of them are there, {} whole", self.batches_whole),
+            0 => "none of them was found".to_owned(),
+            n => format!("{n} of them were found, {} whole", self.batches_whole),
         };
         let unknown = match self.batches_unknown {
             0 => String::new(),
-            n => format!(", {n} are missing between them"),
+            n => format!(", {n} between them are missing"),
         };
         let flushed = match self.flushed_before.saturating_sub(first) {
-            0 => "whether any of them was flushed cannot be known".to_owned(),
-            n => format!("{n} of them were flushed for certain"),
+            0 => "it is unknown whether any of them was flushed".to_owned(),
+            n => format!("{n} of them were certainly flushed"),
         };
         Some(format!(
-            "the pool goes back to batch {}: batch {first} and those behind it are dropped ({found}{unknown}); {flushed}",
+            "the pool reverts to batch {}: batch {first} and all later ones are dropped ({found}{unknown}); \
+             {flushed}",
             first - 1
         ))
     }
@@ -106,12 +108,14 @@ impl Loss {
     fn advice(&self) -> String {
         if self.batches_whole > 0 {
             format!(
-                "`shale salvage POOL --into NEW` would keep {} of {} batches, in another pool, as long as this one is not opened",
+                "`shale salvage POOL --into NEW` would recover {} of {} batches into another pool, if this one \
+                 is not opened before",
                 self.batches_whole,
                 self.batches + self.batches_unknown
             )
         } else {
-            "`shale salvage POOL --into NEW` gets out what is left, in another pool, and changes nothing here"
+            "`shale salvage POOL --into NEW` copies the remaining data into another pool, and changes nothing \
+             here"
                 .to_owned()
         }
     }

@@ -113,21 +113,21 @@ mod held {
             held.iter().find(|one| !is_before(held, one)).copied()
         });
         if let Some(held) = in_the_way.flatten() {
-            refuse(&format!("the lock '{}' is waited for while '{}' is held", place.name, held.name));
+            refuse(&format!("waiting for the lock '{}' while '{}' is held", place.name, held.name));
         }
     }
 
     pub(super) fn check_signal(place: Place) {
         let behind = with(|held| held.iter().find(|one| one.level > place.level).copied()).flatten();
         if let Some(held) = behind {
-            refuse(&format!("the lock '{}' is given up for a signal while '{}' is held", place.name, held.name));
+            refuse(&format!("releasing the lock '{}' to wait for a signal while '{}' is held", place.name, held.name));
         }
     }
 
     pub(super) fn check_storage(brief: &[Place]) {
         let held = with(|held| held.iter().find(|one| brief.contains(one)).copied()).flatten();
         if let Some(held) = held {
-            refuse(&format!("the storage is asked while '{}' is held", held.name));
+            refuse(&format!("calling the storage while '{}' is held", held.name));
         }
     }
 
@@ -306,7 +306,7 @@ impl<T, R: Rank> RwLock<T, R> {
     pub(crate) fn read_unchanging(&self) -> RwLockReadGuard<'_, T, R> {
         #[cfg(debug_assertions)]
         if self.plain.is_locked_exclusive() {
-            held::refuse(&format!("the lock '{}' is shared as that of what no thread changes", R::PLACE.name));
+            held::refuse(&format!("the lock '{}' is shared as one whose content never changes", R::PLACE.name));
         }
         Guard { plain: self.plain.read(), held: Held::untold() }
     }
@@ -354,7 +354,7 @@ mod tests {
             let _admin = admin.lock();
         });
         let text = text.expect("it was granted");
-        assert!(text.contains("'admin' is waited for while 'gate' is held"), "{text}");
+        assert!(text.contains("waiting for the lock 'admin' while 'gate' is held"), "{text}");
         // Nothing is held any more; in order both are granted, and so is the second one alone.
         assert_eq!(refusal(|| drop((admin.lock(), gate.write()))), None);
         assert_eq!(refusal(|| drop(gate.write())), None);
@@ -371,7 +371,7 @@ mod tests {
     fn a_lock_is_never_waited_for_twice_unless_the_table_says_so() {
         let table = RwLock::<_, ranks::Objects>::new(0);
         let text = refusal(|| drop((table.read(), table.read()))).expect("it was granted");
-        assert!(text.contains("'objects' is waited for while 'objects' is held"), "{text}");
+        assert!(text.contains("waiting for the lock 'objects' while 'objects' is held"), "{text}");
         let shards = [(); 2].map(RwLock::<_, ranks::OverlayShard>::new);
         assert_eq!(refusal(|| drop((shards[0].read(), shards[1].write()))), None);
         // Gates of several volumes, by a thread that may change the table of objects.
@@ -388,7 +388,7 @@ mod tests {
         let still = RwLock::<_, ranks::Still>::new(());
         assert_eq!(refusal(|| drop((still.read(), checkpoint.try_lock().unwrap()))), None);
         let text = refusal(|| drop((checkpoint.try_lock().unwrap(), admin.lock()))).expect("it was granted");
-        assert!(text.contains("'admin' is waited for while 'checkpoint' is held"), "{text}");
+        assert!(text.contains("waiting for the lock 'admin' while 'checkpoint' is held"), "{text}");
     }
 
     #[test]
@@ -400,7 +400,10 @@ mod tests {
             let _table = objects.read();
             settled.wait_for(&mut state, Duration::ZERO);
         });
-        assert!(text.expect("it waited").contains("'log state' is given up for a signal while 'objects' is held"));
+        assert!(
+            text.expect("it waited")
+                .contains("releasing the lock 'log state' to wait for a signal while 'objects' is held")
+        );
         assert_eq!(refusal(|| settled.wait_for(&mut log.lock(), Duration::ZERO)), None);
     }
 
@@ -411,7 +414,7 @@ mod tests {
             let _state = log.lock();
             expect_storage();
         });
-        assert!(text.expect("it was asked").contains("the storage is asked while 'log state' is held"));
+        assert!(text.expect("it was asked").contains("calling the storage while 'log state' is held"));
         let layers = RwLock::<_, ranks::MapLayers>::new(());
         assert!(
             refusal(|| {

@@ -362,7 +362,8 @@ impl Problem {
 
     /// A snapshot, `VOLUME@SNAPSHOT`, has a new identity.
     pub(crate) fn estranged(title: &str) -> Self {
-        let text = "may show what had been discarded or taken back: it counts as another snapshot now, in streams";
+        let text = "may show data that had been discarded or rolled back: it has a new identity, and is a \
+             different snapshot for streams";
         Self { kind: "object", detail: format!("'{title}' {text}"), repaired: true, ..Self::default() }
     }
 

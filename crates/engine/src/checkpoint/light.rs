@@ -72,7 +72,7 @@ impl Core {
             let is_seen = captured.sees(key.object);
             debug_assert!(
                 object.is_none() || is_seen,
-                "{key:?}: a light checkpoint has met an object that nobody sees"
+                "{key:?}: a light checkpoint has met an object that no point sees"
             );
             let (Some(object), true) = (object, is_seen) else { continue };
             let Some(changes) = frozen.frozen_records(key) else { continue };
@@ -80,7 +80,7 @@ impl Core {
                 Some(base) => base,
                 None => self.map.base_below(key, object.epoch(), &changes)?,
             };
-            debug_assert!(self.counts_alike(key, object, &base, &changes), "{key:?}: not what the map says");
+            debug_assert!(self.counts_alike(key, object, &base, &changes), "{key:?}: differs from the map");
             self.count_changes(key.object, &base, &changes, &mut merged);
             say(&mut writer, key, &changes);
         }

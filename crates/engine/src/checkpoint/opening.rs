@@ -48,7 +48,7 @@ pub(crate) fn write_note(disk: &dyn Disk, pool: [u8; 16], incarnation: u64) -> R
     let mut buf = AlignedBuf::new(BATCH_ALIGN);
     buf[..OPENING_NOTE_BYTES].copy_from_slice(&OpeningNote { pool, incarnation }.encode());
     let written = OPENING_NOTE_OFFSETS.map(|offset| disk.write_at(offset, &buf, BATCH_ALIGN).is_ok());
-    disk.sync().map_err(|e| Error::from_io("syncing the data file failed when the opening was noted", e))?;
+    disk.sync().map_err(|e| Error::from_io("syncing the data file failed while the opening was being noted", e))?;
     Ok(written == [true; 2])
 }
 
@@ -66,8 +66,9 @@ pub(crate) fn read_note(disk: &dyn Disk, pool: [u8; 16]) -> Option<u64> {
 /// An older map next to newer data: only [`SALVAGE`] can handle it.
 pub(crate) fn older_map(incarnation: u64, newer: u64) -> Error {
     let text = format!(
-        "the map is older than the data: it was last written in opening {incarnation} of the pool, and the data file holds what opening {newer} \
-         wrote, so the map may have been put back from a backup. Put back the newest one, or {SALVAGE}"
+        "the map is older than the data: it was last written in opening {incarnation} of the pool, and the data \
+         file was written in opening {newer}, so the map may come from a backup. Restore the newest map, or \
+         {SALVAGE}"
     );
     Error::new(ErrorKind::Corrupt, text)
 }
@@ -89,9 +90,9 @@ pub(crate) fn check(store: &dyn MapStore, disk: &dyn Disk, pool: [u8; 16]) -> Re
     match known.filter(|known| known.pool == pool && known.incarnation > noted) {
         Some(OpeningNote { incarnation: known, .. }) => {
             let text = format!(
-                "the data file is older than the map: it was last written in opening {noted} of the pool, and the map knows that opening {known} \
-                 wrote to it, so the data file may have been put back from a backup. Put back the newest one, or the map that belongs to this one, \
-                 or {SALVAGE}"
+                "the data file is older than the map: it was last written in opening {noted} of the pool, and \
+                 the map records opening {known}, so the data file may come from a backup. Restore the newest \
+                 data file, or the map that belongs to this one, or {SALVAGE}"
             );
             Err(Error::new(ErrorKind::Corrupt, text))
         }

@@ -230,7 +230,7 @@ impl Core {
             bytes = other;
         }
         let prepared = DecodeDictionary::prepare(number, &bytes).ok_or_else(|| {
-            Error::new(ErrorKind::Corrupt, format!("dictionary {number} is none, or there is no memory for it"))
+            Error::new(ErrorKind::Corrupt, format!("dictionary {number} is invalid, or there is no memory for it"))
         })?;
         let prepared = Arc::new(prepared);
         cache.insert(number.0, Arc::clone(&prepared));
@@ -245,11 +245,10 @@ impl Core {
     pub(crate) fn load_dictionary(&self, number: DictionaryNumber, readers: Readers) -> Result<Vec<u8>> {
         let corrupt = |text: String| Error::new(ErrorKind::Corrupt, text);
         let object = self.objects.get(object_of(number)).filter(|object| object.is_dictionary());
-        let object =
-            object.ok_or_else(|| corrupt(format!("dictionary {number}, which the data needs, is not there")))?;
+        let object = object.ok_or_else(|| corrupt(format!("dictionary {number}, which the data needs, is missing")))?;
         let length = object.size_bytes() as usize;
         if length > DICTIONARY_BYTES_MAX + DICTIONARY_FRAME_BYTES {
-            return Err(corrupt(format!("dictionary {number} is said to have {length} bytes")));
+            return Err(corrupt(format!("dictionary {number} has an impossible length of {length} bytes")));
         }
         let mut content = vec![0; length];
         let in_extents = matches!(readers, Readers::Free).then(|| self.readers.read());

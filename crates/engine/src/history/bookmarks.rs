@@ -184,8 +184,9 @@ impl Core {
             return Ok(());
         }
         let text = format!(
-            "'{}' does not lie in the history of '{}': it is of a later moment, or the volume was taken back behind it (rollback); send the \
-             difference from something else that the receiver has, or the whole",
+            "'{}' is not in the history of '{}': it is of a later moment, or the volume was rolled back to a \
+             snapshot before it; send the difference from a snapshot or bookmark that the receiver has, or the \
+             whole",
             bookmark.title(),
             to.title()
         );

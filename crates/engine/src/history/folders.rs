@@ -112,7 +112,7 @@ impl Pool {
         self.take_together(|| {
             let volumes = core.objects.volumes_of(&core.objects.folder_named(folder)?);
             if volumes.is_empty() {
-                return Err(Error::new(ErrorKind::NotFound, format!("there is no volume in the folder '{folder}'")));
+                return Err(Error::new(ErrorKind::NotFound, format!("the folder '{folder}' contains no volume")));
             }
             Ok(volumes.into_iter().map(|volume| (volume, name)).collect())
         })
@@ -133,7 +133,8 @@ impl Pool {
             }
             wanted.sort_by_key(|(volume, _)| volume.id);
             if let Some(pair) = wanted.windows(2).find(|pair| pair[0].0.id == pair[1].0.id) {
-                let text = format!("'{}' is named twice: one moment has one snapshot of it", pair[0].0.title());
+                let text =
+                    format!("'{}' is named twice: one moment can have only one snapshot of it", pair[0].0.title());
                 return Err(Error::new(ErrorKind::Invalid, text));
             }
             Ok(wanted)
@@ -227,8 +228,10 @@ impl Pool {
         if !going.is_empty() && !recursive {
             let (name, there) = (folder.title(), titles(&going));
             let kind = if folder.is_share() { "share" } else { "folder" };
-            let text =
-                format!("there is something in the {kind} '{name}' ({there}): destroy that, or all at once (-r)");
+            let text = format!(
+                "the {kind} '{name}' is not empty ({there}): destroy its content first, or everything \
+                     together (-r)"
+            );
             return Err(Error::new(ErrorKind::InUse, text));
         }
         going.insert(0, folder.clone());
@@ -342,7 +345,8 @@ impl Core {
                 let (name, title) = (folder.title(), object.title());
                 let kind = if folder.is_share() { "share" } else { "folder" };
                 let text = format!(
-                    "'{title}' takes {}, and the {kind} '{name}' {} of its quota of {}: raise the quota, or make room in it",
+                    "'{title}' takes {}, but the {kind} '{name}' already uses {} of its quota of {}: raise \
+                     the quota, or free space in it",
                     format_size(moved),
                     format_size(stored),
                     format_size(quota)

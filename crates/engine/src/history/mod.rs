@@ -158,7 +158,8 @@ impl Pool {
                 return Ok(cuts);
             }
             let text = format!(
-                "'{}' has been taken back {CUTS_MAX} times while clones of what was given up exist: destroy some, or clone '{}'",
+                "'{}' has been rolled back {CUTS_MAX} times while clones of the discarded data exist: destroy \
+                 some of them, or clone '{}'",
                 volume.title(),
                 snapshot.title()
             );
@@ -224,7 +225,8 @@ impl Pool {
         let newer: Vec<_> = core.objects.snapshots_of(volume.id).into_iter().filter(is_newer).collect();
         if !newer.is_empty() && !recursive {
             let text = format!(
-                "'{}' has newer snapshots ({}), which going back to '{}' would destroy: ask for that (-r), or clone it",
+                "'{}' has newer snapshots ({}), which a rollback to '{}' would destroy: allow that with -r, or \
+                 clone it",
                 volume.title(),
                 titles(&newer),
                 snapshot.title()
@@ -313,7 +315,10 @@ impl Pool {
         self.check_no_receive(object)?;
         if !snapshots.is_empty() {
             let (name, snapshots) = (object.title(), titles(&snapshots));
-            let text = format!("'{name}' has snapshots ({snapshots}): destroy them, or all at once (-r)");
+            let text = format!(
+                "'{name}' has snapshots ({snapshots}): destroy them first, or everything together \
+                 (-r)"
+            );
             return Err(refused(ErrorKind::InUse, text));
         }
         Ok(())
@@ -365,11 +370,14 @@ impl Pool {
             (None, None) => new,
             (Some((volume, _)), Some((same, name))) if volume == same => name,
             (Some(_), Some(_)) => {
-                let text = format!("a snapshot stays with its volume: '{old}' cannot become '{new}'");
+                let text = format!("a snapshot stays with its volume: '{old}' cannot be renamed to '{new}'");
                 return Err(refused(ErrorKind::Invalid, text));
             }
             _ => {
-                let text = format!("'{old}' cannot become '{new}': both must be volumes, or both VOLUME@SNAPSHOT");
+                let text = format!(
+                    "'{old}' cannot be renamed to '{new}': both must be volumes, or both \
+                     VOLUME@SNAPSHOT"
+                );
                 return Err(refused(ErrorKind::Invalid, text));
             }
         };
@@ -378,7 +386,7 @@ impl Pool {
         }
         if is_titled { check_full_name(name) } else { check_own_snapshot_name(name) }?;
         if is_titled && new.strip_prefix(old).is_some_and(|rest| rest.starts_with('/')) {
-            let text = format!("'{old}' cannot become '{new}', which would lie in itself");
+            let text = format!("'{old}' cannot be renamed to '{new}', which would be inside itself");
             return Err(refused(ErrorKind::Invalid, text));
         }
         self.check_free(new)?;
@@ -518,7 +526,8 @@ pub(crate) fn next_epoch(head: &ObjectDescriptor) -> Result<Epoch> {
 
 pub(crate) fn too_deep(name: &str) -> Error {
     let text = format!(
-        "'{name}' is a clone of a clone, {LEVELS_MAX} times: copy it to a new volume (export, import) and go on from there"
+        "'{name}' is a clone of a clone, {LEVELS_MAX} levels deep: copy it to a new volume (export, import) and \
+         continue with that"
     );
     refused(ErrorKind::Unsupported, text)
 }

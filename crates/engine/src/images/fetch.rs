@@ -157,7 +157,11 @@ impl Core {
         let object = self.objects.get(first.object);
         let image = object.as_ref().and_then(|object| object.descriptor.read().image.clone());
         let (Some(object), Some(image)) = (object, image) else {
-            return Err(Error::new(ErrorKind::NotFound, "the image has gone from the pool with its last clone"));
+            return Err(Error::new(
+                ErrorKind::NotFound,
+                "the image has been removed from the pool with its last \
+                 clone",
+            ));
         };
         let mut waiting = Waiting { patience, damaged: 0, gone: 0, looks };
         let mut open: Vec<GroupKey> = keys.to_vec();
@@ -334,7 +338,7 @@ impl Core {
             Some(origins) => origins.fetch(&remote_of(image), &groups, wait),
             None => Vec::new(),
         };
-        let lacking = || Err(OriginError::Unreachable("this program has no way to images".to_owned()));
+        let lacking = || Err(OriginError::Unreachable("this program cannot access images".to_owned()));
         answers.resize_with(mine.len(), lacking);
         let (mut kept, mut failure) = (Vec::new(), None);
         for (key, answer) in mine.iter().zip(answers) {
@@ -400,7 +404,7 @@ fn unpack(
         RemoteGroup::Zero => Ok((vec![0; whole], Keeps::Hole)),
         RemoteGroup::Plain(mut bytes) => {
             if bytes.len() != len {
-                return Err(damaged(format!("{} bytes came, and it has {len}", bytes.len())));
+                return Err(damaged(format!("{} bytes arrived, expected {len}", bytes.len())));
             }
             bytes.resize(whole, 0);
             Ok((bytes, Keeps::Anew))
@@ -415,7 +419,7 @@ fn unpack(
                 return Err(damaged(format!("codec {codec} is not known to this version")));
             }
             if data_len as usize != len {
-                return Err(damaged(format!("it decodes to {data_len} bytes, and has {len}")));
+                return Err(damaged(format!("it decodes to {data_len} bytes, expected {len}")));
             }
             let mut raw = vec![0; whole];
             scratch::with(|scratch| scratch.codecs.decompress(id, &bytes, &mut raw[..len]))

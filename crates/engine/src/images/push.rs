@@ -62,7 +62,7 @@ impl Pool {
             PushBase::Snapshot(earlier) => core.objects.snapshot_named(earlier)?.levels().to_vec(),
         };
         if *base == PushBase::Image && old.is_empty() {
-            let text = format!("'{snapshot}' does not come from an image: push it as a new one");
+            let text = format!("'{snapshot}' is not based on an image: push it as a new one");
             return Err(Error::new(ErrorKind::Invalid, text));
         }
         let mut objects: Vec<ObjectId> = old.iter().chain(new.iter()).map(|level| level.object).collect();

@@ -15,7 +15,7 @@ impl State {
         if self.ended {
             return Some(Error::new(ErrorKind::Io, "the pool has been closed"));
         }
-        let text = "writing the log failed, and took a part of a batch with it whose rest was still to come";
+        let text = "writing the log failed after a part of this batch had been written";
         begun.filter(|begun| *begun != self.incarnation).map(|_| Error::new(ErrorKind::Io, text))
     }
 }

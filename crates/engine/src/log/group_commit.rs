@@ -115,8 +115,8 @@ fn sync_error(failure: &Failure) -> Error {
     Error::new(
         ErrorKind::Io,
         format!(
-            "syncing the data file failed ({why}); what it holds since the last flush is not known. \
-             Close the pool and open it again: it recovers all that was flushed"
+            "syncing the data file failed ({why}); its content since the last flush is unknown. Close the pool \
+             and open it again: recovery restores everything that was flushed"
         ),
     )
 }

@@ -169,7 +169,7 @@ impl Log {
     /// `last`: also from the space left for the map. Discards, deletions and other small entries in
     /// the open extents free more than they take.
     fn reserve_one(&self, extent: ExtentIndex, last: bool) -> Result<bool> {
-        let no_space = "the storage below the data file gives no space for the log; free some there";
+        let no_space = "the file system below the data file has no space for the log; free some there";
         self.reserve_extents(extent, 1, last).map_err(|e| Error::from_io(no_space, e))
     }
 

@@ -130,7 +130,7 @@ pub(crate) fn bring_up_to_date(env: &PoolEnv) -> Result<Vec<String>> {
         None => env.disk.may_grow(),
     };
     let damaged = end_damage(end.as_ref()).into_iter().chain(stored_damage(&*env.store));
-    let notes = damaged.map(|what| format!("{what}; opening the pool has written it anew")).collect();
+    let notes = damaged.map(|what| format!("{what}; opening the pool has rewritten it")).collect();
     if is_due {
         write_end(&*env.disk, &superblock)?;
     }
@@ -173,13 +173,13 @@ pub(crate) fn find(env: &PoolEnv, repair: bool) -> Result<(Superblock, Option<Pr
     let Some((superblock, place)) = elsewhere(env)? else {
         return Err(Error::new(error.kind(), format!("{error}{there}")));
     };
-    let what = format!("the pool's beginning is gone ({error}{there}); {place} has the superblock");
+    let what = format!("the beginning of the pool is overwritten ({error}{there}); {place} has the superblock");
     if repair {
-        let detail = format!("{what}: both copies at the beginning are written anew");
+        let detail = format!("{what}: both copies at the beginning are rewritten");
         return Ok((superblock, Some(Problem { kind: "superblock", detail, repaired: true, ..Problem::default() })));
     }
-    let advice = "nothing has been changed; `check --repair` writes the pool's beginning anew, over what is there now; `salvage` makes another pool of \
-                  the data and changes nothing";
+    let advice = "nothing has been changed; `check --repair` rewrites the beginning of the pool, replacing its \
+         present content; `salvage` copies the data into another pool and changes nothing";
     // An unreadable copy is not certainly damaged.
     let kind = if error.kind() == ErrorKind::Io { ErrorKind::Io } else { ErrorKind::Corrupt };
     Err(Error::new(kind, format!("{what}; {advice}")))

@@ -106,7 +106,7 @@ fn without_any_copy_the_log_tells_what_it_is_of() {
     machine.disk.poke(CAPACITY, &[0; SUPERBLOCK_BYTES]);
     let (pool, report, _into) = salvage(&machine, None).unwrap();
     expect_all_there(&pool);
-    assert!(report.notes.iter().any(|note| note.contains("batches of the log tell")), "{:?}", report.notes);
+    assert!(report.notes.iter().any(|note| note.contains("batches of the log identify")), "{:?}", report.notes);
 }
 
 #[test]
@@ -233,7 +233,7 @@ fn a_damaged_copy_far_from_the_beginning_is_named_by_check() {
     let places = ["near the end of the data", "in the map"];
     assert_eq!(check.notes.len(), places.len(), "{:?}", check.notes);
     for (note, place) in check.notes.iter().zip(places) {
-        assert!(note.contains(place) && note.contains("written it anew"), "{note}");
+        assert!(note.contains(place) && note.contains("rewritten it"), "{note}");
     }
     // It is reported once; when the copies are whole, there is no further note.
     assert!(pool.check(false, &mut |_, _| ()).unwrap().notes.is_empty());

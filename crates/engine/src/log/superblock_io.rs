@@ -113,20 +113,21 @@ fn mark(disk: &dyn Disk, change: impl FnOnce(&mut Superblock)) -> Result<()> {
 /// [`ErrorKind::Corrupt`] without `repair`, or if the storage cannot be extended; and those of the
 /// storage.
 pub(crate) fn find_end(disk: &dyn Disk, superblock: &Superblock, repair: bool) -> Result<Option<String>> {
-    let failed = |error| Error::from_io("the size of the pool's data cannot be told", error);
+    let failed = |error| Error::from_io("the size of the pool's data cannot be determined", error);
     let (has, needs) = (disk.size_bytes().map_err(failed)?, superblock.capacity_bytes);
     if has >= needs {
         return Ok(None);
     }
     let what = format!("the data file or device has {has} bytes, the pool uses {needs}: its end has been cut off");
     if !repair {
-        let advice = "bring it back from where it was copied; `check --repair` tells what went with it, and with --accept-loss opens the pool \
-             with what is left; `salvage` gets out what is left without changing anything";
+        let advice = "restore it from where it was copied; `check --repair` reports the lost data, and with \
+             --accept-loss opens the pool with the rest; `salvage` recovers the rest without changing anything";
         return Err(Error::new(ErrorKind::Corrupt, format!("{what}; {advice}")));
     }
     if !disk.may_grow() {
         // Refuse before anything is repaired.
-        let advice = "make the device larger, or bring the data back to one that is; `salvage` gets out what is left without changing anything";
+        let advice = "make the device larger, or move the data to a larger one; `salvage` recovers the rest \
+             without changing anything";
         return Err(Error::new(ErrorKind::Corrupt, format!("{what}; {advice}")));
     }
     Ok(Some(what))
@@ -138,7 +139,7 @@ pub(crate) fn find_end(disk: &dyn Disk, superblock: &Superblock, repair: bool) -
 /// # Errors
 /// Those of the storage.
 pub(crate) fn lengthen(disk: &dyn Disk, superblock: &Superblock) -> Result<()> {
-    let failed = |error| Error::from_io("the pool's data cannot be made as long as it was", error);
+    let failed = |error| Error::from_io("the pool's data cannot be extended to its former length", error);
     disk.grow(superblock.capacity_bytes).map_err(failed)
 }
 

@@ -38,7 +38,7 @@ impl Log {
                 return Ok(());
             }
             if given_back || (state.broken.is_some() && state.flights.is_empty()) {
-                let text = "a write to the data file failed; what was asked for did not happen".to_owned();
+                let text = "a write to the data file failed; the requested change was not made".to_owned();
                 let (kind, text) = state.broken.clone().unwrap_or((ErrorKind::Io, text));
                 return Err(Error::new(kind, text));
             }

@@ -47,7 +47,7 @@ pub(crate) fn read_deltas(store: &dyn MapStore, expected: u32) -> Result<std::re
         .map_err(store_error)?;
     let found = deltas.keys.len();
     if failure.is_none() && found != expected as usize {
-        failure = Some(format!("{found} deltas lie over the map records, and should be {expected}"));
+        failure = Some(format!("{found} deltas lie over the map records, expected {expected}"));
     }
     Ok(failure.map_or(Ok(deltas), Err))
 }

@@ -39,7 +39,7 @@ impl Objects {
     /// [`ErrorKind::NotFound`], and [`ErrorKind::Invalid`] for the name of something else.
     pub(crate) fn bookmark_named(&self, name: &str) -> Result<Arc<Object>> {
         let Some((volume, bookmark)) = name.split_once('#') else {
-            let text = format!("'{name}' is no bookmark: name one as VOLUME#BOOKMARK");
+            let text = format!("'{name}' is not a bookmark: use VOLUME#BOOKMARK");
             return Err(Error::new(ErrorKind::Invalid, text));
         };
         let parent = self.named(volume)?;

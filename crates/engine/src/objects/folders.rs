@@ -196,7 +196,7 @@ impl Objects {
             if volume.is_share() {
                 return Ok(volume.clone());
             }
-            let text = format!("'{name}' is a volume, in which nothing can lie: name a folder or a share");
+            let text = format!("'{name}' is a volume, which cannot contain others: name a folder or a share");
             return Err(Error::new(ErrorKind::Invalid, text));
         }
         let there = told(table.folders.keys().map(String::as_str));
@@ -236,14 +236,14 @@ impl Objects {
         let Some((folder, own)) = name.rsplit_once('/') else { return Ok((None, name.to_owned())) };
         match self.folder_named(folder) {
             Ok(holder) if holder.is_share() && !is_share => {
-                let text =
-                    format!("'{name}': '{folder}' is a share, in which only shares can lie: give it another name");
+                let text = format!("'{name}': '{folder}' is a share, which can only contain shares: use another name");
                 Err(Error::new(ErrorKind::Invalid, text))
             }
             Ok(folder) => Ok((Some(folder.id), own.to_owned())),
             Err(error) if error.kind() == ErrorKind::NotFound => {
                 let text = format!(
-                    "there is no folder '{folder}' for '{name}': make it first, shale create POOL {folder} --folder"
+                    "there is no folder '{folder}' for '{name}': create it first, shale create POOL {folder} \
+                     --folder"
                 );
                 Err(Error::new(ErrorKind::NotFound, text))
             }

@@ -315,7 +315,8 @@ impl Objects {
         for (id, (_, origin)) in &table.made {
             if let Some(missing) = origin.filter(|origin| !table.by_id.contains_key(&origin.object)) {
                 let text = format!(
-                    "the pool's metadata is damaged: the descriptor of object {} is missing, from which object {} came",
+                    "the pool's metadata is damaged: the descriptor of object {} is missing, which is the origin \
+                     of object {}",
                     missing.object.0, id.0
                 );
                 return Err(Error::new(ErrorKind::Corrupt, text));
@@ -450,7 +451,7 @@ impl Objects {
     pub(crate) fn named(&self, name: &str) -> Result<Arc<Object>> {
         let table = self.table.read();
         if name.contains('@') {
-            let text = format!("'{name}' is the name of a snapshot, which does not change: name a volume");
+            let text = format!("'{name}' is the name of a snapshot, which cannot be changed: name a volume");
             return Err(Error::new(ErrorKind::Invalid, text));
         }
         table.by_name.get(name).cloned().ok_or_else(|| {
@@ -469,7 +470,7 @@ impl Objects {
     /// The snapshot of that name, `VOLUME@SNAPSHOT`.
     pub(crate) fn snapshot_named(&self, name: &str) -> Result<Arc<Object>> {
         let Some((volume, snapshot)) = name.split_once('@') else {
-            let text = format!("'{name}' is no snapshot: name one as VOLUME@SNAPSHOT");
+            let text = format!("'{name}' is not a snapshot: use VOLUME@SNAPSHOT");
             return Err(Error::new(ErrorKind::Invalid, text));
         };
         let parent = self.named(volume)?;

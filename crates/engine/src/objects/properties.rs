@@ -47,7 +47,8 @@ pub(crate) fn changed(
     let bytes: usize = properties.iter().map(|(key, value)| key.len() + value.len()).sum();
     if bytes > PROPERTIES_BYTES_MAX {
         let message = format!(
-            "the properties take {bytes} bytes, {PROPERTIES_BYTES_MAX} are allowed: set rules for fewer types of file, or shorter ones"
+            "the properties take {bytes} bytes, {PROPERTIES_BYTES_MAX} are allowed: set rules for fewer file \
+             types, or shorter ones"
         );
         return Err(Error::new(ErrorKind::Invalid, message));
     }
@@ -106,7 +107,8 @@ fn conflicts(
     if let Some(quota) = settings.quota_bytes.filter(|quota| *quota < settings.reservation_bytes) {
         let (reserved, quota) = (format_size(settings.reservation_bytes), format_size(quota));
         let text = format!(
-            "volume '{name}' would have a reservation of {reserved} and a quota of {quota}: it could never use what is kept for it"
+            "volume '{name}' would have a reservation of {reserved} and a quota of {quota}: it could never use \
+             all of its reservation"
         );
         conflicts.push((Conflict::Quota, Error::new(ErrorKind::Invalid, text)));
     }
@@ -114,8 +116,8 @@ fn conflicts(
     let longest = TITLE_BYTES_MAX - 1 - policy::scheduled_name(0).len();
     if takes && name.len() > longest {
         let text = format!(
-            "the name of volume '{name}' is too long for snapshots by the clock, VOLUME@auto-DATE: at most {longest} bytes; give it a \
-             shorter one, or set snapshots=off for it"
+            "the name of volume '{name}' is too long for scheduled snapshots, VOLUME@auto-DATE: at most \
+             {longest} bytes; give it a shorter name, or set snapshots=off for it"
         );
         conflicts.push((Conflict::Name, Error::new(ErrorKind::Invalid, text)));
     }

@@ -292,10 +292,10 @@ impl Core {
             return Ok(());
         }
         let why = self.failure().unwrap_or_default();
-        let reopen = "; close and reopen it: all that was flushed is safe";
+        let reopen = "; close and reopen it: all flushed data is safe";
         let is_deleted = self.health.is_deleted() || self.log.is_deleted();
         let advice = if is_deleted { "" } else { reopen };
-        Err(Error::new(ErrorKind::Io, format!("the pool takes no writes since an error ({why}){advice}")))
+        Err(Error::new(ErrorKind::Io, format!("the pool accepts no writes since an error ({why}){advice}")))
     }
 
     /// Makes everything acknowledged before the call durable.

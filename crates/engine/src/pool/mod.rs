@@ -350,7 +350,7 @@ impl Pool {
         if !may_shrink && size_bytes < object.size_bytes() {
             let name = object.title();
             let (has, wanted) = (format_size(object.size_bytes()), format_size(size_bytes));
-            let text = format!("volume '{name}' has {has} and would lose what lies behind {wanted}");
+            let text = format!("volume '{name}' has {has} and would lose the data beyond {wanted}");
             return Err(Error::new(ErrorKind::Conflict, text));
         }
         let _gate = object.gate.write();

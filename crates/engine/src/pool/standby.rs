@@ -111,7 +111,7 @@ impl Core {
             Err(error) => return Err(error),
         };
         ring.replace(&standby.pool_path(), |bytes, fill| standby.make(&self.pool_id, bytes, fill))?;
-        self.standby.lock().replaced = Some(format!("standby memory was made again: {fault}{aside}"));
+        self.standby.lock().replaced = Some(format!("standby memory was recreated: {fault}{aside}"));
         Ok(())
     }
 

@@ -40,7 +40,7 @@ impl Concerned {
         let told: Vec<_> = self.others.iter().take(OTHERS_TOLD).map(String::as_str).collect();
         let more = self.others.len() - told.len();
         let more = if more > 0 { format!(" and {more} more") } else { String::new() };
-        format!("; concerns {}{more} as well", told.join(", "))
+        format!("; also affects {}{more}", told.join(", "))
     }
 }
 

@@ -14,7 +14,7 @@ pub(crate) struct NotHere(pub(crate) Vec<GroupKey>);
 
 impl std::fmt::Display for NotHere {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("it must be fetched")
+        f.write_str("groups of the image must be fetched first")
     }
 }
 

@@ -193,7 +193,7 @@ impl Core {
             self.place(group, missing, &pieces, ahead, request, &mut wanted);
         }
         if let Some(first) = absent.first().copied() {
-            let error = Error::with_source(ErrorKind::Io, "a part of an image is not here", NotHere(absent));
+            let error = Error::with_source(ErrorKind::Io, "a part of an image has not been fetched", NotHere(absent));
             return Err(at(error, object, first.group, BlockMask::FULL));
         }
         for key in std::mem::take(&mut request.passed) {
@@ -419,7 +419,7 @@ impl Core {
             let fragment = &piece.fragment;
             if !self.geometry.holds(fragment.location, fragment.stored) {
                 let text = format!(
-                    "the map points at {} bytes at byte {} of the data file, which is no place for data",
+                    "the map points at {} bytes at byte {} of the data file, where no data can be",
                     fragment.stored, fragment.location
                 );
                 return Err(at(Error::new(ErrorKind::Corrupt, text), object, *group, fragment.live));

@@ -190,8 +190,8 @@ impl Core {
     fn not_looked_at(&self, extent: ExtentIndex) -> ScrubDamage {
         let start = self.geometry.start(extent);
         let detail = format!(
-            "data in the extent at byte {start} of the data file could not be read or verified, and the pool takes no \
-             writes: shale scrub names the volumes when it does again"
+            "data in the extent at byte {start} of the data file could not be read or verified, and the pool \
+             accepts no writes: shale scrub names the volumes when it accepts them again"
         );
         ScrubDamage { detail, ..ScrubDamage::default() }
     }

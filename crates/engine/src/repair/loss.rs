@@ -133,29 +133,29 @@ impl Dropped {
 fn changes(objects: &Objects, after: &ObjectDescriptor) -> Vec<String> {
     let is_gone = after.state == ObjectState::Deleting;
     let Some(before) = objects.get(after.id) else {
-        let text = "is gone: it was made behind the damage";
+        let text = "is gone: it was created after the damage";
         return if is_gone { Vec::new() } else { vec![text.to_owned()] };
     };
     let before = before.descriptor.read();
     let mut changes = Vec::new();
     if is_gone && before.state != ObjectState::Deleting {
-        changes.push("is there again: it had been destroyed".to_owned());
+        changes.push("exists again: it had been destroyed".to_owned());
     }
     if after.name != before.name {
-        changes.push(format!("is no longer called '{}'", after.name));
+        changes.push(format!("is no longer named '{}'", after.name));
     }
     if after.parent != before.parent && after.state == ObjectState::Volume {
         changes.push("is no longer in the same folder".to_owned());
     }
     if after.size_bytes != before.size_bytes {
         let (now, was) = (format_size(before.size_bytes), format_size(after.size_bytes));
-        changes.push(format!("has {now} again, and had {was}"));
+        changes.push(format!("has {now} again, instead of {was}"));
     }
     if after.epoch != before.epoch && !is_gone {
-        changes.push("goes back behind a snapshot or a rollback".to_owned());
+        changes.push("reverts to before a snapshot or a rollback".to_owned());
     }
     if after.properties != before.properties {
-        changes.push("has the properties of before".to_owned());
+        changes.push("has its previous properties".to_owned());
     }
     changes
 }
@@ -216,7 +216,7 @@ impl Cut {
         if what.is_none() {
             return Ok(Self { what, at: None, disk: env.disk.clone() });
         }
-        let at = env.disk.size_bytes().map_err(|e| Error::from_io("the size of the data cannot be told", e))?;
+        let at = env.disk.size_bytes().map_err(|e| Error::from_io("the size of the data cannot be determined", e))?;
         Ok(Self { what, at: Some(at), disk: Arc::new(WithoutEnd(env.disk.clone())) })
     }
 
@@ -261,7 +261,7 @@ impl Losses {
         }
         let Some(loss) = loss else { return Ok(losses) };
         if !options.accept_loss {
-            return Err(Error::with_source(ErrorKind::Corrupt, "repairing the pool would lose something", loss));
+            return Err(Error::with_source(ErrorKind::Corrupt, "repairing the pool would lose data", loss));
         }
         let note = LossNote::new(env.clock.unix_s(), loss.summary());
         losses.known.push(note);
@@ -292,7 +292,8 @@ impl Losses {
         self.end = torn.or_else(|| {
             let last = next.0.saturating_sub(1);
             let text = format!(
-                "the pool was not closed in order: its log ends with batch {last}, and there is no trace of another one"
+                "the pool was not closed properly: its log ends with batch {last}, and there is no trace of a \
+                 later one"
             );
             (!is_orderly && self.accepted.is_none()).then_some(text)
         });
@@ -306,7 +307,7 @@ impl Losses {
 pub(crate) fn remembered(store: &dyn MapStore) -> Result<Vec<LossNote>> {
     let Some(bytes) = store.get(KEY_LOSSES).map_err(store_error)? else { return Ok(Vec::new()) };
     Ok(decode_losses(&bytes).unwrap_or_else(|error| {
-        let text = format!("what was lost is not known any more: the {error}");
+        let text = format!("a loss is recorded, but its description is lost: the {error}");
         vec![LossNote::new(0, text)]
     }))
 }

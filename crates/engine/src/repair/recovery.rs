@@ -82,12 +82,15 @@ pub(crate) struct Replayed {
 }
 
 fn damaged(error: format::FormatError) -> Error {
-    let text = "the pool's metadata is damaged (`check --repair` mends it, or says what else helps)";
+    let text = "the pool's metadata is damaged (`check --repair` repairs it, or reports another remedy)";
     Error::with_source(ErrorKind::Corrupt, text, error)
 }
 
 fn gone(what: String) -> Error {
-    let text = format!("the pool's metadata is damaged: {what} (`check --repair` mends it, or says what else helps)");
+    let text = format!(
+        "the pool's metadata is damaged: {what} (`check --repair` repairs it, or reports another \
+         remedy)"
+    );
     Error::new(ErrorKind::Corrupt, text)
 }
 
@@ -103,8 +106,8 @@ pub(crate) fn load(store: &dyn MapStore, pool: &[u8; 16], geometry: &Geometry) -
     };
     let checkpoint = Checkpoint::decode(&bytes).map_err(damaged)?;
     if checkpoint.pool != *pool {
-        let text = "the metadata directory and the data file belong to different pools: put back the one or the other; a data file alone is \
-                    enough for: shale salvage DATA --into NEW";
+        let text = "the metadata directory and the data file belong to different pools: restore the matching \
+             one; a data file alone is enough for: shale salvage DATA --into NEW";
         return Err(Error::new(ErrorKind::Corrupt, text));
     }
     let mut known = BTreeSet::new();
@@ -136,7 +139,10 @@ pub(crate) fn load(store: &dyn MapStore, pool: &[u8; 16], geometry: &Geometry) -
         })
         .map_err(store_error)?;
     if let Some((at, found)) = misplaced {
-        return Err(gone(format!("where the descriptor of object {} should be lies that of object {}", at.0, found.0)));
+        return Err(gone(format!(
+            "the descriptor of object {} was expected, but that of object {} was found",
+            at.0, found.0
+        )));
     }
     let mut usage = BTreeMap::new();
     let (from, to) = usage_key_range();
@@ -175,7 +181,7 @@ pub(crate) fn ended_at(store: &dyn MapStore, incarnation: u64, next_seq: Seq) ->
 }
 
 pub(crate) fn objects_differ(found: usize, expected: u32) -> String {
-    format!("there are descriptors of {found} objects, and should be of {expected}")
+    format!("there are descriptors of {found} objects, expected {expected}")
 }
 
 /// Identifies the batches of one log.
@@ -346,14 +352,20 @@ impl Replay<'_> {
                 )
             }
             (None, Some(at), _) => format!(
-                "the log cannot be read at byte {at} of the data file, and may go on there: batch {next} was looked for, and there is {why}"
+                "the log cannot be read at byte {at} of the data file, and may continue there: batch {next} was \
+                 expected, and there is {why}"
             ),
             (None, None, Some(at)) => format!(
-                "the log may go on behind byte {at}, where the data was cut off: batch {next} was looked for, and there is {why}"
+                "the log may continue after byte {at}, where the data was cut off: batch {next} was expected, \
+                 and there is {why}"
             ),
             (None, None, None) => {
                 let torn = end.is_begun.then(|| {
-                    format!("batch {next} is torn: {why}; whether it was flushed cannot be known, and the log ends with batch {}", next - 1)
+                    format!(
+                        "batch {next} is torn: {why}; it is unknown whether it was flushed, and the log ends \
+                         with batch {}",
+                        next - 1
+                    )
                 });
                 return Ok(Followed { loss: None, torn, unreadable: end.unreadable });
             }
@@ -364,7 +376,8 @@ impl Replay<'_> {
         }
         let kind = if hidden.is_some() { ErrorKind::Io } else { ErrorKind::Corrupt };
         let text = format!(
-            "{what}. `shale check --repair` says what would be lost by opening the pool without it, and changes nothing before that is accepted"
+            "{what}. `shale check --repair` reports the data that would be lost by opening the pool without it, \
+             and changes nothing before the loss is accepted"
         );
         Err(Error::new(kind, text))
     }

@@ -53,7 +53,7 @@ impl Missing {
         let others = standby.others(pool);
         if !others.is_empty() {
             missing.notes.push(format!(
-                "another copy of this pool, or an older program, has standby memory, which is left alone: {}",
+                "standby memory that belongs to another copy of this pool is left alone: {}",
                 others.join(", ")
             ));
         }
@@ -76,7 +76,8 @@ impl Missing {
         let Some(need) = need.filter(|_| !is_orderly && !is_found) else { return Ok(missing) };
         if need.copy != standby.copy() {
             missing.notes.push(
-                "this is a copy of a pool that was not closed: what its server had acknowledged and not flushed is in the original, and not here"
+                "this is a copy of a pool that was not closed: data that its server had acknowledged and not \
+                 flushed is in the original, and not here"
                     .to_owned(),
             );
         } else if missing.lost.is_none() {
@@ -112,14 +113,15 @@ impl Missing {
 pub(crate) fn short(found: &Found, next: Seq, of_log: Option<Loss>, repairs: bool) -> Result<Option<Loss>> {
     let Found::Short { place, durable, records, bytes } = found else { return Ok(of_log) };
     let what = format!(
-        "the log ends before batch {}, and batches up to {} had been flushed, as the standby memory of the server that died proves ({place})",
+        "the log ends before batch {}, but batches up to {} had been flushed, as the standby memory of the dead \
+         server proves ({place})",
         next.0,
         durable.0 - 1
     );
     if !repairs {
         let text = format!(
-            "the pool's log is damaged: {what}. `shale check --repair` says what would be lost by opening the pool without them, and changes \
-             nothing before that is accepted"
+            "the pool's log is damaged: {what}. `shale check --repair` reports the data that would be lost by \
+             opening the pool without them, and changes nothing before the loss is accepted"
         );
         return Err(Error::new(ErrorKind::Corrupt, text));
     }
@@ -130,7 +132,7 @@ pub(crate) fn short(found: &Found, next: Seq, of_log: Option<Loss>, repairs: boo
     };
     let are = if *records == 1 { "is" } else { "are" };
     let kept =
-        format!("{what}; {later} ({}) in that memory came later, and {are} left there", units::format_size(*bytes));
+        format!("{what}; {later} ({}) in that memory are newer, and {are} left there", units::format_size(*bytes));
     loss.what = if loss.what.is_empty() { kept } else { format!("{}; {kept}", loss.what) };
     loss.flushed_before = loss.flushed_before.max(durable.0);
     let all = durable.0.saturating_sub(loss.first_batch);

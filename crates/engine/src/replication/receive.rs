@@ -119,7 +119,7 @@ impl Receiver {
     /// [`Pool::receives`].
     pub fn take(&mut self, head: &[u8; STREAM_HEAD_BYTES], body: &[u8]) -> Result<Option<ReceiveReport>> {
         if self.failed {
-            return Err(Error::new(ErrorKind::Invalid, "this stream has failed: begin another one"));
+            return Err(Error::new(ErrorKind::Invalid, "this stream has failed: start a new one"));
         }
         let result = self.take_next(head, body);
         self.failed = result.is_err();
@@ -181,8 +181,9 @@ impl Receiver {
         let Some(receive) = &descriptor.receive else { return Ok(None) };
         if (descriptor.identity, receive.from) != (Some(begin.to), begin.from) {
             let text = format!(
-                "'{}' holds a part of '{}', and the stream brings another snapshot ('{}@{}'): let the other one go on with its resume \
-                 token (status shows it), or give it up first (shale destroy --partial POOL {})",
+                "'{}' holds a part of '{}', but the stream brings another snapshot ('{}@{}'): continue the other \
+                 one with its resume token (status shows it), or destroy it first (shale destroy --partial POOL \
+                 {})",
                 self.volume,
                 partial.title(),
                 begin.volume,
@@ -205,7 +206,8 @@ impl Receiver {
         if let Some((_, next)) = self.existing(begin)? {
             if begin.start > next {
                 let text = format!(
-                    "the stream goes on at group {}, and '{}' needs it from group {}: use its newest resume token (status shows it)",
+                    "the stream continues at group {}, but '{}' needs it from group {}: use its newest resume \
+                     token (status shows it)",
                     begin.start.0, self.volume, next.0
                 );
                 return Err(conflict(text));
@@ -214,7 +216,8 @@ impl Receiver {
         }
         if begin.start > GroupIndex(0) {
             let text = format!(
-                "the stream is the rest of one that broke off, and '{}' has no part of '{}': send it from the beginning",
+                "the stream is the rest of an interrupted one, but '{}' has no part of '{}': send it from the \
+                 beginning",
                 self.volume, begin.snapshot
             );
             return Err(conflict(text));
@@ -243,7 +246,7 @@ impl Receiver {
         if self.pool.snapshot_identity(&title).is_ok_and(|here| here == begin.to) {
             return Err(Error::new(
                 ErrorKind::Exists,
-                format!("the pool has the snapshot that the stream brings already: '{title}'"),
+                format!("the pool already has the snapshot in the stream: '{title}'"),
             ));
         }
         let newest = self.pool.fitting(&volume, from, &begin.parent)?;
@@ -276,9 +279,9 @@ impl Receiver {
     fn is_gone(&self, begin: &StreamBegin) -> Error {
         let title = format!("{}@{}", self.volume, begin.snapshot);
         if self.pool.snapshot_identity(&title).is_ok_and(|here| here == begin.to) {
-            return conflict(format!("another stream has brought '{title}' to its end"));
+            return conflict(format!("another stream has completed '{title}'"));
         }
-        conflict(format!("what had come for '{}' has been given up: send it from the beginning", self.volume))
+        conflict(format!("the received part of '{}' has been destroyed: send it from the beginning", self.volume))
     }
 
     /// Step 2.
@@ -371,7 +374,10 @@ impl Receiver {
             return Ok(());
         }
         if data.from > state.next {
-            return Err(conflict(format!("another stream brings '{}' at the same time", partial.title())));
+            return Err(conflict(format!(
+                "another stream for '{}' is being received at the same time",
+                partial.title()
+            )));
         }
         // The parent, or the image, may have been larger.
         let image_bytes = self.begin()?.image.as_ref().map_or(0, |image| image.len);
@@ -421,7 +427,7 @@ impl Receiver {
             return Err(self.is_gone(self.begin()?));
         };
         if receive.next.first_block().offset_bytes() < descriptor.size_bytes {
-            let text = format!("of '{}' there is nothing from group {} on", partial.title(), receive.next.0);
+            let text = format!("'{}' has nothing from group {} on", partial.title(), receive.next.0);
             return Err(conflict(text));
         }
         let mut own = head.properties.clone();

@@ -177,7 +177,7 @@ impl Core {
                 let scratch::Scratch { codecs, unit, .. } = scratch;
                 let raw = &mut unit[..usize::from(fragment.count) * BLOCK_BYTES];
                 codecs.decompress(codec, payload, raw).map_err(|error| {
-                    let text = format!("the stream has what cannot be decoded: {error}");
+                    let text = format!("the stream contains data that cannot be decoded: {error}");
                     at_block(ErrorKind::Corrupt, fragment.first, &text)
                 })?;
                 if usize::from(fragment.count) > units_max {

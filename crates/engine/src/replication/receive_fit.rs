@@ -37,9 +37,9 @@ impl Pool {
         if let Some(older) = own.iter().find(|snapshot| identity(snapshot) == Some(from)) {
             let (older, newest) = (older.title(), newest.map_or_else(String::new, |newest| newest.title()));
             return Err(conflict(format!(
-                "the stream goes out from '{older}', and '{name}' has newer snapshots, the newest being '{newest}': give them up (shale \
-                 rollback -r POOL {older}) and receive again; or keep both (shale clone POOL {older} NEW) and receive into NEW; or send the \
-                 difference from '{newest}'"
+                "the stream is based on '{older}', but '{name}' has newer snapshots, the newest being \
+                 '{newest}': destroy them (shale rollback -r POOL {older}) and receive again; or keep both \
+                 (shale clone POOL {older} NEW) and receive into NEW; or send the difference from '{newest}'"
             )));
         }
         let elsewhere = self.core.objects.with_identity(from).filter(|found| found.is_readable());
@@ -47,17 +47,18 @@ impl Pool {
             (Some(there), _) => {
                 let there = there.title();
                 format!(
-                    "the stream goes out from '{parent}', which is '{there}' here, and '{name}' has not got it: receive into the volume of \
-                     '{there}', or into a clone of it (shale clone POOL {there} NEW)"
+                    "the stream is based on '{parent}', which is '{there}' here, but not a snapshot of '{name}': \
+                     receive into the volume of '{there}', or into a clone of it (shale clone POOL {there} NEW)"
                 )
             }
             (None, Some(newest)) => format!(
-                "the stream goes out from '{parent}', which '{name}' has not got; its newest snapshot is '{}': send the difference from a \
-                 snapshot that both sides have, or the whole into a new volume",
+                "the stream is based on '{parent}', which '{name}' does not have; its newest snapshot is '{}': \
+                 send the difference from a snapshot that both sides have, or the whole into a new volume",
                 newest.title()
             ),
             (None, None) => format!(
-                "the stream goes out from '{parent}', and '{name}' has no snapshot: send the whole into a new volume"
+                "the stream is based on '{parent}', but '{name}' has no snapshot: send the whole into a new \
+                 volume"
             ),
         }))
     }
@@ -83,7 +84,7 @@ impl Pool {
         if volume.size_bytes() == newest.size_bytes() {
             return Ok(());
         }
-        Err(changed(volume, newest, "has got another size"))
+        Err(changed(volume, newest, "has been resized"))
     }
 }
 
@@ -91,7 +92,7 @@ fn changed(volume: &Object, newest: &Object, how: &str) -> Error {
     let (name, snapshot) = (volume.title(), newest.title());
     let is_own = newest.descriptor.read().parent == Some(volume.id);
     let way = if is_own {
-        format!("go back to it (shale rollback POOL {snapshot}) and receive again")
+        format!("roll it back (shale rollback POOL {snapshot}) and receive again")
     } else {
         format!("make another clone of it (shale clone POOL {snapshot} NEW) and receive into that")
     };

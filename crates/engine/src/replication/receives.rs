@@ -77,9 +77,8 @@ impl Pool {
     pub(crate) fn check_not_coming(&self, title: &str) -> Result<()> {
         match self.core.objects.partial_named(title) {
             Some(_) => {
-                let text = format!(
-                    "'{title}' is being received: let that come to its end, or give it up with destroy --partial"
-                );
+                let text =
+                    format!("'{title}' is being received: let that finish, or abandon it with destroy --partial");
                 Err(Error::new(ErrorKind::Exists, text))
             }
             None => Ok(()),
@@ -91,7 +90,7 @@ impl Pool {
         match self.core.objects.partial_of(volume.id) {
             Some(partial) => {
                 let text = format!(
-                    "'{}' is receiving '{}': let that come to its end, or give it up with destroy --partial",
+                    "'{}' is receiving '{}': let that finish, or abandon it with destroy --partial",
                     volume.title(),
                     partial.title()
                 );
@@ -112,12 +111,9 @@ impl Pool {
         let Some(partial) = core.objects.partial_named(title) else {
             let is_there = core.objects.readable(title).is_ok();
             let (kind, text) = if is_there {
-                (
-                    ErrorKind::Exists,
-                    format!("'{title}' is complete: nothing of it is left to be given up, and it stays"),
-                )
+                (ErrorKind::Exists, format!("'{title}' is complete: it has no partial data to destroy"))
             } else {
-                (ErrorKind::NotFound, format!("nothing has come of '{title}' that could be given up"))
+                (ErrorKind::NotFound, format!("'{title}' has no received data to destroy"))
             };
             return Err(Error::new(kind, text));
         };
@@ -151,7 +147,8 @@ impl Pool {
         let head = volume.descriptor.read().clone();
         if head.cuts.len() >= CUTS_MAX {
             let text = format!(
-                "'{}' has been taken back {CUTS_MAX} times while clones of what was given up exist: destroy some first",
+                "'{}' has been rolled back {CUTS_MAX} times while clones of the discarded data exist: destroy \
+                 some of them first",
                 volume.title()
             );
             return Err(Error::new(ErrorKind::Unsupported, text));

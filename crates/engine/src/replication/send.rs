@@ -108,19 +108,19 @@ impl Pool {
     pub fn send_resumed(&self, token: &str) -> Result<Sender> {
         let token: ResumeToken = token
             .parse()
-            .map_err(|error| Error::with_source(ErrorKind::Invalid, "the resume token cannot be used", error))?;
+            .map_err(|error| Error::with_source(ErrorKind::Invalid, "the resume token is invalid", error))?;
         let found = |identity| {
             self.core.objects.with_identity(identity).ok_or_else(|| {
                 let text = format!(
-                    "the pool has no snapshot with the identity {identity}, of which the resume token speaks: it was destroyed, or the \
-                     token belongs to another pool"
+                    "the pool has no snapshot with the identity {identity} of the resume token: it was \
+                     destroyed, or the token belongs to another pool"
                 );
                 Error::new(ErrorKind::NotFound, text)
             })
         };
         let to = found(token.to)?;
         if !to.is_readable() {
-            let text = format!("the snapshot of which the resume token speaks has gone, only '{}' is left", to.title());
+            let text = format!("the snapshot of the resume token is gone, only '{}' is left", to.title());
             return Err(Error::new(ErrorKind::NotFound, text));
         }
         let image = if token.is_thin { Some(self.image_for(&to)?) } else { None };
@@ -137,14 +137,15 @@ impl Pool {
         let core = &self.core;
         let identity_of = |object: &Object| object.descriptor.read().identity;
         if from.as_ref().is_some_and(|from| from.id == to.id || identity_of(from) == identity_of(&to)) {
-            let text = format!("between '{}' and itself there is no difference to send", to.title());
+            let text = format!("there is no difference between '{}' and itself to send", to.title());
             return Err(Error::new(ErrorKind::Invalid, text));
         }
         if let Some(bookmark) = from.as_ref().filter(|from| !from.is_readable()) {
             core.check_bookmark(bookmark, &to)?;
             if to.is_share() {
                 let text = format!(
-                    "'{}' is a moment of a share, of which no difference from a bookmark can be sent: keep the snapshot, and send from that",
+                    "'{}' is a snapshot of a share, of which no difference from a bookmark can be sent: keep the \
+                     snapshot, and send from that",
                     to.title()
                 );
                 return Err(Error::new(ErrorKind::Unsupported, text));
@@ -300,7 +301,11 @@ impl Sender {
         core.fetching_for(&to, &patience, &mut || {
             // All at once, and then each in the state of the snapshot.
             if !std::mem::replace(&mut is_fetched, true) {
-                return Err(Error::with_source(ErrorKind::Io, "a part of an image is not here", NotHere(keys.clone())));
+                return Err(Error::with_source(
+                    ErrorKind::Io,
+                    "a part of an image has not been fetched",
+                    NotHere(keys.clone()),
+                ));
             }
             for key in &keys {
                 let start = key.group.first_block().offset_bytes();
@@ -366,7 +371,11 @@ impl Sender {
             let lacks = change.pieces.iter().any(is_absent) && !self.fetched.contains_key(&change.group);
             if lacks && at == from {
                 let absent = self.pages.absent(ABSENT_MAX).collect();
-                return Err(Error::with_source(ErrorKind::Io, "a part of an image is not here", NotHere(absent)));
+                return Err(Error::with_source(
+                    ErrorKind::Io,
+                    "a part of an image has not been fetched",
+                    NotHere(absent),
+                ));
             }
             let is_full =
                 lacks || bytes >= self.chunk_bytes || gathered.wanted.len() + gathered.holes.len() >= CHUNK_ITEMS;

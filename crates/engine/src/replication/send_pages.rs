@@ -87,8 +87,7 @@ impl Compared {
         }
         let origin = from.descriptor.read().origin;
         let levels = origin.and_then(|origin| levels_from(origin, now)).ok_or_else(|| {
-            let text =
-                format!("of the history of '{}' nothing is left that tells what has changed since", from.title());
+            let text = format!("the history of '{}' no longer shows what has changed since", from.title());
             Error::new(ErrorKind::Conflict, text)
         })?;
         Ok(Some(levels.into()))

@@ -27,14 +27,14 @@ use crate::replication::send::Sender;
 
 /// Returns the error for an object without such a stream.
 pub(super) fn no_image(object: &Object) -> Error {
-    let text = format!("'{}' does not begin as an image: send it whole, without --thin", object.title());
+    let text = format!("'{}' is not backed by an image: send it whole, without --thin", object.title());
     Error::new(ErrorKind::Invalid, text)
 }
 
 fn text_of(image: Option<&ImagePart>) -> String {
     image.map_or_else(
         || "a whole snapshot".to_owned(),
-        |image| format!("what differs from the image {}@{}", image.location, image.version),
+        |image| format!("the difference from the image {}@{}", image.location, image.version),
     )
 }
 
@@ -62,7 +62,8 @@ impl Pool {
             return Ok(());
         }
         Err(conflict(format!(
-            "of '{}' a part has come as {}, and the stream brings {}: go on with the resume token (status shows it), or give it up first (shale destroy --partial POOL {})",
+            "'{}' was partly received as {}, but the stream brings {}: continue with the resume token (status \
+             shows it), or destroy it first (shale destroy --partial POOL {})",
             volume.title(),
             text_of(has.as_ref()),
             text_of(begin.image.as_ref()),

@@ -21,7 +21,7 @@ pub(crate) fn usage_bytes(pages: &Pages, geometry: &Geometry) -> u64 {
 }
 
 pub(crate) fn usage_differs(found: u64, expected: u64) -> String {
-    format!("usage pages count {found} live bytes, and should {expected}: a page is gone, or an old one")
+    format!("usage pages count {found} live bytes, expected {expected}: a page is missing or outdated")
 }
 
 /// Live bytes of an extent, as a page holds them.

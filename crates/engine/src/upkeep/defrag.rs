@@ -309,7 +309,7 @@ impl Core {
             return Ok(admitted);
         }
         self.find_room(bytes, &|| 0)?.ok_or_else(|| {
-            Error::new(ErrorKind::Full, "the pool has no room to write data anew before the old is given back")
+            Error::new(ErrorKind::Full, "the pool has no room to rewrite data before the old data is freed")
         })
     }
 

@@ -155,8 +155,7 @@ impl Pool {
     pub fn explain_region(&self, volume: &str, offset: u64) -> Result<RegionDetail> {
         let object = self.core.objects.readable(volume)?;
         if offset >= object.size_bytes() {
-            let text =
-                format!("byte {offset} is behind the end of '{volume}', which has {} bytes", object.size_bytes());
+            let text = format!("byte {offset} is past the end of '{volume}', which has {} bytes", object.size_bytes());
             return Err(Error::new(ErrorKind::Invalid, text));
         }
         self.core.drain_all()?;
@@ -247,7 +246,7 @@ impl Core {
         let settings = *object.settings.read();
         let Some((unit_offset, raw)) = self.sample(object, region.offset, offset, &settings)? else {
             let text = format!(
-                "the region at byte {} holds no data; without --region, those that do are listed",
+                "the region at byte {} holds no data; without --region, the regions with data are listed",
                 region.offset
             );
             return Err(Error::new(ErrorKind::NotFound, text));
@@ -391,7 +390,7 @@ fn verdict(entrant: Entrant, winner: Option<Entrant>) -> String {
     let than = winner.codec;
     match (points >= 0.05, times > 1.05) {
         (true, true) => format!("saves {points:.1} points more than {than}, for {times:.1} times the CPU time"),
-        (true, false) => format!("saves {points:.1} points more than {than}, but would slow the writer"),
+        (true, false) => format!("saves {points:.1} points more than {than}, but would slow down the writer"),
         (false, true) => format!("saves no more than {than}, and takes {times:.1} times the CPU time"),
         (false, false) => format!("takes {:.2} of the CPU time of {than}, and saves {:.1} points less", times, -points),
     }

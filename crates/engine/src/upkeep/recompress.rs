@@ -208,7 +208,7 @@ impl Core {
                 if tries > TRIES {
                     return Err(Error::new(
                         ErrorKind::Full,
-                        "the pool has no room to rewrite data before the old is given back",
+                        "the pool has no room to rewrite data before the old data is freed",
                     ));
                 }
                 self.heal()?;

@@ -288,8 +288,8 @@ impl Core {
         // reported.
         if !are_headers_whole && can_be_read {
             let detail = format!(
-                "headers in the extent at byte {start} of the data file are damaged; what can be read there cannot \
-                 be found without the map, so not by a salvage either: shale check --repair moves it"
+                "headers in the extent at byte {start} of the data file are damaged; readable data there cannot \
+                 be found without the map, and not by salvage: shale check --repair moves it"
             );
             verified.damages.insert(0, damaged(String::new(), 0, detail));
         }
@@ -352,7 +352,7 @@ impl Core {
         let _in_extents = self.readers.read();
         let lives = self.lives(resident)?.is_some();
         let place = format!("{} bytes at byte {} of the data file", payload.len(), resident.location);
-        Ok(lives.then(|| format!("{place} match their checksum and cannot be decoded: {error}")))
+        Ok(lives.then(|| format!("{place} match their checksum but cannot be decoded: {error}")))
     }
 
     /// Returns the fragment in the map, if it is still there and some of its blocks were not
@@ -373,9 +373,7 @@ impl Core {
             return Ok(None);
         }
         if !self.geometry.holds(*location, stored.fragment.stored) {
-            return Ok(Some(format!(
-                "its record points at byte {location} of the data file, which is no place for data"
-            )));
+            return Ok(Some(format!("its record points at byte {location} of the data file, where no data can be")));
         }
         let align = self.env.disk.read_alignment() as u64;
         let start = location / align * align;

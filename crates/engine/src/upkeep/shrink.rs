@@ -107,7 +107,8 @@ impl Pool {
             let (now, wanted) = (format_size(u64::from(now) * extent_bytes), format_size(capacity_bytes));
             let least = format_size(u64::from(EXTENTS_MIN) * extent_bytes);
             let text = format!(
-                "the pool has {now} and cannot be made smaller to {wanted}: a pool with extents of this size has at least {least}"
+                "the pool has {now} and cannot be shrunk to {wanted}: a pool with extents of this size has at \
+                 least {least}"
             );
             return Err(Error::new(ErrorKind::Invalid, text));
         }
@@ -198,12 +199,12 @@ impl Core {
         let (wanted, least) = (format_size(u64::from(extents) * extent_bytes), format_size(needed * extent_bytes));
         let is_smaller = needed < u64::from(self.geometry.extents());
         let advice = if is_smaller {
-            format!("make it {least} large, or destroy something")
+            format!("shrink it to {least} or more, or destroy something")
         } else {
             "destroy something first".into()
         };
         Err(full(format!(
-            "what the pool holds ({} and reservations) does not fit in {wanted} for certain: {advice}",
+            "the pool's content ({} and reservations) may not fit in {wanted}: {advice}",
             format_size(live)
         )))
     }
@@ -231,8 +232,8 @@ impl Core {
             self.take_checkpoint()?;
             if stuck > STUCK_MAX {
                 return Err(full(format!(
-                    "of the extents that would be left, {} are free, {enough} are needed to begin: make the pool less small, or destroy \
-                     something",
+                    "{} of the remaining extents are free, but {enough} are needed to begin: shrink the pool \
+                     less, or destroy something",
                     idle(self)
                 )));
             }
@@ -276,9 +277,8 @@ impl Core {
                 Round::Shunned | Round::Busy => {
                     let damages = self.damages.lock().clone();
                     if let Some(damage) = damages.first().filter(|_| stuck > 0) {
-                        let text = format!(
-                            "something beyond the new end cannot be moved: {damage}; 'shale scrub' lists all of it"
-                        );
+                        let text =
+                            format!("data beyond the new end cannot be moved: {damage}; 'shale scrub' lists all of it");
                         return Err(Error::new(ErrorKind::Corrupt, text));
                     }
                     // Or another round is at work there.
@@ -300,8 +300,8 @@ impl Core {
             if stuck > STUCK_MAX {
                 let (extents, bytes) = left(self);
                 return Err(full(format!(
-                    "there is no room for {} that {extents} extents beyond the new end hold: write less meanwhile, or make the pool \
-                     less small",
+                    "there is no room for {} in {extents} extents beyond the new end: write less during the \
+                     shrink, or shrink the pool less",
                     format_size(bytes)
                 )));
             }

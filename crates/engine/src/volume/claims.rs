@@ -56,7 +56,7 @@ impl Claims {
         let is_held = |held: &mut BTreeMap<u64, u64>| !is_free(held.get(&share.0), wanted);
         self.changed.wait_while_for(&mut held, is_held, patience);
         if is_held(&mut held) {
-            let by = if held.get(&share.0) == Some(&0) { "is in use" } else { "is being looked at" };
+            let by = if held.get(&share.0) == Some(&0) { "is in use" } else { "is being read" };
             let text = format!("the tree of the share {by} by its mount or another command: try again when that ends");
             return Err(Error::new(ErrorKind::InUse, text));
         }

@@ -442,12 +442,12 @@ impl Core {
     /// Returns the error of a full pool. If the file system has no room, that error is its source.
     pub(crate) fn full_error(&self) -> Error {
         if self.is_tight() {
-            let text = "the storage below the pool's data has no room left: make some there, or discard or destroy what is not needed (reads, \
-                        discards and deletions still work)";
+            let text = "the file system below the pool's data has no room left: free some there, or discard or \
+                 destroy data (reads, discards and deletions still work)";
             return Error::with_source(ErrorKind::Full, text, std::io::Error::from(std::io::ErrorKind::StorageFull));
         }
         let text = format!(
-            "the pool is full: discard or destroy what is not needed (reads, discards and deletions still work){}",
+            "the pool is full: discard or destroy data (reads, discards and deletions still work){}",
             self.reserved_words()
         );
         Error::new(ErrorKind::Full, text)

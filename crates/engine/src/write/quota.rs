@@ -48,7 +48,8 @@ impl Core {
         let text = |what: String, (quota, stored): (u64, u64)| {
             let (quota, stored) = (format_size(quota), format_size(stored));
             let text = format!(
-                "{what} takes {stored} of its quota of {quota}: discard what is not needed, destroy snapshots, or raise the quota"
+                "{what} uses {stored} of its quota of {quota}: discard data, destroy snapshots, or raise the \
+                 quota"
             );
             Error::new(ErrorKind::Full, text)
         };
@@ -229,7 +230,7 @@ impl Core {
             return Ok(());
         }
         let reserved = |object: &Object| all.get(&object.id).copied().unwrap_or(0);
-        self.check_reserved(reserved, 0, &format!("what {count} volumes would reserve"))
+        self.check_reserved(reserved, 0, &format!("the reservations of {count} volumes"))
     }
 
     /// Checks that the unused part of reservations fits in addition to the pool's live data, if
@@ -258,8 +259,8 @@ impl Core {
         let left = format_size(room.saturating_sub(live));
         let (each, extent) = (self.geometry.usable_bytes_min(), u64::from(self.geometry.extent_bytes));
         let text = format!(
-            "{what} does not fit: {left} are free, those that are reserved already included (of each extent of {}, {} count: so much it takes \
-             for certain, whatever is written; larger extents lose less)",
+            "{what} does not fit: {left} are free, including existing reservations (of each extent of {}, {} can \
+             be guaranteed for any data; larger extents lose less)",
             format_size(extent),
             format_size(each)
         );

@@ -175,7 +175,7 @@ impl Left {
                 format!("{bytes} at {from} of {}", title(objects, object))
             }
             Damage::Unknown(bytes) => format!("all requests in {} of its records", format_size(bytes)),
-            Damage::Words => "all of its requests, because it is not known where they are".to_owned(),
+            Damage::Words => "all of its requests, because their positions are unknown".to_owned(),
         };
         let mut texts: Vec<String> = self.damages.iter().take(NAMED_MAX).map(text).collect();
         match self.damages.len() {

@@ -37,7 +37,8 @@ use crate::pool::core::Core;
 use crate::write::standby_left::Left;
 
 /// Loss that is noted when journals are set aside and no other loss is noted with it.
-const NAMES_LOST: &str = "acknowledged names of shares are missing: their journals do not go with the standby memory";
+const NAMES_LOST: &str = "acknowledged names of shares are missing: their journals do not match the standby \
+     memory";
 
 /// Facts about the standby memory of an open pool.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -94,7 +95,7 @@ pub(crate) fn find(env: &PoolEnv, pool: &[u8; 16], incarnation: u64, next_seq: S
         Ok(Some(memory)) => memory,
         Ok(None) => return Ok(Found::Nothing),
         Err(error) if error.kind() == std::io::ErrorKind::ResourceBusy => {
-            let text = "what an earlier server left in standby memory cannot be read yet; try again";
+            let text = "standby memory of an earlier server cannot be read yet; try again";
             return Err(Error::with_source(ErrorKind::InUse, text, error));
         }
         Err(error) => return Ok(Found::Refused { why: error.to_string(), is_void: false, is_lost: false }),
@@ -123,7 +124,7 @@ pub(crate) fn find(env: &PoolEnv, pool: &[u8; 16], incarnation: u64, next_seq: S
         Err(error) => return refused(&error.to_string(), false, false),
     };
     if header.boot != boot {
-        return refused("it was left before the machine was started", true, false);
+        return refused("it is from before the machine was started", true, false);
     }
     if header.pool != *pool {
         return refused("it belongs to another pool", false, false);
@@ -132,16 +133,16 @@ pub(crate) fn find(env: &PoolEnv, pool: &[u8; 16], incarnation: u64, next_seq: S
         return refused("it belongs to another copy of the pool", false, false);
     }
     if header.ring_bytes != ring_bytes(memory.len()) {
-        return refused("its length is not what it was", false, true);
+        return refused("its length has changed", false, true);
     }
     let left = Left::read(memory, header);
     let words = [STANDBY_INCARNATION_OFFSET, STANDBY_SEQ_OFFSET, STANDBY_DURABLE_OFFSET].map(|at| left.word(at));
     let [Some(newest), Some(needs), Some(durable)] = words else {
-        return refused("the words that say which log it goes with are damaged", false, !left.is_empty());
+        return refused("the words that identify its log are damaged", false, !left.is_empty());
     };
     let newest = if Canary::StandbyReplayedTwice.is_planted() { u64::MAX } else { newest };
     if !(left.first_incarnation()..=newest).contains(&incarnation) {
-        let why = "the pool has been opened without it since, or another copy was put in the place of the one that it goes with";
+        let why = "the pool has been opened without it since, or has been replaced by another copy";
         return refused(why, false, !left.is_empty());
     }
     if next_seq.0 < durable {
@@ -149,7 +150,7 @@ pub(crate) fn find(env: &PoolEnv, pool: &[u8; 16], incarnation: u64, next_seq: S
         return Ok(Found::Short { place, durable: Seq(durable), records, bytes });
     }
     if next_seq.0 < needs {
-        let text = format!("the log ends before batch {}, and had batch {}", next_seq.0, needs.saturating_sub(1));
+        let text = format!("the log ends before batch {}, but had batch {}", next_seq.0, needs.saturating_sub(1));
         return refused(&text, false, true);
     }
     Ok(Found::Left(left))
@@ -184,12 +185,15 @@ impl Core {
                 self.losses.lock().add(&self.env, NAMES_LOST)?;
             }
             facts.notes.extend(kept.into_iter().map(|place| {
-                format!("what goes with that memory was not replayed either: it is kept as {place} until you remove it")
+                format!(
+                    "files that accompany that memory were not replayed either: they are kept as {place} \
+                     until you remove them"
+                )
             }));
         }
         let wants_one = self.options.standby_bytes_max > 0;
         let mut refused = |why: &str, is_void: bool| {
-            let mut note = format!("what an earlier server left in standby memory was not replayed: {why}");
+            let mut note = format!("standby memory of an earlier server was not replayed: {why}");
             if wants_one && is_void {
                 let _ = standby.remove(&self.pool_id);
             } else if wants_one {
@@ -211,8 +215,8 @@ impl Core {
                 self.replay(&left, &mut facts).map_err(|error| {
                     let place = standby.place(&self.pool_id);
                     let text = format!(
-                        "writes that were acknowledged before the server died could not be brought from {place} to the log; remove that \
-                         file to open the pool without them"
+                        "writes that were acknowledged before the server died could not be written from {place} \
+                         to the log; remove that file to open the pool without them"
                     );
                     Error::with_source(error.kind(), text, error)
                 })?;
@@ -226,7 +230,7 @@ impl Core {
                 let _ = standby.remove(&self.pool_id);
             }
             Found::Short { place, .. } => {
-                refused(&format!("{place}: the log has lost batches that came before"), false);
+                refused(&format!("{place}: the log has lost earlier batches"), false);
                 self.forget_need()?;
             }
             Found::Refused { why, is_void, .. } => {

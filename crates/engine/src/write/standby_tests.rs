@@ -216,9 +216,9 @@ fn what_is_damaged_is_told_and_nothing_else_is_lost() {
     let (loss, five, six) = lossy(|bytes| bytes[record(1)..].fill(0));
     assert!(loss.contains("all requests in 8.1") && (five, six) == (1, 0), "all of them: {loss}");
     let (loss, five, six) = lossy(|bytes| bytes[STANDBY_TAIL_OFFSET..STANDBY_TAIL_OFFSET + 32].fill(7));
-    assert!(loss.contains("it is not known where they are") && (five, six) == (1, 0), "where they begin: {loss}");
+    assert!(loss.contains("their positions are unknown") && (five, six) == (1, 0), "where they begin: {loss}");
     let (loss, five, six) = lossy(|bytes| set_word(bytes, STANDBY_HEAD_OFFSET, |_| 1 << 40));
-    assert!(loss.contains("it is not known where they are") && (five, six) == (1, 0), "where they end: {loss}");
+    assert!(loss.contains("their positions are unknown") && (five, six) == (1, 0), "where they end: {loss}");
 }
 
 #[test]
@@ -255,7 +255,7 @@ fn memory_that_is_gone_is_made_again() {
     write(&volume, 6, 3);
     pool.tick().unwrap();
     let status = pool.status().standby;
-    assert!(status.place.is_some() && status.notes[0].contains("was made again"), "{status:?}");
+    assert!(status.place.is_some() && status.notes[0].contains("was recreated"), "{status:?}");
     write(&volume, 7, 4);
     drop(volume);
     die(&mut machine, pool);

@@ -716,7 +716,7 @@ fn names_of_scheduled_snapshots_cannot_be_taken_by_users() {
     ];
     for error in refused.map(Result::unwrap_err) {
         assert_eq!(error.kind(), ErrorKind::Invalid);
-        assert!(error.to_string().contains("a snapshot by the clock"), "{error}");
+        assert!(error.to_string().contains("reserved for scheduled snapshots"), "{error}");
     }
     // The schedule takes them, and a user may give such a snapshot another name.
     pool.take_snapshot("f/v", &name, true).unwrap();

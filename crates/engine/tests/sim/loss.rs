@@ -202,7 +202,7 @@ fn a_damaged_payload_takes_nothing_back_but_is_an_error() {
             }
         }
         let report = pool.check(true, &mut |_, _| ()).unwrap();
-        assert!(report.problems.iter().any(|p| p.kind == "log" && p.repaired && p.detail.contains("it counts")));
+        assert!(report.problems.iter().any(|p| p.kind == "log" && p.repaired && p.detail.contains("it is applied")));
         let seen = report.problems.iter().filter(|p| p.kind == "fragment" && !p.repaired).count();
         assert!(unreadable == 0 || seen > 0, "HARNESS: {report:?}");
         tried += 1;
@@ -386,11 +386,11 @@ fn of_a_torn_end_is_said_what_can_be_said() {
     };
     let last = killed.number(STEPS);
     let whole = end(&killed.copy()).unwrap();
-    assert!(whole.contains(&format!("ends with batch {last}")) && whole.contains("not closed in order"), "{whole}");
+    assert!(whole.contains(&format!("ends with batch {last}")) && whole.contains("not closed properly"), "{whole}");
     let machine = killed.copy();
     assert!(killed.flip_payload(&machine, STEPS));
     let torn = end(&machine).unwrap();
-    assert!(torn.contains(&format!("batch {last} is torn")) && torn.contains("cannot be known"), "{torn}");
+    assert!(torn.contains(&format!("batch {last} is torn")) && torn.contains("it is unknown"), "{torn}");
     let machine = killed.copy();
     machine.disk.flip_bit(killed.log[STEPS - 1].0 + 9, 0);
     let torn = end(&machine).unwrap();

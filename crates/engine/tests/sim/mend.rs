@@ -85,14 +85,14 @@ fn repair(world: &mut World, refused: bool) -> Result<CheckReport, Failure> {
     if let Some(left) = report.problems.iter().find(|problem| !problem.repaired && !is_doubtful(problem)) {
         return Err(world.fail(format!("not repaired: {left:?}")));
     }
-    let is_unmissed = |problem: &engine::Problem| problem.detail.contains("count as removed");
+    let is_unmissed = |problem: &engine::Problem| problem.detail.contains("are treated as removed");
     UNMISSED.fetch_add(report.problems.iter().any(is_unmissed).into(), Ordering::Relaxed);
     Ok(report)
 }
 
 /// Whether a record came back of which repair says that older data may show in it than there was.
 fn is_doubtful(problem: &engine::Problem) -> bool {
-    problem.kind == "record" && problem.detail.ends_with("by what the log may have lost")
+    problem.kind == "record" && problem.detail.ends_with("by a lost part of the log")
 }
 
 /// Whether repair refuses, with a word of what helps.

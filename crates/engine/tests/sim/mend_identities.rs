@@ -65,7 +65,7 @@ fn break_and_mend(machine: &mut Machine, object: u64) {
     let pool = Pool::open(env(machine), options(true)).unwrap();
     let report = pool.check(true, &mut |_, _| ()).unwrap();
     let told: Vec<_> = report.problems.iter().map(|p| (p.kind, p.detail.as_str())).collect();
-    assert!(told.iter().any(|(_, detail)| detail.contains("counts as another snapshot now")), "{told:?}");
+    assert!(told.iter().any(|(_, detail)| detail.contains("has a new identity")), "{told:?}");
     assert!(told.iter().all(|(kind, _)| ["record", "object"].contains(kind)), "{told:?}");
     pool.close().unwrap();
     let pool = Pool::open(env(machine), options(false)).unwrap();

@@ -356,7 +356,7 @@ fn a_name_that_is_too_long_for_the_schedule_costs_the_volume_its_schedule() {
             assert_eq!(data, [7; 4096]);
         }
         let mut notes = salvaged.report.notes.iter();
-        assert!(notes.any(|note| note.contains("without snapshots by the clock")), "{:?}", salvaged.report.notes);
+        assert!(notes.any(|note| note.contains("without scheduled snapshots")), "{:?}", salvaged.report.notes);
     }
 }
 

@@ -662,7 +662,7 @@ fn what_does_not_fit_is_refused_with_what_to_do() {
     refused("w", &second, ErrorKind::Conflict, "written to (at byte 4096");
     pair.copy.rollback("w@a", false).unwrap();
     pair.copy.resize_volume("w", 8 << 20).unwrap();
-    refused("w", &second, ErrorKind::Conflict, "another size");
+    refused("w", &second, ErrorKind::Conflict, "resized");
     pair.copy.rollback("w@a", false).unwrap();
     // Written while the stream runs.
     let mut receiver = pair.copy.receive("w", &BTreeMap::new());
@@ -703,7 +703,7 @@ fn a_volume_that_becomes_smaller_while_a_stream_comes_is_no_damage_of_the_stream
     pair.copy.resize_volume("w", 1 << 20).unwrap();
     let error = others.iter().find_map(|chunk| give(&mut receiver, chunk).err()).unwrap();
     assert_eq!(error.kind(), ErrorKind::Conflict, "{error}");
-    assert!(error.to_string().contains("has got another size"), "{error}");
+    assert!(error.to_string().contains("has been resized"), "{error}");
 }
 
 #[test]

@@ -246,10 +246,10 @@ fn what_lies_beyond_is_moved_and_what_does_not_fit_is_refused() {
     };
     refused(65 << 20, ErrorKind::Invalid, "has 64 MiB");
     refused(15 * EXTENT, ErrorKind::Invalid, "at least 4 MiB");
-    refused(12 << 20, ErrorKind::Full, "does not fit");
+    refused(12 << 20, ErrorKind::Full, "may not fit");
     let told = pool.shrink(12 << 20, 1).unwrap_err().to_string();
     let least: u64 =
-        told.split("make it ").nth(1).unwrap().split(" MiB").next().unwrap().parse::<f64>().unwrap() as u64;
+        told.split("shrink it to ").nth(1).unwrap().split(" MiB").next().unwrap().parse::<f64>().unwrap() as u64;
     assert!((13..30).contains(&least), "{told}");
     // The size that the refusal names will do.
     let moved = shrink(&pool, (least + 1) << 20).unwrap();

@@ -42,7 +42,7 @@ impl Checker<'_> {
         for object in &objects {
             let held = object.descriptor.read().clone();
             let Some(told) = table.objects.get(&object.id) else {
-                wrong.push(format!("the log does not know '{}' (object {})", object.title(), object.id.0));
+                wrong.push(format!("the log does not have '{}' (object {})", object.title(), object.id.0));
                 continue;
             };
             let cuts: Vec<_> = told.cuts.iter().chain(&told.undone.cuts).collect();
@@ -56,7 +56,7 @@ impl Checker<'_> {
             let went_along =
                 descriptor.state == ObjectState::Dictionary && descriptor.parent.is_none_or(|p| is_unknown(&p));
             if descriptor.state != ObjectState::Deleting && !went_along {
-                wrong.push(format!("the log knows '{}' (object {}) still", descriptor.name, descriptor.id.0));
+                wrong.push(format!("the log still has '{}' (object {})", descriptor.name, descriptor.id.0));
             }
         }
         if table.properties != self.core.objects.pool_properties() {

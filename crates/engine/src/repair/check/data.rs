@@ -115,7 +115,7 @@ impl Checker<'_> {
             let fragment = &entry.piece.fragment;
             let found = match (geometry.holds(fragment.location, fragment.stored), &read) {
                 (false, _) => Err(format!(
-                    "the record points at byte {} of the data file, which is no place for data",
+                    "the record points at byte {} of the data file, where no data can be",
                     fragment.location
                 )),
                 (true, Ok(buf)) => {

@@ -101,14 +101,15 @@ impl Core {
         for object in self.objects.all() {
             let counted = audit.counted.remove(&object.id).unwrap_or_default();
             if let Some((bytes, group)) = counted.leaked {
-                let text = format!("{bytes} bytes are kept that neither '{}' nor anybody else needs", object.title());
+                let text =
+                    format!("{bytes} bytes are kept that neither '{}' nor any other object needs", object.title());
                 let offset = Some(group.first_block().offset_bytes());
                 found.push(Finding { object: object.clone(), offset, text, repaired: false });
             }
             let figures = (counted.allocated_blocks, counted.stored_bytes);
             if figures != object.settled() {
                 let text = format!(
-                    "'{}' is said to have (allocated blocks, stored bytes) {:?}, and has {figures:?}",
+                    "'{}' has recorded figures (allocated blocks, stored bytes) of {:?}, but they are {figures:?}",
                     object.title(),
                     object.settled()
                 );
@@ -123,11 +124,11 @@ impl Core {
             };
             let is_orphan = parent.is_some_and(|parent| self.objects.get(parent).is_none());
             if is_orphan {
-                let text = format!("'{}' is there, and the volume that it was trained for is not", object.title());
+                let text = format!("'{}' exists, but the volume that it was trained for does not", object.title());
                 found.push(Finding { object: object.clone(), offset: None, text, repaired: false });
             }
             if timelines.get(&object.id).is_some_and(|timeline| timeline.is_dead()) {
-                let text = format!("'{}' is destroyed, unseen, and still there", object.title());
+                let text = format!("'{}' is destroyed and unseen, but still there", object.title());
                 found.push(Finding { object, offset: None, text, repaired: false });
             }
         }

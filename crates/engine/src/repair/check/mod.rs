@@ -143,13 +143,13 @@ impl DamagedHeaders {
             count => format!("{count} fragments"),
         };
         let then = match (repair, repaired) {
-            (false, _) => "shale check --repair moves what can be read elsewhere",
-            (true, true) => "what can be read was moved elsewhere",
-            (true, false) => "not all that can be read could be moved elsewhere: copy it (shale export, shale send)",
+            (false, _) => "shale check --repair moves all readable data elsewhere",
+            (true, true) => "all readable data was moved elsewhere",
+            (true, false) => "not all readable data could be moved elsewhere: copy it (shale export, shale send)",
         };
         format!(
-            "headers in the extent at byte {start} of the data file are damaged: {fragments} can still be read, but not be found without the map, \
-             so not by a salvage either: {then}"
+            "headers in the extent at byte {start} of the data file are damaged: {fragments} can still be read, \
+             but not be found without the map, and not by salvage: {then}"
         )
     }
 }
@@ -259,7 +259,7 @@ impl Checker<'_> {
             batch.delete(KEY_LEARNED);
             store.commit(batch).map_err(store_error)?;
         }
-        self.problem("costs", None, format!("what was learned about codecs: {error}"), self.repair);
+        self.problem("costs", None, format!("the learned costs of codecs: {error}"), self.repair);
         Ok(())
     }
 
@@ -356,7 +356,7 @@ impl Checker<'_> {
         // Data cut off since a snapshot is legitimate there.
         let is_alone = object.is_live() && object.epoch() == Epoch(0);
         if offset >= object.size_bytes() && is_alone && !record.fragments.is_empty() {
-            self.problem("record", Some((&object, offset)), "lies past the end of the volume".to_owned(), false);
+            self.problem("record", Some((&object, offset)), "is past the end of the volume".to_owned(), false);
         }
         for fragment in record.fragments {
             let extent = self.core.geometry.extent_at(fragment.location);
@@ -421,11 +421,11 @@ impl Checker<'_> {
         }
         for (extent, recorded, counted) in wrong {
             let hint = if counted < recorded {
-                ": a map record is gone, and older data or zeroes show where it was"
+                ": a map record is missing, and its blocks show older data or zeroes"
             } else {
                 ""
             };
-            let detail = format!("extent {} is said to have {recorded} live bytes, and has {counted}{hint}", extent.0);
+            let detail = format!("extent {} has {recorded} live bytes recorded, but {counted} counted{hint}", extent.0);
             self.problem("usage", None, detail, self.repair);
         }
         Ok(())

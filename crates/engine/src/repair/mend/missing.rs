@@ -42,7 +42,7 @@ const CANDIDATES_MAX: usize = 1 << 20;
 
 fn untold(what: &str, bytes: u64) -> Error {
     hopeless(format!(
-        "{what}, and the log does not tell for certain what was in them ({bytes} bytes of data are missed)"
+        "{what}, and the log does not show with certainty what they contained ({bytes} bytes of data are missing)"
     ))
 }
 
@@ -63,7 +63,10 @@ impl Mender<'_> {
         // Step 2.
         let missing_bytes = short.values().sum();
         if self.may_hide(doubtful, &short, &over) {
-            return Err(untold("map records are damaged, and what counts or tells of them is, too", missing_bytes));
+            return Err(untold(
+                "map records are damaged, and so are the counts or the log entries to rebuild them",
+                missing_bytes,
+            ));
         }
         if short.is_empty() && over.is_empty() {
             return Ok(BTreeMap::new());
@@ -97,7 +100,10 @@ impl Mender<'_> {
                     && !is_there(&fact.key)?
                 {
                     if candidates.len() == CANDIDATES_MAX {
-                        return Err(untold("map records are missing, too many may be those", missing_bytes));
+                        return Err(untold(
+                            "map records are missing, and there are too many candidates",
+                            missing_bytes,
+                        ));
                     }
                     candidates.insert(fact.key, "the record is missing".to_owned());
                 }

@@ -215,7 +215,7 @@ impl Mender<'_> {
             self.batch.put(object_key(descriptor.id), descriptor.encode());
         }
         for why in std::mem::take(&mut self.found.damaged_pages) {
-            self.problem("usage", None, format!("{why}; live bytes were counted anew from all records"));
+            self.problem("usage", None, format!("{why}; live bytes were recounted from all records"));
         }
         Ok(())
     }

@@ -67,7 +67,7 @@ impl Mender<'_> {
         let table = self.told();
         let is_complete = self.checkpoint.catalogue.as_of > Seq(0)
             && table.as_of.is_some_and(|as_of| as_of >= self.checkpoint.catalogue.as_of);
-        let why_not = if is_complete { "the catalogue does not know it" } else { "there is no whole catalogue" };
+        let why_not = if is_complete { "the catalogue does not know it" } else { "there is no complete catalogue" };
         let missing = if stored == expected { BTreeSet::new() } else { self.found.missing(&table) };
         if stored != expected && !is_complete {
             return Err(hopeless(format!("{}, and {why_not}", objects_differ(stored, self.checkpoint.objects))));
@@ -84,7 +84,7 @@ impl Mender<'_> {
             let reap = descriptor.state.has_records().then_some(Reap::from(GroupIndex(0)));
             let descriptor = ObjectDescriptor { reap, ..descriptor.clone() };
             self.concerned.insert(id);
-            let detail = format!("{what}; that of the catalogue has taken its place, called '{}'", descriptor.name);
+            let detail = format!("{what}; it was replaced by that of the catalogue, named '{}'", descriptor.name);
             self.problem("object", None, detail);
             self.found.descriptors.insert(id, descriptor);
         }
@@ -111,10 +111,10 @@ impl Mender<'_> {
         let unmissed = table.objects.keys().filter(|id| !self.found.descriptors.contains_key(id)).count();
         if found > expected || expected - found > unmissed {
             let what = objects_differ(found, self.checkpoint.objects);
-            return Err(hopeless(format!("with those that the catalogue knows {what}")));
+            return Err(hopeless(format!("with those of the catalogue {what}")));
         }
-        let text =
-            "descriptors of destroyed objects are gone, and nothing else is left of these: they count as removed";
+        let text = "descriptors of destroyed objects are gone, and nothing else is left of these objects: they are \
+             treated as removed";
         self.problem("object", None, format!("{} {text}", expected - found));
         self.checkpoint.objects = found as u32;
         Ok(())

@@ -80,10 +80,10 @@ impl Mender<'_> {
             // A loss at the end of an extent leaves no gap.
             let doubtful = told.get(key).map(|told| self.doubtful_of(told)).unwrap_or_default();
             let is_certain = doubtful.iter().all(|extent| self.is_whole(*extent, true));
-            let lost = if is_certain { "" } else { ", or overwritten by what the log may have lost" };
+            let lost = if is_certain { "" } else { ", or overwritten by a lost part of the log" };
             let detail = format!(
-                "128 KiB from here: {why}; rebuilt from the log, with data in {data} blocks; of these, and of older ones \
-                 that show between them, {uncertain} may have been discarded or taken back{lost}"
+                "128 KiB from here: {why}; rebuilt from the log, with data in {data} blocks; of these, and of \
+                 older ones that show between them, {uncertain} may have been discarded or rolled back{lost}"
             );
             let name = self.found.descriptors.get(&key.object).map(|d| d.name.clone());
             let place = name.map(|name| (name, key.group.first_block().offset_bytes()));

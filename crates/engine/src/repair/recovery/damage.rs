@@ -38,8 +38,9 @@ impl Replay<'_> {
         let taken = self.advance(reads, true).ok()?;
         let (bad, all) = taken.damaged;
         let text = format!(
-            "batch {} at byte {} of the data file is damaged: {bad} of its {all} payloads do not match. It was durable when batch {} was written, so it \
-             counts, and so do those behind it; reading what is damaged gives errors",
+            "batch {} at byte {} of the data file is damaged: {bad} of its {all} payloads do not match. It was \
+             durable when batch {} was written, so it is applied, and so are all later ones; reading its damaged \
+             data gives errors",
             self.next.0 - 1,
             taken.begins,
             later.0

@@ -53,7 +53,7 @@ impl Tail {
         self.found = if self.at + BATCH_ALIGN > self.len {
             Found::Other("the end of an extent".to_owned())
         } else if self.unreadable_in(self.at..self.at + BATCH_ALIGN).is_some() {
-            Found::Other("what cannot be read".to_owned())
+            Found::Other("an unreadable area".to_owned())
         } else {
             match decode_batch(&self.bytes()[self.at..]) {
                 Ok(batch) if id.has(&batch.header, self.extent) && stream.is_none_or(|s| s == batch.header.stream) => {

@@ -20,7 +20,8 @@ const RUNS_MAX: usize = 1000;
 /// Upper bound of ranges that are listed for a volume.
 const RANGES_MAX: usize = 1000;
 /// The detail of a range that the map names.
-const GONE: &str = "the log does not hold what was written here: it reads as zeroes, or as an older state";
+const GONE: &str = "the log does not hold the data that was written here: it reads as zeroes, or as an older \
+     state";
 const BLOCK: u64 = BLOCK_BYTES as u64;
 
 impl Rebuild<'_> {

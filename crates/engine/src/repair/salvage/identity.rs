@@ -54,7 +54,7 @@ pub(crate) fn find(disk: &dyn Disk, id: Option<PoolPrefix>) -> Result<Identity> 
         Err(error) => error,
     };
     let there = beginning(disk);
-    let size = disk.size_bytes().map_err(|e| Error::from_io("the size of the data cannot be told", e))?;
+    let size = disk.size_bytes().map_err(|e| Error::from_io("the size of the data cannot be determined", e))?;
     let mut pools = survey(disk, size);
     if let Some(id) = id {
         pools.retain(|(pool, _), _| *pool == id);
@@ -77,7 +77,7 @@ pub(crate) fn find(disk: &dyn Disk, id: Option<PoolPrefix>) -> Result<Identity> 
     if names.len() > 1 {
         let told = pools.iter().map(|((pool, _), count)| format!("{} ({count} batches seen)", hex(pool)));
         let text = format!(
-            "{error}{there}; the log holds batches of several pools: {}; name the one that is meant (salvage --id)",
+            "{error}{there}; the log holds batches of several pools: {}; choose one with salvage --id",
             told.collect::<Vec<_>>().join(", ")
         );
         return Err(Error::new(ErrorKind::Conflict, text));
@@ -99,7 +99,7 @@ pub(crate) fn find(disk: &dyn Disk, id: Option<PoolPrefix>) -> Result<Identity> 
         created_unix_s: 0,
         generation: 0,
     };
-    let told_by = format!("{error}{there}; {count} batches of the log tell that it is pool {}", hex(&prefix));
+    let told_by = format!("{error}{there}; {count} batches of the log identify it as pool {}", hex(&prefix));
     Ok(Identity { superblock, told_by: Some(told_by) })
 }
 

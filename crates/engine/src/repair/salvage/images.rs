@@ -65,8 +65,9 @@ fn note(image: &ImagePart, object: &Arc<Object>, kept: u64, here: u64) -> Option
     // A clone that was copied later finds all of it.
     (here > 0 || all > kept).then(|| {
         format!(
-            "volumes begin as the image {}@{} of {}: {} of it was in the pool and is copied{left}; what is not here is fetched from there \
-             when it is read, so leave the pins of the old pool until the new one has been served",
+            "volumes are backed by the image {}@{} of {}: {} of it was in the pool and is copied{left}; the rest \
+             is fetched from there when it is read, so keep the pins of the old pool until the new one has been \
+             served",
             remote.location,
             remote.version,
             size(all),

@@ -228,7 +228,7 @@ impl Pool {
         // still has.
         let is_short = told.as_of.is_none() || told.is_outdated || scan.expected.misses_objects;
         if let Some(witness) = witness.filter(|_| is_short || scan.expected.is_gone) {
-            let text = "the catalogue in the log may be damaged: names, sizes and snapshots are as the map has them";
+            let text = "the catalogue in the log may be damaged: names, sizes and snapshots are those of the map";
             by_map = Some(text.to_owned());
             told = scan.told.table_since(witness.table());
             scan.expected.misses_objects = false;
@@ -239,7 +239,8 @@ impl Pool {
             report.note_other_pool(&other, &identity::hex(&id), source.id.is_some());
         }
         report.notes.extend(unbelieved.map(|why| format!("the map is not used, because it is damaged: {why}")));
-        let length = env.disk.size_bytes().map_err(|e| Error::from_io("the size of the data cannot be told", e))?;
+        let length =
+            env.disk.size_bytes().map_err(|e| Error::from_io("the size of the data cannot be determined", e))?;
         report.note_length(length, &geometry);
         let (mut table, mut lost) = lost::complete(told, &scan);
         facts.spread(&scan, |object| lost::chain(&table, object))?;

@@ -42,10 +42,10 @@ const COPY_BYTES: u64 = 1 << 20;
 /// they share.
 const BROKEN_MAX: usize = 1 << 16;
 /// Added once when there are more.
-const MORE_BROKEN: &str = "so much is damaged that not all of it is listed; of later snapshots, and of clones, it is not counted where they share it \
-                           with older ones";
+const MORE_BROKEN: &str = "there is too much damage to list all of it; damage that later snapshots, and clones, \
+     share with older ones is not counted";
 /// Added when the log lacks data of more records than are remembered.
-const MORE_GONE: &str = "so much is missing that not all ranges, and not all files of shares, are listed";
+const MORE_GONE: &str = "too much data is missing to list all ranges, and all files of shares";
 /// Properties that limit or promise space: they are set last, and until then those of the pool do
 /// not apply either.
 const SPACE_PROPERTIES: [&str; 2] = ["quota", "reservation"];
@@ -174,13 +174,13 @@ impl Rebuild<'_> {
             if let Err(error) = &made
                 && error.kind() == ErrorKind::Invalid
             {
-                self.report.notes.push(format!("the folder '{title}' was made without its properties: {error}"));
+                self.report.notes.push(format!("the folder '{title}' was created without its properties: {error}"));
                 made = self.into.create_folder(&title, &Properties::new());
             }
             match made {
                 Ok(id) => self.into.core.date_back(ObjectId(id.0), was.created_unix_s)?,
                 Err(error) if matches!(error.kind(), ErrorKind::Exists | ErrorKind::Invalid | ErrorKind::NotFound) => {
-                    self.report.notes.push(format!("the folder '{title}' was not made: {error}"));
+                    self.report.notes.push(format!("the folder '{title}' was not created: {error}"));
                 }
                 Err(error) => return Err(error),
             }
@@ -272,7 +272,9 @@ impl Rebuild<'_> {
             let own = fitting_name(&name, &was, id);
             told.name = format!("{name}@{own}");
             if own != was {
-                self.report.notes.push(format!("'{name}@{was}' is too long a name: it is called '{}' now", told.name));
+                self.report
+                    .notes
+                    .push(format!("the name '{name}@{was}' is too long: it is now called '{}'", told.name));
             }
             self.into.take_snapshot(&name, &own, scheduled)?;
             self.dress(&told.name, snapshot, None);
@@ -307,7 +309,7 @@ impl Rebuild<'_> {
         bare.extend(properties::of_moment(properties));
         let tries = [
             ("", properties.clone()),
-            (" snapshots by the clock", without_clock(properties.clone())),
+            (" scheduled snapshots", without_clock(properties.clone())),
             (" its properties", without_clock(bare)),
         ];
         let mut refused = None;
@@ -316,7 +318,7 @@ impl Rebuild<'_> {
                 Err(error) if error.kind() == ErrorKind::Invalid => drop(refused.get_or_insert(error)),
                 made => {
                     let why = refused.filter(|_| made.is_ok());
-                    let note = why.map(|error| format!("volume '{name}' was made without{lacks}: {error}"));
+                    let note = why.map(|error| format!("volume '{name}' was created without{lacks}: {error}"));
                     self.report.notes.extend(note);
                     return made;
                 }
@@ -454,7 +456,10 @@ impl Rebuild<'_> {
     /// failure here loses no data.
     fn dress(&mut self, title: &str, old: &Object, properties: Option<&Properties>) {
         if let Err(error) = self.try_dress(title, old, properties) {
-            self.report.notes.push(format!("'{title}' is not dated back, or lacks some properties: {error}"));
+            self.report.notes.push(format!(
+                "'{title}' has not its former creation time, or lacks some \
+                 properties: {error}"
+            ));
         }
     }
 

@@ -108,15 +108,15 @@ fn note_short(geometry: &Geometry, run: &[Short]) -> String {
         let wants: u64 = run.iter().filter_map(|short| short.wants).map(u64::from).sum();
         let (from, to, wants) = (first.extent.0, last.extent.0, format_size(wants));
         return format!(
-            "extents {from} to {to}, from byte {at} of the data file: nothing of {wants} that they should hold is there"
+            "extents {from} to {to}, from byte {at} of the data file: none of the expected {wants} was found"
         );
     }
     let (extent, has) = (first.extent.0, format_size(u64::from(first.has)));
     match first.wants.map(|wants| format_size(u64::from(wants))) {
         Some(wants) => {
-            format!("extent {extent} at byte {at} of the data file: {has} of {wants} that it should hold are there")
+            format!("extent {extent} at byte {at} of the data file: {has} of the expected {wants} were found")
         }
-        None => format!("extent {extent} at byte {at} of the data file is empty, and should hold something"),
+        None => format!("extent {extent} at byte {at} of the data file is empty, but should have data"),
     }
 }
 
@@ -138,21 +138,21 @@ impl SalvageReport {
         };
         if told.as_of.is_none() {
             report.notes.push(
-                "no complete catalogue was found: names and sizes are what single entries of the log told, some volumes may have \
-                 been destroyed long ago, and some may be missing"
+                "no complete catalogue was found: names and sizes come from single entries of the log, some \
+                 volumes may have been destroyed long ago, and some may be missing"
                     .to_owned(),
             );
         } else if told.is_outdated {
             report.notes.push(
-                "the newest catalogue is damaged: volumes and snapshots are those of an older one and of what came behind it, as \
-                 far as that is there"
+                "the newest catalogue is damaged: volumes and snapshots come from an older one and from later \
+                 entries, as far as these were found"
                     .to_owned(),
             );
         }
         for place in &damaged {
             report.notes.push(format!(
-                "{} of the log at byte {} of the data file cannot be understood: what they held is lost, and older data may show \
-                 in its place",
+                "{} of the log at byte {} of the data file cannot be decoded: their data is lost, and older data \
+                 may show in its place",
                 format_size(place.bytes),
                 place.location
             ));
@@ -175,49 +175,54 @@ impl SalvageReport {
         let runs = expected.short.chunk_by(are_neighbours);
         self.notes.extend(runs.map(|run| note_short(geometry, run)));
         if expected.short_more > 0 {
-            self.notes.push(format!("{} more extents do not hold what they should", expected.short_more));
+            self.notes.push(format!("{} more extents have less data than expected", expected.short_more));
         }
         if expected.misses_recent {
-            let text = "batches of the log that were durable are missing behind the last checkpoint: what they held is lost, and how much \
-                        that is cannot be known";
+            let text = "durable batches of the log after the last checkpoint are missing: their data is lost, \
+                 and its amount is unknown";
             self.notes.push(text.to_owned());
         }
         if expected.misses_objects && !expected.misses_recent {
-            let text = "with these extents, changes of names, sizes, snapshots and clones may be lost: what is listed may be older than it was";
+            let text = "with these extents, changes of names, sizes, snapshots and clones may be lost: the list \
+                 may show an older state";
             self.notes.push(text.to_owned());
         }
         if expected.unknown > 0 && !expected.is_coarse {
             self.notes.push(format!(
-                "{} extents were filled by an older program: that a part of one is missing at its end cannot be known",
+                "the fill of {} extents is unknown: a missing part at the end of one cannot be noticed",
                 expected.unknown
             ));
         }
         match expected.completeness {
             Completeness::Damaged => {
-                let text = "the inventory of extents at the beginning of the data is damaged: whether anything is missing cannot be known";
+                let text = "the inventory of extents at the beginning of the data is damaged: it is unknown \
+                     whether anything is missing";
                 self.notes.push(text.to_owned());
             }
             Completeness::NotKept if expected.is_coarse => {
-                let text = "the pool has too many extents for an inventory that says how far each is filled: nothing is missing of which that could be \
-                            known, and no extent as a whole, but parts of extents may be (larger extents help: shale init --extent)";
+                let text = "the pool has too many extents for an inventory of how far each is filled: nothing \
+                     that could be noticed is missing, and no extent as a whole, but parts of extents may be \
+                     (larger extents help: shale init --extent)";
                 self.notes.push(text.to_owned());
             }
             Completeness::NotKept => {
-                let text = "no inventory of extents was kept (the pool was last written by an older program, or has too many extents for one): \
-                            whether whole parts of the data are missing cannot be known";
+                let text = "there is no inventory of extents, or one for too many extents: it is unknown whether \
+                     whole parts of the data are missing";
                 self.notes.push(text.to_owned());
             }
             Completeness::InDoubt => self.notes.push(format!(
-                "all is there up to batch {}; the last checkpoint lists more, and that is missing: it was never durable if the machine failed during \
-                 that checkpoint, and is lost otherwise",
+                "everything is present up to batch {}; the last checkpoint lists more, which is missing: it was \
+                 never durable if the machine failed during that checkpoint, and is lost otherwise",
                 last_of(expected.complete_before)
             )),
             Completeness::UpTo => self.notes.push(format!(
-                "the pool was not closed: all is there up to batch {}, and whether anything was written behind that cannot be known",
+                "the pool was not closed: everything is present up to batch {}, and it is unknown whether more \
+                 was written",
                 last_of(expected.complete_before)
             )),
             Completeness::Incomplete if !expected.is_closed() => {
-                let text = "the pool was not closed: of what was written behind its last checkpoint the end may be missing, which cannot be known";
+                let text = "the pool was not closed: the last data written after its last checkpoint may be \
+                     missing, which cannot be determined";
                 self.notes.push(text.to_owned());
             }
             Completeness::Complete | Completeness::Incomplete => {}
@@ -228,8 +233,9 @@ impl SalvageReport {
     pub(crate) fn note_other_pool(&mut self, other: &str, own: &str, is_named: bool) {
         self.is_of_another = !is_named;
         self.notes.push(format!(
-            "the metadata directory and the data file belong to different pools ({other} and {own}): what came out is that of the data, \
-             the map was not asked what is missing, and nothing of the other pool is here"
+            "the metadata directory and the data file belong to different pools ({other} and {own}): the result \
+             is that of the data, the map was not used to find missing data, and nothing of the other pool is \
+             here"
         ));
     }
 
@@ -284,10 +290,10 @@ mod tests {
         assert_eq!(
             report.notes[..4],
             [
-                "extents 3 to 4, from byte 3145728 of the data file: nothing of 2 MiB that they should hold is there",
-                "extent 6 at byte 6291456 of the data file: 0 B of 1 MiB that it should hold are there",
-                "extent 7 at byte 7340032 of the data file: 4 KiB of 1 MiB that it should hold are there",
-                "extent 8 at byte 8388608 of the data file is empty, and should hold something",
+                "extents 3 to 4, from byte 3145728 of the data file: none of the expected 2 MiB was found",
+                "extent 6 at byte 6291456 of the data file: 0 B of the expected 1 MiB were found",
+                "extent 7 at byte 7340032 of the data file: 4 KiB of the expected 1 MiB were found",
+                "extent 8 at byte 8388608 of the data file is empty, but should have data",
             ]
         );
     }

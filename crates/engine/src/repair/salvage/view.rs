@@ -34,7 +34,7 @@ use crate::space::extents::Extents;
 pub(crate) struct ReadOnlyDisk(pub Arc<dyn Disk>);
 
 fn refused() -> IoError {
-    IoError::new(IoErrorKind::ReadOnlyFilesystem, "the pool that is salvaged is not changed")
+    IoError::new(IoErrorKind::ReadOnlyFilesystem, "a pool is not changed while it is salvaged")
 }
 
 impl Disk for ReadOnlyDisk {

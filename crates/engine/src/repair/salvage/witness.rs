@@ -79,7 +79,7 @@ impl Witness {
         counted.map_err(|error| error.to_string())?;
         if live_bytes != checkpoint.live_bytes {
             let expected = checkpoint.live_bytes;
-            return Err(format!("its records hold {live_bytes} live bytes, and should hold {expected}"));
+            return Err(format!("its records hold {live_bytes} live bytes, expected {expected}"));
         }
         Ok(Self { map, checkpoint, objects, last: Mutex::default() })
     }

@@ -198,7 +198,7 @@ impl Files {
                 }
             }
             if at == before {
-                return Err(Error::new(ErrorKind::Io, format!("what is allocated at byte {at} cannot be told")));
+                return Err(Error::new(ErrorKind::Io, format!("the allocation at byte {at} cannot be determined")));
             }
         }
         Ok(())
@@ -206,7 +206,7 @@ impl Files {
 
     fn check(file: u64, range: &Range<u64>) -> Result<()> {
         if file >= FILES_END || range.start > range.end || range.end > FILE_BYTES {
-            let text = format!("file {file} of a share has no bytes {} to {}", range.start, range.end);
+            let text = format!("file {file} of a share cannot have bytes {} to {}", range.start, range.end);
             return Err(Error::new(ErrorKind::Invalid, text));
         }
         Ok(())
@@ -246,7 +246,7 @@ impl Files {
                 at += run.length;
             }
             if at == before {
-                return Err(Error::new(ErrorKind::Io, format!("what is allocated at byte {at} cannot be told")));
+                return Err(Error::new(ErrorKind::Io, format!("the allocation at byte {at} cannot be determined")));
             }
         }
         Ok(())

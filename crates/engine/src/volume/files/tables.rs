@@ -76,7 +76,7 @@ impl Tables {
         let mut places: Vec<u64> = block.as_chunks::<8>().0.iter().map(|word| u64::from_le_bytes(*word)).collect();
         places.truncate(places.iter().rposition(|place| *place != 0).map_or(0, |last| last + 1));
         if places.len() > PIECES_MAX || places.iter().any(|place| *place != 0 && !PIECES.contains(place)) {
-            let text = format!("the table of the pieces of file {file} of the share names places that cannot be");
+            let text = format!("the table of the pieces of file {file} of the share has invalid places");
             return Err(Error::new(ErrorKind::Corrupt, text));
         }
         let table = Table::from(places);
@@ -120,7 +120,7 @@ impl Tables {
             }
         };
         let used = next.checked_add(bytes).filter(|used| *used <= PIECES.end).ok_or_else(|| {
-            let text = "the share has given out all places for pieces of files above 1 MiB: copy it to a new share";
+            let text = "the share has assigned all places for pieces of files above 1 MiB: copy it to a new share";
             Error::new(ErrorKind::Full, text)
         })?;
         if used > end {
@@ -145,7 +145,7 @@ impl Tables {
             magic if *magic == MAGIC && (PIECES.start..=PIECES.end).contains(&end) => Ok(end),
             [0, 0, 0, 0, 0, 0, 0, 0] if end == 0 => Ok(PIECES.start),
             _ => {
-                let text = "what the share has given out for pieces of large files cannot be told";
+                let text = "the share's record of places for pieces of large files is damaged";
                 Err(Error::new(ErrorKind::Corrupt, text))
             }
         }

@@ -178,7 +178,7 @@ impl World {
     /// Whether a change was refused because a volume would have more reserved than its quota lets
     /// it use; if it says so, one must.
     pub fn judge_contradiction(&self, op: &Op, error: &Error) -> Result<bool, Failure> {
-        let Some((_, after)) = self.refused_change(op, error, "could never use what is kept") else {
+        let Some((_, after)) = self.refused_change(op, error, "could never use all of its reservation") else {
             return Ok(false);
         };
         let contradicts = |name: &String| {
