@@ -61,5 +61,5 @@ pub use upkeep::scrub::ScrubReport;
 pub use upkeep::shrink::ShrinkReport;
 pub use volume::Volume;
 pub use volume::claims::{TreeClaim, TreeUse};
-pub use volume::devices::Meant;
+pub use volume::devices::VolumeRef;
 pub use volume::files::Files;

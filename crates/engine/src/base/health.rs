@@ -24,7 +24,7 @@ impl Health {
     /// Refuses writes from now on, for this reason; the first one is kept.
     pub(crate) fn fail(&self, why: &Error) {
         self.failed.lock().get_or_insert_with(|| why.to_string());
-        if tells_of_deletion(why) {
+        if is_deletion(why) {
             self.is_deleted.store(true, Ordering::Release);
         }
         self.has_failed.store(true, Ordering::Release);
@@ -55,7 +55,7 @@ impl Health {
 }
 
 /// Returns whether an I/O error among the causes means that the data file is gone.
-fn tells_of_deletion(error: &Error) -> bool {
+fn is_deletion(error: &Error) -> bool {
     let causes = std::iter::successors(std::error::Error::source(error), |error| error.source());
     let mut causes = causes.filter_map(|cause| cause.downcast_ref::<std::io::Error>());
     causes.any(|cause| cause.kind() == std::io::ErrorKind::NotFound)

@@ -359,10 +359,11 @@ mod tests {
         assert_eq!(refusal(|| drop((admin.lock(), gate.write()))), None);
         assert_eq!(refusal(|| drop(gate.write())), None);
         // Locks under which no other lock is waited for come last, in any order.
-        let (told, kept) = (Mutex::<_, ranks::Suspicion>::new(()), Mutex::<_, ranks::Unpunched>::new(()));
+        let (suspicion, kept) = (Mutex::<_, ranks::Suspicion>::new(()), Mutex::<_, ranks::Unpunched>::new(()));
         for in_turn in [true, false] {
-            let text =
-                refusal(|| if in_turn { drop((told.lock(), kept.lock())) } else { drop((kept.lock(), told.lock())) });
+            let text = refusal(|| {
+                if in_turn { drop((suspicion.lock(), kept.lock())) } else { drop((kept.lock(), suspicion.lock())) }
+            });
             assert!(text.expect("it was granted").contains("is held"));
         }
     }

@@ -93,7 +93,7 @@ impl Core {
         let extents = bytes.div_ceil(extent_bytes - PART_BYTES_MAX.min(extent_bytes as usize / PART_DIVISOR) as u64);
         let fits = if pressing { extents <= 1 || extents < spare } else { extents < spare };
         let is_appended = if fits {
-            let _aside = self.set_aside(if pressing { 0 } else { bytes });
+            let _aside = self.reserve(if pressing { 0 } else { bytes });
             let purpose = if pressing { Purpose::Rescue } else { Purpose::Clean };
             self.append_batches(parts.drain(..), purpose)
         } else {

@@ -115,8 +115,8 @@ impl Core {
             let mut batch = MapBatch::default();
             batch.put(KEY_NOTED, OpeningNote { pool: self.pool_id, incarnation }.encode());
             let store = &self.env.store;
-            let told = store.commit(batch).and_then(|()| store.persist()).map_err(store_error);
-            told.inspect_err(|error| self.fail(error))?;
+            let stored = store.commit(batch).and_then(|()| store.persist()).map_err(store_error);
+            stored.inspect_err(|error| self.fail(error))?;
         }
         Ok(())
     }

@@ -319,7 +319,7 @@ impl Core {
             within,
             filled_by,
             away: false,
-            beside_damage: false,
+            despite_damage: false,
             recodes: !greedy,
         }
     }
@@ -361,7 +361,7 @@ impl Core {
         let Some(rule) = self.clean_pace(&mut self.cleaner.lock(), idle) else { return Ok(Paced::Nothing) };
         let began = self.env.clock.now_ns();
         let at_once = self.brake.cleaning.fetch_add(1, Ordering::AcqRel) + 1;
-        let round = self.clean_round_beside(rule);
+        let round = self.clean_round_shared(rule);
         self.brake.cleaning.fetch_sub(1, Ordering::AcqRel);
         let round = round?;
         match round {
@@ -397,7 +397,7 @@ impl Core {
 
     /// Runs a round in the background. A writer that determines how much can be gained at all keeps
     /// it out; otherwise the round's victims would be missing from its result.
-    pub(crate) fn clean_round_beside(&self, rule: Rule) -> Result<Round> {
+    pub(crate) fn clean_round_shared(&self, rule: Rule) -> Result<Round> {
         let _shared = self.cleaning.read();
         self.clean_round(rule)
     }
@@ -519,7 +519,7 @@ impl Core {
             let admitted = {
                 // See `is_surely_full`.
                 let _still = self.checkpoint.lock();
-                self.try_set_aside(bytes, wall)
+                self.try_reserve(bytes, wall)
             };
             // Other writers may have been quicker to take the gained space: that does not make the
             // pool full.
@@ -578,12 +578,12 @@ mod tests {
         let left = |wall: u64| core.room_before(wall) - core.committed_bytes();
         let (data, all) = (left(core.soft_wall()), left(reserve));
         assert_eq!(all - data, 4 * extent);
-        let aside = core.set_aside_to_clean(3 * extent);
+        let aside = core.reserve_for_cleaning(3 * extent);
         assert_eq!((left(core.soft_wall()), left(reserve)), (data, all - 3 * extent));
-        let more = core.set_aside_to_clean(3 * extent);
+        let more = core.reserve_for_cleaning(3 * extent);
         assert_eq!((left(core.soft_wall()), left(reserve)), (data - 2 * extent, all - 6 * extent), "4 are kept");
         drop(aside);
-        let others = core.set_aside(extent);
+        let others = core.reserve(extent);
         assert_eq!(
             (left(core.soft_wall()), left(reserve)),
             (data - extent, all - 4 * extent),

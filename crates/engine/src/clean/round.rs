@@ -163,7 +163,7 @@ impl Cleaner {
     fn shuns(&self, extent: ExtentIndex, live: u32, rule: Rule) -> bool {
         let still_shunned = |shunned: &Shunned| {
             // Damage that has stopped another round does not stop this one.
-            shunned.live == live && (shunned.is_stuck && !rule.beside_damage || !rule.away)
+            shunned.live == live && (shunned.is_stuck && !rule.despite_damage || !rule.away)
         };
         self.shunned.get(&extent).is_some_and(still_shunned)
     }
@@ -191,7 +191,7 @@ impl Core {
         if rule.away {
             // It gains nothing that could be used: so it takes nothing that others may need.
             let wanted = self.extents_spare().min(memory).min(reachable.saturating_sub(CLEAN_EXTENTS));
-            let aside = self.set_aside(wanted * self.geometry.usable_bytes_min());
+            let aside = self.reserve(wanted * self.geometry.usable_bytes_min());
             let (bytes, victims, purpose) = (wanted * extent_bytes, VICTIMS_MAX, Purpose::Clean);
             let has_room = wanted > 0 && self.has_room();
             return has_room.then_some(Allowance { bytes, victims, purpose, _aside: Some(aside) });
@@ -211,7 +211,7 @@ impl Core {
         // Room that others could take is reserved first, and released if another thread was
         // quicker.
         let wanted = self.extents_spare().min(memory).min(reachable.saturating_sub(CLEAN_EXTENTS));
-        let aside = self.set_aside_to_clean(wanted * self.geometry.usable_bytes_min());
+        let aside = self.reserve_for_cleaning(wanted * self.geometry.usable_bytes_min());
         let (spare, aside) = if self.has_room() { (wanted, Some(aside)) } else { (0, None) };
         let kept = if may_dip { CLEAN_EXTENTS } else { 0 };
         let bytes = (kept + spare).min(reachable).min(memory) * extent_bytes;
@@ -281,7 +281,7 @@ impl Core {
                 Ok(buf) => {
                     let extent = &buf[..extent_bytes as usize];
                     let collected =
-                        self.collect(victim, extent, survivors, cold.as_mut(), (is_current, rule.beside_damage))?;
+                        self.collect(victim, extent, survivors, cold.as_mut(), (is_current, rule.despite_damage))?;
                     self.buffers.put(buf);
                     collected
                 }
@@ -292,7 +292,7 @@ impl Core {
             };
             match collected {
                 Collected::All if apart => {
-                    survivors.tell_hot(mark, |object, group, blocks| self.rewrites.are_hot(object, group, blocks));
+                    survivors.mark_hot(mark, |object, group, blocks| self.rewrites.are_hot(object, group, blocks));
                 }
                 Collected::All => {}
                 Collected::Left(why) => {
@@ -301,7 +301,7 @@ impl Core {
                         self.suspect_extent(victim.extent);
                     }
                     self.remember_damage(why);
-                    if !rule.beside_damage || survivors.mark() == mark {
+                    if !rule.despite_damage || survivors.mark() == mark {
                         survivors.cut_back(mark);
                         self.cleaner.lock().shun(victim, true);
                         continue;

@@ -162,7 +162,7 @@ impl Survivors {
     }
 
     /// Marks the hot ones among those collected since the mark.
-    pub(crate) fn tell_hot(&mut self, mark: (usize, usize), are_hot: impl Fn(ObjectId, GroupIndex, BlockMask) -> bool) {
+    pub(crate) fn mark_hot(&mut self, mark: (usize, usize), are_hot: impl Fn(ObjectId, GroupIndex, BlockMask) -> bool) {
         for survivor in self.list.iter_mut().skip(mark.0) {
             let GroupKey { object, group } = survivor.key();
             survivor.is_hot = are_hot(object, group, survivor.moved.live);
@@ -291,7 +291,7 @@ impl Survivors {
 impl Core {
     /// Steps 1 to 3 for one extent, whose bytes are `bytes`. `is_current` returns whether the last
     /// checkpoint is still the one from which the victim's live bytes were read. With
-    /// `beside_damage`, damage does not end it: readable data is still collected.
+    /// `despite_damage`, damage does not end it: readable data is still collected.
     ///
     /// # Errors
     /// When the map cannot be read.
@@ -301,7 +301,7 @@ impl Core {
         bytes: &[u8],
         survivors: &mut Survivors,
         mut cold: Option<&mut ColdRecoder<'_>>,
-        (is_current, beside_damage): (impl Fn() -> bool, bool),
+        (is_current, despite_damage): (impl Fn() -> bool, bool),
     ) -> surface::Result<Collected> {
         let mark = survivors.mark();
         let residents = match self.known_residents(victim.extent, bytes) {
@@ -315,7 +315,7 @@ impl Core {
         for resident in residents {
             match self.survive(&resident, bytes, survivors, cold.as_deref_mut()) {
                 Collected::All => {}
-                Collected::Left(Some(damage)) if beside_damage => {
+                Collected::Left(Some(damage)) if despite_damage => {
                     // The first damage is reported.
                     if all == Collected::All {
                         all = Collected::Left(Some(damage));
@@ -568,7 +568,7 @@ mod tests {
             divided
         };
         assert_eq!(batches(&survivors), [[1, 2, 3, 4, 6, 7, 8, 9]]);
-        survivors.tell_hot((0, 0), |_, _, blocks| blocks.0.trailing_zeros() % 2 == 0);
+        survivors.mark_hot((0, 0), |_, _, blocks| blocks.0.trailing_zeros() % 2 == 0);
         assert_eq!(batches(&survivors), [[1, 3, 7, 9], [2, 4, 6, 8]]);
         survivors.forget_hot();
         assert_eq!(batches(&survivors).len(), 1);

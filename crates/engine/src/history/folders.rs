@@ -104,9 +104,9 @@ impl Pool {
     pub fn snapshot_folder(&self, folder: &str, name: &str) -> Result<Vec<String>> {
         check_own_snapshot_name(name)?;
         let core = &self.core;
-        let meant = core.objects.folder_named(folder)?;
+        let holder = core.objects.folder_named(folder)?;
         if Canary::SnapshotsOfManyMoments.is_planted() {
-            let volumes = core.objects.volumes_of(&meant).into_iter();
+            let volumes = core.objects.volumes_of(&holder).into_iter();
             return volumes.map(|v| self.snapshot(&v.title(), name).map(|()| v.title())).collect();
         }
         self.take_together(|| {
@@ -162,7 +162,7 @@ impl Pool {
         }
         // Steps 2 and 3, in the order of the volumes' numbers.
         let _gates: Vec<_> = volumes.iter().map(|(volume, _)| volume.gate.write()).collect();
-        core.leave_behind()?;
+        core.drain_past_current()?;
         // Step 4.
         let (mut entries, mut bytes) = (Vec::new(), 0);
         let (now, mut id) = (core.env.clock.unix_s(), core.objects.next_id());

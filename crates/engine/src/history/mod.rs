@@ -35,12 +35,12 @@ use crate::objects::names::{TITLE_BYTES_MAX, check_full_name, check_name, check_
 use crate::objects::{Object, properties};
 use crate::pool::Pool;
 use crate::pool::core::Core;
-use crate::volume::devices::Meant;
+use crate::volume::devices::VolumeRef;
 
 /// Longest chain below an object: each level without a block costs a look at the map.
 pub(crate) const LEVELS_MAX: usize = 32;
 /// Names that a refusal lists.
-const NAMES_TOLD: usize = 5;
+const NAMES_LISTED_MAX: usize = 5;
 
 fn refused(kind: ErrorKind, text: String) -> Error {
     Error::new(kind, text)
@@ -77,7 +77,7 @@ impl Pool {
         }
         // Steps 2 and 3.
         let _gate = object.gate.write();
-        core.leave_behind()?;
+        core.drain_past_current()?;
         // Step 4. The snapshot comes first: so the epoch that the volume leaves always has a point
         // that sees it.
         let head = object.descriptor.read().clone();
@@ -142,10 +142,10 @@ impl Pool {
     /// [`ErrorKind::NotFound`]; [`ErrorKind::InUse`] if there are newer snapshots, or one of them
     /// is held; [`ErrorKind::Unsupported`] for a snapshot that was taken when the data belonged to
     /// another volume (see [`promote`](Self::promote)).
-    pub fn rollback<'a>(&self, snapshot: impl Into<Meant<'a>>, recursive: bool) -> Result<()> {
+    pub fn rollback<'a>(&self, snapshot: impl Into<VolumeRef<'a>>, recursive: bool) -> Result<()> {
         let core = &self.core;
         let _admin = core.admin.lock();
-        let snapshot = core.objects.meant_snapshot(snapshot.into())?;
+        let snapshot = core.objects.resolve_snapshot(snapshot.into())?;
         let (volume, origin, newer) = self.check_goes_back(&snapshot, recursive)?;
         let ObjectDescriptor { size_bytes, properties: moment, .. } = snapshot.descriptor.read().clone();
         // Cuts go when the records that they hide are gone.
@@ -153,7 +153,7 @@ impl Pool {
             core.take_checkpoint()?;
         }
         let cuts_that_stay = |head: &ObjectDescriptor, going: &[Arc<Object>]| {
-            let cuts = core.cuts_behind(head, origin.epoch, going);
+            let cuts = core.cuts_still_needed(head, origin.epoch, going);
             if cuts.len() < CUTS_MAX {
                 return Ok(cuts);
             }
@@ -173,7 +173,7 @@ impl Pool {
         self.destroy_in_steps(&newer)?;
         let _gate = volume.gate.write();
         // Dirty data belongs to the discarded past; writes in flight must not be ordered after it.
-        core.leave_behind()?;
+        core.drain_past_current()?;
         let head = volume.descriptor.read().clone();
         let epoch = next_epoch(&head)?;
         let mut cuts = cuts_that_stay(&head, &[])?;
@@ -191,9 +191,9 @@ impl Pool {
     ///
     /// # Errors
     /// Those of [`rollback`](Self::rollback).
-    pub fn check_rollback<'a>(&self, snapshot: impl Into<Meant<'a>>, recursive: bool) -> Result<()> {
+    pub fn check_rollback<'a>(&self, snapshot: impl Into<VolumeRef<'a>>, recursive: bool) -> Result<()> {
         let _admin = self.core.admin.lock();
-        let snapshot = self.core.objects.meant_snapshot(snapshot.into())?;
+        let snapshot = self.core.objects.resolve_snapshot(snapshot.into())?;
         self.check_goes_back(&snapshot, recursive).map(drop)
     }
 
@@ -245,22 +245,22 @@ impl Pool {
     /// # Errors
     /// [`ErrorKind::NotFound`]; [`ErrorKind::InUse`] for a volume with snapshots, for a folder that
     /// is not empty, and for a snapshot that is held.
-    pub fn destroy<'a>(&self, meant: impl Into<Meant<'a>>, recursive: bool) -> Result<()> {
-        let (core, meant) = (&self.core, meant.into());
+    pub fn destroy<'a>(&self, target: impl Into<VolumeRef<'a>>, recursive: bool) -> Result<()> {
+        let (core, target) = (&self.core, target.into());
         let _admin = core.admin.lock();
-        if let Meant::Name(name) = meant
+        if let VolumeRef::Name(name) = target
             && let Some(partial) = core.objects.partial_named(name)
         {
             self.give_up_receive(&partial)?;
             core.workers.wake_keeper();
             return Ok(());
         }
-        if let Meant::Name(name) = meant
+        if let VolumeRef::Name(name) = target
             && let Some(folder) = core.objects.folder(name)
         {
             return self.destroy_folder(&folder, recursive);
         }
-        let object = core.objects.meant(meant)?;
+        let object = core.objects.resolve(target)?;
         if object.is_live() && core.objects.has_below(object.id) {
             return self.destroy_folder(&object, recursive);
         }
@@ -284,18 +284,18 @@ impl Pool {
     ///
     /// # Errors
     /// Those of [`destroy`](Self::destroy).
-    pub fn check_destroy<'a>(&self, meant: impl Into<Meant<'a>>, recursive: bool) -> Result<()> {
-        let (core, meant) = (&self.core, meant.into());
+    pub fn check_destroy<'a>(&self, target: impl Into<VolumeRef<'a>>, recursive: bool) -> Result<()> {
+        let (core, target) = (&self.core, target.into());
         let _admin = core.admin.lock();
-        let folder = match meant {
-            Meant::Name(name) if core.objects.partial_named(name).is_some() => return Ok(()),
-            Meant::Name(name) => core.objects.folder(name),
-            Meant::Number(_) => None,
+        let folder = match target {
+            VolumeRef::Name(name) if core.objects.partial_named(name).is_some() => return Ok(()),
+            VolumeRef::Name(name) => core.objects.folder(name),
+            VolumeRef::Number(_) => None,
         };
         if let Some(folder) = folder {
             return self.check_folder_goes(&folder, recursive);
         }
-        let object = core.objects.meant(meant)?;
+        let object = core.objects.resolve(target)?;
         if object.is_live() && core.objects.has_below(object.id) {
             return self.check_folder_goes(&object, recursive);
         }
@@ -503,7 +503,7 @@ impl Core {
     /// `after`, and the snapshots `going`, which still exist, are gone. The new cut hides the
     /// records of an older cut within it from later readers. The older cut is not needed unless a
     /// point lies between the two.
-    fn cuts_behind(&self, head: &ObjectDescriptor, after: Epoch, going: &[Arc<Object>]) -> Vec<Cut> {
+    fn cuts_still_needed(&self, head: &ObjectDescriptor, after: Epoch, going: &[Arc<Object>]) -> Vec<Cut> {
         let goes = |point: Epoch| {
             let is_there = |s: &Arc<Object>| s.descriptor.read().origin.is_some_and(|origin| origin.epoch == point);
             self.objects.is_alone_at(head.id, point) && going.iter().any(is_there)
@@ -542,9 +542,9 @@ pub(crate) fn check_title(bytes: usize) -> Result<()> {
 }
 
 pub(crate) fn titles(objects: &[Arc<Object>]) -> String {
-    let mut names: Vec<_> = objects.iter().take(NAMES_TOLD).map(|o| o.title()).collect();
-    if objects.len() > NAMES_TOLD {
-        names.push(format!("{} more", objects.len() - NAMES_TOLD));
+    let mut names: Vec<_> = objects.iter().take(NAMES_LISTED_MAX).map(|o| o.title()).collect();
+    if objects.len() > NAMES_LISTED_MAX {
+        names.push(format!("{} more", objects.len() - NAMES_LISTED_MAX));
     }
     names.join(", ")
 }

@@ -31,7 +31,7 @@ use crate::images::state::Arrived;
 use crate::objects::Object;
 use crate::objects::images::remote_of;
 use crate::pool::core::Core;
-use crate::read::lacking::NotHere;
+use crate::read::lacking::MissingGroups;
 use crate::read::lacking::Patience;
 
 /// First and longest pause before a store is retried.
@@ -79,7 +79,7 @@ impl Core {
     /// Those of the attempt, and the reason why a group could not be fetched.
     pub(crate) fn fetching<T>(&self, object: &Object, attempt: &mut dyn FnMut() -> Result<T>) -> Result<T> {
         let first = attempt();
-        if !first.as_ref().is_err_and(NotHere::is_beneath) {
+        if !first.as_ref().is_err_and(MissingGroups::in_chain) {
             return first;
         }
         let mut first = Some(first);
@@ -100,16 +100,16 @@ impl Core {
         let mut is_first = true;
         loop {
             let error = match attempt() {
-                Err(error) if NotHere::is_beneath(&error) => error,
+                Err(error) if MissingGroups::in_chain(&error) => error,
                 done => {
                     if !held.is_empty() {
                         drop(held);
-                        self.images.let_go();
+                        self.images.drop_unheld();
                     }
                     return done;
                 }
             };
-            let Some(NotHere(keys)) = NotHere::beneath(&error) else { return Err(error) };
+            let Some(MissingGroups(keys)) = MissingGroups::of(&error) else { return Err(error) };
             let arrived = self.fetch_lacking(keys, patience, is_first);
             is_first = false;
             held.extend(arrived.map_err(|error| error.context(format_args!("'{}'", object.title())))?);
@@ -137,7 +137,7 @@ impl Core {
         let patience = Patience::seconds(self.env.clock.now_ns(), AHEAD_SECONDS).for_one_more();
         // A failure is in the image's status.
         let _ = self.fetch_lacking(&lacking, &patience, true);
-        self.images.let_go();
+        self.images.drop_unheld();
     }
 
     /// Like `fetch`; with `looks`, groups that have arrived and been kept in the meantime are left

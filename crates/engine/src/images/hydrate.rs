@@ -77,7 +77,7 @@ impl Core {
                         break;
                     }
                     self.fetch(&left, &Patience::once(self.env.clock.now_ns()))?;
-                    self.images.let_go();
+                    self.images.drop_unheld();
                 }
                 fetched += left.len() as u64 * GROUP_BYTES as u64;
                 if is_end || left.is_empty() {

@@ -42,7 +42,7 @@ impl Core {
     }
 
     /// Returns the object of an image, and the entry that creates it if there is none. Names the
-    /// feature in the superblock. The caller holds `admin`, and calls `is_needed_anew` when it has
+    /// feature in the superblock. The caller holds `admin`, and calls `mark_incomplete` when it has
     /// created the volume.
     ///
     /// # Errors
@@ -67,7 +67,7 @@ impl Core {
 
     /// Notes that another volume begins as this image: it may need groups that all others have
     /// overwritten.
-    pub(crate) fn is_needed_anew(&self, image: ObjectId) {
+    pub(crate) fn mark_incomplete(&self, image: ObjectId) {
         self.images.state.lock().contacts.entry(image).or_default().is_whole = false;
     }
 }
@@ -119,7 +119,7 @@ impl Pool {
         }));
         core.append_durably(entries)?;
         core.count_reservations();
-        core.is_needed_anew(object);
+        core.mark_incomplete(object);
         Ok(DeviceId(id.0))
     }
 }

@@ -6,7 +6,7 @@
 //! block that has not been fetched never reads as zeroes.
 //!
 //! 1. A look-up returns the unknown blocks (`map`), and a request that needs one fails with
-//!    `NotHere` as the source of its error.
+//!    `MissingGroups` as the source of its error.
 //! 2. The request releases all locks, fetches the groups (`fetch`), and is retried. Arrived groups
 //!    are held in memory until then. For a stream of reads, the next groups are fetched in parallel
 //!    (`ahead`).

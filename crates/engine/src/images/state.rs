@@ -168,7 +168,7 @@ impl Images {
     }
 
     /// Drops arrived groups that no request holds any more.
-    pub(crate) fn let_go(&self) {
+    pub(crate) fn drop_unheld(&self) {
         let mut state = self.state.lock();
         state.arrived.retain(|_, held| held.strong_count() > 0);
         self.arrivals.store(state.arrived.len(), Ordering::Release);

@@ -125,8 +125,8 @@ mod tests {
         put(&mut bytes, end + BATCH_ALIGN, 21, &moves, &[three.1, one.1]);
         let found: Vec<_> =
             batches(7, ExtentIndex(3), &bytes).flat_map(|(at, b)| fragments(at, &b).collect::<Vec<_>>()).collect();
-        let told: Vec<_> = found.iter().map(|f| (f.fragment.first.0, f.made.0, f.given.0)).collect();
-        assert_eq!(told, [(1, 20, 2), (2, 20, 4), (3, 4, 8), (1, 21, 2)]);
+        let listed: Vec<_> = found.iter().map(|f| (f.fragment.first.0, f.made.0, f.given.0)).collect();
+        assert_eq!(listed, [(1, 20, 2), (2, 20, 4), (3, 4, 8), (1, 21, 2)]);
         assert!(found.iter().all(|f| f.is_intact(f.payload(&bytes).unwrap())));
         assert_eq!(batches(8, ExtentIndex(3), &bytes).count(), 0);
         assert_eq!(batches(7, ExtentIndex(4), &bytes).count(), 0);

@@ -71,7 +71,7 @@ impl SlowDisk {
         assert!(gate.is_kept && !gate.has_given_up, "{what} waited for the device");
     }
 
-    fn let_go(&self) {
+    fn release(&self) {
         self.gate.lock().is_kept = false;
         self.changed.notify_all();
     }
@@ -141,7 +141,7 @@ impl World {
             let appends = scope.spawn(|| (0..60).for_each(|_| append(core, batch(core))));
             self.disk.wait_until_kept();
             look(core, &self.disk);
-            self.disk.let_go();
+            self.disk.release();
             appends.join().unwrap();
         });
         append(core, batch(core));
@@ -199,6 +199,6 @@ fn a_writer_sets_space_aside_when_it_has_written_its_batch() {
         scope.spawn(|| core.log.write_queued(Duration::ZERO));
         disk.wait_until_kept();
         assert!(core.log.applied_seq() > ticket.seq, "it waits for space that it does not need");
-        disk.let_go();
+        disk.release();
     });
 }

@@ -351,12 +351,12 @@ impl Map {
     /// replaced by the groups given, or dropped.
     pub(crate) fn thaw(&self, kind: Kind, trimmed: Vec<(GroupKey, Option<GroupRecords>)>) {
         self.bring_up(kind, trimmed);
-        self.let_go(kind);
+        self.drop_frozen(kind);
     }
 
     /// Drops the frozen overlay, which no reader needs any more; after a full checkpoint the
     /// settled overlay, too.
-    fn let_go(&self, kind: Kind) {
+    fn drop_frozen(&self, kind: Kind) {
         let mut layers = self.layers.write();
         layers.frozen = None;
         if kind == Kind::Full {
@@ -647,7 +647,7 @@ mod tests {
         commit(&machine, at(3000));
         map.bring_up(Kind::Full, Vec::new());
         assert_eq!(places(&map), [3000; 3], "while it is published");
-        map.let_go(Kind::Full);
+        map.drop_frozen(Kind::Full);
         assert_eq!(places(&map), [3000; 3], "afterwards");
         map.drop_cache();
         assert_eq!(places(&map), [3000; 3], "loaded anew");

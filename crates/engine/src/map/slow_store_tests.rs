@@ -137,7 +137,7 @@ fn a_capture_comes_while_a_group_is_loaded_and_the_look_sees_what_came_before_it
     });
     assert_eq!(world.find(FIRST), 2000);
     assert_eq!(world.asked(), 1, "what was loaded is good all the same");
-    world.map.let_go(Kind::Light);
+    world.map.drop_frozen(Kind::Light);
     assert_eq!((world.find(FIRST), world.asked()), (1000, 0), "it is in the cache");
 }
 

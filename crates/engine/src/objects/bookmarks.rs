@@ -6,7 +6,7 @@ use format::{ObjectState, SnapshotIdentity};
 use surface::{Error, ErrorKind, Result};
 use units::ObjectId;
 
-use super::{Object, Objects, Table, told};
+use super::{Object, Objects, Table, name_list};
 
 impl Table {
     /// Enters a bookmark of the volume `parent` under its name.
@@ -47,7 +47,7 @@ impl Objects {
         table.bookmarks.get(&(parent.id, bookmark.to_owned())).cloned().ok_or_else(|| {
             let listed = table.bookmarks_under(parent.id);
             let names: Vec<_> = listed.iter().map(|b| b.descriptor.read().name.clone()).collect();
-            let there = told(names.iter().map(String::as_str));
+            let there = name_list(names.iter().map(String::as_str));
             Error::new(ErrorKind::NotFound, format!("volume '{volume}' has no bookmark '{bookmark}'; it has {there}"))
         })
     }

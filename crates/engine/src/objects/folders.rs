@@ -14,7 +14,7 @@ use format::{ObjectDescriptor, ObjectState};
 use surface::{Error, ErrorKind, Result};
 use units::{ObjectId, SHARE_BYTES, did_you_mean};
 
-use super::{Object, Objects, Table, dictionary_title, resolved, told};
+use super::{Object, Objects, Table, dictionary_title, name_list, resolved};
 use crate::base::canary::Canary;
 use crate::base::options::Properties;
 
@@ -199,9 +199,9 @@ impl Objects {
             let text = format!("'{name}' is a volume, which cannot contain others: name a folder or a share");
             return Err(Error::new(ErrorKind::Invalid, text));
         }
-        let there = told(table.folders.keys().map(String::as_str));
-        let meant = did_you_mean(name, table.folders.keys().map(String::as_str));
-        Err(Error::new(ErrorKind::NotFound, format!("the pool has no folder '{name}'; it has {there}{meant}")))
+        let there = name_list(table.folders.keys().map(String::as_str));
+        let suggestion = did_you_mean(name, table.folders.keys().map(String::as_str));
+        Err(Error::new(ErrorKind::NotFound, format!("the pool has no folder '{name}'; it has {there}{suggestion}")))
     }
 
     /// All folders, by name.

@@ -48,7 +48,7 @@ use crate::objects::properties::{HOLD_PREFIX, PUSHED};
 use crate::objects::timeline::{Made, Timelines, points_of};
 
 /// Names that an error message lists.
-const NAMES_TOLD: usize = 8;
+const NAMES_LISTED_MAX: usize = 8;
 
 /// Properties were checked when they were set; a pool from a newer version may hold ones that this
 /// one does not know.
@@ -461,9 +461,9 @@ impl Objects {
                     format!("'{name}' is a folder: name a volume or a share in it"),
                 );
             }
-            let there = told(table.by_name.keys().map(String::as_str));
-            let meant = did_you_mean(name, table.by_name.keys().map(String::as_str));
-            Error::new(ErrorKind::NotFound, format!("the pool has no volume '{name}'; it has {there}{meant}"))
+            let there = name_list(table.by_name.keys().map(String::as_str));
+            let suggestion = did_you_mean(name, table.by_name.keys().map(String::as_str));
+            Error::new(ErrorKind::NotFound, format!("the pool has no volume '{name}'; it has {there}{suggestion}"))
         })
     }
 
@@ -478,9 +478,9 @@ impl Objects {
         table.snapshots.get(&(parent.id, snapshot.to_owned())).cloned().ok_or_else(|| {
             let listed = table.listed_under(parent.id);
             let names: Vec<_> = listed.iter().map(|s| s.descriptor.read().name.clone()).collect();
-            let there = told(names.iter().map(String::as_str));
-            let meant = did_you_mean(snapshot, names.iter().map(String::as_str));
-            let text = format!("volume '{volume}' has no snapshot '{snapshot}'; it has {there}{meant}");
+            let there = name_list(names.iter().map(String::as_str));
+            let suggestion = did_you_mean(snapshot, names.iter().map(String::as_str));
+            let text = format!("volume '{volume}' has no snapshot '{snapshot}'; it has {there}{suggestion}");
             Error::new(ErrorKind::NotFound, text)
         })
     }
@@ -594,11 +594,11 @@ fn dictionary_title(id: ObjectId, volume: &str) -> String {
 }
 
 /// Returns some names, for a message.
-fn told<'a>(names: impl Iterator<Item = &'a str>) -> String {
-    let names: Vec<_> = names.take(NAMES_TOLD + 1).collect();
+fn name_list<'a>(names: impl Iterator<Item = &'a str>) -> String {
+    let names: Vec<_> = names.take(NAMES_LISTED_MAX + 1).collect();
     match names.len() {
         0 => "none".to_owned(),
-        n if n > NAMES_TOLD => format!("{} and more", names[..NAMES_TOLD].join(", ")),
+        n if n > NAMES_LISTED_MAX => format!("{} and more", names[..NAMES_LISTED_MAX].join(", ")),
         _ => names.join(", "),
     }
 }

@@ -52,7 +52,7 @@ use crate::repair::{loss, mend, recovery, standby_lost};
 use crate::space::dead_map::Deaths;
 use crate::space::extents::Extents;
 use crate::volume::Volume;
-use crate::volume::devices::Meant;
+use crate::volume::devices::VolumeRef;
 use crate::write::standby_open;
 
 /// An open pool. Clones share it. Without threads, dropping the last one without
@@ -201,7 +201,7 @@ impl Pool {
         counters.recovered_batches.set(replayed.batches);
         counters.recovered_bytes.set(replayed.bytes_read);
         let is_orderly = recovery::ended_at(&*env.store, position.incarnation, position.next_seq)?;
-        losses.tell_end(replayed.torn, position.next_seq, is_orderly);
+        losses.note_end(replayed.torn, position.next_seq, is_orderly);
         let missing = standby_lost::Missing::of(&env, &superblock.pool, &left, is_orderly, &applier.objects)?;
         let (missing, is_missing) = missing.remember(&env, &mut losses)?;
         // Batches after the end of the log never happened.
@@ -242,7 +242,7 @@ impl Pool {
         mended.extend(core.estrange(&doubtful)?);
         *core.mended.lock() = mended;
         *core.losses.lock() = losses;
-        core.look_below();
+        core.refresh_host_space();
         // Until here nothing has been written to the map, except repairs.
         superblock_io::bring_up_to_date(&*core.env.disk, &superblock)?;
         core.take_checkpoint()?;
@@ -322,10 +322,10 @@ impl Pool {
     /// # Errors
     /// [`ErrorKind::NotFound`], [`ErrorKind::Invalid`]; and those of the storage, with the volume's
     /// size if it was cut in part.
-    pub fn resize_volume<'a>(&self, meant: impl Into<Meant<'a>>, size_bytes: u64) -> Result<()> {
-        let meant = meant.into();
-        let object = self.core.objects.meant_volume(meant)?;
-        self.core.fetching(&object, &mut || self.resize_volume_to(meant, size_bytes, true))
+    pub fn resize_volume<'a>(&self, target: impl Into<VolumeRef<'a>>, size_bytes: u64) -> Result<()> {
+        let target = target.into();
+        let object = self.core.objects.resolve_volume(target)?;
+        self.core.fetching(&object, &mut || self.resize_volume_to(target, size_bytes, true))
     }
 
     /// Grows a volume to a size, unless it is larger already: nothing is ever cut off. Durable on
@@ -333,16 +333,16 @@ impl Pool {
     ///
     /// # Errors
     /// [`ErrorKind::NotFound`], [`ErrorKind::Invalid`]; [`ErrorKind::Conflict`] if it is larger.
-    pub fn enlarge_volume<'a>(&self, meant: impl Into<Meant<'a>>, size_bytes: u64) -> Result<()> {
-        let meant = meant.into();
-        let object = self.core.objects.meant_volume(meant)?;
-        self.core.fetching(&object, &mut || self.resize_volume_to(meant, size_bytes, false))
+    pub fn enlarge_volume<'a>(&self, target: impl Into<VolumeRef<'a>>, size_bytes: u64) -> Result<()> {
+        let target = target.into();
+        let object = self.core.objects.resolve_volume(target)?;
+        self.core.fetching(&object, &mut || self.resize_volume_to(target, size_bytes, false))
     }
 
-    fn resize_volume_to(&self, meant: Meant<'_>, size_bytes: u64, may_shrink: bool) -> Result<()> {
+    fn resize_volume_to(&self, target: VolumeRef<'_>, size_bytes: u64, may_shrink: bool) -> Result<()> {
         check_size(size_bytes)?;
         let _admin = self.core.admin.lock();
-        let object = self.core.objects.meant_volume(meant)?;
+        let object = self.core.objects.resolve_volume(target)?;
         if object.is_share() {
             let text = format!("'{}' is a share, which has no size: set its quota instead", object.title());
             return Err(Error::new(ErrorKind::Invalid, text));
@@ -358,7 +358,7 @@ impl Pool {
         if size_bytes < object.size_bytes() {
             return self.core.cut_off(&object, size_bytes);
         }
-        self.core.zero_behind_end(&object)?;
+        self.core.zero_past_end(&object)?;
         self.core.append_durably(vec![resized(size_bytes)])
     }
 
@@ -367,7 +367,7 @@ impl Pool {
     /// # Errors
     /// [`ErrorKind::NotFound`].
     pub fn volume(&self, name: &str) -> Result<Arc<Volume>> {
-        self.volume_meant(name.into())
+        self.volume_by_ref(name.into())
     }
 
     /// All volumes, by name. Stored bytes are those of the last checkpoint.

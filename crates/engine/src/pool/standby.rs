@@ -35,10 +35,10 @@ impl Core {
     pub(crate) fn begin_standby(&self) -> std::result::Result<(), String> {
         let Some(standby) = &self.env.standby else { return Ok(()) };
         let (pool, most) = (&self.pool_id, self.options.standby_bytes_max);
-        let told = |error: std::io::Error| error.to_string();
-        let boot = standby.boot().map_err(told)?;
+        let message = |error: std::io::Error| error.to_string();
+        let boot = standby.boot().map_err(message)?;
         let mut id = [0; 8];
-        self.env.entropy.fill(&mut id).map_err(told)?;
+        self.env.entropy.fill(&mut id).map_err(message)?;
         let session = u64::from_le_bytes(id);
         let (copy, path, incarnation) = (standby.copy(), standby.pool_path(), self.log.incarnation());
         let log = LogFacts { applied: self.log.applied_seq(), durable: self.log.durable_before() };
@@ -53,7 +53,7 @@ impl Core {
             let header = header_of(bytes);
             match standby.make(pool, bytes, &|memory| write_beginning(memory, &header, log, &path)) {
                 Ok(memory) => break memory,
-                Err(error) if error.kind() == ErrorKind::AlreadyExists => return Err(told(error)),
+                Err(error) if error.kind() == ErrorKind::AlreadyExists => return Err(message(error)),
                 Err(error) if wanted <= RING_BYTES_MIN => {
                     let text = format!("{error}; at least {} are needed there", format_size(RING_BYTES_MIN as u64));
                     return Err(text);

@@ -315,7 +315,7 @@ impl Core {
             return Ok(());
         }
         self.forget_shrinking();
-        self.look_below();
+        self.refresh_host_space();
         self.look_at_standby();
         let now = self.env.clock.now_ns();
         let old = {

@@ -9,7 +9,7 @@ use crate::objects::Object;
 use crate::pool::core::Core;
 
 /// Upper bound of other names in a message.
-const OTHERS_TOLD: usize = 4;
+const OTHERS_NAMED_MAX: usize = 4;
 
 /// A place in a record of the map.
 #[derive(Clone, Copy)]
@@ -33,14 +33,14 @@ pub(crate) struct Concerned {
 
 impl Concerned {
     /// Returns the other names, as a suffix for a message.
-    pub(crate) fn others_told(&self) -> String {
+    pub(crate) fn others_suffix(&self) -> String {
         if self.others.is_empty() {
             return String::new();
         }
-        let told: Vec<_> = self.others.iter().take(OTHERS_TOLD).map(String::as_str).collect();
-        let more = self.others.len() - told.len();
+        let named: Vec<_> = self.others.iter().take(OTHERS_NAMED_MAX).map(String::as_str).collect();
+        let more = self.others.len() - named.len();
         let more = if more > 0 { format!(" and {more} more") } else { String::new() };
-        format!("; also affects {}{more}", told.join(", "))
+        format!("; also affects {}{more}", named.join(", "))
     }
 }
 

@@ -10,26 +10,26 @@ use crate::base::group::GroupKey;
 /// Groups of an image that a request needs and that have not been fetched, or were lost: the source
 /// of an error.
 #[derive(Debug)]
-pub(crate) struct NotHere(pub(crate) Vec<GroupKey>);
+pub(crate) struct MissingGroups(pub(crate) Vec<GroupKey>);
 
-impl std::fmt::Display for NotHere {
+impl std::fmt::Display for MissingGroups {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("groups of the image must be fetched first")
     }
 }
 
-impl std::error::Error for NotHere {}
+impl std::error::Error for MissingGroups {}
 
-impl NotHere {
+impl MissingGroups {
     /// Returns the one among an error's causes.
-    pub(crate) fn beneath(error: &Error) -> Option<&Self> {
+    pub(crate) fn of(error: &Error) -> Option<&Self> {
         let causes = std::iter::successors(std::error::Error::source(error), |error| error.source());
         causes.filter_map(|cause| cause.downcast_ref::<Self>()).next()
     }
 
     /// Returns whether an error has one among its causes.
-    pub(crate) fn is_beneath(error: &Error) -> bool {
-        Self::beneath(error).is_some()
+    pub(crate) fn in_chain(error: &Error) -> bool {
+        Self::of(error).is_some()
     }
 }
 

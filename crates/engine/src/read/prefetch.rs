@@ -22,7 +22,7 @@ use crate::codecs::dictionaries::Readers;
 use crate::map::Piece;
 use crate::objects::Object;
 use crate::pool::core::Core;
-use crate::read::reader::{Wanted, at, groups_of, is_beside};
+use crate::read::reader::{Wanted, at, groups_of, is_adjacent};
 use crate::read::unit_cache::{Claim, Unit, UnitBuffer, UnitKey};
 
 /// Upper bound of bytes that one request reads ahead.
@@ -77,7 +77,7 @@ impl Core {
                 let place = piece.fragment.location;
                 wanted.iter().any(|w| w.group == *group && w.piece.fragment.location == place)
             };
-            for near in pieces.chunk_by(|a, b| is_beside(&a.fragment, &b.fragment)) {
+            for near in pieces.chunk_by(|a, b| is_adjacent(&a.fragment, &b.fragment)) {
                 if near.len() > 1 && near.iter().any(is_wanted) {
                     loads.extend(near.iter().filter_map(|piece| {
                         let claim = self.units.claim(&UnitKey::new(piece, *group))?;

@@ -24,7 +24,7 @@ use crate::map::Piece;
 use crate::map::group_pages::image_below;
 use crate::objects::Object;
 use crate::pool::core::Core;
-use crate::read::lacking::NotHere;
+use crate::read::lacking::MissingGroups;
 use crate::read::unit_cache::UnitKey;
 
 /// A read of at most this fraction of a unit is counted as partial, for the choice of unit sizes.
@@ -193,7 +193,8 @@ impl Core {
             self.place(group, missing, &pieces, ahead, request, &mut wanted);
         }
         if let Some(first) = absent.first().copied() {
-            let error = Error::with_source(ErrorKind::Io, "a part of an image has not been fetched", NotHere(absent));
+            let error =
+                Error::with_source(ErrorKind::Io, "a part of an image has not been fetched", MissingGroups(absent));
             return Err(at(error, object, first.group, BlockMask::FULL));
         }
         for key in std::mem::take(&mut request.passed) {
@@ -401,7 +402,7 @@ impl Core {
             return error;
         }
         let key = GroupKey { object: wanted.piece.object, group: wanted.group };
-        Error::with_source(error.kind(), error.to_string(), NotHere(vec![key]))
+        Error::with_source(error.kind(), error.to_string(), MissingGroups(vec![key]))
     }
 
     /// Returns the start and the length of a read of some fragments, in whole sectors; the first
@@ -464,7 +465,7 @@ fn end_of(fragment: &FragmentRef) -> u64 {
 }
 
 /// Returns whether the second of two fragments, which follows the first, is read with it.
-pub(crate) fn is_beside(first: &FragmentRef, second: &FragmentRef) -> bool {
+pub(crate) fn is_adjacent(first: &FragmentRef, second: &FragmentRef) -> bool {
     second.location <= end_of(first) + GAP_BYTES_MAX
 }
 

@@ -71,7 +71,7 @@ pub(crate) struct Suspicion {
     has_overflowed: bool,
     /// The next extent to verify, of those with damages on the list.
     next: ExtentIndex,
-    told: DamageReport,
+    reported: DamageReport,
     /// When the last slice of a scrub ended.
     slice_ended_ns: Option<u64>,
 }
@@ -140,9 +140,9 @@ impl Core {
     }
 
     /// Stores the result of a scrub's slice.
-    pub(crate) fn tell_damage(&self, told: DamageReport, slice_ended: bool) {
+    pub(crate) fn publish_damage(&self, report: DamageReport, slice_ended: bool) {
         let mut suspicion = self.suspicion.lock();
-        suspicion.told = told;
+        suspicion.reported = report;
         if slice_ended {
             suspicion.slice_ended_ns = Some(self.env.clock.now_ns());
         }
@@ -158,21 +158,21 @@ impl Core {
                 && let Ok(mut state) = known.state(self)
             {
                 cannot_look = self.look_again(&mut state, LOOKED_AT).is_err();
-                self.tell_damage(known.report(&state), false);
+                self.publish_damage(known.report(&state), false);
                 known.keep(state);
             }
         }
         let suspicion = self.suspicion.lock();
-        let mut told = suspicion.told.clone();
+        let mut report = suspicion.reported.clone();
         if cannot_look {
-            told.damages.extend(suspicion.extents.iter().map(|extent| problem(&self.not_looked_at(*extent))));
-            told.damages.extend(suspicion.met.iter().map(problem));
-            told.unlisted += u64::from(suspicion.has_overflowed);
+            report.damages.extend(suspicion.extents.iter().map(|extent| problem(&self.not_looked_at(*extent))));
+            report.damages.extend(suspicion.met.iter().map(problem));
+            report.unlisted += u64::from(suspicion.has_overflowed);
         }
         let since = |ended: u64| self.env.clock.now_ns().saturating_sub(ended);
         let is_paced = suspicion.slice_ended_ns.is_some_and(|ended| since(ended) < UNDER_WAY_NS);
-        told.is_scrubbing = is_in_slice || is_paced && told.finished_unix_s == 0;
-        told
+        report.is_scrubbing = is_in_slice || is_paced && report.finished_unix_s == 0;
+        report
     }
 
     fn acknowledge_damage(&self) -> Result<u64> {
@@ -182,7 +182,7 @@ impl Core {
         state.damages.iter_mut().for_each(|damage| damage.is_acknowledged = true);
         state.unlisted = 0;
         let kept = self.keep_scrub(&state, true);
-        self.tell_damage(known.report(&state), false);
+        self.publish_damage(known.report(&state), false);
         known.keep(state);
         kept.map(|()| count)
     }
@@ -348,13 +348,13 @@ mod tests {
         assert_eq!(enter(&mut state, ExtentIndex(4), vec![damage("w", 0)]), 0);
         state.damages[0].is_acknowledged = true;
         enter(&mut state, ExtentIndex(3), vec![damage("v", 0), damage("v", 8192)]);
-        let told = |state: &ScrubState| {
+        let listed = |state: &ScrubState| {
             state.damages.iter().map(|d| (d.volume.clone(), d.offset, d.is_acknowledged)).collect::<Vec<_>>()
         };
         let (v, w) = ("v".to_owned(), "w".to_owned());
-        assert_eq!(told(&state), [(w.clone(), 0, false), (v.clone(), 0, true), (v, 8192, false)]);
+        assert_eq!(listed(&state), [(w.clone(), 0, false), (v.clone(), 0, true), (v, 8192, false)]);
         enter(&mut state, ExtentIndex(3), Vec::new());
-        assert_eq!(told(&state), [(w, 0, false)]);
+        assert_eq!(listed(&state), [(w, 0, false)]);
     }
 
     #[test]

@@ -107,11 +107,11 @@ impl Dropped {
             let own = self.descriptors.get(id).is_some_and(|(_, d)| d.state == ObjectState::Dictionary);
             own || objects.get(*id).is_some_and(|object| object.is_dictionary())
         };
-        let told = |(id, of): (&ObjectId, &LossOf)| {
+        let describe = |(id, of): (&ObjectId, &LossOf)| {
             let changes = self.descriptors.get(id).map_or_else(Vec::new, |(_, after)| changes(objects, after));
             LossOf { name: name(*id), changes, ..of.clone() }
         };
-        let mut volumes: Vec<_> = self.objects.iter().filter(|(id, _)| !is_dictionary(id)).map(told).collect();
+        let mut volumes: Vec<_> = self.objects.iter().filter(|(id, _)| !is_dictionary(id)).map(describe).collect();
         volumes.retain(|of| of.written_bytes + of.discarded_bytes > 0 || !of.changes.is_empty());
         volumes.sort_by(|a, b| a.name.cmp(&b.name));
         let volumes_total = volumes.len() as u64;
@@ -287,7 +287,7 @@ impl Losses {
     }
 
     /// Records the state of the log's end, found before batch `next`.
-    pub(crate) fn tell_end(&mut self, torn: Option<String>, next: Seq, is_orderly: bool) {
+    pub(crate) fn note_end(&mut self, torn: Option<String>, next: Seq, is_orderly: bool) {
         self.is_torn = torn.is_some();
         self.end = torn.or_else(|| {
             let last = next.0.saturating_sub(1);
@@ -364,8 +364,8 @@ impl Pool {
     }
 
     /// Records data that a repair of a volume's content is about to lose. Durable on return. When
-    /// the repair has reported it to the user, it calls [`Self::losses_are_told`]; if it was killed
-    /// before, the next repair finds the loss in [`Self::untold_losses`], and does not record it
+    /// the repair has reported it to the user, it calls [`Self::mark_losses_reported`]; if it was killed
+    /// before, the next repair finds the loss in [`Self::unreported_losses`], and does not record it
     /// again.
     ///
     /// # Errors
@@ -385,7 +385,7 @@ impl Pool {
     }
 
     /// Returns losses that were recorded but not yet reported by a repair.
-    pub fn untold_losses(&self) -> Vec<String> {
+    pub fn unreported_losses(&self) -> Vec<String> {
         let losses = self.core.losses.lock();
         losses.known.iter().filter(|loss| loss.is_untold).map(|loss| loss.text.clone()).collect()
     }
@@ -395,7 +395,7 @@ impl Pool {
     ///
     /// # Errors
     /// When the map store fails.
-    pub fn losses_are_told(&self) -> Result<()> {
+    pub fn mark_losses_reported(&self) -> Result<()> {
         let mut losses = self.core.losses.lock();
         let mut known = losses.known.clone();
         known.iter_mut().for_each(|loss| loss.is_untold = false);

@@ -303,7 +303,7 @@ impl Receiver {
                     // A clone that was promoted: while its gate is held, no reader expects records
                     // of any other epoch. So the gate is held until the promotion ends.
                     gate = Some(volume.gate.write());
-                    core.leave_behind()?;
+                    core.drain_past_current()?;
                     head = volume.descriptor.read().clone();
                     head.epoch = next_epoch(&head)?;
                     entries.push(Entry::Object(head.clone()));
@@ -354,7 +354,7 @@ impl Receiver {
         let appended = core.append_applied(entries);
         drop(gate);
         if let Some(image) = image {
-            core.is_needed_anew(image);
+            core.mark_incomplete(image);
         }
         appended
     }
@@ -418,7 +418,7 @@ impl Receiver {
         core.drain_all()?;
         let _admin = core.admin.lock();
         let _gates = (volume.gate.write(), partial.gate.write());
-        core.leave_behind()?;
+        core.drain_past_current()?;
         let descriptor = partial.descriptor.read().clone();
         let head = volume.descriptor.read().clone();
         let (ObjectState::Partial, Some(origin), Some(receive)) =

@@ -143,7 +143,7 @@ impl Pool {
         }
         let _gates = (volume.gate.write(), partial.gate.write());
         // Dirty data belongs to the epoch in force.
-        core.leave_behind()?;
+        core.drain_past_current()?;
         let head = volume.descriptor.read().clone();
         if head.cuts.len() >= CUTS_MAX {
             let text = format!(

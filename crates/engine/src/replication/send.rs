@@ -31,7 +31,7 @@ use crate::map::group_pages::is_absent;
 use crate::objects::{Object, properties};
 use crate::pool::Pool;
 use crate::pool::core::Core;
-use crate::read::lacking::NotHere;
+use crate::read::lacking::MissingGroups;
 use crate::read::reader::Wanted;
 use crate::replication::send_pages::{Compared, Pages, push_holes};
 use crate::volume::Volume;
@@ -277,7 +277,7 @@ impl Sender {
             }
             Step::Data(at) if at < self.compared.end() => loop {
                 match self.data(at) {
-                    Err(error) if NotHere::is_beneath(&error) => self.fetch(error, is_over)?,
+                    Err(error) if MissingGroups::in_chain(&error) => self.fetch(error, is_over)?,
                     done => return done.map(Some),
                 }
             },
@@ -292,7 +292,7 @@ impl Sender {
 
     /// Fetches the groups of an image that a chunk needs. No lock is held.
     fn fetch(&mut self, error: Error, is_over: &dyn Fn() -> bool) -> Result<()> {
-        let Some(NotHere(keys)) = NotHere::beneath(&error) else { return Err(error) };
+        let Some(MissingGroups(keys)) = MissingGroups::of(&error) else { return Err(error) };
         let to = self.compared.to.clone();
         let (core, volume) = (Arc::clone(&self.core), Volume::new(Arc::clone(&self.core), to.clone()));
         let keys: Vec<GroupKey> = keys.clone();
@@ -304,7 +304,7 @@ impl Sender {
                 return Err(Error::with_source(
                     ErrorKind::Io,
                     "a part of an image has not been fetched",
-                    NotHere(keys.clone()),
+                    MissingGroups(keys.clone()),
                 ));
             }
             for key in &keys {
@@ -354,14 +354,14 @@ impl Sender {
         Ok(chunk)
     }
 
-    /// Step 2: gathers the groups from `told` on, of which those before `from` have no records in
+    /// Step 2: gathers the groups from `done_to` on, of which those before `from` have no records in
     /// the map. `briefly`: read no more than is needed for one group, or comes with it.
-    fn gather(&mut self, told: GroupIndex, from: GroupIndex, briefly: bool) -> Result<Gathered> {
+    fn gather(&mut self, done_to: GroupIndex, from: GroupIndex, briefly: bool) -> Result<Gathered> {
         let mut gathered =
             Gathered { wanted: Vec::new(), fetched: Vec::new(), holes: Vec::new(), next: self.compared.end() };
-        let (mut at, mut bytes, mut told) = (from, 0, told);
+        let (mut at, mut bytes, mut done_to) = (from, 0, done_to);
         // Unknown groups hold nothing now, and may have held data before.
-        let gaps = self.compared.tells_all_holes();
+        let gaps = self.compared.lists_all_holes();
         loop {
             if briefly && at > from && self.pages.is_used_up(at) {
                 gathered.next = self.pages.next().unwrap_or_else(|| self.compared.end());
@@ -374,7 +374,7 @@ impl Sender {
                 return Err(Error::with_source(
                     ErrorKind::Io,
                     "a part of an image has not been fetched",
-                    NotHere(absent),
+                    MissingGroups(absent),
                 ));
             }
             let is_full =
@@ -386,7 +386,7 @@ impl Sender {
             }
             let group = change.group;
             if gaps {
-                push_holes(&mut gathered.holes, told.first_block().0, group.first_block().0);
+                push_holes(&mut gathered.holes, done_to.first_block().0, group.first_block().0);
             }
             let mut holes = change.holes;
             for piece in &change.pieces {
@@ -407,10 +407,10 @@ impl Sender {
                 push_holes(&mut gathered.holes, first, first + u64::from(blocks));
             }
             at = GroupIndex(group.0 + 1);
-            told = at;
+            done_to = at;
         }
         if gaps {
-            push_holes(&mut gathered.holes, told.first_block().0, gathered.next.first_block().0);
+            push_holes(&mut gathered.holes, done_to.first_block().0, gathered.next.first_block().0);
         }
         Ok(gathered)
     }

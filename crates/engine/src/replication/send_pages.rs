@@ -69,7 +69,7 @@ impl Compared {
 
     /// Returns whether the older state is a bookmark's, which does not record former holes: every
     /// present hole is sent as one.
-    pub(crate) fn tells_all_holes(&self) -> bool {
+    pub(crate) fn lists_all_holes(&self) -> bool {
         self.is_from_bookmark && !Canary::BookmarkTrustsHoles.is_planted()
     }
 
@@ -130,7 +130,7 @@ impl Compared {
         let page = core.page_of_both(&objects, (old.as_deref().unwrap_or_default(), &new), from)?;
         self.check()?;
         let mut changes = VecDeque::new();
-        let all_holes = self.tells_all_holes();
+        let all_holes = self.lists_all_holes();
         // After both ends there are no changes.
         for (group, of_all) in page.groups.range(..self.end()) {
             let view = |levels: &[Level]| look_down(levels, &objects, (*group, of_all), BlockMask::FULL);

@@ -194,7 +194,7 @@ impl Core {
     /// Counts `bytes` as on their way to the log until the result is dropped, if they fit with
     /// `wall` extents left free. A refused reservation leaves no trace, so requests that do not fit
     /// together cannot fail each other.
-    pub(crate) fn try_set_aside(&self, bytes: u64, wall: u64) -> Option<Admitted<'_>> {
+    pub(crate) fn try_reserve(&self, bytes: u64, wall: u64) -> Option<Admitted<'_>> {
         let fits = |admitting: u64| {
             let committed = admitting + self.dirty_cost() + bytes;
             (self.room_before(wall) >= committed).then_some(admitting + bytes)
@@ -208,19 +208,19 @@ impl Core {
 
     /// The same, for the soft wall plus the extents kept back from the caller.
     pub(crate) fn try_admit(&self, bytes: u64, kept: u64) -> Option<Admitted<'_>> {
-        self.try_set_aside(bytes, self.soft_wall() + kept)
+        self.try_reserve(bytes, self.soft_wall() + kept)
     }
 
     /// Counts `bytes` as on their way to the log until the result is dropped, whether or not there
     /// is room for them.
-    pub(crate) fn set_aside(&self, bytes: u64) -> Admitted<'_> {
+    pub(crate) fn reserve(&self, bytes: u64) -> Admitted<'_> {
         self.admission.admitting.fetch_add(bytes, Ordering::AcqRel);
         Admitted { core: self, bytes, cleans: false }
     }
 
-    /// Like `set_aside`, for work that frees more room than it takes.
-    pub(crate) fn set_aside_to_clean(&self, bytes: u64) -> Admitted<'_> {
-        let mut aside = self.set_aside(bytes);
+    /// Like `reserve`, for work that frees more room than it takes.
+    pub(crate) fn reserve_for_cleaning(&self, bytes: u64) -> Admitted<'_> {
+        let mut aside = self.reserve(bytes);
         aside.cleans = true;
         self.admission.cleaning_bytes.fetch_add(bytes, Ordering::AcqRel);
         aside
@@ -272,11 +272,11 @@ impl Core {
     /// alike, so it is not included. Where it takes more than it leaves, more is live at the next
     /// checkpoint, and less can be gained.
     fn extents_kept(&self, object: &Object, bytes: u64, claim: Claim) -> u64 {
-        self.kept_of(self.extents_promised(object, claim), bytes, claim)
+        self.extents_kept_for(self.extents_promised(object, claim), bytes, claim)
     }
 
     /// The same, if so many are promised to others.
-    fn kept_of(&self, promised: u64, bytes: u64, claim: Claim) -> u64 {
+    fn extents_kept_for(&self, promised: u64, bytes: u64, claim: Claim) -> u64 {
         let asking = if claim == Claim::Overwrite { 0 } else { bytes };
         if promised == 0 { 0 } else { promised.min((2 * promised).saturating_sub(self.extents_winnable(asking))) }
     }
@@ -380,7 +380,7 @@ impl Core {
             Asks::Tree => {
                 // Reservations of other volumes apply as they do to overwriting.
                 let promised = if self.overwrite_extents() == 0 { 0 } else { self.extents_reserved_against(object) };
-                self.admit_before(bytes, &|| self.kept_of(promised, bytes, Claim::Overwrite))
+                self.admit_before(bytes, &|| self.extents_kept_for(promised, bytes, Claim::Overwrite))
             }
         }
     }
@@ -424,7 +424,7 @@ impl Core {
         if let Some(admitted) = try_now() {
             return Ok(Some(admitted));
         }
-        self.look_below();
+        self.refresh_host_space();
         self.take_light_checkpoint()?;
         // Deleted volumes free their space over several checkpoints.
         loop {

@@ -450,7 +450,7 @@ mod tests {
                 within,
                 filled_by: CleanMark::NEVER,
                 away: false,
-                beside_damage: false,
+                despite_damage: false,
                 recodes: false,
             };
             extents.victims(1 << 20, rule, max, skip).iter().map(|v| v.extent.0).collect()

@@ -83,7 +83,7 @@ impl Core {
     }
 
     /// Takes a look.
-    pub(crate) fn look_below(&self) {
+    pub(crate) fn refresh_host_space(&self) {
         let bytes = self.env.disk.room_bytes();
         let room = bytes / u64::from(self.geometry.extent_bytes);
         let is_ample = bytes >= AMPLE_BYTES || room >= u64::from(self.geometry.extents());

@@ -145,7 +145,7 @@ fn room_that_a_round_of_the_cleaner_has_set_aside_is_waited_for() {
     let all = core.room_before(core.geometry.reserve_extents()) - core.committed_bytes();
     let asked = std::thread::scope(|scope| {
         let round = core.cleaning.read();
-        let aside = core.set_aside_to_clean(all);
+        let aside = core.reserve_for_cleaning(all);
         let asks = scope.spawn(|| core.admit_new(&object, 4096, Asks::Tree).map(drop));
         // It is refused at once, or waits for the end of the round: then no other round begins.
         while !asks.is_finished() && core.cleaning.try_read().is_some() {

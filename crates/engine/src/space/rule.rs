@@ -18,7 +18,7 @@ pub(crate) struct Rule {
     /// The extents must be emptied (see `shrink`), however full they are, and without gain.
     pub away: bool,
     /// Readable data is moved even if damaged data next to it stays (see `check`).
-    pub beside_damage: bool,
+    pub despite_damage: bool,
     /// Cold data may be recompressed: no writer waits for this round.
     pub recodes: bool,
 }

@@ -50,7 +50,7 @@ impl Core {
     /// Punches out the extents that a checkpoint has freed, and owed ones, or owes them. The caller
     /// holds the checkpoint's lock.
     pub(crate) fn give_back(&self, freed: &[ExtentIndex]) {
-        self.look_below();
+        self.refresh_host_space();
         self.unpunched.lock().extend(freed);
         let is_tight = self.is_tight();
         if self.options.repair || self.is_pressed() && !is_tight {
@@ -58,7 +58,7 @@ impl Core {
         }
         while self.pay() && is_tight {}
         if is_tight {
-            self.look_below();
+            self.refresh_host_space();
         }
     }
 

@@ -206,16 +206,16 @@ mod tests {
     fn a_short_calibration_learns_each_candidate_in_each_size() {
         let candidates: Vec<Codec> = Candidates::default().as_slice().to_vec();
         let (costs, nothing) = (Costs::new(None), Costs::new(None));
-        let told = RefCell::new(Vec::new());
+        let calls = RefCell::new(Vec::new());
         let tell = |done, total| {
-            told.borrow_mut().push((done, total));
+            calls.borrow_mut().push((done, total));
             Ok(())
         };
         let speeds = measure(CalibrationEffort::Short, &SystemClock::default(), &candidates, &costs, &tell).unwrap();
         assert_eq!(speeds.len(), candidates.len() * UNITS.len());
-        let told = told.into_inner();
-        assert!(told.is_sorted() && told.len() == speeds.len(), "{told:?}");
-        assert!(told.last().is_some_and(|(done, total)| done == total && *total > 0), "{told:?}");
+        let calls = calls.into_inner();
+        assert!(calls.is_sorted() && calls.len() == speeds.len(), "{calls:?}");
+        assert!(calls.last().is_some_and(|(done, total)| done == total && *total > 0), "{calls:?}");
         for (unit_bytes, _) in UNITS {
             let class: Class = probe(&made(0, 1, unit_bytes)).class;
             for codec in &candidates {
@@ -228,13 +228,13 @@ mod tests {
     #[test]
     fn a_calibration_ends_behind_the_candidate_at_which_it_is_told_to() {
         let candidates: Vec<Codec> = Candidates::default().as_slice().to_vec();
-        let told = Cell::new(0);
+        let calls = Cell::new(0);
         let end = |_, _| {
-            told.set(told.get() + 1);
-            if told.get() == 2 { Err(Error::new(ErrorKind::InUse, "enough")) } else { Ok(()) }
+            calls.set(calls.get() + 1);
+            if calls.get() == 2 { Err(Error::new(ErrorKind::InUse, "enough")) } else { Ok(()) }
         };
         let ended = measure(CalibrationEffort::Short, &SystemClock::default(), &candidates, &Costs::new(None), &end)
             .unwrap_err();
-        assert_eq!((ended.kind(), told.get()), (ErrorKind::InUse, 2));
+        assert_eq!((ended.kind(), calls.get()), (ErrorKind::InUse, 2));
     }
 }

@@ -34,7 +34,7 @@ use crate::log::Purpose;
 use crate::pool::Pool;
 use crate::pool::core::Core;
 use crate::space::extents::Victim;
-use crate::volume::devices::Meant;
+use crate::volume::devices::VolumeRef;
 
 /// Checkpoints taken for one extent before the pool is reported as full.
 const TRIES: usize = 4;
@@ -101,7 +101,7 @@ impl Pool {
     /// [`ErrorKind::Full`] when there is no room to rewrite anything, and those of the storage.
     pub fn recompress<'a>(
         &self,
-        volume: impl Into<Meant<'a>>,
+        volume: impl Into<VolumeRef<'a>>,
         mode: Option<&str>,
         bytes: u64,
         restart: bool,
@@ -116,14 +116,14 @@ impl Pool {
     /// As [`recompress`](Self::recompress).
     pub fn recompress_files<'a>(
         &self,
-        volume: impl Into<Meant<'a>>,
+        volume: impl Into<VolumeRef<'a>>,
         part: &str,
         mode: Option<&str>,
         bytes: u64,
         restart: bool,
         advise: &Advise<'_>,
     ) -> Result<RecompressReport> {
-        let object = self.core.objects.meant_volume(volume.into())?;
+        let object = self.core.objects.resolve_volume(volume.into())?;
         let mut settings = *object.settings.read();
         if let Some(mode) = mode {
             settings.mode = mode.parse::<Mode>().map_err(|e| Error::new(ErrorKind::Invalid, e.to_string()))?;
@@ -268,7 +268,7 @@ impl Core {
         if rewritten > 0 {
             let packed = survivors.measure(self.geometry.extent_bytes).bytes;
             // Like admitted data, so that neither the cleaner nor writers rely on the same room.
-            let _aside = self.set_aside(packed + u64::from(self.geometry.extent_bytes));
+            let _aside = self.reserve(packed + u64::from(self.geometry.extent_bytes));
             if !self.has_room_before(self.soft_wall())
                 || self.move_survivors(&mut survivors, seen, None, Purpose::Data)?.is_none()
             {

@@ -161,10 +161,10 @@ impl Core {
             state = ScrubState { started_unix_s, next: ExtentIndex(1), damages, unlisted, ..ScrubState::default() };
             known.walked.at(&self.extents.lock(), state.next);
         }
-        self.tell_damage(known.report(&state), false);
+        self.publish_damage(known.report(&state), false);
         let result = self.scrub_slice(&mut known, &mut state, bytes);
         let report = self.scrub_report(&known.walked, &state);
-        self.tell_damage(known.report(&state), bytes > 0);
+        self.publish_damage(known.report(&state), bytes > 0);
         known.keep(state);
         if bytes > 0 {
             known.traffic_bytes = self.traffic_bytes();
@@ -279,7 +279,7 @@ impl Core {
                 let place = Place { group, epoch: resident.stored.epoch, fragment };
                 let seen = self.concerned(&resident.object, place);
                 let first = BlockIndex(group.first_block().0 + u64::from(seen.blocks.0.trailing_zeros()));
-                let (count, others) = (blocks(seen.blocks.count()), seen.others_told());
+                let (count, others) = (blocks(seen.blocks.count()), seen.others_suffix());
                 let detail = format!("{count} from here cannot be read: {detail}{others}");
                 verified.damages.push(damaged(seen.name, first.0 * BLOCK_BYTES as u64, detail));
             }

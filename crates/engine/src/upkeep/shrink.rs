@@ -227,7 +227,7 @@ impl Core {
         let below = Rule { within: (ExtentIndex(0), ExtentIndex(extents)), ..self.rule(0, true) };
         let mut stuck = 0;
         while idle(self) < enough {
-            let round = self.clean_round_beside(below)?;
+            let round = self.clean_round_shared(below)?;
             stuck = if matches!(round, Round::Cleaned { .. }) { 0 } else { stuck + 1 };
             self.take_checkpoint()?;
             if stuck > STUCK_MAX {
@@ -250,7 +250,7 @@ impl Core {
             within: beyond,
             filled_by: CleanMark::NEVER,
             away: true,
-            beside_damage: false,
+            despite_damage: false,
             recodes: false,
         };
         let below = self.rule(0, true);
@@ -261,7 +261,7 @@ impl Core {
                 (0, _) => return Ok(true),
                 // The log has some of them open or listed.
                 (_, 0) => Round::Idle,
-                _ => self.clean_round_beside(away)?,
+                _ => self.clean_round_shared(away)?,
             };
             match round {
                 Round::Cleaned { .. } => {
@@ -289,7 +289,7 @@ impl Core {
                     self.take_checkpoint()?;
                     stuck += 1;
                     if stuck > 1 {
-                        let round = self.clean_round_beside(below)?;
+                        let round = self.clean_round_shared(below)?;
                         if let Round::Cleaned { .. } = round {
                             self.take_checkpoint()?;
                             stuck = 1;
@@ -379,7 +379,7 @@ mod tests {
         let core = &pool.core;
         let all = Rule { live_max: u32::MAX, ..core.rule(0, true) };
         let mut shunned = 0;
-        while core.clean_round_beside(all).unwrap() == Round::Shunned {
+        while core.clean_round_shared(all).unwrap() == Round::Shunned {
             shunned += 1;
         }
         assert!(shunned > 0, "nothing was left");

@@ -123,7 +123,7 @@ impl Core {
         self.check_failed()?;
         self.heal()?;
         // Like admitted data. It may leave the tail of an extent unused.
-        let _room = self.set_aside(content.len() as u64 + u64::from(self.geometry.extent_bytes));
+        let _room = self.reserve(content.len() as u64 + u64::from(self.geometry.extent_bytes));
         if !self.has_room_before(self.soft_wall()) {
             return Ok(false);
         }

@@ -29,7 +29,7 @@ use crate::base::ranks;
 use crate::base::scratch::{self, Scratch};
 use crate::objects::Object;
 use crate::pool::core::Core;
-use crate::read::lacking::NotHere;
+use crate::read::lacking::MissingGroups;
 use crate::read::reader::{Request, Wanted, copy_live, payload_of, span_count, verify};
 use crate::read::unit_cache::{Claim, Unit};
 use crate::volume::Volume;
@@ -130,8 +130,8 @@ impl<'a> Reads<'a> {
             let Some((mut read, is_expected)) = later.or_else(|| self.one_more(remote.len(), next)) else { break };
             let offset = read.offset();
             let result = volume.read_expected(offset, read.buf(), is_expected);
-            match result.as_ref().err().and_then(NotHere::beneath) {
-                Some(NotHere(lacking)) => {
+            match result.as_ref().err().and_then(MissingGroups::of) {
+                Some(MissingGroups(lacking)) => {
                     keys.extend_from_slice(lacking);
                     remote.push((read, is_expected));
                 }
@@ -154,7 +154,7 @@ impl<'a> Reads<'a> {
             self.finish(read, result);
         }
         drop(arrived);
-        core.images.let_go();
+        core.images.drop_unheld();
     }
 
     /// Returns one more read to be done along with some that wait for an image, and whether it is

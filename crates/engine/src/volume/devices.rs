@@ -13,26 +13,26 @@ use crate::volume::Volume;
 
 /// Names a volume or a snapshot in a request.
 #[derive(Debug, Clone, Copy)]
-pub enum Meant<'a> {
+pub enum VolumeRef<'a> {
     /// The object that has this name now.
     Name(&'a str),
     /// The one with this [number](Volume::id), under any name.
     Number(DeviceId),
 }
 
-impl<'a> From<&'a str> for Meant<'a> {
+impl<'a> From<&'a str> for VolumeRef<'a> {
     fn from(name: &'a str) -> Self {
         Self::Name(name)
     }
 }
 
-impl<'a> From<&'a String> for Meant<'a> {
+impl<'a> From<&'a String> for VolumeRef<'a> {
     fn from(name: &'a String) -> Self {
         Self::Name(name)
     }
 }
 
-impl From<DeviceId> for Meant<'_> {
+impl From<DeviceId> for VolumeRef<'_> {
     fn from(id: DeviceId) -> Self {
         Self::Number(id)
     }
@@ -43,10 +43,10 @@ impl Objects {
     ///
     /// # Errors
     /// [`ErrorKind::NotFound`].
-    pub(crate) fn meant(&self, meant: Meant<'_>) -> Result<Arc<Object>> {
-        let id = match meant {
-            Meant::Name(name) => return self.readable(name),
-            Meant::Number(id) => id,
+    pub(crate) fn resolve(&self, which: VolumeRef<'_>) -> Result<Arc<Object>> {
+        let id = match which {
+            VolumeRef::Name(name) => return self.readable(name),
+            VolumeRef::Number(id) => id,
         };
         self.get(ObjectId(id.0)).filter(|object| object.is_readable()).ok_or_else(|| {
             Error::new(ErrorKind::NotFound, format!("the pool has no volume or snapshot with the number {}", id.0))
@@ -57,11 +57,11 @@ impl Objects {
     ///
     /// # Errors
     /// [`ErrorKind::NotFound`]; [`ErrorKind::Invalid`] for a snapshot.
-    pub(crate) fn meant_volume(&self, meant: Meant<'_>) -> Result<Arc<Object>> {
-        match meant {
-            Meant::Name(name) => self.named(name),
-            Meant::Number(_) => {
-                let object = self.meant(meant)?;
+    pub(crate) fn resolve_volume(&self, which: VolumeRef<'_>) -> Result<Arc<Object>> {
+        match which {
+            VolumeRef::Name(name) => self.named(name),
+            VolumeRef::Number(_) => {
+                let object = self.resolve(which)?;
                 if object.is_live() { Ok(object) } else { self.named(&object.title()) }
             }
         }
@@ -71,11 +71,11 @@ impl Objects {
     ///
     /// # Errors
     /// [`ErrorKind::NotFound`]; [`ErrorKind::Invalid`] for a volume.
-    pub(crate) fn meant_snapshot(&self, meant: Meant<'_>) -> Result<Arc<Object>> {
-        match meant {
-            Meant::Name(name) => self.snapshot_named(name),
-            Meant::Number(_) => {
-                let object = self.meant(meant)?;
+    pub(crate) fn resolve_snapshot(&self, which: VolumeRef<'_>) -> Result<Arc<Object>> {
+        match which {
+            VolumeRef::Name(name) => self.snapshot_named(name),
+            VolumeRef::Number(_) => {
+                let object = self.resolve(which)?;
                 if object.is_live() { self.snapshot_named(&object.title()) } else { Ok(object) }
             }
         }
@@ -119,15 +119,15 @@ impl Pool {
     /// # Errors
     /// [`ErrorKind::NotFound`].
     pub fn volume_of(&self, id: DeviceId) -> Result<Arc<Volume>> {
-        self.volume_meant(id.into())
+        self.volume_by_ref(id.into())
     }
 
     /// Returns the volume or the snapshot.
     ///
     /// # Errors
     /// [`ErrorKind::NotFound`].
-    pub fn volume_meant(&self, meant: Meant<'_>) -> Result<Arc<Volume>> {
-        let object = self.core.objects.meant(meant)?;
+    pub fn volume_by_ref(&self, which: VolumeRef<'_>) -> Result<Arc<Volume>> {
+        let object = self.core.objects.resolve(which)?;
         Ok(Arc::new(Volume::new(self.core.clone(), object)))
     }
 }

@@ -30,7 +30,7 @@ use crate::buffer::write_buffer::DirtyRun;
 use crate::objects::Object;
 use crate::objects::effort::VolumeEffort;
 use crate::pool::core::Core;
-use crate::read::lacking::NotHere;
+use crate::read::lacking::MissingGroups;
 use crate::read::read_ahead::ReadAhead;
 use crate::volume::punch::Pace;
 
@@ -316,7 +316,7 @@ impl Volume {
             at = self.core.punch_piece(&self.object, (at, to), &mut pace)?;
         }
         // Writes before the hole must not be replayed over it.
-        if self.core.buffer.standby().is_some() { self.core.leave_behind() } else { Ok(()) }
+        if self.core.buffer.standby().is_some() { self.core.drain_past_current() } else { Ok(()) }
     }
 
     /// Makes blocks `from..to` holes, by way of the write buffer.
@@ -371,7 +371,7 @@ impl BlockDevice for Volume {
         let is_expected = self.begin_read(offset, buf.len() as u64);
         let mut result = self.core.read_with(&self.object, offset, buf, is_expected);
         drop(guard);
-        if result.as_ref().is_err_and(NotHere::is_beneath) {
+        if result.as_ref().is_err_and(MissingGroups::in_chain) {
             result = self.core.fetching(&self.object, &mut || self.read_expected(offset, buf, is_expected));
         }
         self.end_read();

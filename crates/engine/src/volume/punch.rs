@@ -96,7 +96,7 @@ impl Core {
 
     fn cut_pieces(&self, object: &Object, size_bytes: u64) -> Result<()> {
         // Data that is dirty now must come before the holes in the log, and never after them.
-        self.leave_behind()?;
+        self.drain_past_current()?;
         // A partly kept block stays: its rest is not visible, and is zeroed before the volume grows
         // over it.
         let first = size_bytes.div_ceil(BLOCK_BYTES as u64);
@@ -121,7 +121,7 @@ impl Core {
     /// Zeroes the rest of the last block of a volume that does not end with a block: it is about to
     /// be visible, because the volume grows. Precedes all later changes in the log. The caller
     /// holds the gate exclusively.
-    pub(crate) fn zero_behind_end(self: &Arc<Self>, object: &Arc<Object>) -> Result<()> {
+    pub(crate) fn zero_past_end(self: &Arc<Self>, object: &Arc<Object>) -> Result<()> {
         let size_bytes = object.size_bytes();
         let used = (size_bytes % BLOCK_BYTES as u64) as usize;
         if used == 0 || Canary::CutBlockNotZeroed.is_planted() {
@@ -137,7 +137,7 @@ impl Core {
         }
         // Also where zeroes are only in the write buffer: the log may have older bytes there, and a
         // crash must not restore them in the larger volume.
-        self.leave_behind()
+        self.drain_past_current()
     }
 
     /// Returns whether the store has more groups of these blocks than a piece may have. The active

@@ -122,7 +122,7 @@ impl Volume {
     }
 
     /// Reserves room for writes of a tree, replacing the rest of its last reservation.
-    pub(crate) fn set_aside_for_tree(&self, bytes: u64, aside: &Aside) -> Result<()> {
+    pub(crate) fn reserve_for_tree(&self, bytes: u64, aside: &Aside) -> Result<()> {
         self.core.release(aside.0.swap(0, Ordering::AcqRel));
         if bytes > 0 {
             let kept = self.core.admit_new(&self.object, PAGE_COST_TIMES * bytes, Asks::Tree)?.keep();

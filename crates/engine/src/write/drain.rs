@@ -385,7 +385,7 @@ impl Core {
                 Err(Refusal::NeedsSpace(back, error)) if has_space_been_sought => (*back, Err(*error)),
                 Err(Refusal::NeedsSpace(back, _)) => {
                     has_space_been_sought = true;
-                    self.look_below();
+                    self.refresh_host_space();
                     (*back, self.take_light_checkpoint())
                 }
             };

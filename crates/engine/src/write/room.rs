@@ -28,7 +28,7 @@ impl Core {
     ///
     /// # Errors
     /// Those of draining.
-    pub(crate) fn leave_behind(&self) -> Result<()> {
+    pub(crate) fn drain_past_current(&self) -> Result<()> {
         let Some(ring) = self.buffer.standby() else { return self.drain_all() };
         let position = ring.head();
         loop {

@@ -527,18 +527,18 @@ fn threads_find_what_was_acknowledged_to_them() {
         let pool = Pool::open(env_on(&machine, machine.disk.handle()), options(2)).unwrap();
         machine.power.number_standby(true);
         machine.power.plan(machine.power.next_point() + 3000 + 977 * seed, sim::Fault::Crash);
-        let told: Vec<Vec<(u8, u8)>> = std::thread::scope(|scope| {
+        let answered: Vec<Vec<(u8, u8)>> = std::thread::scope(|scope| {
             let threads: Vec<_> = (0..4u64)
                 .map(|thread| {
                     let (volume, power) = (pool.volume("v").unwrap(), Arc::clone(&machine.power));
                     scope.spawn(move || {
                         // For each block the last acknowledged content, and the last requested one.
-                        let mut told = vec![(0, 0); 64];
+                        let mut answered = vec![(0, 0); 64];
                         for round in 1.. {
                             let at = (round * 7 + round / 64) % 64;
                             let value = (round % 250) as u8 + 1;
                             let offset = (thread * 64 + at as u64) * 8 * BLOCK;
-                            told[at].1 = if round % 5 == 0 { 0 } else { value };
+                            answered[at].1 = if round % 5 == 0 { 0 } else { value };
                             let done = if round % 5 == 0 {
                                 volume.discard(offset, BLOCK)
                             } else {
@@ -549,9 +549,9 @@ fn threads_find_what_was_acknowledged_to_them() {
                             if power.is_lost() || done.is_err() {
                                 break;
                             }
-                            told[at].0 = told[at].1;
+                            answered[at].0 = answered[at].1;
                         }
-                        told
+                        answered
                     })
                 })
                 .collect();
@@ -560,8 +560,8 @@ fn threads_find_what_was_acknowledged_to_them() {
         die(&mut machine, pool);
         let pool = open(&machine);
         assert!(pool.status().standby.notes.is_empty(), "{:?}", pool.status().standby);
-        for (thread, told) in told.iter().enumerate() {
-            for (at, (acknowledged, asked)) in told.iter().enumerate() {
+        for (thread, answered) in answered.iter().enumerate() {
+            for (at, (acknowledged, asked)) in answered.iter().enumerate() {
                 let found = read(&pool, (thread * 64 + at) as u64 * 8);
                 assert!(found == *acknowledged || found == *asked, "{found}, not {acknowledged} or {asked}");
             }

@@ -346,7 +346,7 @@ fn a_loss_is_remembered_wherever_the_repair_was_cut_off() {
 fn a_loss_that_is_noted_outlives_the_repair_that_was_to_tell_it() {
     let mut machine = Killed::new(6).machine;
     let noted =
-        |pool: &Pool| (pool.losses().into_iter().map(|(_, text)| text).collect::<Vec<_>>(), pool.untold_losses());
+        |pool: &Pool| (pool.losses().into_iter().map(|(_, text)| text).collect::<Vec<_>>(), pool.unreported_losses());
     let all = |losses: &[&str]| losses.iter().map(|text| (*text).to_owned()).collect::<Vec<String>>();
     let pool = Pool::open(env(&machine), options()).unwrap();
     pool.note_loss("names of a").unwrap();
@@ -357,15 +357,15 @@ fn a_loss_that_is_noted_outlives_the_repair_that_was_to_tell_it() {
     // The repair is run again, and finds one thing more.
     pool.note_loss("names of a").unwrap();
     pool.note_loss(&"b".repeat(100_000)).unwrap();
-    assert!(pool.untold_losses().len() == 2 && pool.untold_losses()[1].len() < 20_000);
-    pool.losses_are_told().unwrap();
+    assert!(pool.unreported_losses().len() == 2 && pool.unreported_losses()[1].len() < 20_000);
+    pool.mark_losses_reported().unwrap();
     drop(pool);
     machine.power_cycle();
     let pool = Pool::open(env(&machine), options()).unwrap();
-    assert!(pool.losses().len() == 2 && pool.untold_losses().is_empty());
+    assert!(pool.losses().len() == 2 && pool.unreported_losses().is_empty());
     // The same thing once more, in new damage.
     pool.note_loss("names of a").unwrap();
-    assert_eq!((pool.losses().len(), pool.untold_losses()), (3, all(&["names of a"])));
+    assert_eq!((pool.losses().len(), pool.unreported_losses()), (3, all(&["names of a"])));
     pool.acknowledge_losses().unwrap();
     drop(pool);
     machine.power_cycle();

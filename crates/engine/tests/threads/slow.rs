@@ -88,7 +88,7 @@ impl Gate {
         assert!(state.kept.contains(&call) && !state.has_given_up, "HARNESS: {what} waited for {call:?}");
     }
 
-    fn let_go(&self, call: Call) {
+    fn release(&self, call: Call) {
         self.state().kept.retain(|kept| *kept != call);
         self.changed.notify_all();
     }
@@ -264,7 +264,7 @@ fn zeroes_on_their_way_keep_no_reader_and_no_writer_waiting() {
             });
             world.gate.wait_until_kept(Call::Zeroes);
             world.look_around(Call::Zeroes, 1);
-            world.gate.let_go(Call::Zeroes);
+            world.gate.release(Call::Zeroes);
         });
         world.end(1..2, &[("slow", 11 * BLOCK, block(11))]);
     }
@@ -292,10 +292,10 @@ fn space_that_is_set_aside_keeps_no_earlier_flush_waiting() {
             });
             world.gate.wait_until_kept(Call::Space);
             world.look_around(Call::Space, 1);
-            world.gate.let_go(Call::EarlyBatch);
+            world.gate.release(Call::EarlyBatch);
             flushes.join().unwrap();
             world.gate.assert_kept(Call::Space, "a flush that began before");
-            world.gate.let_go(Call::Space);
+            world.gate.release(Call::Space);
             writes.join().unwrap();
         });
         world.end(1..2, &[("early", 0, early_data), ("slow", 0, late_data)]);
@@ -330,7 +330,7 @@ fn a_reader_that_waits_for_the_store_keeps_no_other_client_and_no_capture_waitin
                 world.look_around(call, round);
                 flush("a flush beside a checkpoint that waits for readers");
             }
-            world.gate.let_go(call);
+            world.gate.release(call);
             reads.join().unwrap();
             checkpoints.join().unwrap();
         });
@@ -359,7 +359,7 @@ fn a_slice_of_recompression_keeps_no_report_waiting() {
                 assert_eq!((told.bytes_done, told.fragments), (ended.bytes_done, ended.fragments));
             }
             world.look_around(call, 1);
-            world.gate.let_go(call);
+            world.gate.release(call);
             assert!(slices.join().unwrap().is_finished);
         });
         world.end(1..2, &[("slow", 3 * GROUP, block(3))]);
@@ -383,7 +383,7 @@ fn a_wide_hole_that_waits_for_the_store_keeps_no_other_client_waiting() {
             world.pool.checkpoint().unwrap();
             world.gate.assert_kept(call, "a checkpoint");
             world.look_around(call, 2);
-            world.gate.let_go(call);
+            world.gate.release(call);
             punches.join().unwrap();
         });
         let zeroes = Bytes::from(vec![0; BLOCK as usize]);

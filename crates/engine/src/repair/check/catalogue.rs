@@ -7,19 +7,26 @@ use surface::Result;
 use units::Seq;
 
 use crate::repair::check::Checker;
-use crate::repair::salvage::{Table, Told, read_told};
+use crate::repair::salvage::{LogObjects, Table, read_log_objects};
 
 impl Checker<'_> {
     /// With repair, a new catalogue is made when the pool is closed.
     pub(crate) fn catalogue(&mut self) -> Result<()> {
         let pins = self.core.catalogue.pins();
         let Some(as_of) = pins.as_of else { return Ok(()) };
-        let mut told = Told::default();
+        let mut logged = LogObjects::default();
         let mut buf = AlignedBuf::new(self.core.geometry.extent_bytes as usize);
         for extent in pins.extents() {
-            read_told(&*self.core.env.disk, &self.core.geometry, self.core.log.pool(), extent, &mut buf, &mut told);
+            read_log_objects(
+                &*self.core.env.disk,
+                &self.core.geometry,
+                self.core.log.pool(),
+                extent,
+                &mut buf,
+                &mut logged,
+            );
         }
-        let table = told.table(Seq(u64::MAX));
+        let table = logged.table(Seq(u64::MAX));
         let mut wrong = Vec::new();
         // A catalogue whose checkpoint was lost in a crash is as good, if it is complete.
         if table.as_of.is_none_or(|newest| newest < as_of) {
@@ -41,12 +48,12 @@ impl Checker<'_> {
         let objects = self.core.objects.all();
         for object in &objects {
             let held = object.descriptor.read().clone();
-            let Some(told) = table.objects.get(&object.id) else {
+            let Some(logged) = table.objects.get(&object.id) else {
                 wrong.push(format!("the log does not have '{}' (object {})", object.title(), object.id.0));
                 continue;
             };
-            let cuts: Vec<_> = told.cuts.iter().chain(&told.undone.cuts).collect();
-            if plain(told) != plain(&held) || !held.cuts.iter().all(|cut| cuts.contains(&cut)) {
+            let cuts: Vec<_> = logged.cuts.iter().chain(&logged.undone.cuts).collect();
+            if plain(logged) != plain(&held) || !held.cuts.iter().all(|cut| cuts.contains(&cut)) {
                 wrong.push(format!("the log has another descriptor of '{}' (object {})", object.title(), object.id.0));
             }
         }

@@ -167,11 +167,11 @@ impl Core {
             within,
             filled_by,
             away: true,
-            beside_damage: true,
+            despite_damage: true,
             recodes: false,
         };
         for _ in 0..EVACUATION_ROUNDS_MAX {
-            let round = self.clean_round_beside(away)?;
+            let round = self.clean_round_shared(away)?;
             self.take_checkpoint()?;
             if !matches!(round, Round::Cleaned { .. } | Round::NeedsCheckpoint | Round::Busy) {
                 break;
@@ -206,7 +206,7 @@ impl Checker<'_> {
         detail: String,
         repaired: bool,
     ) {
-        let detail = format!("{detail}{}", seen.others_told());
+        let detail = format!("{detail}{}", seen.others_suffix());
         let mut runs = seen.blocks.runs();
         let only = runs.next().filter(|_| runs.next().is_none() && kind == "fragment");
         let length = only.map(|(_, count)| u64::from(count) * BLOCK_BYTES as u64);

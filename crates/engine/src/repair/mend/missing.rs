@@ -40,7 +40,7 @@ use crate::repair::salvage::{Rank, Scan};
 /// memory each.
 const CANDIDATES_MAX: usize = 1 << 20;
 
-fn untold(what: &str, bytes: u64) -> Error {
+fn ambiguous(what: &str, bytes: u64) -> Error {
     hopeless(format!(
         "{what}, and the log does not show with certainty what they contained ({bytes} bytes of data are missing)"
     ))
@@ -63,7 +63,7 @@ impl Mender<'_> {
         // Step 2.
         let missing_bytes = short.values().sum();
         if self.may_hide(doubtful, &short, &over) {
-            return Err(untold(
+            return Err(ambiguous(
                 "map records are damaged, and so are the counts or the log entries to rebuild them",
                 missing_bytes,
             ));
@@ -100,7 +100,7 @@ impl Mender<'_> {
                     && !is_there(&fact.key)?
                 {
                     if candidates.len() == CANDIDATES_MAX {
-                        return Err(untold(
+                        return Err(ambiguous(
                             "map records are missing, and there are too many candidates",
                             missing_bytes,
                         ));
@@ -112,8 +112,8 @@ impl Mender<'_> {
             &mut |_, _| Ok(()),
         )?;
         // Step 4.
-        let told = self.told_of(&candidates)?;
-        let records = only(&candidates, &told);
+        let log_records = self.rebuild_groups(&candidates)?;
+        let records = only(&candidates, &log_records);
         let fits = |key: &RecordKey| {
             let record = &records[key];
             !record.fragments.is_empty() && beyond(&self.accounts_of(record), &room).is_empty()
@@ -123,8 +123,10 @@ impl Mender<'_> {
         for (account, bytes) in candidates.keys().flat_map(|key| self.accounts_of(&records[key])) {
             *missing.entry(account).or_default() += bytes;
         }
-        if missing != short || self.may_hide(&self.doubtful(&candidates, &told), &Accounts::new(), &Accounts::new()) {
-            return Err(untold("map records are missing", missing_bytes));
+        if missing != short
+            || self.may_hide(&self.doubtful(&candidates, &log_records), &Accounts::new(), &Accounts::new())
+        {
+            return Err(ambiguous("map records are missing", missing_bytes));
         }
         Ok(candidates)
     }

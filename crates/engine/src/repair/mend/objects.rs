@@ -20,7 +20,7 @@ use units::{GroupIndex, ObjectId, Seq};
 
 use crate::repair::mend::{Found, Mender, hopeless};
 use crate::repair::recovery::objects_differ;
-use crate::repair::salvage::{Table, Told, read_told};
+use crate::repair::salvage::{LogObjects, Table, read_log_objects};
 
 impl Found {
     fn has_key(&self, id: ObjectId) -> bool {
@@ -64,7 +64,7 @@ impl Mender<'_> {
         if self.found.damaged_descriptors.is_empty() && stored == expected {
             return Ok(());
         }
-        let table = self.told();
+        let table = self.log_table();
         let is_complete = self.checkpoint.catalogue.as_of > Seq(0)
             && table.as_of.is_some_and(|as_of| as_of >= self.checkpoint.catalogue.as_of);
         let why_not = if is_complete { "the catalogue does not know it" } else { "there is no complete catalogue" };
@@ -91,15 +91,15 @@ impl Mender<'_> {
         self.settle_count(&table)
     }
 
-    fn told(&self) -> Table {
-        let mut told = Told::default();
+    fn log_table(&self) -> Table {
+        let mut gathered = LogObjects::default();
         let mut buf = AlignedBuf::new(self.geometry.extent_bytes as usize);
         let catalogue = &self.checkpoint.catalogue;
         let pins: BTreeSet<_> = catalogue.base.iter().chain(&catalogue.since).collect();
         for extent in pins.into_iter().filter(|extent| extent.0 < self.geometry.extents()) {
-            read_told(&*self.env.disk, self.geometry, self.pool, *extent, &mut buf, &mut told);
+            read_log_objects(&*self.env.disk, self.geometry, self.pool, *extent, &mut buf, &mut gathered);
         }
-        told.table(self.checkpoint.next_seq)
+        gathered.table(self.checkpoint.next_seq)
     }
 
     /// Step 3.

@@ -27,11 +27,11 @@ use crate::repair::salvage::{Doubt, Fact, Rank, Resolved, Scan, counts, is_doubt
 /// Groups of objects.
 type Groups = BTreeSet<(ObjectId, GroupIndex)>;
 /// Records as rebuilt from the log.
-pub(crate) type Told = BTreeMap<RecordKey, Resolved>;
+pub(crate) type LogRecords = BTreeMap<RecordKey, Resolved>;
 
 /// The wanted records.
-pub(crate) fn only(wanted: &BTreeMap<RecordKey, String>, told: &Told) -> BTreeMap<RecordKey, Record> {
-    let record = |key| told.get(key).map_or_else(Record::default, |told| told.record.clone());
+pub(crate) fn only(wanted: &BTreeMap<RecordKey, String>, log_records: &LogRecords) -> BTreeMap<RecordKey, Record> {
+    let record = |key| log_records.get(key).map_or_else(Record::default, |log_records| log_records.record.clone());
     wanted.keys().map(|key| (*key, record(key))).collect()
 }
 
@@ -39,23 +39,31 @@ impl Mender<'_> {
     /// All steps, for records that are damaged and for those that are gone.
     pub(crate) fn records(&mut self) -> Result<()> {
         let mut wanted = std::mem::take(&mut self.found.damaged_records);
-        let mut told = self.told_of(&wanted)?;
-        let missing = self.missing_records(&only(&wanted, &told), &self.doubtful(&wanted, &told))?;
+        let mut log_records = self.rebuild_groups(&wanted)?;
+        let missing = self.missing_records(&only(&wanted, &log_records), &self.doubtful(&wanted, &log_records))?;
         if !missing.is_empty() {
             wanted.extend(missing);
-            told = self.told_of(&wanted)?;
+            log_records = self.rebuild_groups(&wanted)?;
         }
-        self.rebuild(&wanted, told)
+        self.rebuild(&wanted, log_records)
     }
 
     /// Returns the extents in which records have data that may have been discarded, or overwritten
     /// by a lost part of the log.
-    pub(crate) fn doubtful(&self, wanted: &BTreeMap<RecordKey, String>, told: &Told) -> BTreeSet<ExtentIndex> {
-        wanted.keys().filter_map(|key| told.get(key)).flat_map(|told| self.doubtful_of(told)).collect()
+    pub(crate) fn doubtful(
+        &self,
+        wanted: &BTreeMap<RecordKey, String>,
+        log_records: &LogRecords,
+    ) -> BTreeSet<ExtentIndex> {
+        wanted
+            .keys()
+            .filter_map(|key| log_records.get(key))
+            .flat_map(|log_records| self.doubtful_of(log_records))
+            .collect()
     }
 
-    fn doubtful_of(&self, told: &Resolved) -> BTreeSet<ExtentIndex> {
-        let fragments = told.record.fragments.iter().filter(|f| !f.live.and(told.old).is_empty());
+    fn doubtful_of(&self, resolved: &Resolved) -> BTreeSet<ExtentIndex> {
+        let fragments = resolved.record.fragments.iter().filter(|f| !f.live.and(resolved.old).is_empty());
         fragments.map(|fragment| self.geometry.extent_at(fragment.location)).collect()
     }
 
@@ -66,19 +74,19 @@ impl Mender<'_> {
     }
 
     /// Steps 2 and 3.
-    fn rebuild(&mut self, wanted: &BTreeMap<RecordKey, String>, mut told: Told) -> Result<()> {
-        told.retain(|key, _| !self.is_undone(key));
-        self.rebuilt = only(wanted, &told);
+    fn rebuild(&mut self, wanted: &BTreeMap<RecordKey, String>, mut log_records: LogRecords) -> Result<()> {
+        log_records.retain(|key, _| !self.is_undone(key));
+        self.rebuilt = only(wanted, &log_records);
         let mut hiding: BTreeMap<GroupIndex, BlockMask> = BTreeMap::new();
-        for (key, told) in &told {
+        for (key, log_records) in &log_records {
             let of_group = hiding.entry(key.group).or_default();
-            *of_group = of_group.or(told.hiding);
+            *of_group = of_group.or(log_records.hiding);
         }
         for (key, why) in wanted {
             let record = &self.rebuilt[key];
-            let (data, uncertain) = (record.allocated().count(), self.uncertain(key, &told, &hiding).count());
+            let (data, uncertain) = (record.allocated().count(), self.uncertain(key, &log_records, &hiding).count());
             // A loss at the end of an extent leaves no gap.
-            let doubtful = told.get(key).map(|told| self.doubtful_of(told)).unwrap_or_default();
+            let doubtful = log_records.get(key).map(|log_records| self.doubtful_of(log_records)).unwrap_or_default();
             let is_certain = doubtful.iter().all(|extent| self.is_whole(*extent, true));
             let lost = if is_certain { "" } else { ", or overwritten by a lost part of the log" };
             let detail = format!(
@@ -95,7 +103,7 @@ impl Mender<'_> {
         }
         let above = self.above(wanted);
         let untouched = |key: &RecordKey| above.contains(&(key.object, key.group)) && !wanted.contains_key(key);
-        for (key, resolved) in told.iter().filter(|(key, _)| untouched(key)) {
+        for (key, resolved) in log_records.iter().filter(|(key, _)| untouched(key)) {
             if let Some(record) = self.with_holes(key, resolved.record.holes.minus(resolved.hiding))? {
                 self.rebuilt.insert(*key, record);
             }
@@ -117,15 +125,15 @@ impl Mender<'_> {
 
     /// Rebuilds the groups of these records from the log, with all records that show through them
     /// or are seen through.
-    pub(crate) fn told_of(&self, wanted: &BTreeMap<RecordKey, String>) -> Result<Told> {
+    pub(crate) fn rebuild_groups(&self, wanted: &BTreeMap<RecordKey, String>) -> Result<LogRecords> {
         if wanted.is_empty() {
-            return Ok(Told::new());
+            return Ok(LogRecords::new());
         }
         self.facts(&self.above(wanted).union(&self.below(wanted)).copied().collect())
     }
 
     /// Step 1.
-    fn facts(&self, groups: &Groups) -> Result<Told> {
+    fn facts(&self, groups: &Groups) -> Result<LogRecords> {
         let mut facts = BTreeMap::new();
         let mut scan = Scan::default();
         scan.read_all(
@@ -166,17 +174,23 @@ impl Mender<'_> {
     }
 
     /// `hiding`: the blocks that any record of a group hides, if the doubtful data is right.
-    fn uncertain(&self, key: &RecordKey, told: &Told, hiding: &BTreeMap<GroupIndex, BlockMask>) -> BlockMask {
+    fn uncertain(
+        &self,
+        key: &RecordKey,
+        log_records: &LogRecords,
+        hiding: &BTreeMap<GroupIndex, BlockMask>,
+    ) -> BlockMask {
         let first = |object| RecordKey { object, group: key.group, epoch: Epoch(0) };
-        let own = told.range(first(key.object)..*key);
+        let own = log_records.range(first(key.object)..*key);
         let newest = |origin: Origin| RecordKey { epoch: origin.epoch, ..first(origin.object) };
-        let origins = self.origins(key.object).flat_map(|origin| told.range(first(origin.object)..=newest(origin)));
+        let origins =
+            self.origins(key.object).flat_map(|origin| log_records.range(first(origin.object)..=newest(origin)));
         let (mut uncertain, mut data) = (BlockMask::EMPTY, self.rebuilt[key].allocated());
         for (_, older) in own.chain(origins) {
             uncertain = uncertain.or(older.uncertain);
             data = data.or(older.record.allocated());
         }
-        let own = told.get(key).map_or(BlockMask::EMPTY, |own| own.uncertain);
+        let own = log_records.get(key).map_or(BlockMask::EMPTY, |own| own.uncertain);
         let hiding = hiding.get(&key.group).copied().unwrap_or(BlockMask::EMPTY);
         own.or(uncertain.minus(self.rebuilt[key].known())).or(hiding.and(data))
     }

@@ -53,7 +53,7 @@ impl Replay<'_> {
     pub(super) fn loss(&mut self, what: String, applier: &Applier) -> Loss {
         let mut dropped = Dropped::default();
         for tail in self.open.iter().flatten() {
-            self.drop_behind(tail, &mut dropped);
+            self.drop_after(tail, &mut dropped);
         }
         let mut empty = 0;
         for extent in self.checkpoint.extents.iter().copied().skip(self.opened) {
@@ -62,14 +62,14 @@ impl Replay<'_> {
             }
             let before = dropped.batches;
             let tail = self.load(extent, self.source.read_around(extent), 0, None);
-            self.drop_behind(&tail, &mut dropped);
+            self.drop_after(&tail, &mut dropped);
             empty = if dropped.batches == before { empty + 1 } else { 0 };
             self.source.buffers.put(tail.buf);
         }
         dropped.loss(what, self.next, &applier.objects)
     }
 
-    fn drop_behind(&self, tail: &Tail, dropped: &mut Dropped) {
+    fn drop_after(&self, tail: &Tail, dropped: &mut Dropped) {
         let mut at = tail.at;
         while at + BATCH_ALIGN <= tail.len {
             match decode_batch(&tail.bytes()[at..]) {

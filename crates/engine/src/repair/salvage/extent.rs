@@ -85,8 +85,8 @@ mod tests {
         put(&mut bytes, 5, 1, 20);
         put(&mut bytes, 6, 1, 21);
         let (found, gaps) = read(7, ExtentIndex(3), &bytes);
-        let told: Vec<_> = found.iter().map(|f| (f.batch.header.seq.0, f.is_left_over)).collect();
-        assert_eq!(told, [(50, false), (51, false), (53, false), (54, true), (20, true), (21, true)]);
+        let listed: Vec<_> = found.iter().map(|f| (f.batch.header.seq.0, f.is_left_over)).collect();
+        assert_eq!(listed, [(50, false), (51, false), (53, false), (54, true), (20, true), (21, true)]);
         assert_eq!(gaps, [Gap { at: 2 * BATCH_ALIGN, bytes: BATCH_ALIGN, before: Seq(53), incarnation: 3 }]);
         bytes[..BATCH_ALIGN].fill(9);
         let (found, gaps) = read(7, ExtentIndex(3), &bytes);

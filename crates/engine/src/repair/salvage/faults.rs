@@ -26,7 +26,7 @@ const BLOCK: u64 = BLOCK_BYTES as u64;
 
 impl Rebuild<'_> {
     /// Lists the damage that `object` sees.
-    pub(super) fn damages(&mut self, object: &Object, told: &mut SalvagedVolume) -> Result<()> {
+    pub(super) fn damages(&mut self, object: &Object, salvaged: &mut SalvagedVolume) -> Result<()> {
         let levels = object.levels();
         let mut ranges: BTreeMap<u64, (u64, &str)> = BTreeMap::new();
         for ((owner, epoch, group), (mask, detail)) in &self.broken {
@@ -39,7 +39,7 @@ impl Rebuild<'_> {
                 }
                 for (first, count) in piece.fragment.live.runs() {
                     let offset = BlockIndex(group.first_block().0 + u64::from(first)).offset_bytes();
-                    let length = (u64::from(count) * BLOCK).min(told.size_bytes.saturating_sub(offset));
+                    let length = (u64::from(count) * BLOCK).min(salvaged.size_bytes.saturating_sub(offset));
                     if length > 0 {
                         ranges.insert(offset, (length, detail));
                     }
@@ -47,14 +47,14 @@ impl Rebuild<'_> {
             }
         }
         for (offset, (length, detail)) in ranges {
-            told.damaged_bytes += length;
-            list(&mut told.damaged, offset, length, detail);
+            salvaged.damaged_bytes += length;
+            list(&mut salvaged.damaged, offset, length, detail);
         }
         Ok(())
     }
 
     /// Lists the ranges of `object` whose data the log does not hold.
-    pub(super) fn gone(&mut self, object: &Object, told: &mut SalvagedVolume) -> Result<()> {
+    pub(super) fn gone(&mut self, object: &Object, salvaged: &mut SalvagedVolume) -> Result<()> {
         let levels = object.levels();
         let mut ranges = BTreeMap::new();
         for ((owner, epoch, group), mask) in &self.figures.gone {
@@ -63,14 +63,14 @@ impl Rebuild<'_> {
             }
             for (first, count) in self.uncovered(&levels, (*owner, *epoch), *group, *mask)?.runs() {
                 let offset = BlockIndex(group.first_block().0 + u64::from(first)).offset_bytes();
-                let length = (u64::from(count) * BLOCK).min(told.size_bytes.saturating_sub(offset));
+                let length = (u64::from(count) * BLOCK).min(salvaged.size_bytes.saturating_sub(offset));
                 if length > 0 {
                     ranges.insert(offset, length);
                 }
             }
         }
         for (offset, length) in ranges {
-            list(&mut told.missing, offset, length, GONE);
+            list(&mut salvaged.missing, offset, length, GONE);
         }
         Ok(())
     }

@@ -33,7 +33,7 @@ pub type PoolPrefix = [u8; 8];
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Identity {
     pub superblock: Superblock,
-    pub told_by: Option<String>,
+    pub origin_note: Option<String>,
 }
 
 /// Finds the identity. `id` names the pool, if there may be several.
@@ -44,7 +44,7 @@ pub(crate) struct Identity {
 pub(crate) fn find(disk: &dyn Disk, id: Option<PoolPrefix>) -> Result<Identity> {
     let error = match read_copies(disk).and_then(|copies| choose(&copies)) {
         Ok(superblock) if id.is_none_or(|id| superblock.pool.starts_with(&id)) => {
-            return Ok(Identity { superblock, told_by: None });
+            return Ok(Identity { superblock, origin_note: None });
         }
         Ok(superblock) => {
             let text = format!("the superblock is that of pool {}", hex(&superblock.pool[..8]));
@@ -70,15 +70,15 @@ pub(crate) fn find(disk: &dyn Disk, id: Option<PoolPrefix>) -> Result<Identity> 
     if let Some((offset, copy)) = copy.filter(|(_, copy)| is_of(copy)) {
         // An older copy may be of a smaller pool.
         let capacity_bytes = copy.capacity_bytes.max(size);
-        let told_by = format!("{error}{there}; the superblock comes from the copy at byte {offset}");
-        return Ok(Identity { superblock: Superblock { capacity_bytes, ..copy }, told_by: Some(told_by) });
+        let origin_note = format!("{error}{there}; the superblock comes from the copy at byte {offset}");
+        return Ok(Identity { superblock: Superblock { capacity_bytes, ..copy }, origin_note: Some(origin_note) });
     }
     let names: std::collections::BTreeSet<_> = pools.keys().map(|(pool, _)| *pool).collect();
     if names.len() > 1 {
-        let told = pools.iter().map(|((pool, _), count)| format!("{} ({count} batches seen)", hex(pool)));
+        let listed = pools.iter().map(|((pool, _), count)| format!("{} ({count} batches seen)", hex(pool)));
         let text = format!(
             "{error}{there}; the log holds batches of several pools: {}; choose one with salvage --id",
-            told.collect::<Vec<_>>().join(", ")
+            listed.collect::<Vec<_>>().join(", ")
         );
         return Err(Error::new(ErrorKind::Conflict, text));
     }
@@ -99,8 +99,8 @@ pub(crate) fn find(disk: &dyn Disk, id: Option<PoolPrefix>) -> Result<Identity> 
         created_unix_s: 0,
         generation: 0,
     };
-    let told_by = format!("{error}{there}; {count} batches of the log identify it as pool {}", hex(&prefix));
-    Ok(Identity { superblock, told_by: Some(told_by) })
+    let origin_note = format!("{error}{there}; {count} batches of the log identify it as pool {}", hex(&prefix));
+    Ok(Identity { superblock, origin_note: Some(origin_note) })
 }
 
 /// Completes a superblock of which the log gave the beginning of the pool's identifier and the

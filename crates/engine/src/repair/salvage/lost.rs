@@ -12,8 +12,8 @@ use codec::DICTIONARY_BYTES_MAX;
 use format::{DICTIONARY_FRAME_BYTES, ObjectDescriptor, ObjectState, dictionary_content_bytes};
 use units::{BLOCK_BYTES, Epoch, OBJECT_BYTES_MAX, ObjectId, SHARE_BYTES};
 
+use super::log_objects::Table;
 use super::scan::Scan;
-use super::told::Table;
 use crate::objects::folders::DEPTH_MAX;
 use crate::pool::Pool;
 

@@ -5,7 +5,7 @@
 //!    the log ([`identity`]).
 //! 2. All extents are read, once ([`scan`]). Statements of their batches about data become facts in
 //!    a temporary store on disk ([`records`]), so that memory is bounded however large the pool is;
-//!    statements about objects stay in memory ([`told`]).
+//!    statements about objects stay in memory ([`log_objects`]).
 //! 3. Batches written after their opening had ended are ignored. Of the facts of each block the
 //!    newest wins, by the number of the batch that *made* the data, wherever it was moved to:
 //!    [`facts`]. The result is map records, in the same store.
@@ -35,12 +35,12 @@ mod facts;
 mod faults;
 mod identity;
 mod images;
+mod log_objects;
 mod lost;
 mod rebuild;
 mod records;
 mod report;
 mod scan;
-mod told;
 mod view;
 mod witness;
 
@@ -52,9 +52,9 @@ use surface::{Error, Result};
 use units::{ExtentIndex, Seq};
 
 pub(crate) use facts::{Doubt, Fact, Rank, Resolved, resolve};
+pub(crate) use log_objects::{LogObjects, Table};
 pub(crate) use records::{counts, is_doubtful};
 pub(crate) use scan::Scan;
-pub(crate) use told::{Table, Told};
 
 pub use complete::Completeness;
 pub use identity::PoolPrefix;
@@ -77,17 +77,17 @@ const UNBOUNDED: u64 = 1 << 48;
 
 /// Collects the statements about objects from the batches in an extent. Unreadable parts add
 /// nothing.
-pub(crate) fn read_told(
+pub(crate) fn read_log_objects(
     disk: &dyn Disk,
     geometry: &Geometry,
     pool: u64,
     extent: ExtentIndex,
     buf: &mut AlignedBuf,
-    told: &mut Told,
+    objects: &mut LogObjects,
 ) {
     Scan::default().read_extent(disk, geometry.start(extent), buf);
     for located in extent::read(pool, extent, buf).0.iter().filter(|located| !located.is_left_over) {
-        told.batch(&located.batch);
+        objects.batch(&located.batch);
     }
 }
 
@@ -192,11 +192,11 @@ impl Pool {
     ) -> Result<SalvageReport> {
         let env = PoolEnv { disk: Arc::new(ReadOnlyDisk(Arc::new(WithoutEnd(from.disk.clone())))), ..from.clone() };
         // Step 1.
-        let Identity { mut superblock, told_by } = identity::find(&*env.disk, source.id)?;
-        if let Some(map) = source.map.as_ref().filter(|_| told_by.is_some()) {
+        let Identity { mut superblock, origin_note } = identity::find(&*env.disk, source.id)?;
+        if let Some(map) = source.map.as_ref().filter(|_| origin_note.is_some()) {
             superblock = identity::completed(superblock, &**map);
         }
-        let is_kept = told_by.is_some() || superblock.features_compat & COMPAT_INVENTORY != 0;
+        let is_kept = origin_note.is_some() || superblock.features_compat & COMPAT_INVENTORY != 0;
         let geometry = Geometry::new(superblock.extent_bytes, superblock.capacity_bytes);
         let mut id = [0; 8];
         id.copy_from_slice(&superblock.pool[..8]);
@@ -210,7 +210,7 @@ impl Pool {
         let (witness, unbelieved) = witness.map_or_else(|why| (None, Some(why)), |witness| (witness, None));
         scan.expected = Expected::by(inventory::read(&*env.disk, pool, geometry.extent_bytes), is_kept, mark);
         if let Some(witness) = &witness {
-            witness.tell(&mut scan.told.openings);
+            witness.enter_openings(&mut scan.log_objects.openings);
         }
         scan.read_all(&*env.disk, &geometry, pool, &mut |fact| facts.put(&fact), &mut |done, total| {
             progress(SalvageStep::Scan, done, total)
@@ -223,18 +223,18 @@ impl Pool {
         scan.expected.by_map &= witness.is_some();
         let witness = witness.as_ref().filter(|_| scan.expected.by_map);
         // Step 4 comes before step 3, which leaves out data that no point needs.
-        let (mut told, mut by_map) = (scan.told.table(Seq(u64::MAX)), None);
+        let (mut logged, mut by_map) = (scan.log_objects.table(Seq(u64::MAX)), None);
         // The map has less about rollbacks: it has already forgotten undone epochs, which the log
         // still has.
-        let is_short = told.as_of.is_none() || told.is_outdated || scan.expected.misses_objects;
+        let is_short = logged.as_of.is_none() || logged.is_outdated || scan.expected.misses_objects;
         if let Some(witness) = witness.filter(|_| is_short || scan.expected.is_gone) {
             let text = "the catalogue in the log may be damaged: names, sizes and snapshots are those of the map";
             by_map = Some(text.to_owned());
-            told = scan.told.table_since(witness.table());
+            logged = scan.log_objects.table_since(witness.table());
             scan.expected.misses_objects = false;
         }
-        let mut report = SalvageReport::new(&geometry, &scan, &told);
-        report.notes.extend(told_by.into_iter().chain(by_map));
+        let mut report = SalvageReport::new(&geometry, &scan, &logged);
+        report.notes.extend(origin_note.into_iter().chain(by_map));
         if let Some(other) = known.and_then(|known| other_pool(&known, &superblock.pool)) {
             report.note_other_pool(&other, &identity::hex(&id), source.id.is_some());
         }
@@ -242,7 +242,7 @@ impl Pool {
         let length =
             env.disk.size_bytes().map_err(|e| Error::from_io("the size of the data cannot be determined", e))?;
         report.note_length(length, &geometry);
-        let (mut table, mut lost) = lost::complete(told, &scan);
+        let (mut table, mut lost) = lost::complete(logged, &scan);
         facts.spread(&scan, |object| lost::chain(&table, object))?;
         let objects = table.objects.len() as u64;
         let mut figures = facts.resolve(&scan, &table, witness, &mut |object| {

@@ -116,7 +116,7 @@ pub(crate) fn rebuild(
     if figures.is_more_gone {
         rebuild.report.notes.push(MORE_GONE.to_owned());
     }
-    report.uncertain_bytes = report.volumes.iter().map(|told| told.uncertain_bytes).sum();
+    report.uncertain_bytes = report.volumes.iter().map(|salvaged| salvaged.uncertain_bytes).sum();
     into.checkpoint()
 }
 
@@ -261,35 +261,35 @@ impl Rebuild<'_> {
         let target = self.into.volume(&name)?;
         // Steps 2 and 3.
         for snapshot in &snapshots {
-            let mut told = self.moment(snapshot, &levels, &target, &name)?;
+            let mut salvaged = self.moment(snapshot, &levels, &target, &name)?;
             if Canary::SalvageBoundsForgetSnapshots.is_planted() {
-                told.uncertain_bytes = 0;
+                salvaged.uncertain_bytes = 0;
             }
             let (id, was, scheduled) = {
                 let descriptor = snapshot.descriptor.read();
                 (descriptor.id, descriptor.name.clone(), descriptor.scheduled)
             };
             let own = fitting_name(&name, &was, id);
-            told.name = format!("{name}@{own}");
+            salvaged.name = format!("{name}@{own}");
             if own != was {
                 self.report
                     .notes
-                    .push(format!("the name '{name}@{was}' is too long: it is now called '{}'", told.name));
+                    .push(format!("the name '{name}@{was}' is too long: it is now called '{}'", salvaged.name));
             }
             self.into.take_snapshot(&name, &own, scheduled)?;
-            self.dress(&told.name, snapshot, None);
-            self.titles.insert(snapshot.id, told.name.clone());
-            self.report.volumes.push(told);
+            self.dress(&salvaged.name, snapshot, None);
+            self.titles.insert(snapshot.id, salvaged.name.clone());
+            self.report.volumes.push(salvaged);
             levels = snapshot.levels();
         }
-        let told = self.moment(volume, &levels, &target, &name)?;
+        let salvaged = self.moment(volume, &levels, &target, &name)?;
         // Step 4.
         self.into.flush()?;
         self.dress(&name, volume, Some(&descriptor.properties));
         if self.old.core.objects.has_below(volume.id) {
             self.holders.push((name.clone(), descriptor.properties.clone()));
         }
-        self.report.volumes.push(SalvagedVolume { name, is_lost: self.lost.contains(&volume.id), ..told });
+        self.report.volumes.push(SalvagedVolume { name, is_lost: self.lost.contains(&volume.id), ..salvaged });
         Ok(())
     }
 
@@ -361,28 +361,28 @@ impl Rebuild<'_> {
         }
         let source = Volume::new(self.old.core.clone(), object.clone());
         let now = object.levels();
-        let mut told = SalvagedVolume { name: name.to_owned(), size_bytes, ..SalvagedVolume::default() };
+        let mut salvaged = SalvagedVolume { name: name.to_owned(), size_bytes, ..SalvagedVolume::default() };
         let mut at = 0;
         loop {
             let page = self.old.diff_page(levels, &now, (size_bytes, size_bytes), at)?;
             for change in page.changes {
                 match change.now {
                     Allocation::Hole => target.discard(change.offset, change.length)?,
-                    Allocation::Data => self.copy(&source, target, change.offset, change.length, &mut told)?,
+                    Allocation::Data => self.copy(&source, target, change.offset, change.length, &mut salvaged)?,
                 }
             }
             let Some(next) = page.next else { break };
-            let reached = if object.is_share() { told.copied_bytes } else { next };
+            let reached = if object.is_share() { salvaged.copied_bytes } else { next };
             (self.progress)(SalvageStep::Copy, self.done_bytes + reached, self.total_bytes)?;
             at = next;
         }
         self.done_bytes += object.logical_bytes();
         (self.progress)(SalvageStep::Copy, self.done_bytes, self.total_bytes)?;
-        self.damages(object, &mut told)?;
-        self.gone(object, &mut told)?;
-        told.uncertain_bytes = self.figures.uncertain(&now).saturating_mul(BLOCK).min(size_bytes);
-        told.missing_bytes_max = self.missing_max(&source)?;
-        Ok(told)
+        self.damages(object, &mut salvaged)?;
+        self.gone(object, &mut salvaged)?;
+        salvaged.uncertain_bytes = self.figures.uncertain(&now).saturating_mul(BLOCK).min(size_bytes);
+        salvaged.missing_bytes_max = self.missing_max(&source)?;
+        Ok(salvaged)
     }
 
     fn copy(
@@ -391,12 +391,12 @@ impl Rebuild<'_> {
         target: &Volume,
         offset: u64,
         length: u64,
-        told: &mut SalvagedVolume,
+        salvaged: &mut SalvagedVolume,
     ) -> Result<()> {
         let (mut at, end) = (offset, offset + length);
         while at < end {
             let len = (end - at).min(COPY_BYTES - at % COPY_BYTES);
-            self.copy_piece(source, target, at, len, told)?;
+            self.copy_piece(source, target, at, len, salvaged)?;
             at += len;
         }
         Ok(())
@@ -409,24 +409,24 @@ impl Rebuild<'_> {
         target: &Volume,
         offset: u64,
         length: u64,
-        told: &mut SalvagedVolume,
+        salvaged: &mut SalvagedVolume,
     ) -> Result<()> {
         let mut buf = vec![0; length as usize];
         match source.read(offset, &mut buf) {
             Ok(()) => {
                 target.write(offset, Bytes::from(buf), WriteOptions::default())?;
-                told.copied_bytes += length;
+                salvaged.copied_bytes += length;
             }
             Err(_) if length > BLOCK => {
                 for at in (offset..offset + length).step_by(BLOCK_BYTES) {
-                    self.copy_piece(source, target, at, BLOCK.min(offset + length - at), told)?;
+                    self.copy_piece(source, target, at, BLOCK.min(offset + length - at), salvaged)?;
                 }
             }
             Err(error) => {
                 // Data of the previous moment must not show here.
                 target.discard(offset, length)?;
                 if !self.remember(&source.object, offset, &error)? {
-                    told.damaged_bytes += BLOCK.min(told.size_bytes.saturating_sub(offset));
+                    salvaged.damaged_bytes += BLOCK.min(salvaged.size_bytes.saturating_sub(offset));
                     if !self.is_told_of_more {
                         self.report.notes.push(MORE_BROKEN.to_owned());
                         self.is_told_of_more = true;

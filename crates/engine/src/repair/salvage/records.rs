@@ -17,8 +17,8 @@ use surface::Result;
 use units::{BlockMask, Epoch, GroupIndex, ObjectId, Seq};
 
 use super::facts::{Doubt, Fact, Rank, Resolved, fact_range, resolve, winners};
+use super::log_objects::Table;
 use super::scan::{Scan, WideHole};
-use super::told::Table;
 use super::witness::{Compared, Witness};
 use crate::base::store_error::store_error;
 use crate::objects::level::Level;
@@ -292,7 +292,7 @@ pub(crate) fn counts(scan: &Scan, fact: &Fact) -> bool {
 }
 
 fn happened(scan: &Scan, fact: &Fact) -> bool {
-    scan.told.openings.happened(fact.incarnation, fact.seq)
+    scan.log_objects.openings.happened(fact.incarnation, fact.seq)
 }
 
 /// Returns whether a fact is data of a batch that was written in part: by a crash before it was
@@ -321,7 +321,7 @@ fn behind(facts: &[Fact], torn: &[Fact]) -> BlockMask {
 /// keeps the number of the batch that made it.
 pub(crate) fn is_doubtful(scan: &Scan, object: Option<&ObjectDescriptor>, fact: &Fact) -> bool {
     let may_be_undone = object.is_some_and(|object| object.undone.may_hide(fact.key.epoch));
-    may_be_undone || fact.made >= scan.told.openings.certain_end_of(fact.incarnation)
+    may_be_undone || fact.made >= scan.log_objects.openings.certain_end_of(fact.incarnation)
 }
 
 /// The keys of the facts of an object.

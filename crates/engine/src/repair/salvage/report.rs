@@ -4,8 +4,8 @@ use surface::Result;
 use units::{Seq, format_size};
 
 use super::complete::{Completeness, Short};
+use super::log_objects::Table;
 use super::scan::{Place, Scan};
-use super::told::Table;
 use crate::log::geometry::Geometry;
 
 /// The current step of a salvage.
@@ -121,13 +121,13 @@ fn note_short(geometry: &Geometry, run: &[Short]) -> String {
 }
 
 impl SalvageReport {
-    pub(crate) fn new(geometry: &Geometry, scan: &Scan, told: &Table) -> Self {
+    pub(crate) fn new(geometry: &Geometry, scan: &Scan, table: &Table) -> Self {
         let damaged = scan.damaged_places();
         let bytes = |places: &[Place]| places.iter().map(|place| place.bytes).sum::<u64>();
         let mut report = Self {
             extents: u64::from(geometry.extents()) - 1,
             batches: scan.batches,
-            has_catalogue: told.as_of.is_some() && !told.is_outdated,
+            has_catalogue: table.as_of.is_some() && !table.is_outdated,
             log_damaged_bytes: bytes(&damaged),
             unreadable_bytes: bytes(&scan.unreadable),
             completeness: scan.expected.completeness,
@@ -136,13 +136,13 @@ impl SalvageReport {
             by_map: scan.expected.by_map,
             ..Self::default()
         };
-        if told.as_of.is_none() {
+        if table.as_of.is_none() {
             report.notes.push(
                 "no complete catalogue was found: names and sizes come from single entries of the log, some \
                  volumes may have been destroyed long ago, and some may be missing"
                     .to_owned(),
             );
-        } else if told.is_outdated {
+        } else if table.is_outdated {
             report.notes.push(
                 "the newest catalogue is damaged: volumes and snapshots come from an older one and from later \
                  entries, as far as these were found"

@@ -3,12 +3,12 @@
 //!
 //! 1. An extent is read whole; if that fails, in pieces, so that as little as possible is missing.
 //!    Nothing is written.
-//! 2. Its batches are separated ([`extent`](super::extent)); entries about objects go to [`Told`].
+//! 2. Its batches are separated ([`extent`](super::extent)); entries about objects go to [`LogObjects`].
 //! 3. Each fragment is verified against its checksum, and becomes a fact, as do holes. Ranges of
 //!    holes over many groups are kept as ranges: which of their groups hold something is known only
 //!    at the end.
 //!
-//! Memory: one extent, the contents of [`Told`], a few words for each stretch of batches with
+//! Memory: one extent, the contents of [`LogObjects`], a few words for each stretch of batches with
 //! consecutive numbers and for each gap.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -22,7 +22,7 @@ use units::{BlockIndex, BlockMask, Epoch, ExtentIndex, GROUP_BLOCKS, GroupIndex,
 use super::complete::{Completeness, Expected};
 use super::extent::{self, Gap};
 use super::facts::{Fact, Rank, only_blocks};
-use super::told::Told;
+use super::log_objects::LogObjects;
 use super::witness::Witness;
 use crate::base::pieces;
 use crate::log::extent_scan::{self, Stored};
@@ -75,7 +75,7 @@ struct Seen {
 /// Result of reading all extents.
 #[derive(Debug, Default)]
 pub(crate) struct Scan {
-    pub told: Told,
+    pub log_objects: LogObjects,
     /// When they were made, by batch and opening: the last few times of each.
     pub wide: BTreeMap<WideHole, Vec<(Seq, u64)>>,
     /// All batches before it were durable.
@@ -178,7 +178,7 @@ impl Scan {
             let header = &located.batch.header;
             self.batches += 1;
             self.durable_before = self.durable_before.max(header.durable_before);
-            self.told.batch(&located.batch);
+            self.log_objects.batch(&located.batch);
             self.stretch(header.incarnation, header.seq);
             self.data(start, located.at, &located.batch, bytes, located.is_left_over, sink)?;
             self.holes(&located.batch, sink)?;
@@ -247,7 +247,7 @@ impl Scan {
             let is_torn = seen.damaged >= self.durable_before;
             let first = if is_torn { seen.intact } else { seen.intact.min(seen.damaged) };
             // An opening that is not over has no end.
-            if first < Seq(u64::MAX) && self.told.openings.happened(*incarnation, first) {
+            if first < Seq(u64::MAX) && self.log_objects.openings.happened(*incarnation, first) {
                 let known = objects.entry(*object).or_insert((seen.epoch, seen.end));
                 *known = (known.0.max(seen.epoch), known.1.max(seen.end));
             }
@@ -257,8 +257,9 @@ impl Scan {
 
     /// Returns the objects that are dictionaries, because units were compressed with them.
     pub(crate) fn dictionaries(&self) -> BTreeSet<ObjectId> {
-        let happened =
-            |((_, incarnation), first): &(&(ObjectId, u64), &Seq)| self.told.openings.happened(*incarnation, **first);
+        let happened = |((_, incarnation), first): &(&(ObjectId, u64), &Seq)| {
+            self.log_objects.openings.happened(*incarnation, **first)
+        };
         self.helpers.iter().filter(happened).map(|((object, _), _)| *object).collect()
     }
 
@@ -289,7 +290,7 @@ impl Scan {
     /// Returns the lowest number from which all batches up to at least `until` are present:
     /// statements of older ones may be lost.
     pub(crate) fn certain_from(&self, until: Seq) -> Seq {
-        let clip = |s: &Stretch| (s.from, s.to.min(self.told.openings.certain_end_of(s.incarnation)));
+        let clip = |s: &Stretch| (s.from, s.to.min(self.log_objects.openings.certain_end_of(s.incarnation)));
         let mut stretches: Vec<_> = self.stretches.iter().map(clip).filter(|(from, to)| from < to).collect();
         stretches.sort_unstable();
         let mut from = Seq(0);
@@ -305,7 +306,7 @@ impl Scan {
 
     /// Returns whether all batches from one number up to another, exclusive, are present.
     fn has_all(&self, from: Seq, to: Seq) -> bool {
-        let clip = |s: &Stretch| (s.from, s.to.min(self.told.openings.end_of(s.incarnation)));
+        let clip = |s: &Stretch| (s.from, s.to.min(self.log_objects.openings.end_of(s.incarnation)));
         let mut stretches: Vec<_> = self.stretches.iter().map(clip).filter(|(from, to)| from < to).collect();
         stretches.sort_unstable();
         let reach = |need: Seq, stretch: &(Seq, Seq)| if stretch.0 <= need { need.max(stretch.1) } else { need };
@@ -316,7 +317,7 @@ impl Scan {
     /// data file's own note.
     pub(crate) fn finish(&mut self, noted: u64) {
         let mut expected = std::mem::take(&mut self.expected);
-        let newest = self.told.openings.newest().max(noted);
+        let newest = self.log_objects.openings.newest().max(noted);
         expected.finish(newest, self.durable_before, &|from, to| self.has_all(from, to));
         self.durable_before = self.durable_before.max(expected.until);
         self.expected = expected;
@@ -342,7 +343,7 @@ impl Scan {
     /// Uses the map in place of a damaged inventory, if it is of the newest opening, and everything
     /// newer than the map is present.
     pub(crate) fn finish_by_map(&mut self, witness: &Witness, noted: u64) {
-        let newest = self.told.openings.newest().max(noted);
+        let newest = self.log_objects.openings.newest().max(noted);
         let until = self.durable_before.max(witness.next_seq());
         if self.expected.is_gone && newest == witness.incarnation() && self.has_all(witness.next_seq(), until) {
             self.expected.stand_in(until);
@@ -353,7 +354,7 @@ impl Scan {
     /// Returns gaps that no crash can have left: durable data precedes them, so the missing part
     /// was durable as well.
     pub(crate) fn damaged_places(&self) -> Vec<Place> {
-        let happened = |gap: &&Place| self.told.openings.happened(gap.incarnation, gap.before);
+        let happened = |gap: &&Place| self.log_objects.openings.happened(gap.incarnation, gap.before);
         self.gaps.iter().filter(happened).filter(|gap| gap.before <= self.durable_before).copied().collect()
     }
 }

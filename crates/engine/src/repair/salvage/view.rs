@@ -9,7 +9,7 @@ use format::Superblock;
 use surface::Result;
 use units::Seq;
 
-use super::told::Table;
+use super::log_objects::Table;
 use crate::base::buffers::BufferPool;
 use crate::base::counters::Counters;
 use crate::base::options::{PoolEnv, PoolOptions};

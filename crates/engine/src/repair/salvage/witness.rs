@@ -28,7 +28,7 @@ use surface::Result;
 use units::{BlockMask, GROUP_BLOCKS, Seq};
 
 use super::facts::{Fact, Rank, winners};
-use super::told::{Openings, Table};
+use super::log_objects::{Openings, Table};
 use crate::base::canary::Canary;
 use crate::base::group::{GroupKey, GroupRecords};
 use crate::base::ranked::Mutex;
@@ -95,7 +95,7 @@ impl Witness {
     }
 
     /// Adds the openings that the map knows: batches of openings that had ended never happened.
-    pub(crate) fn tell(&self, openings: &mut Openings) {
+    pub(crate) fn enter_openings(&self, openings: &mut Openings) {
         openings.catalogue(&self.checkpoint.catalogue.incarnations);
         openings.enter(self.checkpoint.incarnation, self.checkpoint.incarnation_first_seq);
     }

@@ -45,7 +45,7 @@ pub struct Files {
 impl Drop for Files {
     fn drop(&mut self) {
         // Releasing room cannot fail.
-        let _ = self.volume.set_aside_for_tree(0, &self.aside);
+        let _ = self.volume.reserve_for_tree(0, &self.aside);
     }
 }
 
@@ -357,9 +357,9 @@ impl ObjectSpace for Files {
                 break;
             };
             let found = self.device.allocation(address, part.len(), runs_max)?;
-            let told: u64 = found.iter().map(|run| run.length).sum();
+            let covered: u64 = found.iter().map(|run| run.length).sum();
             let fits = found.iter().all(|run| runs.push(run.length, run.allocation));
-            if !fits || told < part.len() {
+            if !fits || covered < part.len() {
                 break;
             }
         }
@@ -385,7 +385,7 @@ impl ObjectSpace for Files {
     }
 
     fn set_aside(&self, bytes: u64) -> Result<()> {
-        self.volume.set_aside_for_tree(bytes, &self.aside)
+        self.volume.reserve_for_tree(bytes, &self.aside)
     }
 
     fn own_room(&self) -> u64 {

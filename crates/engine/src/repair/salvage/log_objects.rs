@@ -35,9 +35,9 @@ impl Openings {
         *durable = header.durable_before.max(*durable);
     }
 
-    pub(crate) fn catalogue(&mut self, told: &Incarnations) {
-        told.known.iter().for_each(|opening| self.enter(opening.number, opening.first_seq));
-        if let Some(forgotten) = told.forgotten {
+    pub(crate) fn catalogue(&mut self, gathered: &Incarnations) {
+        gathered.known.iter().for_each(|opening| self.enter(opening.number, opening.first_seq));
+        if let Some(forgotten) = gathered.forgotten {
             self.forgotten = Some(Incarnations::around(self.forgotten, forgotten));
         }
     }
@@ -76,7 +76,7 @@ enum Change {
 
 /// Collects the statements of batches, in any order.
 #[derive(Debug, Default)]
-pub(crate) struct Told {
+pub(crate) struct LogObjects {
     pub openings: Openings,
     /// By moment, then by opening and number of the batch.
     parts: BTreeMap<Seq, Vec<(u64, Seq, CataloguePart)>>,
@@ -101,7 +101,7 @@ pub(crate) struct Table {
     pub objects: BTreeMap<ObjectId, ObjectDescriptor>,
 }
 
-impl Told {
+impl LogObjects {
     /// Adds the statements of a batch.
     pub(crate) fn batch(&mut self, batch: &Batch) {
         let header = &batch.header;
@@ -237,33 +237,33 @@ mod tests {
 
     #[test]
     fn the_newest_complete_catalogue_counts_and_what_comes_behind_it() {
-        let mut told = Told::default();
-        told.batch(&batch(1, 1, 5, vec![Entry::Object(volume(1, "old")), Entry::Object(volume(3, "gone"))]));
-        told.batch(&batch(1, 1, 21, vec![part(20, 1, 2, vec![volume(2, "b")])]));
-        told.batch(&batch(1, 1, 20, vec![part(20, 0, 2, vec![volume(1, "a")])]));
-        told.batch(&batch(1, 1, 22, vec![Entry::Object(volume(2, "renamed"))]));
+        let mut gathered = LogObjects::default();
+        gathered.batch(&batch(1, 1, 5, vec![Entry::Object(volume(1, "old")), Entry::Object(volume(3, "gone"))]));
+        gathered.batch(&batch(1, 1, 21, vec![part(20, 1, 2, vec![volume(2, "b")])]));
+        gathered.batch(&batch(1, 1, 20, vec![part(20, 0, 2, vec![volume(1, "a")])]));
+        gathered.batch(&batch(1, 1, 22, vec![Entry::Object(volume(2, "renamed"))]));
         // An incomplete catalogue is not used.
-        told.batch(&batch(1, 1, 30, vec![part(30, 0, 2, vec![volume(1, "half")])]));
-        assert_eq!(names(&told.table(Seq(u64::MAX))), ["a", "renamed"]);
-        assert_eq!(names(&told.table(Seq(22))), ["a", "b"]);
-        assert_eq!(told.table(Seq(u64::MAX)).as_of, Some(Seq(20)));
+        gathered.batch(&batch(1, 1, 30, vec![part(30, 0, 2, vec![volume(1, "half")])]));
+        assert_eq!(names(&gathered.table(Seq(u64::MAX))), ["a", "renamed"]);
+        assert_eq!(names(&gathered.table(Seq(22))), ["a", "b"]);
+        assert_eq!(gathered.table(Seq(u64::MAX)).as_of, Some(Seq(20)));
     }
 
     #[test]
     fn what_an_opening_wrote_behind_its_end_never_happened() {
-        let mut told = Told::default();
-        told.batch(&batch(1, 1, 5, vec![Entry::Object(volume(1, "a"))]));
-        told.batch(&batch(1, 1, 12, vec![Entry::Object(volume(1, "never"))]));
-        told.batch(&batch(2, 10, 11, vec![Entry::Object(volume(2, "b"))]));
-        let table = told.table(Seq(u64::MAX));
+        let mut gathered = LogObjects::default();
+        gathered.batch(&batch(1, 1, 5, vec![Entry::Object(volume(1, "a"))]));
+        gathered.batch(&batch(1, 1, 12, vec![Entry::Object(volume(1, "never"))]));
+        gathered.batch(&batch(2, 10, 11, vec![Entry::Object(volume(2, "b"))]));
+        let table = gathered.table(Seq(u64::MAX));
         assert_eq!((names(&table), table.as_of), (vec!["a", "b"], None));
         // The catalogue remembers openings of which no batch is left.
         let mut part = part(8, 0, 1, vec![volume(1, "c")]);
         if let Entry::Catalogue(part) = &mut part {
             part.incarnations.known = vec![Incarnation { number: 4, first_seq: Seq(11) }];
         }
-        told.batch(&batch(1, 1, 9, vec![part]));
-        assert_eq!(names(&told.table(Seq(u64::MAX))), ["c"]);
+        gathered.batch(&batch(1, 1, 9, vec![part]));
+        assert_eq!(names(&gathered.table(Seq(u64::MAX))), ["c"]);
     }
 
     #[test]
@@ -274,11 +274,11 @@ mod tests {
         header.durable_before = Seq(30);
         openings.batch(&BatchHeader { incarnation: 3, incarnation_first_seq: Seq(20), ..header });
         let opening = |number, first| Incarnation { number, first_seq: Seq(first) };
-        let mut told = Incarnations { known: vec![opening(9, 90)], forgotten: Some(opening(6, 25)) };
-        openings.catalogue(&told);
+        let mut gathered = Incarnations { known: vec![opening(9, 90)], forgotten: Some(opening(6, 25)) };
+        openings.catalogue(&gathered);
         assert_eq!([2, 3, 4, 6].map(|n| openings.certain_end_of(n).0), [20, 30, 25, 90]);
-        told.forgotten = Some(opening(4, 10));
-        openings.catalogue(&told);
+        gathered.forgotten = Some(opening(4, 10));
+        openings.catalogue(&gathered);
         assert_eq!([2, 3, 4, 6].map(|n| openings.certain_end_of(n).0), [10, 30, 10, 90]);
         assert!(openings.happened(2, Seq(19)) && !openings.happened(2, Seq(20)));
     }
