@@ -10,7 +10,7 @@ use surface::{BlockDevice, WriteOptions};
 const CAPACITY: u64 = 64 << 20;
 const BYTES: usize = 1 << 20;
 
-/// Flips a bit of a block that is stored as it is, wherever it lies.
+/// Flips a bit of a block that is stored raw, at any location.
 fn damage(made: &Lz4Pool, block: &[u8]) {
     let mut disk = vec![0; CAPACITY as usize];
     made.machine.disk.peek(0, &mut disk);
@@ -21,7 +21,7 @@ fn damage(made: &Lz4Pool, block: &[u8]) {
 
 type Named = Vec<(String, u64)>;
 
-/// What scrub, check and its count by volume say: of fragments, name and offset; and the first
+/// Results of scrub, check and its count by volume: of fragments, name and offset; and the first
 /// one's detail.
 fn reported(made: &Lz4Pool) -> (Named, Named, String) {
     let scrubbed = made.pool().scrub(u64::MAX, true).unwrap();

@@ -1,8 +1,8 @@
-//! Storage that is slow on command: one call is kept until the test lets it go. What has nothing to
-//! do with it goes on meanwhile.
+//! Storage that is slow on command: one call is held until the test releases it. Unrelated
+//! operations continue.
 //!
-//! A flush makes durable all that was acknowledged before it, of whichever volume. So it goes on
-//! only beside a call on which no such write depends.
+//! A flush makes all earlier acknowledged data durable, of any volume. So it continues only during
+//! a call on which no such write depends.
 
 use std::io;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
@@ -20,9 +20,9 @@ use crate::common::machine_env::env;
 const CAPACITY_BYTES: u64 = 64 << 20;
 const BLOCK: u64 = 4096;
 const GROUP: u64 = 128 << 10;
-/// The storage gives up for a test that would wait for ever: then the test fails.
+/// The storage gives up on a test that would never end: then the test fails.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// What a batch of the volume `early` can be told by.
+/// Marks a batch of the volume `early`.
 const EARLY: u8 = 0xe5;
 
 /// A call of the storage.
@@ -82,7 +82,7 @@ impl Gate {
         assert!(!waited.timed_out(), "HARNESS: {call:?} did not come");
     }
 
-    /// What has ended by now did not wait for the call.
+    /// Operations that have ended by now did not wait for the call.
     fn assert_kept(&self, call: Call, what: &str) {
         let state = self.state();
         assert!(state.kept.contains(&call) && !state.has_given_up, "HARNESS: {what} waited for {call:?}");
@@ -227,7 +227,7 @@ impl World {
         self.gate.assert_kept(call, "the status");
     }
 
-    /// All that was written is there, also when the pool has been opened anew.
+    /// All written data is there, also after the pool has been reopened.
     fn end(mut self, rounds: std::ops::Range<u64>, more: &[(&str, u64, Bytes)]) {
         let verify = |pool: &Pool| {
             let check = |name: &str, offset: u64, data: &[u8]| {
@@ -302,7 +302,7 @@ fn space_that_is_set_aside_keeps_no_earlier_flush_waiting() {
     }
 }
 
-/// A reader waits for the map store; a checkpoint is taken meanwhile, and only its end waits for
+/// A reader waits for the map store; a checkpoint is taken at that time, and only its end waits for
 /// the reader.
 #[test]
 fn a_reader_that_waits_for_the_store_keeps_no_other_client_and_no_capture_waiting() {
@@ -338,7 +338,8 @@ fn a_reader_that_waits_for_the_store_keeps_no_other_client_and_no_capture_waitin
     }
 }
 
-/// A slice of recompression waits for the map store; how far the last one came is told meanwhile.
+/// A slice of recompression waits for the map store; the progress of the last one is still
+/// reported.
 #[test]
 fn a_slice_of_recompression_keeps_no_report_waiting() {
     for workers in [0, 2] {
