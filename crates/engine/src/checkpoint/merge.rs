@@ -79,7 +79,7 @@ impl Merged {
     }
 }
 
-/// Runs `work` for groups, in two threads where there are many of them; `append` appends the second
+/// Runs `part` for groups, in two threads where there are many of them; `append` appends the second
 /// half's result to the first.
 ///
 /// # Errors

@@ -270,7 +270,7 @@ impl Pool {
         if !core.catalogue.is_wanted() {
             identities::forget(&*core.env.store, &doubtful)?;
         }
-        core.give_back_at_open();
+        core.punch_at_open();
         core.counters.recovery_ns.set(core.env.clock.now_ns().saturating_sub(began));
         Workers::start(&core)?;
         core.take_over_standby(left, missing, is_missing)?;

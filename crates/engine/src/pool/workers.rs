@@ -335,7 +335,7 @@ impl Core {
         }
         self.checkpoint_if_idle()?;
         self.pass_on();
-        self.pay_owed();
+        self.punch_owed();
         if self.is_inline() {
             self.clean_some(false)?;
             self.train_some(false)?;

@@ -269,8 +269,8 @@ struct Followed {
 ///
 /// # Errors
 /// [`ErrorKind::Io`] if the log cannot be read where a durable batch may be. [`ErrorKind::Corrupt`]
-/// if a batch is damaged that was durable by a later one, unless it is to be repaired: then the log
-/// ends there, and the loss is reported. [`ErrorKind::Corrupt`] in any case if an opening later
+/// if a damaged batch was durable, as a later one records, unless it is to be repaired: then the
+/// log ends there, and the loss is reported. [`ErrorKind::Corrupt`] in any case if an opening later
 /// than the checkpoint's has written there.
 pub(crate) fn replay(
     source: Source<'_>,

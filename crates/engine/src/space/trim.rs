@@ -5,9 +5,9 @@
 //! it, and no checkpoint can put it on the log's list: the punching thread holds the checkpoint's
 //! lock, or is the only user of the pool.
 //!
-//! 1. A checkpoint punches out the extents that it has freed. While the pool is short of space it
-//!    does not, because they are filled again at once (see `backing`), unless the file system is
-//!    short as well: then they are *owed*.
+//! 1. A checkpoint punches out the extents that it has freed. While the pool is short of space they
+//!    are filled again at once (see `backing`), so they stay *owed*, unless the file system is short
+//!    as well.
 //! 2. The maintenance thread punches out owed extents, a turn at each of its looks, when the pool
 //!    is not short of space any more, or rests.
 //! 3. When the pool is closed or opened, all free extents are punched out for as long as the data
@@ -63,7 +63,7 @@ impl Core {
     }
 
     /// Punches out a turn of owed extents, if there is no reason to keep them any more.
-    pub(crate) fn pay_owed(&self) {
+    pub(crate) fn punch_owed(&self) {
         if self.options.repair || self.unpunched.lock().is_empty() || self.is_pressed() && !self.is_resting() {
             return;
         }
@@ -80,18 +80,18 @@ impl Core {
             self.ends.store(true, Ordering::Relaxed);
         }
         self.take_checkpoint()?;
-        self.give_back_all(CLOSE_NS_MAX);
+        self.punch_all_free(CLOSE_NS_MAX);
         Ok(())
     }
 
     /// Called before an opened pool serves any client.
-    pub(crate) fn give_back_at_open(&self) {
-        self.give_back_all(OPEN_NS_MAX);
+    pub(crate) fn punch_at_open(&self) {
+        self.punch_all_free(OPEN_NS_MAX);
     }
 
     /// Punches out all free extents while they occupy much, for at most so many nanoseconds plus a
     /// turn.
-    fn give_back_all(&self, most_ns: u64) {
+    fn punch_all_free(&self, most_ns: u64) {
         if self.options.repair {
             return;
         }
@@ -231,7 +231,7 @@ mod tests {
         pool.core.unpunched.lock().extend(all);
         let mut before = CAPACITY;
         for turn in 0..TURNS {
-            pool.core.pay_owed();
+            pool.core.punch_owed();
             let now = occupied(&machine);
             assert!(now < before && before - now <= FREED_MAX, "turn {turn}: {before} to {now}");
             before = now;
@@ -252,10 +252,10 @@ mod tests {
         let machine = Machine::new(CAPACITY, 1);
         let pool = occupied_pool(&machine);
         // The first look decides when to end, each turn begins with one.
-        pool.core.give_back_all(3_000_000_000);
+        pool.core.punch_all_free(3_000_000_000);
         let left = occupied(&machine);
         assert!((CAPACITY - 2 * FREED_MAX..CAPACITY - FREED_MAX).contains(&left), "{left} of {CAPACITY}");
-        pool.core.give_back_all(CLOSE_NS_MAX);
+        pool.core.punch_all_free(CLOSE_NS_MAX);
         assert!(occupied(&machine) < FREED_MAX);
     }
 }
