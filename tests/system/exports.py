@@ -621,7 +621,7 @@ if os.environ.get("SHALE_E2E"):
         clients.let_in_by_smb()
         clients.write("smb", "file", b"one")
         said = doors.pool.shale("snapshot", "home@auto-2020-01-01T0000Z", status=EXIT["usage"]).stderr
-        t.expect("a snapshot by the clock" in said, f"what snapshot says of a name of the server's: {said}")
+        t.expect("reserved for scheduled snapshots" in said, f"what snapshot says of a name of the server's: {said}")
         doors.pool.shale("snapshot", "home@monday")
         (made,) = json.loads(doors.pool.shale("list", "-t", "snapshot", "--json").stdout)[0]["snapshots"]
         moment = time.strftime("@GMT-%Y.%m.%d-%H.%M.%S", time.gmtime(made["created_unix_s"]))

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use engine::{Meant, Pool, SnapshotStatus, Volume};
+use engine::{Pool, SnapshotStatus, Volume, VolumeRef};
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use surface::{BlockDevice, Client, DeviceId, DeviceInfo, DeviceSet, Error, ErrorKind, FolderInfo, Result};
 
@@ -314,12 +314,12 @@ impl Devices {
     ///
     /// # Errors
     /// `InUse`, `NotFound`, and what the pool says.
-    pub fn destroy<'a>(&self, meant: impl Into<Meant<'a>>, recursive: bool, force: bool) -> Result<()> {
+    pub fn destroy<'a>(&self, meant: impl Into<VolumeRef<'a>>, recursive: bool, force: bool) -> Result<()> {
         let volume = match meant.into() {
-            Meant::Name(name) if self.pool.is_folder(name) => return self.destroy_folder(name, recursive, force),
+            VolumeRef::Name(name) if self.pool.is_folder(name) => return self.destroy_folder(name, recursive, force),
             // No client has it open.
-            Meant::Name(name) if self.pool.is_being_received(name) => return self.pool.destroy(name, recursive),
-            meant => self.pool.volume_meant(meant)?,
+            VolumeRef::Name(name) if self.pool.is_being_received(name) => return self.pool.destroy(name, recursive),
+            meant => self.pool.volume_by_ref(meant)?,
         };
         let (id, name) = (volume.id(), volume.name());
         let needed = match recursive && !name.contains('@') {

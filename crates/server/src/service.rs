@@ -23,7 +23,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Instant;
 
-use engine::{Meant, Pool, Volume};
+use engine::{Pool, Volume, VolumeRef};
 use parking_lot::{Mutex, RwLock};
 use surface::{BlockDevice, Client, DeviceId, Error, ErrorKind, Result};
 
@@ -213,10 +213,10 @@ impl Service {
     /// The volume or snapshot that is meant.
     fn volume(&self, which: &Which) -> Result<Arc<Volume>> {
         let meant = match which {
-            Which::Name(name) => Meant::Name(name),
-            Which::Id(id) | Which::Known { id, .. } => Meant::Number(DeviceId(*id)),
+            Which::Name(name) => VolumeRef::Name(name),
+            Which::Id(id) | Which::Known { id, .. } => VolumeRef::Number(DeviceId(*id)),
         };
-        self.pool.volume_meant(meant).map_err(|error| match which.id() {
+        self.pool.volume_by_ref(meant).map_err(|error| match which.id() {
             Some(_) => error.context(format_args!("{which} is gone")),
             None => error,
         })

@@ -1,8 +1,8 @@
-//! What snapshots cost: for each, the bytes that only it keeps, and those that it shares.
+//! Space used by snapshots: for each, the bytes that only it keeps, and those that it shares.
 //!
-//! A scan of the records of its timeline and of the levels below, done when it is asked for, in
-//! bounded memory: as the last checkpoint left them. While others write, the figures of different
-//! groups are of different moments.
+//! A scan of the records of its timeline and of the levels below, on demand, in bounded memory, in
+//! the state of the last checkpoint. While others write, the figures of different groups are of
+//! different moments.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -22,14 +22,14 @@ use crate::pool::core::Core;
 /// The figures of each point of a timeline, by index.
 struct Figures {
     unique: Vec<u64>,
-    /// Differences from one point to the next: an addition to one counts for all behind it.
+    /// Differences from one point to the next: an addition to one applies to all later ones.
     seen: Vec<i64>,
     /// The same of blocks that hold data.
     blocks: Vec<i64>,
 }
 
 impl Pool {
-    /// What the snapshots of a volume cost, oldest first: in the order of
+    /// Returns the space used by the snapshots of a volume, oldest first, in the order of
     /// [`snapshots`](Self::snapshots).
     ///
     /// # Errors
@@ -87,7 +87,7 @@ impl Core {
     }
 }
 
-/// Bytes that the blocks of `mask` in a record stand for.
+/// Returns the stored bytes of the blocks of `mask` in a record.
 fn bytes_of(record: &Record, mask: BlockMask) -> u64 {
     let part = |f: &FragmentRef| FragmentRef { live: f.live.and(mask), ..*f };
     record.fragments.iter().map(part).filter(|f| !f.live.is_empty()).map(|f| u64::from(f.live_bytes())).sum()
@@ -110,7 +110,7 @@ impl Figures {
     ) {
         let mut once = vec![BlockMask::EMPTY; records.len()];
         let mut more = once.clone();
-        // Record, blocks that it answers, and the only point that they answer.
+        // Record, blocks for which it answers, and the only point that they answer for.
         let mut sole: Vec<(usize, BlockMask, usize)> = Vec::new();
         for (points, view, missing) in timeline.views(records) {
             let (mut bytes, mut blocks) = (0, 0);
@@ -125,7 +125,7 @@ impl Figures {
                     more[index] = more[index].or(mask);
                 }
             }
-            // What has not been fetched of an image takes no space.
+            // Groups of an image that are not fetched take no space.
             let pieces = look_down(below, objects, (GroupIndex(u64::MAX), of_all), missing);
             bytes += pieces.iter().map(|piece| u64::from(piece.fragment.live_bytes())).sum::<u64>();
             blocks += pieces.iter().map(|piece| i64::from(piece.fragment.live.count())).sum::<i64>();

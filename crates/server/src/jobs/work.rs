@@ -2,7 +2,7 @@
 
 use std::cell::RefCell;
 
-use engine::{CalibrationEffort, Meant};
+use engine::{CalibrationEffort, VolumeRef};
 use surface::{DeviceId, Error, ErrorKind, Result};
 use units::format_size;
 
@@ -70,7 +70,7 @@ impl Planned {
             (JobWish::Recompress { mode, path, pace, volume }, id) => {
                 let name = RefCell::new(volume.clone());
                 let call = |bytes, restart| {
-                    let meant = id.map_or(Meant::Name(volume), Meant::Number);
+                    let meant = id.map_or(VolumeRef::Name(volume), VolumeRef::Number);
                     follow(service, id, &name, doing)?;
                     let report = service.recompress(meant, path.clone(), mode.as_deref(), (bytes, restart));
                     // It may have gone since.

@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use engine::{Meant, RecompressReport, Volume};
+use engine::{RecompressReport, Volume, VolumeRef};
 use surface::{Error, ErrorKind, Result};
 
 use super::Service;
@@ -74,12 +74,12 @@ impl Service {
     /// Recompresses a slice of a volume, or of a share or a part of one.
     pub(crate) fn recompress(
         &self,
-        volume: Meant<'_>,
+        volume: VolumeRef<'_>,
         path: Option<String>,
         mode: Option<&str>,
         (bytes, restart): (u64, bool),
     ) -> Result<RecompressReport> {
-        let volume = self.pool.volume_meant(volume)?;
+        let volume = self.pool.volume_by_ref(volume)?;
         if volume.is_share() {
             let path = path.unwrap_or_default();
             return self.recompressing.slice(self, &volume, &path, mode, (bytes, restart));

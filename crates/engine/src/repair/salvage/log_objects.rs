@@ -1,6 +1,5 @@
-//! What the log alone tells about objects: the newest catalogue that is complete, and the entries
-//! behind it. And which batches never happened, because the opening of the pool that wrote them was
-//! over.
+//! Objects rebuilt from the log alone: the newest complete catalogue, and the entries after it.
+//! Also determines which batches never happened, because the opening that wrote them had ended.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +8,8 @@ use units::{ObjectId, Seq};
 
 use crate::base::options::Properties;
 
-/// Catalogues that are kept while reading: older ones are of no use, unless newer ones are damaged.
+/// Upper bound of catalogues that are kept while reading: older ones are not needed, unless newer
+/// ones are damaged.
 const CATALOGUES_MAX: usize = 8;
 
 /// The openings of the pool: which batches never happened.
@@ -17,8 +17,8 @@ const CATALOGUES_MAX: usize = 8;
 pub(crate) struct Openings {
     /// First sequence numbers by number of opening.
     first: BTreeMap<u64, Seq>,
-    /// By number of opening, where what was durable of the log ended when it last said so: that
-    /// happened.
+    /// By number of opening, the durable end of the log as that opening last recorded it:
+    /// everything before it happened.
     durable: BTreeMap<u64, Seq>,
     /// See [`Incarnations::forgotten`].
     forgotten: Option<Incarnation>,
@@ -35,9 +35,9 @@ impl Openings {
         *durable = header.durable_before.max(*durable);
     }
 
-    pub(crate) fn catalogue(&mut self, told: &Incarnations) {
-        told.known.iter().for_each(|opening| self.enter(opening.number, opening.first_seq));
-        if let Some(forgotten) = told.forgotten {
+    pub(crate) fn catalogue(&mut self, gathered: &Incarnations) {
+        gathered.known.iter().for_each(|opening| self.enter(opening.number, opening.first_seq));
+        if let Some(forgotten) = gathered.forgotten {
             self.forgotten = Some(Incarnations::around(self.forgotten, forgotten));
         }
     }
@@ -47,7 +47,7 @@ impl Openings {
         self.first.last_key_value().map_or(0, |(number, _)| *number)
     }
 
-    /// The sequence number at which an opening was over: that and all above never happened in it.
+    /// The sequence number at which an opening ended: that and all later ones never happened in it.
     pub(crate) fn end_of(&self, incarnation: u64) -> Seq {
         let later = self.first.range(incarnation.saturating_add(1)..);
         later.map(|(_, first)| *first).min().unwrap_or(Seq(u64::MAX))
@@ -58,7 +58,7 @@ impl Openings {
         seq < self.end_of(incarnation)
     }
 
-    /// The sequence number from which on it is not known that batches of that opening happened.
+    /// The sequence number from which on it is unknown whether batches of that opening happened.
     pub(crate) fn certain_end_of(&self, incarnation: u64) -> Seq {
         let durable = self.durable.get(&incarnation).copied().unwrap_or_default();
         let forgotten = self.forgotten.filter(|forgotten| incarnation < forgotten.number);
@@ -74,9 +74,9 @@ enum Change {
     Properties(Properties),
 }
 
-/// Gathers what batches tell, in whatever order they come.
+/// Collects the statements of batches, in any order.
 #[derive(Debug, Default)]
-pub(crate) struct Told {
+pub(crate) struct LogObjects {
     pub openings: Openings,
     /// By moment, then by opening and number of the batch.
     parts: BTreeMap<Seq, Vec<(u64, Seq, CataloguePart)>>,
@@ -84,25 +84,25 @@ pub(crate) struct Told {
     changes: BTreeMap<(Seq, u64, usize), Change>,
 }
 
-/// The objects as the log tells them.
+/// The objects, as rebuilt from the log.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Table {
-    /// The moment of the catalogue that it begins with; `None`: no complete one was found, and it
-    /// is what single entries tell.
+    /// The position of the catalogue at its base; `None`: no complete one was found, and the table
+    /// comes from single entries.
     pub as_of: Option<Seq>,
-    /// Parts of a newer catalogue were found, and others were not: what came between may be
-    /// missing.
+    /// Only parts of a newer catalogue were found: changes between the two may be missing.
     pub is_outdated: bool,
     pub properties: Properties,
-    /// An object below it that the table does not have is gone: the catalogue would have it.
+    /// An object below it that the table does not have is gone: otherwise the catalogue would have
+    /// it.
     pub gone_below: u64,
     /// Identifier that the next object gets.
     pub next_object: u64,
     pub objects: BTreeMap<ObjectId, ObjectDescriptor>,
 }
 
-impl Told {
-    /// Takes in what a batch tells.
+impl LogObjects {
+    /// Adds the statements of a batch.
     pub(crate) fn batch(&mut self, batch: &Batch) {
         let header = &batch.header;
         self.openings.batch(header);
@@ -127,7 +127,7 @@ impl Told {
         }
     }
 
-    /// The objects as of batch `until`, which does not count.
+    /// Returns the objects as of batch `until`, exclusive.
     pub(crate) fn table(&self, until: Seq) -> Table {
         let mut table = Table::default();
         for (as_of, parts) in self.parts.range(..=until).rev() {
@@ -153,13 +153,13 @@ impl Told {
         table
     }
 
-    /// The objects as they were, with all changes since.
+    /// Returns the given objects, with all later changes applied.
     pub(crate) fn table_since(&self, mut was: Table) -> Table {
         self.change(&mut was, &BTreeMap::new(), Seq(u64::MAX));
         was
     }
 
-    /// Enters the changes behind the table's moment.
+    /// Applies the changes after the table's position.
     fn change(&self, table: &mut Table, pieced: &BTreeMap<ObjectId, Seq>, until: Seq) {
         let from = table.as_of.unwrap_or_default();
         for ((seq, incarnation, _), change) in self.changes.range((from, 0, 0)..(until, 0, 0)) {
@@ -237,33 +237,33 @@ mod tests {
 
     #[test]
     fn the_newest_complete_catalogue_counts_and_what_comes_behind_it() {
-        let mut told = Told::default();
-        told.batch(&batch(1, 1, 5, vec![Entry::Object(volume(1, "old")), Entry::Object(volume(3, "gone"))]));
-        told.batch(&batch(1, 1, 21, vec![part(20, 1, 2, vec![volume(2, "b")])]));
-        told.batch(&batch(1, 1, 20, vec![part(20, 0, 2, vec![volume(1, "a")])]));
-        told.batch(&batch(1, 1, 22, vec![Entry::Object(volume(2, "renamed"))]));
-        // Half a catalogue is none.
-        told.batch(&batch(1, 1, 30, vec![part(30, 0, 2, vec![volume(1, "half")])]));
-        assert_eq!(names(&told.table(Seq(u64::MAX))), ["a", "renamed"]);
-        assert_eq!(names(&told.table(Seq(22))), ["a", "b"]);
-        assert_eq!(told.table(Seq(u64::MAX)).as_of, Some(Seq(20)));
+        let mut gathered = LogObjects::default();
+        gathered.batch(&batch(1, 1, 5, vec![Entry::Object(volume(1, "old")), Entry::Object(volume(3, "gone"))]));
+        gathered.batch(&batch(1, 1, 21, vec![part(20, 1, 2, vec![volume(2, "b")])]));
+        gathered.batch(&batch(1, 1, 20, vec![part(20, 0, 2, vec![volume(1, "a")])]));
+        gathered.batch(&batch(1, 1, 22, vec![Entry::Object(volume(2, "renamed"))]));
+        // An incomplete catalogue is not used.
+        gathered.batch(&batch(1, 1, 30, vec![part(30, 0, 2, vec![volume(1, "half")])]));
+        assert_eq!(names(&gathered.table(Seq(u64::MAX))), ["a", "renamed"]);
+        assert_eq!(names(&gathered.table(Seq(22))), ["a", "b"]);
+        assert_eq!(gathered.table(Seq(u64::MAX)).as_of, Some(Seq(20)));
     }
 
     #[test]
     fn what_an_opening_wrote_behind_its_end_never_happened() {
-        let mut told = Told::default();
-        told.batch(&batch(1, 1, 5, vec![Entry::Object(volume(1, "a"))]));
-        told.batch(&batch(1, 1, 12, vec![Entry::Object(volume(1, "never"))]));
-        told.batch(&batch(2, 10, 11, vec![Entry::Object(volume(2, "b"))]));
-        let table = told.table(Seq(u64::MAX));
+        let mut gathered = LogObjects::default();
+        gathered.batch(&batch(1, 1, 5, vec![Entry::Object(volume(1, "a"))]));
+        gathered.batch(&batch(1, 1, 12, vec![Entry::Object(volume(1, "never"))]));
+        gathered.batch(&batch(2, 10, 11, vec![Entry::Object(volume(2, "b"))]));
+        let table = gathered.table(Seq(u64::MAX));
         assert_eq!((names(&table), table.as_of), (vec!["a", "b"], None));
         // The catalogue remembers openings of which no batch is left.
         let mut part = part(8, 0, 1, vec![volume(1, "c")]);
         if let Entry::Catalogue(part) = &mut part {
             part.incarnations.known = vec![Incarnation { number: 4, first_seq: Seq(11) }];
         }
-        told.batch(&batch(1, 1, 9, vec![part]));
-        assert_eq!(names(&told.table(Seq(u64::MAX))), ["c"]);
+        gathered.batch(&batch(1, 1, 9, vec![part]));
+        assert_eq!(names(&gathered.table(Seq(u64::MAX))), ["c"]);
     }
 
     #[test]
@@ -274,11 +274,11 @@ mod tests {
         header.durable_before = Seq(30);
         openings.batch(&BatchHeader { incarnation: 3, incarnation_first_seq: Seq(20), ..header });
         let opening = |number, first| Incarnation { number, first_seq: Seq(first) };
-        let mut told = Incarnations { known: vec![opening(9, 90)], forgotten: Some(opening(6, 25)) };
-        openings.catalogue(&told);
+        let mut gathered = Incarnations { known: vec![opening(9, 90)], forgotten: Some(opening(6, 25)) };
+        openings.catalogue(&gathered);
         assert_eq!([2, 3, 4, 6].map(|n| openings.certain_end_of(n).0), [20, 30, 25, 90]);
-        told.forgotten = Some(opening(4, 10));
-        openings.catalogue(&told);
+        gathered.forgotten = Some(opening(4, 10));
+        openings.catalogue(&gathered);
         assert_eq!([2, 3, 4, 6].map(|n| openings.certain_end_of(n).0), [10, 30, 10, 90]);
         assert!(openings.happened(2, Seq(19)) && !openings.happened(2, Seq(20)));
     }
