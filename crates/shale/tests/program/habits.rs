@@ -342,12 +342,11 @@ fn a_receive_that_broke_off_is_a_line_of_the_list() {
 fn mistakes_are_told_before_they_cost_anything() {
     let dir = Dir::with_pool("64M");
     on(&dir, "create", &["docs", "--share"]).ok();
-    on(&dir, "create", &["v", "--size", "4M"]).ok();
+    imported_noise(&dir, "noise", 1 << 20);
     std::fs::write(dir.join("one"), "one file").unwrap();
     on(&dir, "import", &["docs", path(&dir.join("one"))]).code(2).says("a tar archive").says("one");
     on(&dir, "snapshot", &["docs@a"]).ok();
     on(&dir, "bookmark", &["docs@a", "a"]).code(9).says("keep the snapshot");
-    on(&dir, "import", &["v", "--overwrite", path(&imported_noise(&dir, 1 << 20))]).ok();
     on(&dir, "set", &["v", "quota=20"]).ok().says("more than its quota of 20 B");
     on(&dir, "set", &["v", "quota=8M"]).ok();
 }
