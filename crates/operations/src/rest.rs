@@ -303,8 +303,7 @@ mod tests {
             Request::StartJob { wish, background: true }.audit_text()
         };
         assert_eq!(job(json!({"kind": "scrub"})), "start job scrub");
-        let recompress =
-            json!({"kind": "recompress", "volume": "vm", "mode": "archive", "path": null, "pace": {"rate": 7}});
+        let recompress = json!({"kind": "recompress", "volume": "vm", "mode": "archive", "path": null, "pace": {"rate": 7, "restart": false}});
         assert_eq!(job(recompress), "start job recompress mode=archive rate=7 volume=vm");
     }
 }
