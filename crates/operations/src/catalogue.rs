@@ -427,11 +427,11 @@ catalogue! {
     SetPassword {
         /// Name of the user.
         name: String,
-        /// The password.
-        password: String,
+        /// The password; null: unchanged, for a user that exists.
+        password: Option<String>,
         /// What the user may do; null: unchanged, and `admin` for a new user.
         role: Option<Role>,
-    } => Done { POST "/users", Admin, Change, ["passwd"], "set the password of user '{name}'" },
+    } => Done { POST "/users", Admin, Change, ["passwd"], "set the password or the role of user '{name}'" },
     /// Removes a user, and ends the user's sessions.
     RemoveUser {
         /// Name of the user.

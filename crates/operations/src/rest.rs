@@ -97,6 +97,21 @@ fn pairs_shown(pairs: &Map<String, Value>) -> String {
     pairs.iter().map(pair).collect::<Vec<_>>().join(", ")
 }
 
+/// A wish in words: its kind, and what differs from the usual.
+fn wish_shown(wish: &Map<String, Value>) -> String {
+    let mut words: Vec<_> = wish.get("kind").and_then(Value::as_str).map(str::to_owned).into_iter().collect();
+    for (key, value) in wish.iter().filter(|(key, _)| *key != "kind") {
+        match value {
+            Value::Null | Value::Bool(false) => {}
+            Value::Bool(true) => words.push(key.clone()),
+            Value::String(text) => words.push(format!("{key}={text}")),
+            Value::Object(inner) => words.extend(Some(wish_shown(inner)).filter(|text| !text.is_empty())),
+            value => words.push(format!("{key}={value}")),
+        }
+    }
+    words.join(" ")
+}
+
 impl About {
     /// The entry of an operation by its name on the wire.
     pub fn by_op(op: &str) -> Option<&'static Self> {
@@ -177,6 +192,7 @@ impl Request {
                     Err(_) => text.push_str(&value.to_string()),
                 },
                 Value::String(value) => text.push_str(value),
+                Value::Object(wish) if name == "wish" => text.push_str(&wish_shown(wish)),
                 Value::Object(pairs) => text.push_str(&pairs_shown(pairs)),
                 value => text.push_str(&value.to_string()),
             }
@@ -282,5 +298,12 @@ mod tests {
         assert_eq!(Request::Promote { object: Which::Id(7) }.audit_text(), "promote object 7");
         assert_eq!(Request::ShrinkEnd.audit_text(), "stop shrinking the pool");
         assert_eq!(Request::Status.audit_text(), "");
+        let job = |wish: Value| {
+            let wish = serde_json::from_value(wish).unwrap();
+            Request::StartJob { wish, background: true }.audit_text()
+        };
+        assert_eq!(job(json!({"kind": "scrub"})), "start job scrub");
+        let recompress = json!({"kind": "recompress", "volume": "vm", "mode": "archive", "path": null, "pace": {"rate": 7, "restart": false}});
+        assert_eq!(job(recompress), "start job recompress mode=archive rate=7 volume=vm");
     }
 }

@@ -52,12 +52,19 @@ impl Pool {
     /// return.
     ///
     /// # Errors
-    /// [`ErrorKind::NotFound`], [`ErrorKind::Exists`], [`ErrorKind::Invalid`] for a name.
+    /// [`ErrorKind::NotFound`], [`ErrorKind::Exists`], [`ErrorKind::Invalid`] for a name,
+    /// [`ErrorKind::Unsupported`] for a share, of which no stream can begin at a bookmark.
     pub fn bookmark(&self, snapshot: &str, name: &str) -> Result<()> {
         check_name(name)?;
         let core = &self.core;
         let _admin = core.admin.lock();
         let object = core.objects.snapshot_named(snapshot)?;
+        if object.is_share() {
+            let text = format!(
+                "'{snapshot}' is of a share, whose differences cannot be sent from a bookmark: keep the snapshot"
+            );
+            return Err(Error::new(ErrorKind::Unsupported, text));
+        }
         let from = object.descriptor.read().clone();
         let volume = snapshot.split('@').next().unwrap_or_default();
         let title = format!("{volume}#{name}");

@@ -34,8 +34,13 @@ fn place(words: &[OsString], root: &Command) -> Option<usize> {
     if words.iter().any(|word| word == "--help" || word == "-h") {
         return None;
     }
-    let at = 1 + words.iter().skip(1).position(|word| !is_flag(word))?;
-    let command = root.find_subcommand(&words[at])?;
+    let mut at = 1 + words.iter().skip(1).position(|word| !is_flag(word))?;
+    let mut command = root.find_subcommand(&words[at])?;
+    // `token create`.
+    while command.has_subcommands() {
+        at = next_positional(words, at + 1, command);
+        command = command.find_subcommand(words.get(at)?)?;
+    }
     let takes_pool = command.get_positionals().next().is_some_and(|first| first.get_id() == "pool");
     if !takes_pool || command.get_name() == "init" {
         return None;
