@@ -351,7 +351,7 @@ fn a_question_that_makes_no_sense_says_what_would() {
 
 #[test]
 fn questions_with_any_numbers_are_answered_or_refused() {
-    let place = Place::new();
+    let place = MemoryPlace::new();
     let mut store = store_of(&place);
     for second in 0..20 {
         store.record(START + second, &samples_of(&[1, 0, 0]), &name_of);

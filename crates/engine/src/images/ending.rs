@@ -12,6 +12,7 @@ use crate::objects::Object;
 /// Changes of a volume that failed while the process was about to end.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Unwritten {
+    /// Name of the volume.
     pub volume: String,
     /// Writes, discards and similar requests.
     pub changes: u64,

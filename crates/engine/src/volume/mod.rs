@@ -68,6 +68,7 @@ impl Volume {
         DeviceId(self.object.id.0)
     }
 
+    /// Returns its full name, with the folders that it lies in.
     pub fn name(&self) -> String {
         self.object.title()
     }
