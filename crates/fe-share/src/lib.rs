@@ -36,6 +36,7 @@ mod process;
 mod served;
 mod set_id;
 
+pub use counted::Counts;
 pub use fuse::keep::KeptBy;
 pub use kept::{Found as FoundJournal, JournalPlace, find as find_journal, mark_replayed};
 pub use moments::{Moment, Moments, Visibility};

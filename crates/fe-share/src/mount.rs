@@ -20,9 +20,10 @@ use fuse::{Notifier, Session, SessionOptions, Transport};
 use parking_lot::{Condvar, Mutex};
 use rustix::mount::UnmountFlags;
 use share::{Left, Tree};
-use surface::{Error, ErrorKind, Result, Traffic};
+use surface::{Error, ErrorKind, Result};
 
 use crate::closing;
+use crate::counted::Counts;
 use crate::held::Held;
 use crate::holding::{HeldBy, begin_journal, look_after, not_held};
 use crate::kept::{self, JournalPlace, KeptJournal};
@@ -54,7 +55,7 @@ pub struct MountOptions {
     /// mount does not.
     pub journal: Option<Arc<dyn JournalPlace>>,
     /// Where requests are counted.
-    pub traffic: Option<Arc<Traffic>>,
+    pub counts: Option<Arc<dyn Counts>>,
 }
 
 impl Default for MountOptions {
@@ -69,7 +70,7 @@ impl Default for MountOptions {
             commit_every: Duration::from_secs(5),
             kept_by: None,
             journal: None,
-            traffic: None,
+            counts: None,
         }
     }
 }
@@ -128,7 +129,7 @@ pub fn mount_with_moments(
         kernel_mount::check_vacant(&dir_path)?;
     }
     let moments = moments.map(|moments| Shown::new(moments, &tree));
-    let mut served = Served::new(tree.clone(), Held::default(), moments, options.traffic.clone());
+    let mut served = Served::new(tree.clone(), Held::default(), moments, options.counts.clone());
     served.has_access_times = options.has_access_times;
     served.is_read_only.store(options.is_read_only, Ordering::Relaxed);
     let served = Arc::new(served);
@@ -217,7 +218,7 @@ fn go_on(
         Error::with_source(kind, text, error)
     };
     let moments = moments.map(|moments| Shown::new(moments, &tree));
-    let mut served = Served::new(tree.clone(), Held::taken_over(), moments, options.traffic.clone());
+    let mut served = Served::new(tree.clone(), Held::taken_over(), moments, options.counts.clone());
     served.has_access_times = place.has_access_times();
     served.is_read_only.store(options.is_read_only, Ordering::Relaxed);
     let served = Arc::new(served);

@@ -12,10 +12,10 @@ use fuse::{
     Request, StatFs, WriteData,
 };
 use share::{Caller, Failure, Inode, SetAttributes, Time, TimeToSet, Tree};
-use surface::{Allocation, Traffic};
+use surface::Allocation;
 
 use crate::closing::Closing;
-use crate::counted::{is_change, kind_of};
+use crate::counted::{Counts, is_change, kind_of};
 use crate::flags;
 use crate::growing::Growing;
 use crate::held::Held;
@@ -52,7 +52,7 @@ pub(crate) struct Served {
     /// Its snapshots, if there are any to be shown.
     pub(crate) moments: Option<Shown>,
     /// Where requests are counted.
-    traffic: Option<Arc<Traffic>>,
+    counts: Option<Arc<dyn Counts>>,
 }
 
 pub(crate) fn errno(failure: Failure) -> Errno {
@@ -144,7 +144,8 @@ impl FileSystem for Served {
 
     fn serve<A: Answer>(&self, request: &Request<'_>, answer: A) {
         let moved = Cell::new(0);
-        let Some(traffic) = &self.traffic else { return self.serve_uncounted(request, answer, &moved) };
+        let Some(counts) = &self.counts else { return self.serve_uncounted(request, answer, &moved) };
+        let traffic = counts.of(request.pid);
         let began = traffic.begin();
         self.serve_uncounted(request, answer, &moved);
         traffic.end(kind_of(&request.operation), began, moved.get());
@@ -152,7 +153,7 @@ impl FileSystem for Served {
 }
 
 impl Served {
-    pub(crate) fn new(tree: Arc<Tree>, held: Held, moments: Option<Shown>, traffic: Option<Arc<Traffic>>) -> Self {
+    pub(crate) fn new(tree: Arc<Tree>, held: Held, moments: Option<Shown>, counts: Option<Arc<dyn Counts>>) -> Self {
         Self {
             tree,
             held,
@@ -162,7 +163,7 @@ impl Served {
             is_read_only: AtomicBool::new(false),
             notifier: OnceLock::new(),
             moments,
-            traffic,
+            counts,
         }
     }
 

@@ -16,6 +16,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use doors::Door;
 use engine::{Files, Pool, TreeClaim, TreeUse, Volume, VolumeStatus};
 use fe_share::{KeptBy, KeptMount, Moments, Mount, MountOptions};
 use fuse::keep::Keeper;
@@ -23,13 +24,14 @@ use parking_lot::Mutex;
 use share::{Options, Tree};
 use surface::{BlockDevice, DeviceId, Error, ErrorKind, NamedClient, Result};
 
+use crate::callers::ShareCounts;
 use crate::devices::{Devices, is_in};
 use crate::service::Service;
 use crate::share_files::Opened;
 use crate::share_journals::Journals;
 use crate::share_trees::{self, MOUNT_PATIENCE, PATIENCE, ShareMoments, error_of, now};
 use crate::share_unserved::{Fault, Unserved};
-use crate::traffic::{SHARES, TREES};
+use crate::traffic::TREES;
 use report::UnservedLine;
 
 /// One over this of the server's memory caches the namespaces of all shares.
@@ -153,6 +155,11 @@ impl Shares {
     /// Where they are mounted.
     pub fn dir(&self) -> &Path {
         &self.dir
+    }
+
+    /// The processes of a door's servers, whose requests to shares are counted there.
+    pub(crate) fn count_at(&self, door: Door, pids: impl Iterator<Item = i32>) {
+        self.devices.traffics().callers().set(door, pids);
     }
 
     /// The shares that are mounted: number, name, and where.
@@ -293,7 +300,7 @@ impl Shares {
             is_read_only: self.pool.volume_of(id)?.is_set_readonly(),
             kept_by: kept_by.clone(),
             journal: self.keeps_acknowledged.then(|| self.journals.place(&self.pool, id)),
-            traffic: Some(self.devices.traffics().of(id, SHARES)),
+            counts: Some(Arc::new(ShareCounts::new(self.devices.clone(), id))),
             overlay: self.overlay,
             ..MountOptions::default()
         };
