@@ -1,8 +1,8 @@
 //! Event streams: once a second the figures of the pool and of some objects, and the jobs and the
 //! health that changed. Owns the counts of streams.
 //!
-//! A client that comes again with `Last-Event-ID` gets the figures that it has missed, as far as the
-//! server has them, and is told to read everything again otherwise.
+//! A client that comes again with `Last-Event-ID` gets the figures that it has missed, as far as
+//! the server has them, and is told to read everything again otherwise.
 //!
 //! A stream asks the server each second with the credentials of its request, so it ends when the
 //! token is revoked or the session ends. A slow client gets fewer frames, not older ones.

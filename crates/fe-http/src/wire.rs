@@ -6,7 +6,8 @@
 //! Later messages replace the certificate. The process ends when the pair is closed.
 //!
 //! Over each stream socket goes one [`Ask`] at a time, a JSON document on a line, and one
-//! [`Answer`] comes back, followed by the bytes of a [`Content`]. The server's ends are blocking, the process's ends are not.
+//! [`Answer`] comes back, followed by the bytes of a [`Content`]. The server's ends are blocking,
+//! the process's ends are not.
 
 use std::io::{self, BufRead, IoSlice, IoSliceMut, Write};
 use std::mem::MaybeUninit;

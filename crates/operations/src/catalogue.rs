@@ -269,7 +269,8 @@ catalogue! {
         /// New capacity in bytes.
         capacity_bytes: u64,
     } => Done { PUT "/pool/capacity", Admin, Change, ["grow"], "grow the pool to {capacity_bytes} bytes" },
-    /// Starts a job that makes the pool smaller. A job that is cancelled leaves it as large as it was.
+    /// Starts a job that makes the pool smaller. A job that is cancelled leaves it as large as it
+    /// was.
     Shrink {
         /// New capacity in bytes.
         capacity_bytes: u64,
@@ -334,8 +335,8 @@ catalogue! {
         #[serde(default)]
         path: String,
     } => Usage { GET "/objects/{object}/usage", Operate, Read, ["usage"] },
-    /// Lists a directory of a share. Over HTTP a file is answered with its bytes instead, to callers
-    /// with the role admin.
+    /// Lists a directory of a share. Over HTTP a file is answered with its bytes instead, to
+    /// callers with the role admin.
     Files {
         /// Share, or snapshot of one.
         object: Which,

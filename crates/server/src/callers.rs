@@ -1,5 +1,6 @@
-//! The door that a request of the kernel to a share comes from: the kept server of a network protocol
-//! whose process makes it, or else a program of this machine. Owns the table of those processes.
+//! The door that a request of the kernel to a share comes from: the kept server of a network
+//! protocol whose process makes it, or else a program of this machine. Owns the table of those
+//! processes.
 //!
 //! The kernel names the thread that makes a request. Its process, and those that this one descends
 //! from, are looked up in `/proc` once and remembered by the thread that serves: until the table

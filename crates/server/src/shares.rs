@@ -16,7 +16,6 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use doors::Door;
 use engine::{Files, Pool, TreeClaim, TreeUse, Volume, VolumeStatus};
 use fe_share::{KeptBy, KeptMount, Moments, Mount, MountOptions};
 use fuse::keep::Keeper;
@@ -101,7 +100,7 @@ pub struct SharesWish<'a> {
 /// The mounted shares of a served pool.
 pub struct Shares {
     pool: Pool,
-    devices: Devices,
+    pub(crate) devices: Devices,
     dir: PathBuf,
     /// Only these, if there are any.
     names: Vec<String>,
@@ -155,11 +154,6 @@ impl Shares {
     /// Where they are mounted.
     pub fn dir(&self) -> &Path {
         &self.dir
-    }
-
-    /// The processes of a door's servers, whose requests to shares are counted there.
-    pub(crate) fn count_at(&self, door: Door, pids: impl Iterator<Item = i32>) {
-        self.devices.traffics().callers().set(door, pids);
     }
 
     /// The shares that are mounted: number, name, and where.

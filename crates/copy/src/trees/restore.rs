@@ -1,12 +1,12 @@
-//! Brings a file or a tree into a share that is in use. A crash leaves each entry of the share as it
-//! was, or complete.
+//! Brings a file or a tree into a share that is in use. A crash leaves each entry of the share as
+//! it was, or complete.
 //!
 //! 1. Leftovers of earlier restores are removed from the root of the share.
 //! 2. The items are written below a new directory in the root, which only root can enter, and made
 //!    durable. Whatever cannot be read or written ends the restore: nothing is restored in part.
-//! 3. They are renamed into place. A missing file or directory comes as a whole. In a directory that
-//!    exists, missing entries come; others are kept, or replaced if that is wanted. A directory
-//!    neither replaces an entry nor is replaced.
+//! 3. They are renamed into place. A missing file or directory comes as a whole. In a directory
+//!    that exists, missing entries come; others are kept, or replaced if that is wanted. A
+//!    directory neither replaces an entry nor is replaced.
 //! 4. The directory of step 2 is removed, also after a failure.
 
 use std::collections::VecDeque;
@@ -27,8 +27,8 @@ const CONTENT: &[u8] = b"content";
 /// Directories inside each other that are merged or removed: each is open meanwhile.
 const DEPTH_MAX: usize = 256;
 
-/// Where a tree is restored to: directories that are opened one by one, never through a link. Errors
-/// are numbers of the system.
+/// Where a tree is restored to: directories that are opened one by one, never through a link.
+/// Errors are numbers of the system.
 pub trait Place {
     /// An open directory.
     type Directory;
@@ -77,7 +77,7 @@ pub trait Place {
     fn sync(&self) -> Result<(), i32>;
 }
 
-/// What is restored to where.
+/// Target of a restore, and its way.
 #[derive(Debug, Clone, Copy)]
 pub struct Restore<'a> {
     /// Name of the staging directory, which begins with [`STAGE_PREFIX`].

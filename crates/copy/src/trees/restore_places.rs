@@ -1,5 +1,6 @@
-//! The places that a tree is restored to: a share's tree that is not mounted, and a mounted one. The
-//! kernel caches names of a mounted share for good, so that one is changed through its mount only.
+//! The places that a tree is restored to: a share's tree that is not mounted, and a mounted one.
+//! The kernel caches names of a mounted share for good, so that one is changed through its mount
+//! only.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;

@@ -150,8 +150,8 @@ impl Pool {
         Ok((reports, None))
     }
 
-    /// A map of a volume, a share or a snapshot by codec, in at most `cells` cells: from the map as it
-    /// is, without what only the write buffer has.
+    /// A map of a volume, a share or a snapshot by codec, in at most `cells` cells: from the map as
+    /// it is, without what only the write buffer has.
     ///
     /// # Errors
     /// [`ErrorKind::NotFound`], and whatever the storage fails with.

@@ -3,9 +3,9 @@
 //!
 //! A mounted share is changed through its mount, because the kernel caches its names for good. A
 //! thread of this process must not wait for that mount: a server that is killed could then not end
-//! before the next one answers. So a process of its own writes and renames there, and this one sends
-//! it the files as a tar archive. If the server is killed the archive is cut off, and that process
-//! removes what it has staged.
+//! before the next one answers. So a process of its own writes and renames there, and this one
+//! sends it the files as a tar archive. If the server is killed the archive is cut off, and that
+//! process removes what it has staged.
 
 use std::ffi::OsStr;
 use std::io::{BufWriter, Write};
@@ -119,7 +119,7 @@ impl RestorePlan {
         plan.looked_at(&service.opened(&volume.name())?, wish.to.is_some())
     }
 
-    /// Compares with what is at the target.
+    /// Compares with the entries at the target.
     fn looked_at(mut self, live: &Opened, is_elsewhere: bool) -> Result<Self> {
         let mut node = Tree::ROOT;
         let (name, shown) = (&self.name, shown(&self.to));
@@ -286,8 +286,8 @@ fn send(child: &mut Child, source: impl Source, interrupted: &AtomicBool, progre
     Ok(())
 }
 
-/// The process itself: reads an archive from standard input, restores it below `dir`, and reports on
-/// standard output.
+/// The process itself: reads an archive from standard input, restores it below `dir`, and reports
+/// on standard output.
 ///
 /// # Errors
 /// When the report cannot be written.

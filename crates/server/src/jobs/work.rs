@@ -31,8 +31,8 @@ const SHRINK_ROUNDS: u32 = 16;
 /// soon noticed.
 const CLEAN_ROUNDS: u32 = 16;
 
-/// The work of a job: what any operator may start by a wish, and what has operations of its own, with
-/// roles of their own.
+/// The work of a job: what any operator may start by a wish, and what has operations of its own,
+/// with roles of their own.
 #[derive(Debug, Clone)]
 pub(crate) enum Task {
     /// Work that is wished for.
@@ -57,7 +57,7 @@ pub(crate) enum Planned {
     Restore(Box<RestorePlan>),
     /// The pool is made smaller.
     Shrink(u64),
-    /// A snapshot becomes a version of a blob, with what was found of it before.
+    /// A snapshot, by its number, becomes a version of a blob.
     Push(Box<PushWish>, DeviceId),
 }
 

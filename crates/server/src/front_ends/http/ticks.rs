@@ -59,7 +59,7 @@ struct Tick {
     health: Value,
 }
 
-/// What is kept of a tick.
+/// The part of a tick that is kept.
 struct Kept {
     unix_s: u64,
     generation: u64,
