@@ -48,7 +48,7 @@ pub(crate) struct RestoreWish {
 
 /// A restore that can be done.
 #[derive(Debug)]
-pub(super) struct RestorePlan {
+pub(crate) struct RestorePlan {
     pub(super) share: DeviceId,
     pub(super) name: String,
     snapshot: String,

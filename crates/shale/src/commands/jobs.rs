@@ -69,7 +69,7 @@ fn until(
 
 /// Tells what came of a job, as the command that does the same would.
 fn tell(job: JobReport, output: &Output) -> Outcome {
-    let (title, seconds) = (job.title(), job.seconds);
+    let (title, seconds, target) = (job.title(), job.seconds, job.target.clone().unwrap_or_default());
     if output.is_json() {
         let document = job.clone();
         let result = outcome(job)?;
@@ -89,7 +89,7 @@ fn tell(job: JobReport, output: &Output) -> Outcome {
             output.text(&format!("{title}: {} restored, {}{kept}\n", total.restored, format_size(total.bytes)))
         }
         JobResult::Shrunk(slice) => shrink::tell(slice, seconds, output),
-        JobResult::Pushed(pushed) => image::tell(pushed, job.target.as_deref().unwrap_or_default(), output),
+        JobResult::Pushed(pushed) => image::tell(pushed, &target, output),
         JobResult::Moved { bytes } => output.text(&format!("{title}: {}, in {seconds:.1} s\n", format_size(*bytes))),
     }
     verdict(&result)
