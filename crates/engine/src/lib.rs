@@ -56,6 +56,7 @@ pub use upkeep::calibration::{Calibration, CalibrationEffort, CodecSpeed};
 pub use upkeep::defrag::SortReport;
 pub use upkeep::explain::{CodecUse, RegionDetail, RegionReport, Remembered, Trial};
 pub use upkeep::explain_files::{FilePart, FileStored};
+pub use upkeep::explain_map::{CELLS_MAX, CodecMap, MapCell};
 pub use upkeep::recompress::{Advise, RecompressReport};
 pub use upkeep::scrub::ScrubReport;
 pub use upkeep::shrink::ShrinkReport;

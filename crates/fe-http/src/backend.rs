@@ -120,5 +120,10 @@ async fn exchange(line: &mut BufReader<UnixStream>, ask: &Ask) -> io::Result<Ans
     if answer.is_empty() {
         return Err(io::ErrorKind::UnexpectedEof.into());
     }
-    decode(&answer)
+    let mut answer = decode(&answer)?;
+    if let Answer::Content(content) = &mut answer {
+        content.bytes = vec![0; content.length as usize];
+        line.read_exact(&mut content.bytes).await?;
+    }
+    Ok(answer)
 }

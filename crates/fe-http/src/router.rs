@@ -10,6 +10,7 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::{any, get};
 use axum::{Router, middleware};
 use serde_json::Value;
+use tokio::sync::Semaphore;
 use tokio::time::timeout;
 
 use crate::backend::{Backend, NoAnswer};
@@ -31,6 +32,8 @@ pub(crate) struct Site {
     pub(crate) ticks: Backend,
     /// The event streams.
     pub(crate) streams: Arc<Streams>,
+    /// A permit for each download at a time.
+    pub(crate) downloads: Arc<Semaphore>,
     /// Names of this machine.
     pub(crate) names: Vec<String>,
     /// Version of the program.
@@ -127,7 +130,9 @@ pub(crate) fn respond(answer: Answer) -> Response {
             }
             response
         }
-        Answer::Session(_) | Answer::Figures(_) | Answer::Fault(_) => problem::no_answer(NoAnswer::Gone),
+        Answer::Session(_) | Answer::Figures(_) | Answer::Content(_) | Answer::Fault(_) => {
+            problem::no_answer(NoAnswer::Gone)
+        }
     }
 }
 

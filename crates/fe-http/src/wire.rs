@@ -6,13 +6,15 @@
 //! Later messages replace the certificate. The process ends when the pair is closed.
 //!
 //! Over each stream socket goes one [`Ask`] at a time, a JSON document on a line, and one
-//! [`Answer`] comes back. The server's ends are blocking, the process's ends are not.
+//! [`Answer`] comes back, followed by the bytes of a [`Content`]. The server's ends are blocking,
+//! the process's ends are not.
 
 use std::io::{self, BufRead, IoSlice, IoSliceMut, Write};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-use operations::{Request, http_status};
+use operations::{Request, Which, http_status};
+use report::FileVersion;
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags,
 };
@@ -126,12 +128,45 @@ pub enum What {
     Tick {
         /// Objects whose figures are wanted.
         objects: Vec<u64>,
+        /// Second of the last frames that the client has seen, to be followed by those after it.
+        since: Option<u64>,
     },
+    /// A part of a file of a share: [`Answer::Content`].
+    Content(ContentWish),
     /// The figures of `/metrics`: [`Answer::Figures`].
     Metrics {
         /// Whether the client is on this machine.
         is_local: bool,
     },
+}
+
+/// A part of a file of a share.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ContentWish {
+    /// Share, or snapshot of one.
+    pub object: Which,
+    /// The file.
+    pub path: String,
+    /// Name of the snapshot, after the `@`.
+    pub at: Option<String>,
+    /// First byte.
+    pub offset: u64,
+    /// Limit on the bytes; 0: only the facts about the file.
+    pub length: u32,
+    /// Version that the file must have.
+    pub version: Option<String>,
+}
+
+/// A part of a file. Its bytes follow the line.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Content {
+    /// The file.
+    pub file: FileVersion,
+    /// Number of the bytes.
+    pub length: u32,
+    /// The bytes.
+    #[serde(skip)]
+    pub bytes: Vec<u8>,
 }
 
 /// A question with its origin.
@@ -206,6 +241,8 @@ pub enum Answer {
         /// HTTP status.
         status: u16,
     },
+    /// A part of a file.
+    Content(Box<Content>),
     /// The figures.
     Figures(Box<Figures>),
     /// A session has begun.
@@ -268,7 +305,8 @@ fn read_line<T: DeserializeOwned>(from: &mut impl BufRead) -> io::Result<Option<
 /// Of the socket.
 pub fn write_answer(to: &mut impl Write, answer: &Answer) -> io::Result<()> {
     let line = line_of(answer).or_else(|error| line_of(&Answer::Fault(too_long(&error))))?;
-    to.write_all(&line)
+    to.write_all(&line)?;
+    if let Answer::Content(content) = answer { to.write_all(&content.bytes) } else { Ok(()) }
 }
 
 fn too_long(error: &io::Error) -> Fault {
@@ -370,5 +408,11 @@ mod tests {
         assert_eq!(read_ask(&mut lines).err().unwrap().kind(), io::ErrorKind::InvalidData);
         assert!(matches!(read_ask(&mut lines).unwrap().unwrap().what, What::Hello));
         assert_eq!(read_ask(&mut &hello[..5]).err().unwrap().kind(), io::ErrorKind::UnexpectedEof);
+        let content = Content { file: FileVersion::default(), length: 3, bytes: b"a\nb".to_vec() };
+        let mut sent = Vec::new();
+        write_answer(&mut sent, &Answer::Content(Box::new(content))).unwrap();
+        let (line, bytes) = sent.split_at(sent.iter().position(|byte| *byte == b'\n').unwrap() + 1);
+        assert!(matches!(decode(line).unwrap(), Answer::Content(content) if content.length == 3));
+        assert_eq!(bytes, b"a\nb", "the bytes follow the line");
     }
 }

@@ -41,4 +41,5 @@ mod snapshots;
 pub use fuse::keep::KeeperSlot;
 pub use memory_journal::{Found as FoundJournal, JournalPlace, find as find_journal, mark_replayed};
 pub use mount::{Mount, MountOptions, OrphanedMount, mount, mount_with_snapshots, resume, resume_with_snapshots};
+pub use request_kind::Counts;
 pub use snapshots::{ShareSnapshot, Snapshots, Visibility};

@@ -20,12 +20,13 @@ use fuse::{Notifier, Session, SessionOptions, Transport};
 use parking_lot::{Condvar, Mutex};
 use rustix::mount::UnmountFlags;
 use share::{Left, Tree};
-use surface::{Error, ErrorKind, Result, Traffic};
+use surface::{Error, ErrorKind, Result};
 
 use crate::closing;
 use crate::journal_keeper::{HeldMount, begin_journal, maintain_journal, not_held};
 use crate::lookups::LookupCounts;
 use crate::memory_journal::{self, JournalPlace, MemoryJournal};
+use crate::request_kind::Counts;
 use crate::served::Served;
 use crate::snapshots::{SnapshotDirs, Snapshots};
 
@@ -53,8 +54,8 @@ pub struct MountOptions {
     /// Where the journal is created that preserves acknowledged names if this program dies, even
     /// where the mount does not survive.
     pub journal: Option<Arc<dyn JournalPlace>>,
-    /// Counters of requests.
-    pub traffic: Option<Arc<Traffic>>,
+    /// Where requests are counted.
+    pub counts: Option<Arc<dyn Counts>>,
 }
 
 impl Default for MountOptions {
@@ -69,7 +70,7 @@ impl Default for MountOptions {
             commit_every: Duration::from_secs(5),
             kept_by: None,
             journal: None,
-            traffic: None,
+            counts: None,
         }
     }
 }
@@ -128,7 +129,7 @@ pub fn mount_with_snapshots(
         kernel_mount::check_vacant(&dir_path)?;
     }
     let snapshots = snapshots.map(|snapshots| SnapshotDirs::new(snapshots, &tree));
-    let mut served = Served::new(tree.clone(), LookupCounts::default(), snapshots, options.traffic.clone());
+    let mut served = Served::new(tree.clone(), LookupCounts::default(), snapshots, options.counts.clone());
     served.has_access_times = options.has_access_times;
     served.is_read_only.store(options.is_read_only, Ordering::Relaxed);
     let served = Arc::new(served);
@@ -217,7 +218,7 @@ fn resume_served(
         Error::with_source(kind, text, error)
     };
     let snapshots = snapshots.map(|snapshots| SnapshotDirs::new(snapshots, &tree));
-    let mut served = Served::new(tree.clone(), LookupCounts::taken_over(), snapshots, options.traffic.clone());
+    let mut served = Served::new(tree.clone(), LookupCounts::taken_over(), snapshots, options.counts.clone());
     served.has_access_times = place.has_access_times();
     served.is_read_only.store(options.is_read_only, Ordering::Relaxed);
     let served = Arc::new(served);

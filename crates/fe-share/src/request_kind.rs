@@ -1,9 +1,17 @@
 //! The kind of a request, for counting operations and refusing changes. Pure functions.
 
+use std::fmt;
+
 use fuse::Operation;
-use surface::OpKind;
+use surface::{OpKind, Traffic};
 
 use crate::flags;
+
+/// Where the requests of a share are counted.
+pub trait Counts: fmt::Debug + Send + Sync {
+    /// The counts for requests of a thread, by its number; 0: the kernel itself.
+    fn of(&self, thread: u32) -> &Traffic;
+}
 
 /// Returns whether a request changes a file, a name or an attribute.
 pub(crate) fn is_change(operation: &Operation<'_>) -> bool {

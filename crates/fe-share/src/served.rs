@@ -13,14 +13,14 @@ use fuse::{
     Request, StatFs, WriteData,
 };
 use share::{Caller, Failure, Inode, SetAttributes, Time, TimeToSet, Tree};
-use surface::{Allocation, Traffic};
+use surface::Allocation;
 
 use crate::closing::Closing;
 use crate::flags;
 use crate::growing::Growing;
 use crate::lookups::LookupCounts;
 use crate::process::{Process, names_shown};
-use crate::request_kind::{is_change, kind_of};
+use crate::request_kind::{Counts, is_change, kind_of};
 use crate::snapshots::{self, SnapshotDirs};
 
 /// Lifetime of cached entries, practically without limit: a share changes only through its mount.
@@ -53,7 +53,7 @@ pub(crate) struct Served {
     /// Its snapshots, if any can be shown.
     pub(crate) snapshots: Option<SnapshotDirs>,
     /// Counters of requests.
-    traffic: Option<Arc<Traffic>>,
+    counts: Option<Arc<dyn Counts>>,
 }
 
 pub(crate) fn errno(failure: Failure) -> Errno {
@@ -146,7 +146,8 @@ impl FileSystem for Served {
 
     fn serve<A: Answer>(&self, request: &Request<'_>, answer: A) {
         let moved = Cell::new(0);
-        let Some(traffic) = &self.traffic else { return self.serve_uncounted(request, answer, &moved) };
+        let Some(counts) = &self.counts else { return self.serve_uncounted(request, answer, &moved) };
+        let traffic = counts.of(request.pid);
         let began = traffic.begin();
         self.serve_uncounted(request, answer, &moved);
         traffic.end(kind_of(&request.operation), began, moved.get());
@@ -158,7 +159,7 @@ impl Served {
         tree: Arc<Tree>,
         lookups: LookupCounts,
         snapshots: Option<SnapshotDirs>,
-        traffic: Option<Arc<Traffic>>,
+        counts: Option<Arc<dyn Counts>>,
     ) -> Self {
         Self {
             tree,
@@ -169,7 +170,7 @@ impl Served {
             is_read_only: AtomicBool::new(false),
             notifier: OnceLock::new(),
             snapshots,
-            traffic,
+            counts,
         }
     }
 

@@ -25,6 +25,16 @@ const fn audit_lines() -> usize {
     100
 }
 
+/// Entries of a page without another wish.
+const fn files_page() -> u32 {
+    1000
+}
+
+/// Cells of a map without another wish.
+const fn map_cells() -> u32 {
+    1024
+}
+
 catalogue! {
     /// Does nothing: the server is there, and speaks this version.
     Hello => Done { socket "opens a connection", Read, Read, [] },
@@ -136,8 +146,8 @@ catalogue! {
         #[serde(default)]
         properties: BTreeMap<String, String>,
     } => Created { POST "/images", Admin, Change, ["clone"], "clone image {image} as '{volume}', {properties}" },
-    /// Makes a snapshot a version of a blob.
-    Push(PushWish) => Pushed { POST "/objects/{snapshot}/push", Admin, Change, ["push"], "push '{snapshot}' to {url}" },
+    /// Starts a job that makes a snapshot a version of a blob.
+    Push(PushWish) => Job { POST "/objects/{snapshot}/push", Admin, Change Long, ["push"], "push '{snapshot}' to {url}" },
     /// Rolls volumes and shares back to snapshots, all or none.
     Rollback {
         /// The snapshots, one of each.
@@ -259,15 +269,15 @@ catalogue! {
         /// New capacity in bytes.
         capacity_bytes: u64,
     } => Done { PUT "/pool/capacity", Admin, Change, ["grow"], "grow the pool to {capacity_bytes} bytes" },
-    /// Makes the pool smaller, one slice of the work.
+    /// Starts a job that makes the pool smaller. A job that is cancelled leaves it as large as it
+    /// was.
     Shrink {
         /// New capacity in bytes.
         capacity_bytes: u64,
-        /// Limit on the rounds of moving data.
-        rounds: u32,
-    } => Shrunk { POST "/pool/shrink", Admin, Change, ["shrink"], "shrink the pool to {capacity_bytes} bytes" },
-    /// Stops making the pool smaller.
-    ShrinkEnd => Done { DELETE "/pool/shrink", Admin, Change, ["shrink"], "stop shrinking the pool" },
+        /// Whether it continues when the connection ends that started it.
+        #[serde(default = "yes")]
+        background: bool,
+    } => Job { POST "/pool/shrink", Admin, Change Long, ["shrink"], "shrink the pool to {capacity_bytes} bytes" },
     /// Makes all data durable and takes a checkpoint.
     Checkpoint => Done { POST "/pool/checkpoint", Operate, Change, ["status", "list", "import"], "take a checkpoint" },
     /// Acknowledges the known damage, and the losses of repairs.
@@ -295,6 +305,14 @@ catalogue! {
         /// Limit on the regions.
         count: usize,
     } => Regions { GET "/objects/{object}/explain", Read, Read, ["explain"] },
+    /// Returns a map of an object by codec. Data that is still in the write buffer is not in it.
+    ExplainMap {
+        /// Volume, share or snapshot.
+        object: Which,
+        /// Limit on the cells, at most 4096.
+        #[serde(default = "map_cells")]
+        cells: u32,
+    } => ExplainMap { GET "/objects/{object}/explain-map", Read, Read, [] },
     /// Returns why a region of a volume is stored as it is.
     ExplainRegion {
         /// Volume or snapshot.
@@ -317,6 +335,46 @@ catalogue! {
         #[serde(default)]
         path: String,
     } => Usage { GET "/objects/{object}/usage", Operate, Read, ["usage"] },
+    /// Lists a directory of a share. Over HTTP a file is answered with its bytes instead, to
+    /// callers with the role admin.
+    Files {
+        /// Share, or snapshot of one.
+        object: Which,
+        /// Directory or file; empty for the root. Links are not followed.
+        #[serde(default)]
+        path: String,
+        /// Snapshot of the share, by its name after the `@`; null for the share as it is now.
+        at: Option<String>,
+        /// Limit on the entries of the page, at most 1000.
+        #[serde(default = "files_page")]
+        limit: u32,
+        /// Continues a list: `next` of the page before; null for the first page.
+        cursor: Option<String>,
+    } => Files { GET "/objects/{object}/files/{path*}", Operate, Read, [] },
+    /// Returns size and version of a file, whose bytes its caller may read.
+    FileVersion {
+        /// Share, or snapshot of one.
+        object: Which,
+        /// The file. Links are not followed.
+        path: String,
+        /// Snapshot of the share, by its name after the `@`; null for the share as it is now.
+        at: Option<String>,
+    } => FileVersion { socket "HTTP has the bytes at the path of the list", Admin, Read, [] },
+    /// Restores a file or a directory of a share from a snapshot. Nothing is overwritten unless
+    /// `replace` says so; entries that the snapshot has not are never removed.
+    Restore {
+        /// Share.
+        object: Which,
+        /// File or directory in the snapshot.
+        path: String,
+        /// The snapshot, by its name after the `@`.
+        at: String,
+        /// Path in the share to restore to, in a directory that exists; null for where it was.
+        to: Option<String>,
+        /// Replaces files that exist.
+        #[serde(default)]
+        replace: bool,
+    } => Job { POST "/objects/{object}/files/{path*}/restore", Admin, Destroy Long, [], "restore '{path}' of {object} from snapshot '{at}', replace: {replace}" },
     /// Starts a trace of the choices of codecs unless one runs, and returns the records so far.
     Trace {
         /// Limit on the records.
@@ -508,6 +566,10 @@ impl Request {
             | Self::ExplainRegion { object, .. }
             | Self::ExplainFile { object, .. }
             | Self::Usage { object, .. }
+            | Self::ExplainMap { object, .. }
+            | Self::Files { object, .. }
+            | Self::FileVersion { object, .. }
+            | Self::Restore { object, .. }
             | Self::TraceReads { object, .. }
             | Self::Bulk { object } => (Some(object), &[]),
             Self::Bookmarks { object }

@@ -28,7 +28,7 @@ pub use caller::{Audit, AuditRecord, Caller, Role, Who};
 pub use catalogue::{CATALOGUE, Request};
 pub use failure::{EXIT_CODES_HELP, Failure, Outcome, code_of, http_status, kind_of, path_error, stop_if};
 pub use history::SeriesWish;
-pub use images::{ImageAddress, PushWish, PushedLine};
+pub use images::{ImageAddress, PushWish};
 pub use local::LOCAL;
 pub use objects::{AnyObject, ListWish, ObjectOrder, ObjectPage, ObjectReport, Which};
 pub use openapi::openapi;

@@ -10,5 +10,6 @@ pub const LOCAL: &[(&str, &str)] = &[
     ("completions", "prints a script for a shell"),
     ("keep-mounts", "holds the mounts of a server while there is none"),
     ("serve-http", "speaks HTTP for a server"),
+    ("restore-files", "writes restored files for a server"),
     ("man", "writes the manual pages"),
 ];

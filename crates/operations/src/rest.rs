@@ -246,7 +246,9 @@ mod tests {
             BTreeMap::from([("compression".to_owned(), Some("zstd-3".to_owned())), ("unit".to_owned(), None)]);
         assert_eq!(set, Request::Set { object: Some("vm".into()), changes, if_match: None });
         let pushed = about("push").request(&given(&[("snapshot", "vm@s")]), Some(json!({"url": "file:///b"})));
-        assert!(matches!(pushed.unwrap(), Request::Push(wish) if wish.snapshot == "vm@s" && !wish.replace));
+        assert!(
+            matches!(pushed.unwrap(), Request::Push(wish) if wish.snapshot == "vm@s" && !wish.replace && wish.background)
+        );
         let job = about("start_job").request(&[], Some(json!({"wish": {"kind": "scrub"}}))).unwrap();
         assert!(matches!(job, Request::StartJob { background: true, .. }), "it must not end with a connection");
         let rollback = about("rollback").request(&given(&[("snapshots", "a@s"), ("snapshots", "b@s")]), None).unwrap();
@@ -296,7 +298,7 @@ mod tests {
         let known = Which::Known { id: 7, name: "a".to_owned() };
         assert_eq!(Request::Promote { object: known }.audit_text(), "promote 'a'");
         assert_eq!(Request::Promote { object: Which::Id(7) }.audit_text(), "promote object 7");
-        assert_eq!(Request::ShrinkEnd.audit_text(), "stop shrinking the pool");
+        assert_eq!(Request::Checkpoint.audit_text(), "take a checkpoint");
         assert_eq!(Request::Status.audit_text(), "");
         let job = |wish: Value| {
             let wish = serde_json::from_value(wish).unwrap();

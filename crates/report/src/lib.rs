@@ -7,6 +7,7 @@ mod analytics;
 mod choices;
 mod exports;
 mod file_choices;
+mod files;
 mod image_line;
 mod jobs;
 mod losses;
@@ -19,10 +20,13 @@ pub use analytics::{
     ANALYTICS_VERSION, AnalyticsState, DatasetLine, DatasetsReport, HeatmapReport, MarkLine, SeriesLine, SeriesReport,
     WorksheetLine,
 };
-pub use choices::{Calibrated, CodecUse, Detail, RecompressSlice, Region, Remembered, Speed, TraceLine, Trial};
+pub use choices::{
+    Calibrated, CodecUse, Detail, ExplainMap, MapCell, RecompressSlice, Region, Remembered, Speed, TraceLine, Trial,
+};
 pub use exports::{CheckLine, ExportLine, ExportsReport};
 pub use file_choices::{FileReport, OtherLine, PartLine, Trials, UsageLine, UsageReport};
-pub use image_line::ImageLine;
+pub use files::{FileEntry, FileKind, FileVersion, FilesReport, RestoreTotal};
+pub use image_line::{ImageLine, PushedLine};
 pub use jobs::{JobFault, JobKind, JobPace, JobReport, JobResult, JobState, JobWish};
 pub use losses::{LossLine, LossOfReport, LossReport};
 pub use pool::{

@@ -82,6 +82,25 @@ pub fn remembered(known: engine::Remembered) -> Remembered {
     }
 }
 
+/// Makes an [`ExplainMap`] from the engine's figures, of an object with so many bytes of data.
+pub fn explain_map(map: engine::CodecMap, data_bytes: u64) -> ExplainMap {
+    let cell = |cell: engine::MapCell| MapCell {
+        offset: cell.offset,
+        codec: cell.codec,
+        raw_bytes: cell.raw_bytes,
+        stored_bytes: cell.stored_bytes,
+        winner: cell.winner,
+    };
+    // What holds data is counted a little later than it is stored.
+    let percent = 100.0 * map.looked_at_bytes as f64 / data_bytes.max(1) as f64;
+    ExplainMap {
+        size_bytes: map.size_bytes,
+        cell_bytes: map.cell_bytes,
+        looked_at_percent: if data_bytes == 0 { 100.0 } else { percent.min(100.0) },
+        cells: map.cells.into_iter().map(|found| found.map(cell)).collect(),
+    }
+}
+
 /// Makes a [`Region`] from the engine's figures.
 pub fn region(report: engine::RegionReport) -> Region {
     let codec = |c: engine::CodecUse| CodecUse {

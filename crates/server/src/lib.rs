@@ -15,6 +15,7 @@
 pub mod access;
 pub mod audit;
 mod blob_errors;
+mod callers;
 pub mod clients;
 pub mod control;
 pub mod devices;
@@ -32,6 +33,7 @@ pub mod samples;
 pub mod schedules;
 pub mod service;
 pub mod session;
+mod share_browse;
 pub mod share_check;
 pub mod share_files;
 pub mod share_journals;

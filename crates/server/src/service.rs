@@ -38,14 +38,14 @@ use crate::devices::{Devices, is_in};
 use crate::exports::{self, Exports};
 use crate::fullness::Fullness;
 use crate::images::Images;
-use crate::jobs::Jobs;
+use crate::jobs::{Jobs, RestoreWish, Task};
 use crate::samples::Sampler;
 use crate::schedules;
 use crate::share_journals::Journals;
 use crate::share_recompress::Recompressing;
 use crate::share_trees;
 use crate::shares::Shares;
-use crate::{documents, stream_io, stream_plan};
+use crate::{documents, share_browse, stream_io, stream_plan};
 use operations::{Audit, Reply, Request, Which};
 use report::{JobReport, ReceiveLine};
 
@@ -285,7 +285,10 @@ impl Service {
             Request::CloneImage { image, volume, size_bytes, properties } => {
                 self.clone_image(&image, &volume, size_bytes, &properties)
             }
-            Request::Push(wish) => self.push(&wish),
+            Request::Push(wish) => {
+                let background = wish.background;
+                self.start_task(Task::Push(wish), background).map(job)
+            }
             Request::Snapshot { object, name } => {
                 let volume = self.name_of(&object)?;
                 let take = || self.pool.snapshot(&volume, &name);
@@ -361,12 +364,8 @@ impl Service {
                 ))
             }
             Request::Grow { capacity_bytes } => self.pool.grow(capacity_bytes).map(|()| Reply::Done),
-            Request::Shrink { capacity_bytes, rounds } => {
-                Ok(Reply::Shrunk(documents::shrink_slice(self.pool.shrink(capacity_bytes, rounds)?)))
-            }
-            Request::ShrinkEnd => {
-                self.pool.give_up_shrinking();
-                Ok(Reply::Done)
+            Request::Shrink { capacity_bytes, background } => {
+                self.start_task(Task::Shrink { capacity_bytes }, background).map(job)
             }
             Request::Checkpoint => self.pool.checkpoint().map(|()| Reply::Done),
             Request::Acknowledge => {
@@ -384,6 +383,11 @@ impl Service {
                 let (regions, next) = self.pool.explain(&self.name_of(&object)?, from, count)?;
                 Ok(Reply::Regions { regions: regions.into_iter().map(documents::region).collect(), next })
             }
+            Request::ExplainMap { object, cells } => {
+                let volume = self.volume(&object)?;
+                let map = self.pool.codec_map(&volume.name(), usize::try_from(cells).unwrap_or(engine::CELLS_MAX))?;
+                Ok(Reply::ExplainMap(Box::new(documents::explain_map(map, volume.space().0))))
+            }
             Request::ExplainRegion { object, offset } => {
                 let detail = self.pool.explain_region(&self.name_of(&object)?, offset)?;
                 Ok(Reply::Region(Box::new(documents::detail(detail))))
@@ -392,6 +396,19 @@ impl Service {
             Request::Usage { object, path } => {
                 let (share, path) = self.place_of(&self.name_of(&object)?, &path);
                 Ok(Reply::Usage(Box::new(self.opened(&share)?.usage(&share, &path)?)))
+            }
+            Request::Files { object, path, at, limit, cursor } => {
+                let place = self.file_place(&object, &path, at.as_deref())?;
+                Ok(Reply::Files(Box::new(share_browse::list(&place, limit, cursor.as_deref())?)))
+            }
+            Request::FileVersion { object, path, at } => {
+                let place = self.file_place(&object, &path, at.as_deref())?;
+                let part = share_browse::Part::default();
+                Ok(Reply::FileVersion(Box::new(share_browse::read(&place, &part)?.0)))
+            }
+            Request::Restore { object, path, at, to, replace } => {
+                let wish = RestoreWish { object, path, at, to, replaces: replace };
+                self.start_task(Task::Restore(wish), true).map(job)
             }
             Request::Trace { count } => Ok(Reply::Trace(self.traced(count))),
             Request::Traffic { object } => Ok(Reply::Traffic(Box::new(self.traffic(object.as_ref())?))),
@@ -404,7 +421,7 @@ impl Service {
                 self.devices.first_reads().end();
                 Ok(Reply::Done)
             }
-            Request::StartJob { wish, background } => self.start_job(wish, background).map(job),
+            Request::StartJob { wish, background } => self.start_task(Task::Wish(wish), background).map(job),
             Request::Jobs => Ok(Reply::Jobs(self.jobs.list())),
             Request::WatchJob { id, seen, patience_ms } => self.watch_job(id, seen, patience_ms).map(job),
             Request::PauseJob { id } => self.jobs.pause(id).map(job),
@@ -445,7 +462,8 @@ impl Service {
     /// not be.
     pub fn run_schedules(&self, is_over: &dyn Fn() -> bool) -> Vec<String> {
         let still = |share: &str, take: &dyn Fn() -> Result<()>| self.still(|own| own == share, take);
-        schedules::run(&self.pool, &self.devices, &still, env::Clock::unix_s(&env::SystemClock::default()), is_over)
+        let note = |line: &str| self.note_own(line);
+        schedules::run(&self.pool, &self.devices, &still, host::unix_s(), is_over, &note)
     }
 
     fn receives(&self) -> Vec<ReceiveLine> {

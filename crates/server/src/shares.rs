@@ -23,13 +23,14 @@ use parking_lot::Mutex;
 use share::{Options, Tree};
 use surface::{BlockDevice, DeviceId, Error, ErrorKind, NamedClient, Result};
 
+use crate::callers::ShareCounts;
 use crate::devices::{Devices, is_in};
 use crate::service::Service;
 use crate::share_files::Opened;
 use crate::share_journals::Journals;
 use crate::share_trees::{self, MOUNT_PATIENCE, PATIENCE, ShareMoments, error_of, now};
 use crate::share_unserved::{Fault, Unserved};
-use crate::traffic::{SHARES, TREES};
+use crate::traffic::TREES;
 use report::UnservedLine;
 
 /// One over this of the server's memory caches the namespaces of all shares.
@@ -99,7 +100,7 @@ pub struct SharesWish<'a> {
 /// The mounted shares of a served pool.
 pub struct Shares {
     pool: Pool,
-    devices: Devices,
+    pub(crate) devices: Devices,
     dir: PathBuf,
     /// Only these, if there are any.
     names: Vec<String>,
@@ -293,7 +294,7 @@ impl Shares {
             is_read_only: self.pool.volume_of(id)?.is_set_readonly(),
             kept_by: kept_by.clone(),
             journal: self.keeps_acknowledged.then(|| self.journals.place(&self.pool, id)),
-            traffic: Some(self.devices.traffics().of(id, SHARES)),
+            counts: Some(Arc::new(ShareCounts::new(self.devices.clone(), id))),
             overlay: self.overlay,
             ..MountOptions::default()
         };

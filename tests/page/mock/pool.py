@@ -276,7 +276,8 @@ class Pool:
             is_dir, old = full in FILES, at and name in ("store.c", "design.md")
             entries.append({"name": name, "kind": "directory" if is_dir else "file", "size_bytes": 0 if is_dir else len(full) * 4211 - (900 if old else 0),
                             "stored_bytes": None if is_dir else len(full) * 1730, "modified_unix_s": now - (86400 if old else 3600 * len(full)), "mode": 0o755 if is_dir else 0o644})
-        return {"path": path, "entries": entries, "next": None}
+        here = {"name": path.rpartition("/")[2], "kind": "directory", "size_bytes": 0, "stored_bytes": None, "modified_unix_s": now, "mode": 0o755, "target": None}
+        return {"path": path, "entry": here, "entries": entries, "next": None}
 
     def usage(self, path):
         def line(name, files, gib, saving):
@@ -305,7 +306,7 @@ class Pool:
             raw = 64 << 20
             stored = raw if kind == 0 else int(raw * (0.42 - 0.08 * kind + noise.random() * 0.1))
             codec = names[kind] if not (changed and n > 400) else ("raw" if now == "off" else "zstd-1" if now == "auto" else now)
-            out.append({"codec": codec, "raw_bytes": raw, "stored_bytes": max(stored, raw // 20)})
+            out.append({"offset": n * (64 << 20), "codec": codec, "raw_bytes": raw, "stored_bytes": max(stored, raw // 20), "winner": None})
         return {"size_bytes": o["size_bytes"], "cell_bytes": 64 << 20, "looked_at_percent": 12.5, "cells": out}
 
     def explain(self, number, offset):

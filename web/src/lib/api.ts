@@ -101,6 +101,8 @@ async function tagged<D>(method: string, path: string, options?: Options): Promi
 
 const enc = encodeURIComponent
 const PAGE_LIMIT = 1000
+/** Entries of a directory that are shown: more than anybody scrolls through. */
+const ENTRIES_MAX = 10_000
 // Objects, snapshots among them, have permanent numbers, which a rename does not change.
 const object = (id: number) => `/objects/${id}`
 const file = (id: number, path: string) => `${object(id)}/files/${path.split('/').map(enc).join('/')}`
@@ -182,7 +184,16 @@ export const api = {
   rollback: (snapshot: number, how: { recursive: boolean; force: boolean }) => json<null>('POST', '/rollback', { body: { snapshots: [snapshot], ...how } }),
   diff: (id: number, from: number) => json<T.Diff>('GET', `${object(id)}/diff`, { query: { from } }),
 
-  files: (id: number, path: string, at?: string) => json<{ path: string; entries: T.Entry[]; next: string | null }>('GET', file(id, path), { query: { at } }),
+  files: async (id: number, path: string, at?: string) => {
+    const entries: T.Entry[] = []
+    let cursor: string | undefined
+    do {
+      const page = await json<{ entries: T.Entry[]; next: string | null }>('GET', file(id, path), { query: { at, cursor } })
+      entries.push(...page.entries)
+      cursor = page.next ?? undefined
+    } while (cursor && entries.length < ENTRIES_MAX)
+    return { entries, more: !!cursor }
+  },
   fileAddress: (id: number, path: string, at?: string) => address(file(id, path), { at }),
   restore: (id: number, path: string, body: { at: string; to?: string; replace?: boolean }) => json<T.Job>('POST', `${file(id, path)}/restore`, { body }),
 

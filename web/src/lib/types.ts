@@ -228,6 +228,8 @@ export interface Usage {
 }
 
 export interface Cell {
+  /** Byte at which its data begins. */
+  offset: number
   codec: string
   raw_bytes: number
   stored_bytes: number

@@ -18,9 +18,12 @@ use crate::codecs::regions::{REGION_BLOCKS, RegionKey};
 use crate::objects::Object;
 use crate::pool::Pool;
 use crate::pool::core::Core;
+use crate::upkeep::explain_map::{CodecMap, Looks, Uses, draw};
 
 /// Bytes of a region.
 const REGION_BYTES: u64 = REGION_BLOCKS * BLOCK_BYTES as u64;
+/// Longest time for a map of an object, apart from the first look at each cell.
+const MAP_NS_MAX: u64 = 200_000_000;
 /// Runs of a candidate: the shortest time is used, since everything else is disturbance.
 const ROUNDS: usize = 3;
 
@@ -147,6 +150,26 @@ impl Pool {
         Ok((reports, None))
     }
 
+    /// A map of a volume, a share or a snapshot by codec, in at most `cells` cells: from the map as
+    /// it is, without what only the write buffer has.
+    ///
+    /// # Errors
+    /// [`ErrorKind::NotFound`], and whatever the storage fails with.
+    pub fn codec_map(&self, volume: &str, cells: usize) -> Result<CodecMap> {
+        let object = self.core.objects.readable(volume)?;
+        let end_ns = self.core.env.clock.now_ns().saturating_add(MAP_NS_MAX);
+        let looks = Looks {
+            known: &|from, to, most| self.core.known_groups(&object, from, to, most),
+            uses: &|group| self.core.uses_of(&object, group),
+            winner: &|group| {
+                let region = self.core.chooser.regions.get(RegionKey::of(object.id, group.first_block()));
+                region.winner().map(|(_, winner)| winner.to_string())
+            },
+            is_over: &|| self.core.env.clock.now_ns() >= end_ns,
+        };
+        draw(&looks, object.size_bytes(), object.is_share(), cells)
+    }
+
     /// The region of a volume that holds byte `offset`, in detail.
     ///
     /// # Errors
@@ -169,6 +192,13 @@ impl Core {
         let first = BlockIndex::containing(offset).group();
         let to = GroupIndex(first.0 + REGION_BLOCKS / GROUP_BLOCKS as u64);
         Ok(self.known_groups(object, first, to, usize::MAX)?.0)
+    }
+
+    fn uses_of(&self, object: &Object, group: GroupIndex) -> Result<Uses> {
+        let pieces = self.map.lookup_stored(&object.levels(), group, BlockMask::FULL)?;
+        let bytes = |blocks: u32| u64::from(blocks) * BLOCK_BYTES as u64;
+        let fragments = pieces.iter().map(|piece| &piece.fragment);
+        Ok(fragments.map(|one| (one.codec, bytes(one.live.count()), u64::from(one.live_bytes()))).collect())
     }
 
     /// Returns the first region from byte `offset` on that is known; the end if there is none.

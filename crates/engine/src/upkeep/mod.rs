@@ -13,6 +13,7 @@ pub(crate) mod defrag;
 pub(crate) mod dictionary_review;
 pub(crate) mod explain;
 pub(crate) mod explain_files;
+pub(crate) mod explain_map;
 pub(crate) mod grow;
 pub(crate) mod recompress;
 pub(crate) mod scrub;

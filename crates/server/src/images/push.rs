@@ -25,6 +25,7 @@ use env::{RemoteGroup, RemoteImage};
 use format::crc32c;
 use object_store::path::Path;
 use surface::{BlockDevice, Error, ErrorKind, Result};
+use units::GROUP_BYTES;
 
 use super::Images;
 use operations::PushWish;
@@ -75,6 +76,8 @@ pub struct Push<'a> {
     pub wish: &'a PushWish,
     /// The image that the volume was cloned from.
     pub image: Option<RemoteImage>,
+    /// Is told the bytes of the groups so far; `false` ends the push.
+    pub progress: &'a (dyn Fn(u64) -> bool + Sync),
 }
 
 impl Push<'_> {
@@ -194,12 +197,13 @@ impl Push<'_> {
             let committed = Committed { seq: base.version, at: 0, len: 0 };
             return Ok(Pushed { committed, is_earlier: false, groups: 0, as_stored: 0, zeroes: 0, stored: 0 });
         }
-        let changes = futures_util::stream::unfold((first, receive), |(first, mut receive)| async move {
+        let changes = futures_util::stream::unfold((first, receive, 0), |(first, mut receive, groups)| async move {
             let item = match first {
                 Some(first) => Some(first),
                 None => receive.recv().await,
             };
-            item.map(|item| (item, (None, receive)))
+            let item = if (self.progress)(groups * GROUP_BYTES as u64) { item? } else { Err(given_up()) };
+            Some((item, (None, receive, groups + 1)))
         });
         let pushed = blob.push(on, size, Box::pin(changes), &options).await.map_err(told);
         // The channel is gone: the thread ends with its next group.
@@ -260,6 +264,10 @@ fn pushed_size(snapshot: &Volume, on: &Record) -> Result<u64> {
 }
 
 type Item = std::io::Result<(u64, Change)>;
+
+fn given_up() -> std::io::Error {
+    std::io::Error::other(Error::new(ErrorKind::InUse, "the push was cancelled"))
+}
 
 /// Reads the groups that changed, page by page, until all are sent or nothing takes them.
 fn read_groups(pool: &Pool, title: &str, since: &PushBase, send: &tokio::sync::mpsc::Sender<Item>) {

@@ -376,6 +376,7 @@ impl Jobs {
                 _ if job.begin.worker != Worker::Pool => {
                     "its bytes go through the command that started it, which can be stopped itself (Ctrl-Z)"
                 }
+                JobKind::Push => "the object store would give its connections up; cancel it, and push again later",
                 JobKind::Calibrate => "a pause would be measured as well, and it takes some seconds in all",
                 _ => "",
             };

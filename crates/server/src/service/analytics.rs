@@ -43,6 +43,13 @@ impl Service {
         }
     }
 
+    /// Notes a change that the server has made by itself: in the history, and for pages that show
+    /// objects.
+    pub(crate) fn note_own(&self, text: &str) {
+        self.mark(&format!("{text} (schedule)"));
+        self.audit_log.count_change();
+    }
+
     /// Bytes that this process has written to disks since the pool was opened.
     pub(crate) fn disk_written_bytes(&self) -> u64 {
         host::disk_written_bytes().saturating_sub(self.written_before)

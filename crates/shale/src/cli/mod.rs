@@ -216,6 +216,19 @@ fish/vendor_completions.d/shale.fish below PREFIX/share.")]
     /// Speak HTTP for a server; servers start it
     #[command(hide = true, name = server::front_ends::HTTP_COMMAND)]
     ServeHttp,
+    /// Write restored files to a mounted share; servers start it
+    #[command(hide = true, name = server::jobs::RESTORE_COMMAND)]
+    RestoreFiles {
+        /// Where the share is mounted
+        dir: PathBuf,
+        /// Name of the directory for files that are not complete
+        stage: std::ffi::OsString,
+        /// Path to restore to
+        target: std::ffi::OsString,
+        /// Replace files that exist
+        #[arg(long)]
+        replace: bool,
+    },
     /// Write the manual pages to a directory
     #[command(after_long_help = "\
 Examples:

@@ -122,6 +122,9 @@ pub fn run(mut command: Command, output: &Output) -> Outcome {
         Command::History(args) => access::history(&args, output),
         Command::KeepMounts => keeping::run(),
         Command::ServeHttp => serve::run_http(),
+        Command::RestoreFiles { dir, stage, target, replace } => {
+            Ok(server::jobs::restore_from_stdin(&dir, &stage, &target, replace)?)
+        }
         Command::Completions { shell } => generate::completions(shell, output),
         Command::Man { dir } => generate::man(&dir),
     }

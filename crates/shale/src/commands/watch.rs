@@ -61,7 +61,21 @@ pub(super) fn start(
                     leave --background out";
         return Err(Error::new(ErrorKind::Invalid, text).into());
     }
-    let job = ask(session, Request::StartJob { wish, background })?;
+    start_by(session, Request::StartJob { wish, background }, background, interruption, output)
+}
+
+/// The same, with the operation that starts the job.
+///
+/// # Errors
+/// The same.
+pub(super) fn start_by(
+    session: &Session,
+    request: Request,
+    background: bool,
+    interruption: &Interruption,
+    output: &Output,
+) -> Outcome<Option<(JobResult, f64)>> {
+    let job = ask(session, request)?;
     if background {
         output.done(&job, || {
             let id = job.id;
