@@ -2,8 +2,9 @@
 
 use report::{
     AffectedLine, BookmarkLine, DatasetsReport, Detail, DiffReport, ExportsReport, FileReport, HeatmapReport, HoldLine,
-    JobReport, MarkLine, PropertiesReport, ReceiveLine, RecompressSlice, Region, ScrubSlice, SeriesReport, ShrinkSlice,
-    SnapshotReport, SortSlice, StatusReport, TraceLine, TrafficReport, UsageReport, VolumeReport, WorksheetLine,
+    JobReport, MarkLine, PropertiesReport, ReceiveLine, RecompressSlice, Region, ReloadReport, ScrubSlice,
+    SeriesReport, ShrinkSlice, SnapshotReport, SortSlice, StatusReport, TraceLine, TrafficReport, UsageReport,
+    VolumeReport, WorksheetLine,
 };
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -56,6 +57,8 @@ pub enum Reply {
     Objects(ObjectPage),
     /// An object.
     Object(Box<ObjectReport>),
+    /// Outcome of a reload.
+    Reloaded(ReloadReport),
     /// Progress of sorting.
     Sorted(SortSlice),
     /// Progress of shrinking.

@@ -196,6 +196,7 @@ mod tests {
             Request::ShrinkEnd,
             Request::List,
             Request::Status,
+            Request::Reload,
             Request::Get { object: None },
             Request::Set {
                 object: Some(Which::Id(3)),
