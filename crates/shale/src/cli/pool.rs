@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 
-use super::{Access, MEMORY_DEFAULT, Pacing};
+use super::{Access, Pacing};
 use operations::names;
 
 /// See [`super::Command::Init`].
