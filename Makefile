@@ -3,7 +3,7 @@
 
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: python-wheel python-test bench-python help setup build demo test system web page kernel-nbd posix e2e soak bench bench-adaptive bench-codecs bench-space peers paper-sandforce paper-zbd paper-blobseer paper-zfs bench-blobs bench-shares fuzz lint deny completions man install uninstall clean
+.PHONY: python-wheel python-test bench-python help setup build demo test system web page kernel-nbd posix e2e soak bench bench-adaptive bench-codecs bench-space peers paper-sandforce paper-zbd paper-blobseer paper-zfs bench-blobs bench-shares fuzz lint deny completions man deb deb-test install uninstall clean
 
 # Under sudo, rustup's cargo is in the home of the user who called it, and sudo's secure_path hides it. What root builds in that
 # user's checkout is given back to the user, so that the next `make build` without sudo can go on.
@@ -172,6 +172,15 @@ man: build ## Manual pages to target/man
 	@mkdir -p target/man
 	target/release/shale man target/man
 	@$(GIVE_BACK)
+
+deb: ## The Debian package with its debug symbols beside it: target/deb (VERSION=0.1.0-1; BINARY=FILE packs that one)
+	@tools/setup build deb
+	tools/deb $(if $(VERSION),--version '$(VERSION)') $(if $(BINARY),--binary '$(BINARY)')
+	@$(GIVE_BACK)
+
+deb-test: ## Install, serve, upgrade with a held mount, remove and purge the package in a clean Debian (root; 100 MB to download)
+	@tools/setup build deb deb-test
+	tests/deb $(if $(BINARY),--binary '$(BINARY)')
 
 # It never builds: a build as root would need root's toolchain, and leave root's files in target.
 install: ## Binary (without line tables), manual pages and completions under PREFIX=/usr/local, after make build

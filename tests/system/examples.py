@@ -21,6 +21,7 @@ SEQUENCES = {"promote", "blob"}
 
 # What must hold before an example, beside what `make_world` makes. The first pattern that is found in the example counts.
 BEFORE = [
+    (r"/etc/shale/tank.toml|shale reload", "mkdir -p /etc/shale; echo 'pool = \"/srv/pool\"' > /etc/shale/tank.toml"),
     (r"rename \S+ vm projects/web/vm", "shale create /srv/pool projects/web --folder -p"),
     (r"rename \S+ projects old/projects", "shale create /srv/pool projects/web/db1 --size 1G -p; shale create /srv/pool old --folder"),
     (r"send \S+ -R projects@monday", "shale create /srv/pool projects/web/db1 --size 1G -p; shale snapshot /srv/pool -r projects@monday;"
@@ -239,6 +240,10 @@ def run_example(t, line):
             return
     if "--background" in line:
         with Served(t, "shale serve /srv/pool"):
+            shell(t, line)
+            return
+    if line.startswith("shale reload"):
+        with Served(t, "shale serve --config /etc/shale/tank.toml"):
             shell(t, line)
             return
     if line.startswith("losetup"):

@@ -250,6 +250,8 @@ catalogue! {
     List => Volumes { GET "/volumes", Read, Read, ["list", "estimate", "create", "resize", "destroy"] },
     /// Returns state and figures of the pool.
     Status => Status { GET "/pool", Read, Read, ["status", "df", "estimate", "resize"] },
+    /// Reads the configuration of the server again, and serves as it says.
+    Reload => Reloaded { socket "may end the door that it came by", Admin, Change, ["reload"], "reload the configuration" },
     /// Returns the properties in force.
     Get {
         /// Volume, share or folder; null for the pool.

@@ -3,8 +3,8 @@
 use report::{
     AffectedLine, BookmarkLine, DatasetsReport, Detail, DiffReport, ExplainMap, ExportsReport, FileReport, FileVersion,
     FilesReport, HeatmapReport, HoldLine, JobReport, MarkLine, PropertiesReport, ReceiveLine, RecompressSlice, Region,
-    ScrubSlice, SeriesReport, SnapshotReport, SortSlice, StatusReport, TraceLine, TrafficReport, UsageReport,
-    VolumeReport, WorksheetLine,
+    ReloadReport, ScrubSlice, SeriesReport, SnapshotReport, SortSlice, StatusReport, TraceLine, TrafficReport,
+    UsageReport, VolumeReport, WorksheetLine,
 };
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -56,6 +56,8 @@ pub enum Reply {
     Objects(ObjectPage),
     /// An object.
     Object(Box<ObjectReport>),
+    /// Outcome of a reload.
+    Reloaded(ReloadReport),
     /// Progress of sorting.
     Sorted(SortSlice),
     /// Progress of a scrub.

@@ -195,6 +195,7 @@ mod tests {
             Request::Shrink { capacity_bytes: 1 << 30, background: false },
             Request::List,
             Request::Status,
+            Request::Reload,
             Request::Get { object: None },
             Request::Set {
                 object: Some(Which::Id(3)),

@@ -12,6 +12,7 @@ mod image_line;
 mod jobs;
 mod losses;
 mod pool;
+mod reload;
 mod slices;
 mod traffic;
 
@@ -34,6 +35,7 @@ pub use pool::{
     PropertyReport, ReceiveLine, ReservedLine, ScrubLine, SnapshotReport, StatusReport, TransferSummary, UnservedLine,
     VolumeReport, ratio, show_ratio, write_amplification,
 };
+pub use reload::ReloadReport;
 pub use slices::{CleanSlice, CleanTotal, ScrubSlice, ShrinkSlice, SortSlice};
 pub use traffic::{
     CodecLine, DoorTraffic, OperationLine, TRAFFIC_VERSION, TrafficReport, VolumeTraffic, bucket_ends_ns,

@@ -11,6 +11,7 @@ mod lists;
 mod mounts;
 mod objects;
 mod preview;
+mod reload;
 mod resize;
 mod status;
 mod tracers;
@@ -29,6 +30,7 @@ use surface::{BlockDevice, Client, DeviceId, Error, ErrorKind, Result};
 
 pub use self::access::this_process;
 use self::mounts::is_of_shares;
+pub use self::reload::Reloader;
 use self::tracers::Tracers;
 pub(crate) use self::tracers::{TraceKind, Tracing};
 use self::traces::Traced;
@@ -106,6 +108,8 @@ pub struct Service {
     access: Access,
     /// Held while names are given, and shared while one is used that was found by number.
     names: RwLock<()>,
+    /// Reads the configuration again, where the server has one.
+    reloader: Mutex<Option<Reloader>>,
     /// Records the history while the pool is served.
     sampler: Mutex<Option<Arc<Sampler>>>,
 }
@@ -137,6 +141,7 @@ impl Service {
             audit: Mutex::new(audit_log.clone()),
             audit_log,
             names: RwLock::default(),
+            reloader: Mutex::default(),
             sampler: Mutex::default(),
         }
     }
@@ -350,6 +355,7 @@ impl Service {
             Request::Object { object } => Ok(Reply::Object(Box::new(self.object(&object)?))),
             Request::List => Ok(Reply::Volumes(self.list())),
             Request::Status => Ok(Reply::Status(Box::new(self.status()))),
+            Request::Reload => self.reload().map(Reply::Reloaded),
             Request::Get { object } => {
                 self.properties(self.name_if(object.as_ref())?.as_deref(), Vec::new()).map(Reply::Properties)
             }

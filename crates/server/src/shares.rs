@@ -10,6 +10,8 @@
 //! A share that lies in another is mounted on a directory in that one's tree. So it is mounted
 //! behind it and unmounted before it: by name, and in the reverse order.
 
+mod ends;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::path::{Path, PathBuf};
@@ -103,7 +105,7 @@ pub struct Shares {
     pub(crate) devices: Devices,
     dir: PathBuf,
     /// Only these, if there are any.
-    names: Vec<String>,
+    names: Mutex<Vec<String>>,
     source: String,
     memory_bytes: u64,
     overlay: bool,
@@ -131,7 +133,7 @@ impl Shares {
             pool: service.pool().clone(),
             devices: service.devices().clone(),
             dir,
-            names: names.to_vec(),
+            names: Mutex::new(names.to_vec()),
             source: service.facts().pool.display().to_string(),
             memory_bytes,
             overlay,
@@ -206,9 +208,9 @@ impl Shares {
     fn bring_up(&self) -> Vec<Fault> {
         let mut state = self.state.lock();
         let mut failed: Vec<Fault> = Vec::new();
-        let is_wanted = |name: &String| {
-            self.names.is_empty() || self.names.iter().any(|wanted| wanted == name || is_in(name, wanted))
-        };
+        let names = self.names.lock().clone();
+        let is_wanted =
+            |name: &String| names.is_empty() || names.iter().any(|wanted| wanted == name || is_in(name, wanted));
         let wanted: BTreeMap<u64, String> = self
             .pool
             .volumes()
@@ -504,35 +506,6 @@ impl Shares {
             }
             let Some((above, _)) = left.rsplit_once('/') else { return };
             left = above;
-        }
-    }
-
-    /// Whether any mount has outlived an earlier server.
-    pub fn have_resumed(&self) -> bool {
-        self.state.lock().mounted.values().any(|share| share.is_resumed)
-    }
-
-    /// Unmounts all but those that have outlived an earlier server.
-    pub fn end_new(&self) {
-        self.end(|share| !share.is_resumed);
-    }
-
-    /// Unmounts all. Who has files open is cut off; all that was done to them is kept.
-    pub fn stop(&self) {
-        self.end(|_| true);
-    }
-
-    fn end(&self, is_meant: impl Fn(&Mounted) -> bool) {
-        let mut state = self.state.lock();
-        for (_, id) in innermost_first(&state.mounted) {
-            if !state.mounted.get(&id).is_some_and(&is_meant) {
-                continue;
-            }
-            if let Err(error) = release(&mut state.mounted, id, false) {
-                log::warn!("{error}: it is cut off now; all that was done to it is kept");
-                let forced = release(&mut state.mounted, id, true);
-                forced.err().iter().for_each(|error| log::warn!("{error}"));
-            }
         }
     }
 }

@@ -31,7 +31,11 @@ pub fn completed(mut words: Vec<OsString>, root: &Command, pool: Option<OsString
 
 /// Where the pool belongs; none: it is named, or the command needs none.
 fn place(words: &[OsString], root: &Command) -> Option<usize> {
-    if words.iter().any(|word| word == "--help" || word == "-h") {
+    let names_no_pool = |word: &OsString| {
+        let word = word.to_string_lossy();
+        word == "--help" || word == "-h" || word == "--config" || word.starts_with("--config=")
+    };
+    if words.iter().any(names_no_pool) {
         return None;
     }
     let mut at = 1 + words.iter().skip(1).position(|word| !is_flag(word))?;
@@ -136,6 +140,9 @@ mod tests {
             "shale estimate disk.img",
             "shale blob ls",
             "shale list --help",
+            "shale serve --config f",
+            "shale reload --config=f",
+            "shale config check f",
             "shale frobnicate vm",
             "shale",
         ] {
