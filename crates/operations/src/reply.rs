@@ -1,9 +1,10 @@
 //! The replies of operations, and the documents in them that no report has.
 
 use report::{
-    AffectedLine, BookmarkLine, DatasetsReport, Detail, DiffReport, ExportsReport, FileReport, HeatmapReport, HoldLine,
-    JobReport, MarkLine, PropertiesReport, ReceiveLine, RecompressSlice, Region, ScrubSlice, SeriesReport, ShrinkSlice,
-    SnapshotReport, SortSlice, StatusReport, TraceLine, TrafficReport, UsageReport, VolumeReport, WorksheetLine,
+    AffectedLine, BookmarkLine, DatasetsReport, Detail, DiffReport, EstimateReport, ExportsReport, FileReport,
+    HeatmapReport, HoldLine, JobReport, MarkLine, PropertiesReport, ReceiveLine, RecompressSlice, Region, ScrubSlice,
+    SeriesReport, ShrinkSlice, SnapshotReport, SortSlice, StatusReport, TraceLine, TrafficReport, UsageReport,
+    VolumeReport, WorksheetLine,
 };
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -83,6 +84,8 @@ pub enum Reply {
     Groups(Vec<u64>),
     /// Client traffic since the server began.
     Traffic(Box<TrafficReport>),
+    /// An estimate.
+    Estimate(Box<EstimateReport>),
     /// A job.
     Job(Box<JobReport>),
     /// Jobs by number, without their results.

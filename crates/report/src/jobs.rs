@@ -5,7 +5,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use surface::{Error, ErrorKind};
 
-use crate::{Calibrated, RecompressSlice};
+use crate::{Calibrated, EstimateReport, RecompressSlice};
 use crate::{CleanTotal, ScrubSlice};
 
 /// The kind of a fault that is a cancellation.
@@ -27,6 +27,8 @@ pub enum JobKind {
     Scrub,
     /// `shale calibrate`.
     Calibrate,
+    /// `shale estimate`.
+    Estimate,
     /// `shale import`, whose bytes go through the command, like those of the kinds below.
     Import,
     /// `shale export`.
@@ -39,12 +41,13 @@ pub enum JobKind {
 
 impl JobKind {
     /// All of them.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 10] = [
         Self::Recompress,
         Self::Clean,
         Self::Sort,
         Self::Scrub,
         Self::Calibrate,
+        Self::Estimate,
         Self::Import,
         Self::Export,
         Self::Send,
@@ -59,6 +62,7 @@ impl JobKind {
             Self::Sort => "sort",
             Self::Scrub => "scrub",
             Self::Calibrate => "calibrate",
+            Self::Estimate => "estimate",
             Self::Import => "import",
             Self::Export => "export",
             Self::Send => "send",
@@ -78,7 +82,7 @@ impl JobKind {
             Self::Export => Some("exporting"),
             Self::Send => Some("sending"),
             Self::Receive => Some("receiving"),
-            Self::Recompress | Self::Clean | Self::Sort | Self::Scrub | Self::Calibrate => None,
+            Self::Recompress | Self::Clean | Self::Sort | Self::Scrub | Self::Calibrate | Self::Estimate => None,
         }
     }
 }
@@ -243,6 +247,8 @@ pub enum JobResult {
     Scrubbed(Box<ScrubSlice>),
     /// Of `calibrate`.
     Calibrated(Calibrated),
+    /// Of `estimate`.
+    Estimated(Box<EstimateReport>),
     /// Of a client's work.
     Moved {
         /// Bytes that went through it.

@@ -5,6 +5,7 @@
 mod affected;
 mod analytics;
 mod choices;
+mod estimates;
 mod exports;
 mod file_choices;
 mod image_line;
@@ -20,6 +21,7 @@ pub use analytics::{
     WorksheetLine,
 };
 pub use choices::{Calibrated, CodecUse, Detail, RecompressSlice, Region, Remembered, Speed, TraceLine, Trial};
+pub use estimates::{EstimateLine, EstimateReport, EstimateType, WriteBound};
 pub use exports::{CheckLine, ExportLine, ExportsReport};
 pub use file_choices::{FileReport, OtherLine, PartLine, Trials, UsageLine, UsageReport};
 pub use image_line::ImageLine;

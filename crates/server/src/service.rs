@@ -4,6 +4,7 @@
 mod access;
 mod analytics;
 mod damage;
+mod estimates;
 mod files;
 mod images;
 mod jobs;
@@ -35,6 +36,7 @@ use self::traces::Traced;
 use crate::access::Access;
 use crate::audit::AuditLog;
 use crate::devices::{Devices, is_in};
+use crate::estimates::Estimates;
 use crate::exports::{self, Exports};
 use crate::fullness::Fullness;
 use crate::images::Images;
@@ -95,6 +97,7 @@ pub struct Service {
     damage_told: Mutex<BTreeSet<String>>,
     fullness: Fullness,
     recompressing: Recompressing,
+    estimates: Estimates,
     jobs: Arc<Jobs>,
     traced: Mutex<Traced>,
     tracers: Tracers,
@@ -129,6 +132,7 @@ impl Service {
             damage_told: Mutex::default(),
             fullness: Fullness::default(),
             recompressing: Recompressing::default(),
+            estimates: Estimates::default(),
             jobs: Arc::default(),
             traced: Mutex::default(),
             tracers: Tracers::default(),
@@ -344,7 +348,7 @@ impl Service {
                 self.resize(self.volume(&object)?, size_bytes, shrink, force)
             }
             Request::ListObjects(wish) => self.list_objects(&wish).map(Reply::Objects),
-            Request::Object { object } => Ok(Reply::Object(Box::new(self.object(&object)?))),
+            Request::Object { object, usage } => Ok(Reply::Object(Box::new(self.object(&object, usage)?))),
             Request::List => Ok(Reply::Volumes(self.list())),
             Request::Status => Ok(Reply::Status(Box::new(self.status()))),
             Request::Get { object } => {
@@ -405,6 +409,8 @@ impl Service {
                 Ok(Reply::Done)
             }
             Request::StartJob { wish, background } => self.start_job(wish, background).map(job),
+            Request::StartEstimate(wish) => self.start_estimate(wish).map(job),
+            Request::Estimate { object } => self.newest_estimate(&object).map(|found| Reply::Estimate(Box::new(found))),
             Request::Jobs => Ok(Reply::Jobs(self.jobs.list())),
             Request::WatchJob { id, seen, patience_ms } => self.watch_job(id, seen, patience_ms).map(job),
             Request::PauseJob { id } => self.jobs.pause(id).map(job),

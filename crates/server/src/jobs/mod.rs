@@ -28,4 +28,6 @@ mod work;
 pub use attached::Attached;
 pub use table::{ENDED_MAX, Jobs};
 
+pub(crate) use pace::rest_after;
+pub(crate) use table::{Begin, Doing, Stop, Work, Worker};
 pub(crate) use work::Planned;

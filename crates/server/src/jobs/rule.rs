@@ -9,13 +9,15 @@ use report::JobKind;
 /// Whether a job of the kind `wanted` cannot begin before one of the kind `under_way` has ended. A
 /// job that is paused is under way.
 pub(super) const fn excludes(under_way: JobKind, wanted: JobKind) -> bool {
-    use JobKind::{Calibrate, Recompress, Scrub, Sort};
+    use JobKind::{Calibrate, Estimate, Recompress, Scrub, Sort};
     matches!(
         (under_way, wanted),
         // How far each came is kept once.
         (Recompress, Recompress) | (Sort, Sort) | (Scrub, Scrub)
         // The energy of one would be counted as that of the other.
         | (Calibrate, Calibrate)
+        // Each compresses on a core of its own, and spoils the times that the other measures.
+        | (Estimate, Estimate)
     )
 }
 
@@ -29,6 +31,9 @@ pub(super) fn refusal(id: u64, under_way: JobKind, target: Option<&str>) -> Erro
         JobKind::Sort => format!("{target} is being sorted by job {id}"),
         JobKind::Scrub => format!("{target} is being scrubbed by job {id}"),
         JobKind::Calibrate => format!("this machine is being measured by job {id}"),
+        JobKind::Estimate => {
+            format!("'{target}' is being estimated by job {id}, and a pool does that with one object at a time")
+        }
         JobKind::Clean => format!("{target} is being cleaned by job {id}"),
         kind => format!("job {id} ({}) is under way for {target}", kind.name()),
     };
@@ -46,16 +51,17 @@ mod tests {
     #[test]
     fn each_pair_of_kinds_is_decided() {
         let table = [
-            // Recompress, clean, sort, scrub, calibrate; import, export, send, receive.
-            (JobKind::Recompress, [true, false, false, false, false, false, false, false, false]),
-            (JobKind::Clean, [false, false, false, false, false, false, false, false, false]),
-            (JobKind::Sort, [false, false, true, false, false, false, false, false, false]),
-            (JobKind::Scrub, [false, false, false, true, false, false, false, false, false]),
-            (JobKind::Calibrate, [false, false, false, false, true, false, false, false, false]),
-            (JobKind::Import, [false; 9]),
-            (JobKind::Export, [false; 9]),
-            (JobKind::Send, [false; 9]),
-            (JobKind::Receive, [false; 9]),
+            // Recompress, clean, sort, scrub, calibrate, estimate; import, export, send, receive.
+            (JobKind::Recompress, [true, false, false, false, false, false, false, false, false, false]),
+            (JobKind::Clean, [false, false, false, false, false, false, false, false, false, false]),
+            (JobKind::Sort, [false, false, true, false, false, false, false, false, false, false]),
+            (JobKind::Scrub, [false, false, false, true, false, false, false, false, false, false]),
+            (JobKind::Calibrate, [false, false, false, false, true, false, false, false, false, false]),
+            (JobKind::Estimate, [false, false, false, false, false, true, false, false, false, false]),
+            (JobKind::Import, [false; 10]),
+            (JobKind::Export, [false; 10]),
+            (JobKind::Send, [false; 10]),
+            (JobKind::Receive, [false; 10]),
         ];
         assert_eq!(table.map(|(kind, _)| kind), JobKind::ALL);
         for (under_way, row) in table {

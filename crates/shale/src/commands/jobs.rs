@@ -6,7 +6,7 @@ use units::format_size;
 
 use super::interruption::Interruption;
 use super::watch::{CtrlC, Shown, ask, outcome, to_end};
-use super::{calibrate, clean, recompress, scrub};
+use super::{calibrate, clean, estimate, recompress, scrub};
 use crate::cli::JobsArgs;
 use crate::output::{Output, table};
 use crate::times::{show_moment, show_seconds};
@@ -82,6 +82,7 @@ fn tell(job: JobReport, output: &Output) -> Outcome {
         JobResult::Cleaned(done) => clean::tell(done, Some(seconds), output),
         JobResult::Scrubbed(slice) => scrub::tell(slice, Some(seconds), output),
         JobResult::Calibrated(found) => calibrate::tell(found, output),
+        JobResult::Estimated(report) => estimate::tell(report, output),
         JobResult::Moved { bytes } => output.text(&format!("{title}: {}, in {seconds:.1} s\n", format_size(*bytes))),
     }
     verdict(&result)

@@ -8,7 +8,7 @@ use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 
 use fe_http::wire::{Answer, Ask, Begun, Fault, Proof, What, read_ask, write_answer};
-use operations::{AuditLine, AuditOutcome, Caller, Request, Role, Who};
+use operations::{AuditLine, AuditOutcome, Caller, EstimateWish, Request, Role, Who};
 use serde_json::{Value, json};
 use surface::{Error, ErrorKind};
 
@@ -185,6 +185,7 @@ impl Answering {
 fn over_http(request: Request) -> Request {
     match request {
         Request::StartJob { wish, .. } => Request::StartJob { wish, background: true },
+        Request::StartEstimate(wish) => Request::StartEstimate(EstimateWish { background: true, ..wish }),
         Request::WatchJob { id, seen, patience_ms } => {
             Request::WatchJob { id, seen, patience_ms: patience_ms.min(JOB_PATIENCE_MS) }
         }
