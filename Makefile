@@ -59,9 +59,10 @@ system: build ## Only the system tests (real binary, real clients); ARGS='--only
 web: ## Build the page (web/) into crates/fe-http/assets, which is committed; needs npm and node 20.19 or later
 	tools/web
 
-page: ## Test the page in Chromium on a pool in memory; SHALE_PAGE=LINK on a served one; ARGS='--only REGEX' selects
+page: ## Test the page in Chromium on a pool in memory, and on one that a build of the program serves; ARGS='--only REGEX' selects
 	@tools/setup page
 	tests/page/run $(ARGS)
+	tests/page/served $(ARGS)
 
 kernel-nbd: build ## The kernel's own NBD client: file systems, trim, kill -9, growing (needs the nbd module and nbd-client)
 	tests/kernel-nbd target/release/shale

@@ -209,11 +209,6 @@ def run_example(t, line):
         with Served(t, "shale serve /srv/pool"):
             shell(t, line.replace("/srv/pool", "/srv/pool --idle 1"))
             return
-    if line.startswith("shale estimate /srv/pool home"):
-        # The files of a share are read where it is mounted.
-        with Served(t, "shale serve /srv/pool --shares /srv/shares"):
-            shell(t, line)
-            return
     if line.startswith("shale iostat"):
         # Without --count it would go on for ever.
         enough = line.replace("--every 5", "--every 1 --count 2")

@@ -44,7 +44,7 @@ pub use images::{ImageStatus, Unwritten};
 pub use objects::effort::{CodecEffort, VolumeEffort};
 pub use pool::Pool;
 pub use pool::creation::FileBlock;
-pub use pool::figures::PoolFigures;
+pub use pool::figures::{MachineFigures, PoolFigures};
 pub use repair::damages::DamageReport;
 pub use repair::salvage::{
     Completeness, DamagedRange, PoolPrefix, SalvageProgress, SalvageReport, SalvageSource, SalvageStep, SalvagedVolume,

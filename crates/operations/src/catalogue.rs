@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::about::{About, Effect, Method, Reach, catalogue};
 use crate::caller::Role;
+use crate::estimates::EstimateWish;
 use crate::history::SeriesWish;
 use crate::images::{ImageAddress, PushWish};
 use crate::objects::{ListWish, Which};
@@ -245,18 +246,21 @@ catalogue! {
     Object {
         /// The object.
         object: Which,
+        /// Includes the bytes that only snapshots hold, for which the map of the object is read.
+        #[serde(default)]
+        usage: bool,
     } => Object { GET "/objects/{object}", Read, Read, [] },
     /// Lists the volumes and shares.
-    List => Volumes { GET "/volumes", Read, Read, ["list", "estimate", "create", "resize", "destroy"] },
+    List => Volumes { GET "/volumes", Read, Read, ["list", "create", "resize", "destroy"] },
     /// Returns state and figures of the pool.
-    Status => Status { GET "/pool", Read, Read, ["status", "df", "estimate", "resize"] },
+    Status => Status { GET "/pool", Read, Read, ["status", "df", "resize"] },
     /// Reads the configuration of the server again, and serves as it says.
     Reload => Reloaded { socket "may end the door that it came by", Admin, Change, ["reload"], "reload the configuration" },
     /// Returns the properties in force.
     Get {
         /// Volume, share or folder; null for the pool.
         object: Option<Which>,
-    } => Properties { GET "/pool/properties" | "/objects/{object}/properties", Read, Read, ["get", "set", "inherit", "estimate", "list", "import"] },
+    } => Properties { GET "/pool/properties" | "/objects/{object}/properties", Read, Read, ["get", "set", "inherit", "list", "import"] },
     /// Sets properties, all or none.
     Set {
         /// Volume, share or folder; null for the pool.
@@ -407,6 +411,14 @@ catalogue! {
         #[serde(default = "yes")]
         background: bool,
     } => Job { POST "/jobs", Operate, Change Long, ["recompress", "clean", "scrub", "calibrate"], "start job {wish}" },
+    /// Starts a job that estimates what the data of an object would take with other settings. It
+    /// joins one under way for the object that compares the same, and replaces another.
+    StartEstimate(EstimateWish) => Job { POST "/objects/{object}/estimates", Operate, Read Long, ["estimate"] },
+    /// Returns the newest estimate of an object, also while its job is under way.
+    Estimate {
+        /// Volume, share, or snapshot of one.
+        object: Which,
+    } => Estimate { GET "/objects/{object}/estimates", Read, Read, ["estimate"] },
     /// Lists the jobs under way, and the last ones that ended.
     Jobs => Jobs { GET "/jobs", Read, Read, ["jobs"] },
     /// Returns the state of a job, now or when it has changed.
@@ -418,7 +430,7 @@ catalogue! {
         /// Limit on the waiting, in milliseconds.
         #[serde(default)]
         patience_ms: u64,
-    } => Job { GET "/jobs/{id}", Read, Read, ["jobs", "recompress", "clean", "scrub", "calibrate"] },
+    } => Job { GET "/jobs/{id}", Read, Read, ["jobs", "recompress", "clean", "scrub", "calibrate", "estimate"] },
     /// Pauses a job after the slice under way.
     PauseJob {
         /// Its number.
@@ -436,7 +448,7 @@ catalogue! {
         /// Whether a signal to the command that started it is the reason.
         #[serde(default)]
         interrupted: bool,
-    } => Job { DELETE "/jobs/{id}", Operate, Change, ["jobs", "recompress", "clean", "scrub", "calibrate"], "cancel job {id}" },
+    } => Job { DELETE "/jobs/{id}", Operate, Change, ["jobs", "recompress", "clean", "scrub", "calibrate", "estimate"], "cancel job {id}" },
     /// Registers work that the client does itself, until this connection ends.
     RegisterJob {
         /// Kind of work.
@@ -479,7 +491,7 @@ catalogue! {
     Bulk {
         /// The volume.
         object: Which,
-    } => Bulk { socket "a stream needs a connection of its own", Admin, Change, ["import", "export", "estimate"], "open {object} for bulk data" },
+    } => Bulk { socket "a stream needs a connection of its own", Admin, Change, ["import", "export"], "open {object} for bulk data" },
     /// Lists the users who can log in over HTTP.
     Users => Users { GET "/users", Admin, Read, ["passwd"] },
     /// Sets the password of a user, who is made if there is none of that name, and ends the user's
@@ -562,7 +574,7 @@ impl Request {
             | Self::Release { object, .. }
             | Self::Bookmark { object, .. }
             | Self::Resize { object, .. }
-            | Self::Object { object }
+            | Self::Object { object, .. }
             | Self::RecompressReport { object, .. }
             | Self::Explain { object, .. }
             | Self::ExplainRegion { object, .. }
@@ -573,6 +585,8 @@ impl Request {
             | Self::FileVersion { object, .. }
             | Self::Restore { object, .. }
             | Self::TraceReads { object, .. }
+            | Self::StartEstimate(EstimateWish { object, .. })
+            | Self::Estimate { object }
             | Self::Bulk { object } => (Some(object), &[]),
             Self::Bookmarks { object }
             | Self::Holds { object }
@@ -604,6 +618,7 @@ impl Request {
             | Self::Clone { properties, .. }
             | Self::CloneImage { properties, .. }
             | Self::Push(PushWish { properties, .. })
+            | Self::StartEstimate(EstimateWish { properties, .. })
             | Self::Receive(ReceiveWish { properties, .. }) => properties.iter_mut().for_each(spell),
             Self::Set { changes, .. } => {
                 changes.iter_mut().filter_map(|(key, value)| Some((key, value.as_mut()?))).for_each(spell);

@@ -1,10 +1,10 @@
 //! The replies of operations, and the documents in them that no report has.
 
 use report::{
-    AffectedLine, BookmarkLine, DatasetsReport, Detail, DiffReport, ExplainMap, ExportsReport, FileReport, FileVersion,
-    FilesReport, HeatmapReport, HoldLine, JobReport, MarkLine, PropertiesReport, ReceiveLine, RecompressSlice, Region,
-    ReloadReport, ScrubSlice, SeriesReport, SnapshotReport, SortSlice, StatusReport, TraceLine, TrafficReport,
-    UsageReport, VolumeReport, WorksheetLine,
+    AffectedLine, BookmarkLine, DatasetsReport, Detail, DiffReport, EstimateReport, ExplainMap, ExportsReport,
+    FileReport, FileVersion, FilesReport, HeatmapReport, HoldLine, JobReport, MarkLine, PropertiesReport, ReceiveLine,
+    RecompressSlice, Region, ReloadReport, ScrubSlice, SeriesReport, SnapshotReport, SortSlice, StatusReport,
+    TraceLine, TrafficReport, UsageReport, VolumeReport, WorksheetLine,
 };
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -89,6 +89,8 @@ pub enum Reply {
     Groups(Vec<u64>),
     /// Client traffic since the server began.
     Traffic(Box<TrafficReport>),
+    /// An estimate.
+    Estimate(Box<EstimateReport>),
     /// A job.
     Job(Box<JobReport>),
     /// Jobs by number, without their results.

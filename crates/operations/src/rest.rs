@@ -231,7 +231,7 @@ mod tests {
             matches!(about("series").request(&given(&span), None).unwrap(), Request::Series(wish) if wish.only == ["door=nbd"])
         );
         let named = about("object").request(&given(&[("object", "a/b")]), None).unwrap();
-        assert_eq!(named, Request::Object { object: "a/b".into() });
+        assert_eq!(named, Request::Object { object: "a/b".into(), usage: false });
         let listed = about("list_objects").request(&given(&[("kind", "share"), ("limit", "7"), ("parent", "3")]), None);
         let expected = ListWish {
             kind: Some(report::ObjectKind::Share),

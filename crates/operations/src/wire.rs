@@ -144,6 +144,7 @@ mod tests {
     use std::collections::BTreeMap;
 
     use super::*;
+    use crate::estimates::EstimateWish;
     use crate::objects::{ListWish, Which};
     use crate::streams::{ReceiveWish, SendWish, SetWish};
     use report::{JobFault, JobKind, JobPace, JobWish, StatusReport};
@@ -246,7 +247,14 @@ mod tests {
             Request::Receives,
             Request::Bulk { object: Which::known("vm", Some(7)) },
             Request::ListObjects(ListWish { cursor: Some("[7,8]".to_owned()), ..ListWish::default() }),
-            Request::Object { object: Which::Id(7) },
+            Request::Object { object: Which::Id(7), usage: true },
+            Request::Estimate { object: Which::Id(7) },
+            Request::StartEstimate(EstimateWish {
+                path: Some("a".to_owned()),
+                choices: Some(vec!["lz4".to_owned()]),
+                background: false,
+                ..EstimateWish::of("vm".into())
+            }),
         ];
         for request in requests {
             let line = encode_request(&request).unwrap();

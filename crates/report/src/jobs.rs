@@ -5,7 +5,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use surface::{Error, ErrorKind};
 
-use crate::{Calibrated, RecompressSlice};
+use crate::{Calibrated, EstimateReport, RecompressSlice};
 use crate::{CleanTotal, PushedLine, RestoreTotal, ScrubSlice, ShrinkSlice};
 
 /// The kind of a fault that is a cancellation.
@@ -33,6 +33,8 @@ pub enum JobKind {
     Shrink,
     /// `shale push`.
     Push,
+    /// `shale estimate`.
+    Estimate,
     /// `shale import`, whose bytes go through the command, like those of the kinds below.
     Import,
     /// `shale export`.
@@ -45,7 +47,7 @@ pub enum JobKind {
 
 impl JobKind {
     /// All of them.
-    pub const ALL: [Self; 12] = [
+    pub const ALL: [Self; 13] = [
         Self::Recompress,
         Self::Clean,
         Self::Sort,
@@ -54,6 +56,7 @@ impl JobKind {
         Self::Restore,
         Self::Shrink,
         Self::Push,
+        Self::Estimate,
         Self::Import,
         Self::Export,
         Self::Send,
@@ -71,6 +74,7 @@ impl JobKind {
             Self::Restore => "restore",
             Self::Shrink => "shrink",
             Self::Push => "push",
+            Self::Estimate => "estimate",
             Self::Import => "import",
             Self::Export => "export",
             Self::Send => "send",
@@ -261,6 +265,8 @@ pub enum JobResult {
     Shrunk(ShrinkSlice),
     /// Of `push`.
     Pushed(PushedLine),
+    /// Of `estimate`.
+    Estimated(Box<EstimateReport>),
     /// Of a client's work.
     Moved {
         /// Bytes that went through it.

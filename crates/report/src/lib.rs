@@ -5,6 +5,7 @@
 mod affected;
 mod analytics;
 mod choices;
+mod estimates;
 mod exports;
 mod file_choices;
 mod files;
@@ -24,6 +25,7 @@ pub use analytics::{
 pub use choices::{
     Calibrated, CodecUse, Detail, ExplainMap, MapCell, RecompressSlice, Region, Remembered, Speed, TraceLine, Trial,
 };
+pub use estimates::{EstimateLine, EstimateReport, EstimateType, WriteBound};
 pub use exports::{CheckLine, ExportLine, ExportsReport};
 pub use file_choices::{FileReport, OtherLine, PartLine, Trials, UsageLine, UsageReport};
 pub use files::{FileEntry, FileKind, FileVersion, FilesReport, RestoreTotal};

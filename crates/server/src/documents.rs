@@ -62,6 +62,7 @@ pub fn folder_report(status: engine::FolderStatus) -> VolumeReport {
         exact: status.is_exact,
         bookmarks: Vec::new(),
         unserved: None,
+        snapshot_stored_bytes: None,
         snapshots: None,
     }
 }
@@ -336,6 +337,7 @@ pub fn volume_report(status: VolumeStatus, (clients, client_names): (usize, Vec<
         exact: status.is_exact,
         bookmarks: Vec::new(),
         unserved: None,
+        snapshot_stored_bytes: None,
         snapshots: None,
     }
 }
@@ -350,7 +352,18 @@ pub fn property_report(property: Property, own: &str, is_folder: impl Fn(&str) -
         PropertySource::Folder(name) => ("share", Some(name)),
         PropertySource::Own => (own, None),
     };
-    PropertyReport { key: property.key, value: property.value, source: source.to_owned(), folder }
+    let known = policy::PropertyKey::named(&property.key);
+    // One value is the default of a size, a number or a list.
+    let values = Some(policy::values(&property.key)).filter(|values| values.len() > 1).unwrap_or_default();
+    PropertyReport {
+        key: property.key,
+        value: property.value,
+        source: source.to_owned(),
+        folder,
+        values,
+        allowed: known.map_or_else(String::new, |known| known.allowed.to_owned()),
+        description: known.map_or_else(String::new, |known| known.description.to_owned()),
+    }
 }
 
 /// From the engine's report.

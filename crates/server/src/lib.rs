@@ -20,6 +20,7 @@ pub mod clients;
 pub mod control;
 pub mod devices;
 pub mod documents;
+mod estimates;
 pub mod exports;
 pub mod first_reads;
 pub mod front_ends;

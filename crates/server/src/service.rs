@@ -4,6 +4,7 @@
 mod access;
 mod analytics;
 mod damage;
+mod estimates;
 mod files;
 mod images;
 mod jobs;
@@ -37,6 +38,7 @@ use self::traces::Traced;
 use crate::access::Access;
 use crate::audit::AuditLog;
 use crate::devices::{Devices, is_in};
+use crate::estimates::Estimates;
 use crate::exports::{self, Exports};
 use crate::fullness::Fullness;
 use crate::images::Images;
@@ -97,6 +99,7 @@ pub struct Service {
     damage_told: Mutex<BTreeSet<String>>,
     fullness: Fullness,
     recompressing: Recompressing,
+    estimates: Estimates,
     jobs: Arc<Jobs>,
     traced: Mutex<Traced>,
     tracers: Tracers,
@@ -133,6 +136,7 @@ impl Service {
             damage_told: Mutex::default(),
             fullness: Fullness::default(),
             recompressing: Recompressing::default(),
+            estimates: Estimates::default(),
             jobs: Arc::default(),
             traced: Mutex::default(),
             tracers: Tracers::default(),
@@ -352,7 +356,7 @@ impl Service {
                 self.resize(self.volume(&object)?, size_bytes, shrink, force)
             }
             Request::ListObjects(wish) => self.list_objects(&wish).map(Reply::Objects),
-            Request::Object { object } => Ok(Reply::Object(Box::new(self.object(&object)?))),
+            Request::Object { object, usage } => Ok(Reply::Object(Box::new(self.object(&object, usage)?))),
             Request::List => Ok(Reply::Volumes(self.list())),
             Request::Status => Ok(Reply::Status(Box::new(self.status()))),
             Request::Reload => self.reload().map(Reply::Reloaded),
@@ -428,6 +432,8 @@ impl Service {
                 Ok(Reply::Done)
             }
             Request::StartJob { wish, background } => self.start_task(Task::Wish(wish), background).map(job),
+            Request::StartEstimate(wish) => self.start_estimate(wish).map(job),
+            Request::Estimate { object } => self.newest_estimate(&object).map(|found| Reply::Estimate(Box::new(found))),
             Request::Jobs => Ok(Reply::Jobs(self.jobs.list())),
             Request::WatchJob { id, seen, patience_ms } => self.watch_job(id, seen, patience_ms).map(job),
             Request::PauseJob { id } => self.jobs.pause(id).map(job),

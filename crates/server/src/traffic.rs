@@ -67,6 +67,11 @@ impl Traffics {
         list
     }
 
+    /// Differs from an earlier one if a client has done something since.
+    pub fn touched(&self) -> u64 {
+        self.all.lock().values().fold(0, |sum, traffic| sum.wrapping_add(traffic.touched()))
+    }
+
     /// Of a volume that is no more.
     pub fn forget(&self, id: DeviceId) {
         self.all.lock().retain(|(of, _), _| *of != id);

@@ -163,6 +163,8 @@ export const api = {
     } while (cursor)
     return found
   },
+  /** Bytes that only snapshots hold: the server reads the map of the object for it. */
+  held: async (id: number) => (await json<T.ShaleObject>('GET', object(id), { query: { usage: true } })).snapshot_stored_bytes ?? null,
   create: (kind: T.Kind, name: string, more: { size_bytes?: number; properties: Record<string, string> }) =>
     json<{ id: number; notes: string[] }>('POST', `/${kind}s`, { body: { [kind]: name, ...more } }),
   rename: (id: number, name: string) => guarded(id, 'PUT', '/name', { body: { name } }),
@@ -200,7 +202,7 @@ export const api = {
   usage: (id: number, path = '') => json<T.Usage>('GET', `${object(id)}/usage`, { query: { path } }),
   explainMap: (id: number, cells: number) => json<T.ExplainMap>('GET', `${object(id)}/explain-map`, { query: { cells } }),
   explain: (id: number, offset: number) => json<T.Detail>('GET', `${object(id)}/explain/${offset}`),
-  startEstimate: (id: number, choices?: string[]) => json<T.Job>('POST', `${object(id)}/estimates`, { body: choices ? { choices } : {} }),
+  startEstimate: (id: number, choices: string[]) => json<T.Job>('POST', `${object(id)}/estimates`, { body: { choices } }),
   estimate: (id: number, signal?: AbortSignal) => json<T.Estimate>('GET', `${object(id)}/estimates`, signal ? { signal } : {}),
 
   exports: (check: boolean) => json<T.Exports>('GET', '/exports', { query: { check } }),

@@ -4,6 +4,7 @@
 use std::sync::atomic::Ordering;
 
 use codec::CodecId;
+use policy::Power;
 
 use crate::base::decode_counts::DecodeEffort;
 use crate::pool::Pool;
@@ -52,7 +53,26 @@ pub struct PoolFigures {
     pub decoded: Vec<(CodecId, DecodeEffort)>,
 }
 
+/// What a pool knows of its machine.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct MachineFigures {
+    /// CPUs that compression can get.
+    pub cpus: f64,
+    /// Speed of the device, measured on writes since the pool was opened; none: not known yet.
+    pub device_bytes_per_s: Option<f64>,
+    /// What a busy CPU takes, and whose figure that is.
+    pub power: Power,
+}
+
 impl Pool {
+    /// What the pool knows of its machine now.
+    pub fn machine(&self) -> MachineFigures {
+        let pressure = self.core.chooser.meter.pressure(false);
+        let ns_per_kib = pressure.device_ns_per_kib;
+        let device_bytes_per_s = (ns_per_kib > 0.0).then(|| 1024e9 / ns_per_kib);
+        MachineFigures { cpus: pressure.cpus, device_bytes_per_s, power: self.core.chooser.costs.power() }
+    }
+
     /// The counters now.
     pub fn figures(&self) -> PoolFigures {
         let core = &self.core;

@@ -450,6 +450,11 @@ fn usage_tells_what_destroying_brings() {
             assert_eq!(usage.unique_bytes + usage.shared_bytes, nonzero(&name), "{name}: {usage:?}");
         }
     }
+    // All but the clone's own is of `v`: what it sees itself, and what only others see.
+    let only_snapshots = pool.snapshot_only_bytes("v").unwrap();
+    let stored = pool.volumes().into_iter().find(|volume| volume.name == "v").unwrap().stored_bytes;
+    assert_eq!(only_snapshots + nonzero("v"), stored);
+    assert!(only_snapshots > 0 && pool.snapshot_only_bytes("w").unwrap() > 0);
     let usage = pool.snapshot_usage("v").unwrap();
     // The clone sees the data of its origin snapshot.
     assert_eq!(usage[4].unique_bytes, 0);

@@ -9,7 +9,7 @@ use report::JobKind;
 /// Whether a job of the kind `wanted` cannot begin before one of the kind `under_way` has ended. A
 /// job that is paused is under way.
 pub(super) const fn excludes(under_way: JobKind, wanted: JobKind) -> bool {
-    use JobKind::{Calibrate, Recompress, Restore, Scrub, Shrink, Sort};
+    use JobKind::{Calibrate, Estimate, Recompress, Restore, Scrub, Shrink, Sort};
     matches!(
         (under_way, wanted),
         // How far each came is kept once.
@@ -20,6 +20,8 @@ pub(super) const fn excludes(under_way: JobKind, wanted: JobKind) -> bool {
         | (Restore, Restore)
         // A pool has one end.
         | (Shrink, Shrink)
+        // Each compresses on a core of its own, and spoils the times that the other measures.
+        | (Estimate, Estimate)
     )
 }
 
@@ -33,6 +35,9 @@ pub(super) fn refusal(id: u64, under_way: JobKind, target: Option<&str>) -> Erro
         JobKind::Sort => format!("{target} is being sorted by job {id}"),
         JobKind::Scrub => format!("{target} is being scrubbed by job {id}"),
         JobKind::Calibrate => format!("this machine is being measured by job {id}"),
+        JobKind::Estimate => {
+            format!("'{target}' is being estimated by job {id}, and a pool does that with one object at a time")
+        }
         JobKind::Clean => format!("{target} is being cleaned by job {id}"),
         JobKind::Restore => format!("'{target}' is being restored by job {id}, and a pool does one restore at a time"),
         JobKind::Shrink => format!("{target} is being made smaller by job {id}"),
@@ -50,8 +55,8 @@ mod tests {
 
     #[test]
     fn each_pair_of_kinds_is_decided() {
-        use JobKind::{Calibrate, Recompress, Restore, Scrub, Shrink, Sort};
-        let alone = [Recompress, Sort, Scrub, Calibrate, Restore, Shrink];
+        use JobKind::{Calibrate, Estimate, Recompress, Restore, Scrub, Shrink, Sort};
+        let alone = [Recompress, Sort, Scrub, Calibrate, Estimate, Restore, Shrink];
         for under_way in JobKind::ALL {
             for wanted in JobKind::ALL {
                 let expected = under_way == wanted && alone.contains(&wanted);

@@ -192,8 +192,8 @@ impl Service {
         Ok(PropertiesReport { etag: self.etag(name)?, properties: reports.collect(), notes })
     }
 
-    /// Describes an object.
-    pub(super) fn object(&self, which: &Which) -> Result<ObjectReport> {
+    /// Describes an object; with `usage`, what only its snapshots hold.
+    pub(super) fn object(&self, which: &Which, usage: bool) -> Result<ObjectReport> {
         let name = self.name_of(which)?;
         let etag = self.etag(Some(&name))?;
         let object = if let Some((volume, own)) = name.split_once('@') {
@@ -203,7 +203,10 @@ impl Service {
         } else {
             let mut listed = self.listed();
             listed.retain(|listed| listed.name() == name);
-            let report = self.reports(listed).pop().ok_or_else(|| missing(&name))?;
+            let mut report = self.reports(listed).pop().ok_or_else(|| missing(&name))?;
+            if usage && !report.folder {
+                report.snapshot_stored_bytes = Some(self.pool.snapshot_only_bytes(&name)?);
+            }
             AnyObject::Volume(report)
         };
         Ok(ObjectReport { etag, object })

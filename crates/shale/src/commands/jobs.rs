@@ -6,7 +6,7 @@ use units::format_size;
 
 use super::interruption::Interruption;
 use super::watch::{CtrlC, Shown, ask, outcome, to_end};
-use super::{calibrate, clean, image, recompress, scrub, shrink};
+use super::{calibrate, clean, estimate, image, recompress, scrub, shrink};
 use crate::cli::JobsArgs;
 use crate::output::{Output, table};
 use crate::times::{show_moment, show_seconds};
@@ -90,6 +90,7 @@ fn tell(job: JobReport, output: &Output) -> Outcome {
         }
         JobResult::Shrunk(slice) => shrink::tell(slice, seconds, output),
         JobResult::Pushed(pushed) => image::tell(pushed, &target, output),
+        JobResult::Estimated(report) => estimate::tell(report, output),
         JobResult::Moved { bytes } => output.text(&format!("{title}: {}, in {seconds:.1} s\n", format_size(*bytes))),
     }
     verdict(&result)

@@ -382,6 +382,7 @@ mod tests {
             exact: false,
             bookmarks: vec![BookmarkLine { bookmark: "vm#b".to_owned(), created_unix_s: 60, identity: String::new() }],
             unserved: None,
+            snapshot_stored_bytes: None,
             snapshots: None,
         }
     }

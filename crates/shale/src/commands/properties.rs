@@ -141,7 +141,15 @@ mod tests {
     use super::*;
 
     fn property(key: &str, value: &str) -> PropertyReport {
-        PropertyReport { key: key.to_owned(), value: value.to_owned(), source: "default".to_owned(), folder: None }
+        PropertyReport {
+            key: key.to_owned(),
+            value: value.to_owned(),
+            source: "default".to_owned(),
+            folder: None,
+            values: Vec::new(),
+            allowed: String::new(),
+            description: String::new(),
+        }
     }
 
     #[test]

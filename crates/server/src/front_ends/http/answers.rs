@@ -8,7 +8,7 @@ use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 
 use fe_http::wire::{Answer, Ask, Begun, Content, ContentWish, Fault, Proof, What, read_ask, write_answer};
-use operations::{AuditLine, AuditOutcome, Caller, PushWish, Request, Role, Who};
+use operations::{AuditLine, AuditOutcome, Caller, EstimateWish, PushWish, Request, Role, Who};
 use serde_json::{Value, json};
 use surface::{Error, ErrorKind};
 
@@ -208,6 +208,7 @@ fn over_http(request: Request) -> Request {
         Request::StartJob { wish, .. } => Request::StartJob { wish, background: true },
         Request::Shrink { capacity_bytes, .. } => Request::Shrink { capacity_bytes, background: true },
         Request::Push(wish) => Request::Push(PushWish { background: true, ..wish }),
+        Request::StartEstimate(wish) => Request::StartEstimate(EstimateWish { background: true, ..wish }),
         Request::WatchJob { id, seen, patience_ms } => {
             Request::WatchJob { id, seen, patience_ms: patience_ms.min(JOB_PATIENCE_MS) }
         }

@@ -298,7 +298,7 @@ impl Ticks {
         }
         let findings: Vec<_> = health::assess(&status.1)
             .into_iter()
-            .map(|(kind, words)| json!({ "kind": kind.name(), "words": words }))
+            .map(|(kind, words)| json!({ "kind": kind.name(), "words": words, "advice": kind.advice() }))
             .collect();
         let health = json!({ "health": status.1.health, "findings": findings });
         let pool = Value::Object(pool);
