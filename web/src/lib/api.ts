@@ -278,11 +278,7 @@ interface Recorded {
   store: { oldest_unix_s: (number | null)[] }
 }
 
-interface RecordedSteps {
-  from_unix_s: number
-  step_s: number
-  covered_s: number[]
-}
+type RecordedSteps = { from_unix_s: number; step_s: number; covered_s: number[] }
 
 interface RecordedSeries extends RecordedSteps {
   unit: string
@@ -293,7 +289,4 @@ interface RecordedSeries extends RecordedSteps {
   folded_objects: number
 }
 
-interface RecordedHeatmap extends RecordedSteps {
-  bucket_ends_ns: number[]
-  counts: number[][]
-}
+type RecordedHeatmap = RecordedSteps & { bucket_ends_ns: number[]; counts: number[][] }

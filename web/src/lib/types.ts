@@ -317,14 +317,6 @@ export interface AuditEntry {
 }
 
 /** A graph of a worksheet. */
-export interface GraphSpec {
-  dataset: string
-  by: string | null
-  only: Record<string, string>
-  form: 'stacked' | 'lines' | 'heat'
-}
+export type GraphSpec = { dataset: string; by: string | null; only: Record<string, string>; form: 'stacked' | 'lines' | 'heat' }
 
-export interface Worksheet {
-  span_s: number
-  graphs: GraphSpec[]
-}
+export type Worksheet = { span_s: number; graphs: GraphSpec[] }

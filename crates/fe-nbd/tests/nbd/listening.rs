@@ -125,7 +125,7 @@ fn addresses_come_and_go_while_clients_of_others_stay() {
     let [stays, goes, comes] = ["stays", "goes", "comes"].map(|name| scratch.join(name));
     let unix = |path: &Path| Listen::Unix(path.to_owned());
     let mut server = start(&[unix(&stays), unix(&goes)]).unwrap();
-    let (mut kept, mut closed) = (connected(&stays), connected(&goes));
+    let (mut kept, closed) = (connected(&stays), connected(&goes));
     server.listen(&[unix(&comes), unix(&stays)]).unwrap();
     closed.expect_close();
     assert!(!goes.exists());
