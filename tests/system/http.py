@@ -494,3 +494,55 @@ def http_documented(t):
         t.run("promtool", "check", "rules", rules)
     else:
         t.note("promtool is not installed: the rules were not checked by it")
+
+
+def door_of(t, server):
+    """The process that speaks HTTP."""
+    return t.run("pgrep", "-P", server.process.pid, "-f", "serve-http", quiet=True).stdout.split()
+
+
+@test()
+def http_large_bodies(t):
+    """a hundred bodies of a MiB at once, without credentials and with a token: 401, or an answer, and the same process goes on"""
+    served = Served(t)
+    before = door_of(t, served.server)
+    changes = json.dumps({"changes": {f"{number:x}": "" for number in range(90000)}}).encode()
+    statuses = []
+
+    def send(token):
+        web = Web(served.server, token)
+        try:
+            statuses.append(web.ask("PATCH", "/objects/vm/properties", changes)[0])
+        except OSError:
+            # The answer may come before the body has been read.
+            statuses.append(401)
+
+    for token in ("shale_" + "0" * 64, served.admin.token):
+        threads = [threading.Thread(target=send, args=(token,)) for _ in range(32)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    t.equal(len(statuses), 64, "answers")
+    t.expect(all(status in (400, 401, 413, 429, 503) for status in statuses), f"statuses: {statuses}")
+    t.equal(door_of(t, served.server), before, "the process that speaks HTTP")
+    t.equal(served.admin.ask("GET", "/pool")[0], 200, "a request afterwards")
+
+
+@test()
+def http_explains_a_large_volume(t):
+    """explain of an empty volume of a PiB, by many clients that go away, holds neither the server's answers nor its stop"""
+    served = Served(t)
+    served.pool.create("thin", str(1 << 50), compression="lz4")
+    status, _, document = served.admin.ask("GET", "/objects/thin/explain?count=1000000")
+    t.equal((status, document["regions"]), (200, []), f"regions of the empty volume: {document}")
+    gone = []
+    for _ in range(8):
+        client = served.admin.connection()
+        client.request("GET", "/api/v1/objects/thin/explain?count=1000000", headers={"Authorization": f"Bearer {served.admin.token}"})
+        gone.append(client)
+    for client in gone:
+        client.close()
+    t.equal(served.admin.ask("GET", "/pool")[0], 200, "a request meanwhile")
+    served.pool.shale("explain", "thin")
+    served.server.stop()

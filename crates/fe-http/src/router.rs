@@ -21,7 +21,9 @@ use crate::wire::{Answer, Ask, What};
 use crate::{api, assets, guard, metrics, session};
 
 /// Longest body of a request, and how long it may take.
-const BODY_BYTES_MAX: usize = 1 << 20;
+pub(crate) const BODY_BYTES_MAX: usize = 1 << 20;
+/// Bytes of a body that is read from anyone.
+pub(crate) const SMALL_BODY_BYTES: usize = 8 << 10;
 const BODY_PATIENCE: Duration = Duration::from_secs(30);
 
 /// What all requests share.
@@ -94,8 +96,8 @@ async fn version(State(shared): State<Shared>) -> Response {
 }
 
 /// The body of a request, which must be JSON by its type.
-pub(crate) async fn body_of(fields: &HeaderMap, body: Body) -> Result<Vec<u8>, Refused> {
-    let bytes = match timeout(BODY_PATIENCE, to_bytes(body, BODY_BYTES_MAX)).await {
+pub(crate) async fn body_of(fields: &HeaderMap, body: Body, bytes_max: usize) -> Result<Vec<u8>, Refused> {
+    let bytes = match timeout(BODY_PATIENCE, to_bytes(body, bytes_max)).await {
         Ok(Ok(bytes)) => bytes,
         Ok(Err(_)) => return Err(Refused::TooLong),
         Err(_) => return Err(Refused::TooSlow),
@@ -147,7 +149,7 @@ async fn session_of(
         Method::GET => What::WhoAmI,
         Method::DELETE => What::LogOut,
         Method::POST => {
-            let body = match body_of(&fields, body).await {
+            let body = match body_of(&fields, body, SMALL_BODY_BYTES).await {
                 Ok(body) => body,
                 Err(refused) => return problem::refuse(refused),
             };

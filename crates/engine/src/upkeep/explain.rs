@@ -125,7 +125,7 @@ pub struct RegionDetail {
 
 impl Pool {
     /// Returns the regions of a volume or a snapshot that hold data, from byte `from` on, at most
-    /// `count` of them; and where to continue, if there are more.
+    /// `count` of them and those of 200 ms; and where to continue, if there are more.
     ///
     /// # Errors
     /// [`ErrorKind::NotFound`], and those of the storage.
@@ -133,17 +133,19 @@ impl Pool {
         let object = self.core.objects.readable(volume)?;
         self.core.drain_all()?;
         let mut reports = Vec::new();
+        let end_ns = self.core.env.clock.now_ns().saturating_add(MAP_NS_MAX);
         let mut at = from / REGION_BYTES * REGION_BYTES;
         while at < object.size_bytes() {
-            if reports.len() >= count {
+            // A caller may have gone, and a server that ends waits for this.
+            if reports.len() >= count || self.core.env.clock.now_ns() >= end_ns {
                 return Ok((reports, Some(at)));
             }
             let report = self.core.region_report(&object, at)?;
             at += REGION_BYTES;
             if report.raw_bytes > 0 {
                 reports.push(report);
-            } else if object.is_share() {
-                // Most of a share is empty.
+            } else {
+                // Most of a share is empty, and most of a new volume.
                 at = self.core.next_region(&object, at)?;
             }
         }
