@@ -170,10 +170,8 @@ def fill(directory, generator, known):
             raise AssertionError("the pool was never full")
 
 
-@test(seconds_max=900)
-def shares_go_on_in_a_full_pool(t):
-    """a pool filled by files again and again: ENOSPC and no other error, files are removed and renamed all the same, and all goes on"""
-    pool = Pool(t, capacity="160M")
+def go_on_when_full(t, pool):
+    """Files fill a share again and again."""
     pool.shale("create", "home", "--share", "-o", "compression=off")
     server = pool.serve(shares=True, keeps=True)
     share = server.share("home")
@@ -218,6 +216,23 @@ def shares_go_on_in_a_full_pool(t):
     t.note(f"full with {counts} files")
     server.stop()
     pool.check()
+
+
+@test(seconds_max=900)
+def shares_go_on_in_a_full_pool(t):
+    """a pool filled by files again and again: ENOSPC and no other error, files are removed and renamed all the same, and all goes on"""
+    go_on_when_full(t, Pool(t, capacity="160M"))
+
+
+@test(seconds_max=900)
+def shares_go_on_on_a_full_file_system(t):
+    """the same in a pool that is larger than the file system below it, and alone there"""
+    small = t.dir / "small.img"
+    with open(small, "wb") as file:
+        file.truncate(200 << 20)
+    t.run("mkfs.ext4", "-q", "-F", small)
+    t.mount(t.loop(small), "below")
+    go_on_when_full(t, Pool(t, name="below/pool", capacity="1G"))
 
 
 @test(seconds_max=300)

@@ -282,9 +282,22 @@ impl Core {
     }
 
     /// Conservative estimate of the extents before the reserve that would be free if all dead data
-    /// were cleaned: data on its way counts in full, `asking` included, and no data counts as dead
-    /// because of writes since the last checkpoint.
+    /// were cleaned, as far as the file system had room at the last look: cleaning gains no space
+    /// that it lacks.
     fn extents_winnable(&self, asking: u64) -> u64 {
+        self.extents_winnable_in_all(asking).saturating_sub(self.extents_lacking_below())
+    }
+
+    /// Free extents for which the file system had no room at the last look.
+    fn extents_lacking_below(&self) -> u64 {
+        let free = self.extents_free.load(Ordering::Acquire) + self.log.ahead() as u64;
+        free.saturating_sub(self.extents_left_below())
+    }
+
+    /// The same estimate as if the file system had room for the whole pool: data on its way counts
+    /// in full, `asking` included, and no data counts as dead because of writes since the last
+    /// checkpoint.
+    fn extents_winnable_in_all(&self, asking: u64) -> u64 {
         let extents = u64::from(self.geometry.extents_usable()).saturating_sub(1 + self.geometry.reserve_extents());
         let live = self.live_bytes.load(Ordering::Relaxed);
         let coming = self.committed_bytes() + asking + self.log.bytes_since_checkpoint();
@@ -308,16 +321,13 @@ impl Core {
         let left_below = self.free_bytes_below(free) / u64::from(self.geometry.extent_bytes);
         let lacking_below = free.saturating_sub(left_below);
         let promised = self.overwrite_extents() + self.tree_extents() + self.extents_reserved() + lacking_below;
-        self.extents_winnable(0).saturating_sub(promised) * self.bytes_per_extent()
+        self.extents_winnable_in_all(0).saturating_sub(promised) * self.bytes_per_extent()
     }
 
     /// Bytes of file metadata that certainly still find room, by the last look at the file system:
     /// called for many changes of a tree.
     pub(crate) fn available_to_trees(&self) -> u64 {
-        let free = self.extents_free.load(Ordering::Acquire) + self.log.ahead() as u64;
-        let lacking_below = free.saturating_sub(self.extents_left_below());
-        let promised = self.extents_reserved() + lacking_below;
-        self.extents_winnable(0).saturating_sub(promised) * self.geometry.usable_bytes_min()
+        self.extents_winnable(0).saturating_sub(self.extents_reserved()) * self.geometry.usable_bytes_min()
     }
 
     /// Extents of unused reservations.

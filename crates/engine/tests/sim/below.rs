@@ -4,9 +4,9 @@
 
 use crate::common::machine_env::env;
 use bytes::Bytes;
-use engine::{FormatOptions, Pool, PoolOptions, Properties};
+use engine::{Files, FormatOptions, Pool, PoolOptions, Properties};
 use sim::{ContentKind, Machine, Rng, fill_content};
-use surface::{BlockDevice, ErrorKind, WriteOptions};
+use surface::{BlockDevice, ErrorKind, ObjectSpace, WriteOptions};
 
 const EXTENT: u64 = 128 << 10;
 const CAPACITY: u64 = 512 * EXTENT;
@@ -218,5 +218,47 @@ fn what_is_owed_is_paid_when_the_pool_rests() {
     }
     let left = occupied(&machine);
     assert!(left < full / 2, "{left} of {full} bytes are occupied by an eighth of it");
+    pool.close().unwrap();
+}
+
+/// Data took the room that is reserved for metadata of shares: what cleaning could gain was computed
+/// for the whole pool, and files that were removed could not be committed.
+#[test]
+fn metadata_of_shares_finds_room_where_data_finds_none() {
+    let machine = Machine::new(CAPACITY, 1);
+    let pool = pool(&machine);
+    pool.create_share("s", &Properties::from([("compression".to_owned(), "off".to_owned())])).unwrap();
+    let volume = pool.volume("s").unwrap();
+    let share = Files::new(volume.clone(), volume).unwrap();
+    for round in 0..6u64 {
+        let mut data = vec![0; REQUEST as usize];
+        let mut taken = 0;
+        loop {
+            fill_content(&mut Rng::new(round << 32 | taken), ContentKind::Random, &mut data);
+            match share.write(16 + round, taken, Bytes::from(data.clone())) {
+                Ok(()) => taken += REQUEST,
+                Err(error) => {
+                    assert_eq!(error.kind(), ErrorKind::Full, "{error}");
+                    break;
+                }
+            }
+            assert!(taken < CAPACITY, "more was taken than there is room for");
+        }
+        assert!(taken > ROOM / 2, "round {round}: {taken} of {ROOM}");
+        share.flush().unwrap();
+        // As a removal does: some pages of names, then the discard.
+        for page in 0..16 {
+            let page_bytes = Bytes::from(vec![round as u8; 4096]);
+            share
+                .write(1, (round * 16 + page) * 4096, page_bytes)
+                .unwrap_or_else(|error| panic!("round {round}: {error}"));
+        }
+        share.flush().unwrap();
+        share.discard(16 + round, 0..u64::MAX).unwrap();
+        share.flush().unwrap();
+        pool.checkpoint().unwrap();
+        pool.checkpoint().unwrap();
+    }
+    assert_eq!(pool.check(false, &mut |_, _| ()).unwrap().problems, []);
     pool.close().unwrap();
 }

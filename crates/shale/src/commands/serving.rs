@@ -246,7 +246,9 @@ fn wanted(settings: &ServeSettings, dir: &PoolDir, output: &Output) -> Wanted {
     let has_door = settings.mount.is_some() || settings.shares.is_some() || settings.vhost_user.is_some();
     if nbd.is_empty() && !has_door {
         let listen = fe_nbd::Listen::Unix(std::path::absolute(dir.nbd_path()).unwrap_or_else(|_| dir.nbd_path()));
-        output.note(&format!("no front end for volumes was named (--nbd, --mount, --vhost-user): serving NBD on {listen}"));
+        output.note(&format!(
+            "no front end for volumes was named (--nbd, --mount, --vhost-user): serving NBD on {listen}"
+        ));
         nbd.push(listen);
     }
     for address in nbd.iter().filter(|address| !address.is_loopback()) {
