@@ -3,7 +3,7 @@
 
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: python-wheel python-test bench-python help setup build demo test system web page kernel-nbd posix e2e soak bench bench-adaptive bench-codecs bench-space peers paper-sandforce paper-zbd paper-blobseer paper-zfs bench-blobs bench-shares fuzz lint deny completions man deb deb-test install uninstall clean
+.PHONY: python-wheel python-test bench-python help setup build demo test system web page kernel-nbd posix xfstests e2e soak bench bench-adaptive bench-codecs bench-space peers paper-sandforce paper-zbd paper-blobseer paper-zfs bench-blobs bench-shares fuzz lint deny completions man deb deb-test install uninstall clean
 
 # Under sudo, rustup's cargo is in the home of the user who called it, and sudo's secure_path hides it. What root builds in that
 # user's checkout is given back to the user, so that the next `make build` without sudo can go on.
@@ -70,6 +70,10 @@ kernel-nbd: build ## The kernel's own NBD client: file systems, trim, kill -9, g
 posix: ## pjdfstest, whole, on a share and on ext4, and fsx for SECONDS=120 (installs both: minutes)
 	@tools/setup build posix
 	tests/posix $(if $(filter-out undefined environment,$(origin SECONDS)),$(SECONDS),120)
+
+xfstests: build ## The quick generic tests of xfstests on shares of served pools (downloads and builds the suite; half an hour); ARGS=generic/013 selects
+	@tools/setup build posix
+	tests/xfstests $(ARGS)
 
 e2e: build ## Blobs on MinIO, SeaweedFS, Ceph and azurite, machines that boot from them, shares by NFS, SMB and FTP; it installs all of them (needs Go, npm and root: half an hour); ARGS='--only ceph' selects
 	@tools/setup test e2e
