@@ -45,6 +45,9 @@ pub(crate) async fn check(State(shared): State<Shared>, request: Request, next: 
 
 fn refusal(request: &Request, peer: &Peer, names: &[String]) -> Option<Refused> {
     let fields = request.headers();
+    if fields.get_all(header::HOST).iter().count() > 1 {
+        return Some(Refused::WrongHost);
+    }
     let field = fields.get(header::HOST).and_then(|host| host.to_str().ok());
     let authority = request.uri().authority().map(|authority| authority.as_str());
     // A request may name the host twice: both must be ours, and they must agree.
@@ -134,6 +137,8 @@ mod tests {
             assert_eq!(ask("GET", &[("host", host)], &here), Some(Refused::WrongHost), "{host}");
         }
         assert_eq!(ask("GET", &[], &here), Some(Refused::WrongHost));
+        let twice = [("host", "localhost"), ("host", "evil.example")];
+        assert_eq!(ask("GET", &twice, &here), Some(Refused::WrongHost));
         // From another machine `localhost` would be that machine.
         assert_eq!(ask("GET", &[("host", "localhost")], &peer([10, 0, 0, 1], false)), Some(Refused::WrongHost));
         assert_eq!(ask("GET", &[("host", "10.0.0.1:8443")], &peer([10, 0, 0, 1], true)), None);
