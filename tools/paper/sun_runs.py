@@ -27,6 +27,8 @@ DIFFERENCE_MAX = 0.01
 MEDIA_SAVED_MAX = 0.01
 VIDEO_SECONDS = 20
 REST_SECONDS = 15
+# Of a share, for an estimate: a sixth of it in a full run.
+SAMPLE = "16M"
 # Of the list of words, one after the other: the load wants more than a MiB.
 COPIES = 8
 # What is drawn over time: (graph, dataset, breakdown, filters).
@@ -232,7 +234,7 @@ def history(lab, place, name, level, write, read):
 
 def estimated(place, share):
     """What an estimate says of a share. The one place that knows how it is asked for."""
-    return json.loads(place.shale("estimate", place.pool, share, "--codecs", ",".join(level for level in LEVELS if not level.startswith(("auto", "off"))), "--json"))
+    return json.loads(place.shale("estimate", place.pool, share, "--codecs", ",".join(level for level in LEVELS if not level.startswith(("auto", "off"))), "--sample", SAMPLE, "--json"))
 
 
 def estimates(lab, place, name):
