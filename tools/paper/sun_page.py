@@ -27,7 +27,7 @@ CODECS = dict(zip(["raw", "lzjb", "gzip-2", "gzip-6", "gzip-9", "lz4", "zstd-1",
 # Room for the legend above the curves.
 LEGEND_ROOM = 1.25
 DISK_MB_PER_S = 100.0
-# What an estimate may be off: points of saving beyond its margin (names of the shares, headers), shares of CPU time and speed.
+# Errors that an estimate may have: points of saving beyond its margin (names of the shares, headers), shares of CPU time and speed.
 SAVING_OFF_MAX, CPU_OFF_MAX, SPEED_OFF_MAX = 0.5, 0.25, 1 / 3
 
 
@@ -128,7 +128,7 @@ def as_time(ns):
 
 
 def summary(lab):
-    """Their two charts as tables, and what they could not draw."""
+    """Their two charts, and all figures of each level as a table."""
     report = lab.report
     report.heading("Ratio and time")
     report.text("Ratio: bytes that the clients wrote over bytes stored, the shares' own names and headers included. Time: of writing, until all clients have committed, and of reading. The work has "
@@ -166,9 +166,9 @@ def by_codec(lab):
 
 
 def beside_estimates(lab):
-    """What the list of levels would have said before, and what was measured."""
+    """The estimates beside the measured figures."""
     report = lab.report
-    report.heading("What the estimate had said")
+    report.heading("Estimated and measured")
     report.text(f"The estimate reads a share that is not compressed yet ('shale estimate --json'). Its saving is to hold within its margin and {SAVING_OFF_MAX} points for names and headers, CPU time within a quarter, "
                 "and the speed of writing within a third: the least of what all processors compress and what the disk takes. The estimate of a share stands for all ten.")
     rows = []
@@ -199,10 +199,10 @@ def is_near(said, measured, share):
 
 
 def agreement(lab):
-    """How far the history is from what others counted."""
+    """Differences between the history and other counts."""
     report = lab.report
     report.heading("The history beside other counts")
-    report.text(f"Each run compares the sums of the history with what the clients moved, with the kernel's count of the network interface, and with that of the disk on which the data lies (the map lies on another one), and fails above "
+    report.text(f"Each run compares the sums of the history with the clients' own bytes, with the kernel's count of the network interface, and with that of the disk on which the data lies (the map lies on another one), and fails above "
                 f"{100 * DIFFERENCE_MAX:.0f} %, or with a gap in the history.")
     worst = {}
     for row in report.table_of("counts"):

@@ -1,4 +1,4 @@
-"""The runs of paper-sun: ten clients write and read, at one level after the other, and what clients, devices and the pool's own history counted.
+"""The runs of paper-sun: ten clients write and read, at one level after the other, and the counts of clients, devices and the pool's own history.
 
 Owns the load, the data and the rows of runs.csv, series.csv, heat.csv, counts.csv and estimates.csv; draws nothing.
 """
@@ -31,7 +31,7 @@ REST_SECONDS = 15
 SAMPLE = "16M"
 # Of the list of words, one after the other: the load wants more than a MiB.
 COPIES = 8
-# What is drawn over time: (graph, dataset, breakdown, filters).
+# The graphs over time: (graph, dataset, breakdown, filters).
 GRAPHS = [
     ("operations", "ops", "operation", ["door=share"]),
     ("network", "network", "direction", ["interface=lo"]),
@@ -93,7 +93,7 @@ class Count:
 
 
 class Phase:
-    """What was counted while all clients wrote, or read: by them, by the kernel, and by the history from second `first` to before `end`."""
+    """Counts of the time in which all clients wrote, or read: by them, by the kernel, and by the history from second `first` to before `end`."""
 
     def __init__(self, place, load, kind, source, file_bytes):
         self.place = place
@@ -114,7 +114,7 @@ class Phase:
                 "load_cpu_s": self.place.load.cpu_seconds() or 0.0}
 
     def _wait_counted(self, operation):
-        """Waits until the history has what the clients moved, or looked at all shares: those that were at rest it looks at each tenth second."""
+        """Waits until the history has all bytes that the clients moved, or looked at all shares: those that were at rest it looks at each tenth second."""
         until = time.monotonic() + REST_SECONDS
         while True:
             self.end = settled(self.place) + 1
@@ -233,12 +233,12 @@ def history(lab, place, name, level, write, read):
 
 
 def estimated(place, share):
-    """What an estimate says of a share. The one place that knows how it is asked for."""
+    """The estimate of a share. No other place knows how it is asked for."""
     return json.loads(place.shale("estimate", place.pool, share, "--codecs", ",".join(level for level in LEVELS if not level.startswith(("auto", "off"))), "--sample", SAMPLE, "--json"))
 
 
 def estimates(lab, place, name):
-    """What the estimate says of a share that is not compressed, at each level."""
+    """The estimate for each level of a share that is not compressed."""
     began = time.monotonic()
     found = estimated(place, next(iter(place.shares)))
     took = time.monotonic() - began
