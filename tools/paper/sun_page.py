@@ -86,7 +86,8 @@ def over_time(lab, line, graph, title, unit, divisor, is_stacked, wanted):
         others = iter(COLOURS)
         colours = [CODECS.get(name) or next(others) for name in curves]
         if is_stacked:
-            axes.stackplot(at, list(curves.values()), labels=list(curves), colors=colours, step="post", linewidth=0)
+            # As pixels: so many points would be megabytes of SVG.
+            axes.stackplot(at, list(curves.values()), labels=list(curves), colors=colours, step="post", linewidth=0, rasterized=True)
         else:
             for (name, values), colour in zip(curves.items(), colours):
                 axes.step(at, values, where="post", linewidth=0.9, label=name, color=colour)

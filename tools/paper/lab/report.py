@@ -181,7 +181,7 @@ class Report:
         """A figure: draw(axes) draws it."""
         import matplotlib
         matplotlib.use("svg")
-        matplotlib.rcParams.update({"svg.hashsalt": "shale", "svg.fonttype": "none", "font.size": 9, "axes.spines.top": False, "axes.spines.right": False})
+        matplotlib.rcParams.update({"svg.hashsalt": "shale", "svg.fonttype": "none", "savefig.dpi": 160, "font.size": 9, "axes.spines.top": False, "axes.spines.right": False})
         from matplotlib import pyplot
         figure, axes = pyplot.subplots(figsize=size, layout="constrained")
         draw(axes)
