@@ -3,7 +3,7 @@
 
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: python-wheel python-test bench-python help setup build demo test system web page kernel-nbd posix e2e soak bench bench-adaptive bench-codecs bench-space peers paper-sandforce paper-zbd paper-blobseer paper-zfs paper-sun bench-appliance bench-blobs bench-shares fuzz lint deny completions man install uninstall clean
+.PHONY: python-wheel python-test bench-python help setup build demo test system web page kernel-nbd posix e2e soak bench bench-adaptive bench-codecs bench-space peers paper-sandforce paper-zbd paper-blobseer paper-zfs paper-sun bench-appliance bench-blobs bench-shares fuzz lint deny completions man deb deb-test install uninstall clean
 
 # Under sudo, rustup's cargo is in the home of the user who called it, and sudo's secure_path hides it. What root builds in that
 # user's checkout is given back to the user, so that the next `make build` without sudo can go on.
@@ -59,9 +59,10 @@ system: build ## Only the system tests (real binary, real clients); ARGS='--only
 web: ## Build the page (web/) into crates/fe-http/assets, which is committed; needs npm and node 20.19 or later
 	tools/web
 
-page: ## Test the page in Chromium on a pool in memory; SHALE_PAGE=LINK on a served one; ARGS='--only REGEX' selects
+page: ## Test the page in Chromium on a pool in memory, and on one that a build of the program serves; ARGS='--only REGEX' selects
 	@tools/setup page
 	tests/page/run $(ARGS)
+	tests/page/served $(ARGS)
 
 kernel-nbd: build ## The kernel's own NBD client: file systems, trim, kill -9, growing (needs the nbd module and nbd-client)
 	tests/kernel-nbd target/release/shale
@@ -181,6 +182,15 @@ man: build ## Manual pages to target/man
 	@mkdir -p target/man
 	target/release/shale man target/man
 	@$(GIVE_BACK)
+
+deb: ## The Debian package with its debug symbols beside it: target/deb (VERSION=0.1.0-1; BINARY=FILE packs that one)
+	@tools/setup build deb
+	tools/deb $(if $(VERSION),--version '$(VERSION)') $(if $(BINARY),--binary '$(BINARY)')
+	@$(GIVE_BACK)
+
+deb-test: ## Install, serve, upgrade with a held mount, remove and purge the package in a clean Debian (root; 100 MB to download)
+	@tools/setup build deb deb-test
+	tests/deb $(if $(BINARY),--binary '$(BINARY)')
 
 # It never builds: a build as root would need root's toolchain, and leave root's files in target.
 install: ## Binary (without line tables), manual pages and completions under PREFIX=/usr/local, after make build

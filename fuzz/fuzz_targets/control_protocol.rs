@@ -5,8 +5,8 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use server::control::bulk::{DATA_BYTES_MAX, Frame, decode_error, decode_runs, encode_runs, read_reply_head};
 use operations::{decode_reply, decode_request, encode_reply, encode_request, read_line};
+use server::control::bulk::{DATA_BYTES_MAX, Frame, decode_error, decode_runs, encode_runs, read_reply_head};
 use server::pool_dir::Config;
 
 fuzz_target!(|input: &[u8]| {

@@ -4,10 +4,10 @@
 #![no_main]
 
 use format::{
-    CataloguePart, Checkpoint, DeltaWriter, Entry, LogEnd, ObjectDescriptor, OpeningNote, RecompressState, Record, SUPERBLOCK_BYTES, ScrubState, SortState,
-    Superblock, decode_batch, decode_delta, decode_dictionary, decode_learned, decode_usage_page, dictionary_content_bytes, encode_batch,
-    encode_dictionary, encode_learned, encode_usage_page, header_bytes, parse_delta_key, parse_object_key, parse_record_key,
-    parse_usage_key, record_key,
+    CataloguePart, Checkpoint, DeltaWriter, Entry, LogEnd, ObjectDescriptor, OpeningNote, RecompressState, Record,
+    SUPERBLOCK_BYTES, ScrubState, SortState, Superblock, decode_batch, decode_delta, decode_dictionary, decode_learned,
+    decode_usage_page, dictionary_content_bytes, encode_batch, encode_dictionary, encode_learned, encode_usage_page,
+    header_bytes, parse_delta_key, parse_object_key, parse_record_key, parse_usage_key, record_key,
 };
 use libfuzzer_sys::fuzz_target;
 
@@ -119,12 +119,7 @@ fn batch(body: &[u8]) {
     bytes[4..8].copy_from_slice(&crc.to_le_bytes());
     let Ok(batch) = decode_batch(&bytes) else { return };
     assert!(header_bytes(&batch.entries) <= batch.header_bytes);
-    let payload: usize = batch
-        .entries
-        .iter()
-        .flat_map(Entry::payloads)
-        .map(|(_, _, f)| f.stored as usize)
-        .sum();
+    let payload: usize = batch.entries.iter().flat_map(Entry::payloads).map(|(_, _, f)| f.stored as usize).sum();
     assert!(batch.header_bytes + payload <= batch.batch_bytes && batch.batch_bytes <= bytes.len());
     let mut again = encode_batch(&batch.header, &batch.entries, batch.header_bytes, batch.batch_bytes);
     again.resize(batch.batch_bytes, 0);

@@ -11,7 +11,9 @@ use bytes::Bytes;
 use fe_nbd::negotiate::{Handshake, Next};
 use fe_nbd::wire::{Cursor, OPTION_REPLY_MAGIC};
 use libfuzzer_sys::fuzz_target;
-use surface::{BlockDevice, DeviceId, DeviceInfo, DeviceSet, Error, ErrorKind, PendingRead, Result, Run, WriteOptions, ZeroOptions};
+use surface::{
+    BlockDevice, DeviceId, DeviceInfo, DeviceSet, Error, ErrorKind, PendingRead, Result, Run, WriteOptions, ZeroOptions,
+};
 
 struct Nothing;
 
@@ -93,7 +95,8 @@ struct Outcome {
 }
 
 fn run(devices: &Devices, full: bool, input: &[u8], piece: usize) -> Outcome {
-    let mut handshake = Handshake::new(devices, surface::NamedClient::shared("fuzzer"), full.then(|| "full".to_owned()));
+    let mut handshake =
+        Handshake::new(devices, surface::NamedClient::shared("fuzzer"), full.then(|| "full".to_owned()));
     let mut outcome = Outcome { sent: Vec::new(), consumed: 0, end: None };
     let mut available = 0;
     loop {

@@ -53,7 +53,9 @@ fuzz_target!(|data: &[u8]| {
                     let Some(rest) = stream.get(range.length as usize..) else { return };
                     stream = rest;
                 }
-                Command::Trim { range, .. } | Command::WriteZeroes { range, .. } | Command::Cache(range) => within(range),
+                Command::Trim { range, .. } | Command::WriteZeroes { range, .. } | Command::Cache(range) => {
+                    within(range)
+                }
                 Command::BlockStatus { range, .. } => {
                     within(range);
                     assert!(session.allocation && range.length > 0);

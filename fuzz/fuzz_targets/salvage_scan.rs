@@ -38,7 +38,8 @@ fn base() -> &'static Machine {
     static BASE: OnceLock<Machine> = OnceLock::new();
     BASE.get_or_init(|| {
         let machine = Machine::new(DISK_BYTES, 7);
-        let format = FormatOptions { capacity_bytes: DISK_BYTES, extent_bytes: EXTENT_BYTES, properties: Default::default() };
+        let format =
+            FormatOptions { capacity_bytes: DISK_BYTES, extent_bytes: EXTENT_BYTES, properties: Default::default() };
         Pool::format(&env(&machine), &format).unwrap();
         let pool = Pool::open(env(&machine), options()).unwrap();
         let mut rng = Rng::new(7);
@@ -51,7 +52,9 @@ fn base() -> &'static Machine {
                 for _ in 0..8 {
                     let block = rng.below(100);
                     let text = format!("{name} {round} {block} {}", rng.below(1 << 40)).repeat(400);
-                    device.write(block * 4096, Bytes::from(text.into_bytes()[..4096].to_vec()), WriteOptions::default()).unwrap();
+                    device
+                        .write(block * 4096, Bytes::from(text.into_bytes()[..4096].to_vec()), WriteOptions::default())
+                        .unwrap();
                 }
                 device.discard(rng.below(90) * 4096, 5 * 4096).unwrap();
                 device.flush().unwrap();

@@ -16,7 +16,7 @@ PORT, RATE, MIB = 7970, "1gbit", 1 << 20
 
 
 def start(work):
-    """The link and the server; the settings go to the environment, for clients and workers."""
+    """Starts the link and the server; the settings go to the environment, for clients and workers."""
     subprocess.run(["ip", "link", "set", "lo", "up"], check=True)
     words = [ROOT / "tools/objectstore", "start", "versitygw", work / "server", str(PORT)]
     out = subprocess.run(words, check=True, capture_output=True, text=True).stdout
@@ -34,7 +34,7 @@ def seconds(work):
 
 
 def medians(runs, prepare=lambda: None, **ways):
-    """{way: median seconds}; the ways take turns, so that what else the machine does meets all of them."""
+    """Returns {way: median seconds}; the ways take turns, so that other load on the machine affects all of them."""
     found = {name: [] for name in ways}
     for _ in range(runs):
         for name, work in ways.items():
@@ -56,7 +56,7 @@ class Bench:
         self.figures = []
 
     def add(self, figure, what, ways, us, other, goal=None):
-        """A figure: the other's seconds by ours."""
+        """Returns a figure: the other's seconds divided by ours."""
         ratio = round(ways[other] / ways[us], 2)
         shown = {name: round(value, 3) for name, value in ways.items()}
         held = None if goal is None else ratio >= goal
@@ -65,13 +65,13 @@ class Bench:
         print(f"{figure} {what}: {ratio} {shown}", flush=True)
 
     def store(self, name, data):
-        """The same bytes as an object and as a blob."""
+        """Stores the same bytes as an object and as a blob."""
         self.raw.pipe(f"bucket/raw-{name}", data)
         self.ours.pipe(f"bucket/{name}", data)
         return f"bucket/raw-{name}", f"bucket/{name}"
 
     def cold(self):
-        """Throws away what earlier runs have decoded, each open blob of the process; connects, as s3fs has."""
+        """Drops the frames that earlier runs have decoded, in each open blob of the process; connects, as s3fs has."""
         from shale import blob as blobs
 
         blobs._STORES.clear()
@@ -95,7 +95,7 @@ class Bench:
         self.add("G16", f"1000 ranges of 4 KiB of {len(self.text) >> 20} MiB text, against s3fs", ways, "ours", "s3fs", 3)
 
     def whole(self):
-        """A sequential read against the link's own time for the raw bytes."""
+        """Compares a sequential read with the link's own time for the raw bytes."""
         there, here = "bucket/raw-text", "bucket/text"
 
         def read(files, path):
@@ -194,7 +194,7 @@ class Bench:
 
 
 def text_of(quick):
-    """Text that compresses as sources do."""
+    """Returns text that compresses like source code."""
     names = subprocess.run(["git", "ls-files", "crates", "docs"], cwd=ROOT, capture_output=True, text=True, check=True).stdout.split()
     pieces = [(ROOT / name).read_bytes() for name in names]
     size, rng, out = (48 if quick else 256) * MIB, random.Random(1), []

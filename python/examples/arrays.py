@@ -20,7 +20,8 @@ with fsspec.open(url) as file, xr.open_dataset(file, engine="h5netcdf") as opene
     print("mean of one step:", float(opened.t.isel(time=3).mean()))
     xr.testing.assert_identical(opened.load(), field)
 
-# An archive of zarr with stored entries: each chunk is one read, and the frames below compress it.
+# A zarr archive with uncompressed entries: each chunk is one read, and the frames below compress
+# it.
 with tempfile.TemporaryDirectory() as directory:
     with zarr.storage.ZipStore(f"{directory}/array.zip", mode="w") as store:
         zarr.create_array(store, shape=(50, 1000), chunks=(1, 1000), dtype="f8", compressors=None)[:] = field.t.values

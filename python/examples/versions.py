@@ -1,4 +1,4 @@
-"""Writes, appends, names a version, and reads old ones. Takes the URL of a blob that it may make."""
+"""Writes, appends, tags a version, and reads old ones. Takes the URL of a blob that it may create."""
 
 import sys
 

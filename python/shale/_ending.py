@@ -1,4 +1,4 @@
-"""What happens before the interpreter ends."""
+"""Cleanup before the interpreter ends."""
 
 import atexit
 import sys
@@ -8,15 +8,15 @@ READERS_S = 0.05
 
 
 def _let_readers_go():
-    """Gives threads of pyarrow a moment in which the interpreter is free.
+    """Waits briefly with the interpreter's lock released, for threads of pyarrow.
 
-    They let go of the bytes of a file a little after the read that asked for them. The interpreter kills a thread that comes for
-    that when it ends, and the process aborts with the thread, on every file system that is written in Python: apache/arrow#34314.
+    They release the bytes of a file a little after the read that requested them. An interpreter that ends kills a thread that
+    does so, and the process aborts with the thread, on every file system written in Python: apache/arrow#34314.
     """
     if "pyarrow" in sys.modules:
         time.sleep(READERS_S)
 
 
 def register():
-    """Has it done."""
+    """Registers the cleanup."""
     atexit.register(_let_readers_go)

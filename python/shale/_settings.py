@@ -1,19 +1,19 @@
-"""URLs and storage options: which store, which key, which version, and what of it is secret.
+"""URLs and storage options: the store, the key, the version, and which options are secret.
 
-Options are named as s3fs names them (`key`, `secret`, `endpoint_url`, ...) or as the store's client does
+Options are named as in s3fs (`key`, `secret`, `endpoint_url`, ...) or as in the store's client
 (`aws_access_key_id`, `google_service_account`, `azure_storage_account_name`, ...). Secrets never leave the
-process: a pickle carries a name under which the same process, or one forked from it, finds them again; another
-process has the settings of its own environment.
+process: a pickle has a name by which the same process, or one forked from it, finds them again; another
+process uses the settings of its own environment.
 """
 
 import os
 import secrets as random_names
 
 PROTOCOLS = ("shale+s3", "shale+gs", "shale+az", "shale+file", "shale+memory")
-# Options that are secret, by their names or parts of them.
+# Options are secret if their names, or parts of them, are among these.
 SECRET_NAMES = {"key", "secret", "token", "username", "password"}
 SECRET_PARTS = ("access_key", "secret", "token", "password", "account_key", "sas", "credential", "private_key", "service_account_key")
-# s3fs' names, and the client's.
+# The names of s3fs, and those of the client.
 S3FS_NAMES = {
     "key": "aws_access_key_id",
     "username": "aws_access_key_id",
@@ -23,22 +23,23 @@ S3FS_NAMES = {
     "endpoint_url": "aws_endpoint",
     "region_name": "aws_region",
 }
-# Of s3fs, and without a meaning here.
+# Options of s3fs without a meaning here.
 S3FS_IGNORED = {"use_ssl", "cache_regions", "requester_pays", "default_block_size", "default_cache_type", "default_fill_cache",
                 "version_aware", "max_concurrency", "fixed_upload_size", "s3_additional_kwargs", "session"}
 
-# Secrets of this process, by the name that pickles carry. Bounded by the file systems that a program makes.
+# Secrets of this process, by the name in pickles. Bounded by the number of file systems that a
+# program creates.
 _VAULT = {}
 
 
 def is_secret(name):
-    """Whether an option's value must not be in a pickle."""
+    """Returns whether an option's value must not be in a pickle."""
     name = name.lower()
     return name in SECRET_NAMES or any(part in name for part in SECRET_PARTS)
 
 
 def hide(options):
-    """(options without secrets, the name of the secrets in this process)."""
+    """Returns (options without secrets, name of the secrets in this process)."""
     secret = {name: value for name, value in options.items() if is_secret(name)}
     public = {name: value for name, value in options.items() if name not in secret}
     inner = public.get("client_kwargs")
@@ -56,19 +57,19 @@ def hide(options):
 
 
 def reveal(options, name):
-    """Options with the secrets of that name, if this process has them."""
+    """Returns the options with the secrets of this name, if this process has them."""
     return {**options, **_VAULT.get(name, {})}
 
 
 def text(value):
-    """An option's value as the client takes it."""
+    """Returns an option's value as the client expects it."""
     if isinstance(value, bool):
         return "true" if value else "false"
     return str(value)
 
 
 def client_options(kind, options):
-    """({name: value} for the store's client, profile). Raises ValueError for what makes no sense."""
+    """Returns ({name: value} for the store's client, profile). Raises ValueError for invalid options."""
     found, profile = {}, None
     for name, value in options.items():
         if value is None or name in S3FS_IGNORED:
@@ -85,7 +86,7 @@ def client_options(kind, options):
         elif name == "config_kwargs":
             style = (value.get("s3") or {}).get("addressing_style")
             if style not in (None, "auto", "path", "virtual"):
-                raise ValueError(f"addressing_style is auto, path or virtual, and not {style!r}")
+                raise ValueError(f"addressing_style must be auto, path or virtual, not {style!r}")
             if style in ("path", "virtual"):
                 found["aws_virtual_hosted_style_request"] = text(style == "virtual")
         elif name == "verify":
@@ -103,17 +104,17 @@ def client_options(kind, options):
 
 
 def split_version(path):
-    """(path, version or tag): behind the last @ of the last part; "" for the newest."""
+    """Returns (path, version or tag): the text after the last @ of the last part, or "" for the newest."""
     head, mark, at = path.rpartition("@")
     if not mark or "/" in at:
         return path, ""
     if not at or not head or head.endswith("/"):
-        raise ValueError(f"'{path}' has no key or no version at its @: a key must not have an @ in its last part")
+        raise ValueError(f"'{path}' has no key, or no version after its @: the last part of a key must not contain an @")
     return head, at
 
 
 def strip(path, protocols=PROTOCOLS, kind=""):
-    """A path without its protocol and without a slash at its end. A directory counts from the current one, as in the commands."""
+    """Returns a path without its protocol and trailing slash. A relative directory is resolved, as in the commands."""
     for protocol in protocols:
         if path.startswith(protocol + "://"):
             path = path[len(protocol) + 3:]
@@ -124,10 +125,10 @@ def strip(path, protocols=PROTOCOLS, kind=""):
 
 
 def store_and_key(kind, path):
-    """(bucket, key) of a path without protocol and version. A directory of this machine has its whole path here."""
+    """Returns (bucket, key) of a path without protocol and version. For a local directory, the key is its whole path."""
     if kind in ("file", "memory"):
         return "", path.strip("/")
     bucket, _, key = path.lstrip("/").partition("/")
     if not bucket:
-        raise ValueError(f"'{path}' names no bucket")
+        raise ValueError(f"'{path}' has no bucket")
     return bucket, key

@@ -1,5 +1,5 @@
-"""A blob as an object: read a range, write, append, look at versions, and stage parts of one version in many
-processes. The file system of `shale.filesystem` is made of these."""
+"""A blob as an object: read a range, write, append, list versions, and stage parts of one version in many
+processes. The file system of `shale.filesystem` is built on these."""
 
 import operator
 import os
@@ -7,27 +7,27 @@ from dataclasses import dataclass, replace
 
 from . import _native, _settings
 
-# The byte behind the largest blob.
+# The end of the largest possible blob.
 END_MAX = 1 << 62
 
 
 def octets(data):
-    """The bytes of whatever has a buffer without gaps: an array, too."""
+    """Returns the bytes of any object with a contiguous buffer, such as an array."""
     view = memoryview(data)
     return view.cast("B") if view.nbytes else b""
 
 
 def place(value, what):
-    """A place or a length in a blob, or a number of versions, as the library takes it."""
+    """Checks an offset or a length in a blob, or a number of versions."""
     number = operator.index(value)
     if not 0 <= number <= END_MAX:
-        raise ValueError(f"{what} is {number}: it must be from 0 to 2**62")
+        raise ValueError(f"{what} is {number}, but must be from 0 to 2**62")
     return number
 
 
 @dataclass(frozen=True)
 class Committed:
-    """What a change made: the number of the version, where it wrote, and how many bytes."""
+    """The result of a change: the version number, the offset of the write, and its length."""
 
     version: int
     offset: int
@@ -36,14 +36,14 @@ class Committed:
 
 @dataclass(frozen=True)
 class Staged:
-    """Bytes that are in the store and in no version yet. Small, and goes from process to process."""
+    """Bytes that are in the store but not in any version yet. Small, and can be passed between processes."""
 
     offset: int
     length: int
     data: bytes
 
     def at(self, offset):
-        """The same bytes for another place."""
+        """Returns the same bytes at another offset."""
         return Staged(offset, self.length, self.data)
 
 
@@ -55,14 +55,14 @@ class Upload:
         self._length = 0
 
     def write(self, data):
-        """Takes bytes; waits while the store is slower."""
+        """Adds bytes; waits while the store is slower."""
         view = octets(data)
         self._native.write(view)
         self._length += len(view)
         return len(view)
 
     def zeroes(self, length):
-        """Takes so many zeroes, which become a hole: nothing is made or stored for them."""
+        """Adds zeroes, which become a hole: they are neither created nor stored."""
         length = place(length, "the length")
         self._native.zeroes(length)
         self._length += length
@@ -73,7 +73,7 @@ class Upload:
         return Staged(offset, self._length, self._native.finish())
 
     def abort(self):
-        """Gives it up. The blob is as it was."""
+        """Aborts the upload. The blob does not change."""
         self._native.abort()
 
 
@@ -81,7 +81,7 @@ _STORES = {}
 
 
 def native_store(kind, bucket, options):
-    """The store of this kind and bucket with these options; one for each, so that connections are shared."""
+    """Returns the store of this kind and bucket with these options; only one each, so that connections are shared."""
     found, profile = _settings.client_options(kind, options)
     name = (kind, bucket, tuple(sorted(found.items())), profile)
     if name not in _STORES:
@@ -90,7 +90,7 @@ def native_store(kind, bucket, options):
 
 
 def properties_of(options):
-    """Compression settings as the library takes them: `min_saving` is `min-saving`, `rule` a dict by type of file."""
+    """Returns compression settings as the library expects them: `min_saving` is `min-saving`, `rule` a dict by file type."""
     found = {}
     for name, value in (options or {}).items():
         if name == "rule":
@@ -101,14 +101,14 @@ def properties_of(options):
 
 
 class Blob:
-    """A blob of a store. Opens at its first use; makes the blob at its first write."""
+    """A blob of a store. It is opened at its first use, and created at its first write."""
 
     def __init__(self, url, *, properties=None, **storage_options):
         url = os.fspath(url)
         protocol, mark, _ = url.partition("://")
         kind = protocol.removeprefix("shale+")
         if not mark or f"shale+{kind}" not in _settings.PROTOCOLS:
-            raise ValueError(f"'{url}' is no blob: shale+s3://BUCKET/KEY, +gs, +az, +file or +memory, and @VERSION or @TAG behind it")
+            raise ValueError(f"'{url}' is not the URL of a blob: use shale+s3://BUCKET/KEY (or +gs, +az, +file, +memory), optionally with @VERSION or @TAG")
         path, self.at = _settings.split_version(_settings.strip(url, (protocol,), kind))
         version = storage_options.pop("version", None)
         self.at = self.at or ("" if version is None else str(version))
@@ -119,7 +119,7 @@ class Blob:
 
     @property
     def url(self):
-        """Its URL, with the version that it was opened at."""
+        """Its URL, with the version at which it was opened."""
         slash = "" if self.kind != "file" or self.path.startswith("/") else "/"
         return f"shale+{self.kind}://{slash}{self.path}" + (f"@{self.at}" if self.at else "")
 
@@ -131,52 +131,52 @@ class Blob:
         return _unpickle, (self.url, public, name, self.properties)
 
     def info(self, at=None):
-        """Version, size, second of its commit, message, and all tags."""
+        """Returns the version, its size, the time and message of its commit, and all tags."""
         return self._store.info(self.key, self._at(at))
 
     def open_version(self, at=None):
-        """A version, which stays the same: `read(start, end)`, `read_ranges([(start, end), ...])`, `size`."""
+        """Returns a version, which never changes: `read(start, end)`, `read_ranges([(start, end), ...])`, `size`."""
         return self._store.version(self.key, self._at(at))
 
     def read(self, start=0, end=None, at=None):
-        """Bytes of a range; negative places count from the end."""
+        """Returns the bytes of a range; negative offsets count from the end."""
         return self.open_version(at).read(start, end)
 
     def put(self, data, message=""):
-        """Replaces all bytes, as one version."""
+        """Replaces the content, as one version."""
         return Committed(*self._store.write(self._key_to_write(), "put", 0, octets(data), message, self.properties))
 
     def append(self, data, message=""):
-        """Puts bytes behind the end, wherever that is when they are committed: `offset` tells where."""
+        """Appends bytes at the end, wherever that is at the commit: `offset` of the result is their place."""
         return Committed(*self._store.write(self._key_to_write(), "append", 0, octets(data), message, self.properties))
 
     def write(self, offset, data, message=""):
-        """Overwrites a range; a gap behind the end reads as zeroes."""
+        """Overwrites a range; a gap after the end reads as zeroes."""
         return Committed(*self._store.write(self._key_to_write(), "write", place(offset, "the offset"), octets(data), message, self.properties))
 
     def log(self, first=1, last=None):
-        """All records, oldest first: a list of dicts."""
+        """Returns all records, oldest first, as a list of dicts."""
         last = last if last is None else place(last, "the last record")
         return self._store.log(self.key, place(first, "the first record"), last)
 
     def versions(self):
-        """Records that are versions and can still be read, oldest first."""
+        """Returns the records that are versions and can still be read, oldest first."""
         return [entry for entry in self.log() if entry["is_version"] and entry["is_live"]]
 
     def tags(self):
-        """{name: version}."""
+        """Returns {name: version}."""
         return self._store.info(self.key, "")["tags"]
 
     def tag(self, name, at=None):
-        """Gives a version a name, which keeps it."""
+        """Tags a version, which is then kept."""
         self._store.tag(self.key, name, self._at(at))
 
     def untag(self, name):
-        """Takes a name away."""
+        """Removes a tag."""
         self._store.tag(self.key, name)
 
     def expire(self, keep=None, version=None):
-        """Gives versions up: all but the newest `keep`, or one. Tells whether any was."""
+        """Expires versions: all but the newest `keep`, or a single one. Returns whether there were any."""
         keep = keep if keep is None else place(keep, "the number of versions to keep")
         version = version if version is None else place(version, "the version")
         return self._store.expire(self.key, keep, version)
@@ -195,13 +195,13 @@ class Blob:
         return Upload(self._store.upload(self._key_to_write(), self.properties))
 
     def stage(self, offset, data):
-        """Uploads bytes, and commits nothing: any process may, at the same time as others."""
+        """Uploads bytes without a commit: any process may, at the same time as others."""
         upload = self.upload()
         upload.write(data)
         return upload.stage(offset)
 
     def commit(self, parts, message="", how="write", **more):
-        """Makes one version of staged parts. `how`: "write" over their places, "put" instead of all bytes, "append" behind the end."""
+        """Makes one version of staged parts. `how`: "write" over their ranges, "put" to replace all content, "append" at the end."""
         parts = list(parts)
         places = [(place(part.offset, "the offset of a part"), part.data) for part in parts]
         committed = Committed(*self._store.commit(self._key_to_write(), how, places, message, **more))
@@ -213,7 +213,7 @@ class Blob:
 
     def _key_to_write(self):
         if self.at:
-            raise ValueError(f"{self.url}: a version never changes: leave out the @ and what is behind it")
+            raise ValueError(f"{self.url}: a version never changes: remove `@VERSION` from the URL")
         return self.key
 
 

@@ -1,16 +1,16 @@
-"""How a file reads: the library below reads ahead in the background while a program reads on, and drops that when the
-program jumps. So this cache of fsspec's kind keeps nothing itself. fsspec's other kinds (`cache_type="readahead"`,
+"""How a file reads: the library below reads ahead in the background while a program reads sequentially, and drops that when
+the program seeks. So this cache of fsspec's kind stores nothing itself. fsspec's other kinds (`cache_type="readahead"`,
 "background", "all", ...) work as well, with reads of their own sizes.
 """
 
 from fsspec.caching import BaseCache, register_cache
 
-# Bytes that a file reads ahead, and holds, at most.
+# Most bytes that a file reads ahead and holds.
 READ_AHEAD_BYTES = 24 << 20
 
 
 class NativeReadAhead(BaseCache):
-    """Asks the library for what the file asks for. `read_ahead`: bytes read ahead at most; 0 for none."""
+    """Passes each read to the library. `read_ahead`: most bytes to read ahead; 0 for none."""
 
     name = "shale"
 

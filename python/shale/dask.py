@@ -1,9 +1,9 @@
-"""Work on blobs that is larger than one machine, on any Dask cluster: `ingest`, `copy`, `recompress`, `verify`.
+"""Jobs on blobs that exceed one machine, on any Dask cluster: `ingest`, `copy`, `recompress`, `verify`.
 
-Each task stages a range and returns a few hundred bytes that say where; the caller commits all of them as ONE
-version. A worker that dies costs the time of its tasks, which Dask gives to another one: its uploads are garbage
-that `shale blob gc` removes. What is staged is noted in a file as it comes, so the same call made again after the
-caller itself was killed goes on there, and commits once.
+Each task stages a range and returns a few hundred bytes that describe it; the caller commits all of them as ONE
+version. A worker that dies costs the time of its tasks, which Dask runs again on another one: its uploads are garbage
+that `shale blob gc` removes. Staged parts are recorded in a file as they arrive, so the same call made again after the
+caller itself was killed resumes there, and commits once.
 
 Workers take credentials from their own environment (`AWS_*`, a profile, the instance): tasks carry none.
 """
@@ -20,19 +20,19 @@ import fsspec
 
 from .blob import Blob, Staged, properties_of
 
-# Bytes of a task: a minute of work at most, a few packs each.
+# Bytes of a task: a minute of work at most, a few packs.
 PART_BYTES = 256 << 20
-# Bytes of a read of a source: what a task holds beside the packs that fill.
+# Bytes of a read of a source: held by a task in addition to the packs that fill.
 READ_BYTES = 8 << 20
-# How often a task that raised is tried again.
+# Retries of a task that raised an exception.
 RETRIES = 3
 
 
 class Journal:
-    """Parts that are staged, in a file: what a later call goes on from. Owns the name of the commit."""
+    """Staged parts, in a file, from which a later call resumes. Owns the name of the commit."""
 
     def __init__(self, what, blob, directory=None):
-        """`what` describes the job: another job, or one whose sources changed, has another file."""
+        """`what` describes the job: a different job, or one with changed sources, has another file."""
         base = directory or os.environ.get("XDG_STATE_HOME") or Path.home() / ".local/state"
         name = hashlib.sha256(json.dumps(what, sort_keys=True).encode()).hexdigest()[:32]
         self.path = Path(base) / "shale" / "jobs" / name
@@ -58,7 +58,7 @@ class Journal:
             try:
                 lines.append(json.loads(line))
             except ValueError:
-                break  # A line that a kill cut off, and nothing behind it.
+                break  # A line that a kill truncated, with nothing after it.
         return lines
 
     @staticmethod
@@ -68,17 +68,17 @@ class Journal:
         os.fsync(file.fileno())
 
     def add(self, number, part):
-        """Notes a part."""
+        """Records a part."""
         self.parts[number] = part
         with open(self.path, "a", encoding="utf-8") as file:
             self._write(file, {"part": number, "offset": part.offset, "length": part.length, "data": base64.b64encode(part.data).decode()})
 
     def forget(self):
-        """Gives up what is staged: a later call begins again."""
+        """Discards the staged parts: a later call starts over."""
         self.path.unlink(missing_ok=True)
 
     def commit(self, blob, message, how, **more):
-        """Makes the one version. An outcome that is not known keeps the file: the same call asks again."""
+        """Makes the version. If the outcome is unknown the file is kept, and the same call checks again."""
         parts = [self.parts[number] for number in sorted(self.parts)]
         committed = blob.commit(parts, message, how, op=self.header["operation"], again=self.resumed, **more)
         self.forget()
@@ -86,9 +86,9 @@ class Journal:
 
 
 def run(client, function, tasks, done, progress=False):
-    """Runs `function(*task)` for each numbered task on the cluster; tells `done(number, result)` of each as it comes.
+    """Runs `function(*task)` for each numbered task on the cluster; calls `done(number, result)` for each result.
 
-    With `progress`, shows `distributed.progress` meanwhile. The first task that failed for good raises here.
+    With `progress`, shows `distributed.progress`. The error of the first task that failed permanently is raised here.
     """
     if client is None:
         client = distributed.get_client()
@@ -124,7 +124,7 @@ def run(client, function, tasks, done, progress=False):
 
 
 def ranges(size, part_bytes=PART_BYTES):
-    """[(start, end), ...] of a size."""
+    """Returns [(start, end), ...] of a size."""
     return [(start, min(start + part_bytes, size)) for start in range(0, size, part_bytes)]
 
 
@@ -138,7 +138,7 @@ def _ingest_part(url, options, start, end, blob, offset):
             data = file.read(min(READ_BYTES, end - at))
             if not data:
                 upload.abort()
-                raise OSError(5, f"{url} ends at byte {at}, and had {end} or more when the job began")
+                raise OSError(5, f"{url} ends at byte {at}, but had {end} or more when the job began")
             upload.write(data)
             at += len(data)
     return upload.stage(offset)
@@ -151,7 +151,7 @@ def _restage_part(source, start, end, target, properties):
 
 
 def _described(url, options):
-    """What tells one content of a source from another, asked of its store and not of a list that fsspec keeps."""
+    """Returns an identity of a source's content, from its store and not from a list that fsspec caches."""
     file_system, path = fsspec.core.url_to_fs(url, **options)
     file_system.invalidate_cache(path)
     return [url, file_system.info(path)["size"], file_system.ukey(path)]
@@ -159,14 +159,14 @@ def _described(url, options):
 
 def ingest(sources, target, *, client=None, source_options=None, storage_options=None, properties=None, how="put", message="",
            part_bytes=PART_BYTES, progress=False, state=None):
-    """Makes one version of the bytes of files that fsspec can read, one behind the other in the order given.
+    """Makes one version from files that fsspec can read, concatenated in the given order.
 
     A source that changes while it is read, by its size or by fsspec's `ukey`, is an OSError, and nothing is committed.
-    Returns {"committed", "parts", "resumed_parts", "offsets": {url: where it begins}}. `how` is "put" or "append";
-    `state` is the directory for what a later call goes on from, by default `$XDG_STATE_HOME`.
+    Returns {"committed", "parts", "resumed_parts", "offsets": {url: offset}}. `how` is "put" or "append";
+    `state` is the directory of the files from which a later call resumes, by default `$XDG_STATE_HOME`.
     """
     if how not in ("put", "append"):
-        raise ValueError(f"how is 'put' or 'append', not '{how}'")
+        raise ValueError(f"how must be 'put' or 'append', not '{how}'")
     sources = [sources] if isinstance(sources, (str, os.PathLike)) else list(sources)
     sources, options = [os.fspath(source) for source in sources], source_options or {}
     blob = Blob(target, properties=properties, **(storage_options or {}))
@@ -184,14 +184,14 @@ def ingest(sources, target, *, client=None, source_options=None, storage_options
     changed = [before[0] for before in described if _described(before[0], options) != before]
     if changed:
         journal.forget()
-        raise OSError(5, f"{', '.join(changed)} changed while it was read: nothing is committed; ingest it again when nobody writes to it")
+        raise OSError(5, f"{', '.join(changed)} changed while it was read: nothing is committed; ingest it again when nothing writes to it")
     committed = journal.commit(blob, message or f"ingest of {len(sources)} files", how)
     return {"committed": committed, "parts": len(tasks), "resumed_parts": resumed, "offsets": offsets}
 
 
 def copy(source, target, *, client=None, storage_options=None, target_options=None, properties=None, part_bytes=PART_BYTES,
          progress=False, state=None):
-    """Copies a version to another blob, in whatever store, as one version."""
+    """Copies a version to another blob, in any store, as one version."""
     blob = Blob(source, **(storage_options or {}))
     info = blob.info()
     blob.at = str(info["version"])
@@ -206,11 +206,11 @@ def copy(source, target, *, client=None, storage_options=None, target_options=No
 
 
 def recompress(url, *, client=None, storage_options=None, properties=None, part_bytes=PART_BYTES, progress=False, state=None):
-    """Stores a blob's bytes anew, by default for `mode=archive`. The content stays; ranges that other clients change
-    meanwhile are left as they are."""
+    """Stores a blob's data again, by default for `mode=archive`. The content does not change; ranges that other clients
+    change at the same time are left alone."""
     blob = Blob(url, **(storage_options or {}))
     if blob.at:
-        raise ValueError(f"{blob.url}: the newest version is rewritten: leave out the @ and what is behind it")
+        raise ValueError(f"{blob.url}: only the newest version is rewritten: remove `@VERSION` from the URL")
     chosen = properties_of(properties or {"mode": "archive"})
     info = blob.info()
     fixed = Blob(f"{blob.url}@{info['version']}", **(storage_options or {}))

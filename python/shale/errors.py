@@ -1,4 +1,4 @@
-"""Exceptions that Python has no class for. What is not here is one of Python's own: FileNotFoundError,
+"""Exceptions that Python has no class for. All other errors are Python's own: FileNotFoundError,
 FileExistsError, PermissionError, ValueError."""
 
 
@@ -7,27 +7,27 @@ class ShaleError(OSError):
 
 
 class VersionNotFoundError(ShaleError, FileNotFoundError):
-    """The blob has no such version or tag, or the version was given up."""
+    """The blob has no such version or tag, or the version has expired."""
 
 
 class StoreError(ShaleError):
-    """The store failed again and again: try later."""
+    """The store failed repeatedly: try later."""
 
 
 class DamagedError(ShaleError):
-    """Stored bytes do not match their checksum, twice. The message names the object."""
+    """Stored bytes failed their checksum twice. The message names the object."""
 
 
 class UploadTooOldError(ShaleError):
-    """The upload took longer than `gc` lets uploads take: upload again."""
+    """The upload took longer than `gc` allows: upload again."""
 
 
 class UnsafeStoreError(ShaleError):
-    """The store does not create objects atomically, and commits would be lost: use another one."""
+    """The store does not create objects atomically, so commits could be lost: use another store."""
 
 
 class OutcomeUnknownError(ShaleError):
-    """The store did not say whether the commit was done. `operation` names it: the log shows it later."""
+    """The store did not report whether the commit was done. `operation` names it: look it up in the log later."""
 
     def __init__(self, errno=None, strerror=None, operation=None):
         super().__init__(errno, strerror)

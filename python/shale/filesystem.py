@@ -1,7 +1,7 @@
-"""The fsspec file system: a blob is a file, and `@3` or `@tag` behind its path names a version.
+"""The fsspec file system: a blob is a file, and a path may name a version by `@3` or `@tag` at its end.
 
 Reads without a version pin the newest one when the file is opened. A write makes one version when the file is
-closed; one that fails, whose block is left by an exception, or that nobody closed, changes nothing. Directories are prefixes,
+closed; one that fails, whose block raised an exception, or that was never closed, changes nothing. Directories are prefixes,
 as in every object store: they exist while a blob is below them.
 """
 
@@ -28,27 +28,28 @@ from .blob import Blob, Committed, Upload, native_store, octets, properties_of
 
 # Bytes of a file's write buffer, and of the reads of fsspec's own caches.
 BLOCK_BYTES = 5 << 20
-# Bytes that `get` reads at once; two of them are held.
+# Bytes that `get` reads at once; two of these are in memory.
 COPY_BYTES = 16 << 20
-# Calls between `with fsspec.open(...)` and the file that it closes: layers of text and compression are between them.
+# Calls between `with fsspec.open(...)` and the file that it closes, with layers of text and
+# compression in between.
 CLOSING_FRAMES_MAX = 8
-# What a commit of a file that was opened in a mode does.
+# The kind of commit for each mode of an open file.
 HOW = {"wb": "put", "xb": "create", "ab": "append"}
 
 
 def register():
-    """Makes the protocols known where no entry point did: in a source tree."""
+    """Registers the protocols where no entry point did, as in a source tree."""
     for file_system in (ShaleS3FileSystem, ShaleGSFileSystem, ShaleAzFileSystem, ShaleLocalFileSystem, ShaleMemoryFileSystem):
         fsspec.register_implementation(file_system.protocol, file_system, clobber=True)
 
 
 class ShaleFileSystem(AsyncFileSystem):
-    """Blobs as files, in one kind of store for each class below. Options beside fsspec's own:
+    """Blobs as files, in one kind of store for each class below. Options in addition to fsspec's own:
 
-    version: what paths without an @ mean
+    version: the version of paths without an @
     properties: how writes are compressed, {"mode": "archive", "compression": "zstd-9", ...}
     block_size: bytes of a file's buffer for writes
-    and those of the store, as s3fs or the store's client name them
+    and the options of the store, named as in s3fs or the store's client
     """
 
     protocol = "shale"
@@ -57,7 +58,7 @@ class ShaleFileSystem(AsyncFileSystem):
 
     def __init__(self, *args, version=None, properties=None, block_size=None, from_pickle=None, **options):
         if not self.kind:
-            raise TypeError("make a file system of one kind of store: fsspec.filesystem('shale+s3')")
+            raise TypeError("create a file system for one kind of store: fsspec.filesystem('shale+s3')")
         own = {"asynchronous", "loop", "batch_size", "skip_instance_cache", "use_listings_cache", "listings_expiry_time", "max_paths"}
         super().__init__(*args, **{name: value for name, value in options.items() if name in own})
         self.default_version = "" if version is None else str(version)
@@ -69,7 +70,7 @@ class ShaleFileSystem(AsyncFileSystem):
 
     @property
     def loop(self):
-        """The loop of the calls that wait; a forked process has one of its own."""
+        """The loop of the waiting calls; a forked process has its own."""
         if self._pid != os.getpid():
             self._pid, self._loop = os.getpid(), fsspec.asyn.get_loop()
         return self._loop
@@ -84,12 +85,12 @@ class ShaleFileSystem(AsyncFileSystem):
 
     @property
     def fsid(self):
-        """Names the store: one for each set of public options."""
+        """Identifies the store: one for each set of public options."""
         return f"{self.protocol}_{tokenize(sorted(self._public().items()))}"
 
 
     def _split(self, path):
-        """(store, key, version) of a path."""
+        """Returns (store, key, version) of a path."""
         path, at = _settings.split_version(self._strip_protocol(path))
         store, key = self._plain(path)
         return store, key, at or self.default_version
@@ -97,30 +98,30 @@ class ShaleFileSystem(AsyncFileSystem):
     def _plain(self, path):
         bucket, key = _settings.store_and_key(self.kind, path)
         if self.kind == "file" and os.path.isfile("/" + key):
-            raise FileNotFoundError(2, "a file is here, and no blob: put_file stores one elsewhere", path)
+            raise FileNotFoundError(2, "there is a file here but no blob: use put_file to store one elsewhere", path)
         return native_store(self.kind, bucket, self.store_options), key
 
     def _to_write(self, path):
         path = self._strip_protocol(path)
         if _settings.split_version(path)[1] or self.default_version:
-            raise ValueError(f"{path}: a version never changes: leave out the version")
+            raise ValueError(f"{path}: a version never changes: remove the version")
         try:
             store, key = self._plain(path)
         except FileNotFoundError as error:
-            raise FileExistsError(17, "a file is here, and no blob: choose another place", path) from error
+            raise FileExistsError(17, "there is a file here but no blob: choose another path", path) from error
         if not key:
-            raise ValueError(f"'{path}' has no key behind the bucket")
+            raise ValueError(f"'{path}' has no key after the bucket")
         return store, key
 
     def _path_of(self, path, key):
-        """The path of a key that was listed below `path`."""
+        """Returns the path of a key that was listed below `path`."""
         if self.kind == "file":
             return "/" + key
         if self.kind == "memory":
             return "/" + key if path.startswith("/") else key
         return path.lstrip("/").partition("/")[0] + "/" + key
 
-    # Pickles and other descriptions
+    # Pickles and other representations
 
     def _public(self):
         options = {name: value for name, value in self.storage_options.items() if name != "from_pickle"}
@@ -133,16 +134,16 @@ class ShaleFileSystem(AsyncFileSystem):
         return _unpickle, (type(self), self.storage_args, self._public())
 
     def to_dict(self, *, include_password=True):
-        """As fsspec's, and always without secrets."""
+        """As fsspec's, but never with secrets."""
         public = {name: value for name, value in self._public().items() if name != "from_pickle" and value is not None}
         name = f"{type(self).__module__}:{type(self).__name__}"
         return {"cls": name, "protocol": self.protocol, "args": self.storage_args, **public}
 
     def to_json(self, *, include_password=True):
-        """As fsspec's, and always without secrets."""
+        """As fsspec's, but never with secrets."""
         return json.dumps(self.to_dict())
 
-    # Looking
+    # Listing
 
     def _described(self, path, info):
         return {
@@ -200,13 +201,13 @@ class ShaleFileSystem(AsyncFileSystem):
         return datetime.fromtimestamp((await self._info(path))["mtime"], UTC)
 
     def modified(self, path):
-        """When the version was committed."""
+        """Returns the time of the version's commit."""
         return fsspec.asyn.sync(self.loop, self._modified, path)
 
     created = modified
 
     def ukey(self, path):
-        """Names the version's content for ever: caches stay right."""
+        """Returns an identity of the version's content, so that caches never become stale."""
         info = self.info(path)
         return tokenize(info["incarnation"], info["version"])
 
@@ -220,10 +221,10 @@ class ShaleFileSystem(AsyncFileSystem):
         return _first(await store.read_ranges(key, at, ranges, event_loop=asyncio.get_running_loop()))
 
     async def _cat_ranges(self, paths, starts, ends, max_gap=None, batch_size=None, on_error="return", **kwargs):
-        """Many ranges of many blobs, in one native call for each blob."""
+        """Reads many ranges of many blobs, with one native call for each blob."""
         if not isinstance(paths, (list, tuple)):
             raise TypeError("paths must be a list")
-        # Arrays, too.
+        # Arrays are accepted, too.
         starts, ends = (list(one) if isinstance(one, Iterable) else [one] * len(paths) for one in (starts, ends))
         if not len(paths) == len(starts) == len(ends):
             raise ValueError("paths, starts and ends are not of one length")
@@ -284,7 +285,7 @@ class ShaleFileSystem(AsyncFileSystem):
             while at < version.size:
                 start, data = await coming
                 before, at = at, start + len(data)
-                # The next part comes while this one is written.
+                # The next part is fetched while this one is written.
                 coming = asyncio.ensure_future(part(at))
                 await asyncio.to_thread(write, start, data)
                 callback.relative_update(at - before)
@@ -309,7 +310,7 @@ class ShaleFileSystem(AsyncFileSystem):
         store, key = self._to_write(rpath)
         how = "create" if mode == "create" else "put"
         if mode == "create" and await self._isfile(rpath):
-            # Before all of it is uploaded. The log decides in the end.
+            # Checked before the upload. The log decides in the end.
             raise FileExistsError(17, "there is a blob already", rpath)
         callback.set_size(os.path.getsize(lpath))
 
@@ -350,17 +351,17 @@ class ShaleFileSystem(AsyncFileSystem):
         await _run_coros_in_chunks([self._rm_file(one) for one in files], batch_size=batch_size or 8, nofiles=True)
 
     async def _mkdir(self, path, create_parents=True, **kwargs):
-        """Nothing to do: a directory is there when a blob is below it."""
+        """Does nothing: a directory exists when there is a blob below it."""
 
     async def _makedirs(self, path, exist_ok=False):
-        """Nothing to do: a directory is there when a blob is below it."""
+        """Does nothing: a directory exists when there is a blob below it."""
 
     async def _rmdir(self, path):
         if await self._isdir(path) and await self._ls(path, detail=False):
             raise OSError(39, "the directory is not empty", path)
 
     def touch(self, path, truncate=True, **kwargs):
-        """Makes an empty blob, or an empty version of one."""
+        """Creates an empty blob, or an empty version of one."""
         if truncate or not self.exists(path):
             self.pipe_file(path, b"")
 
@@ -369,10 +370,10 @@ class ShaleFileSystem(AsyncFileSystem):
             raise ValueError(f"mode {mode} is not supported: rb, wb, ab, xb, and write() for a range")
         return ShaleFile(self, path, mode, block_size or self.block_bytes, autocommit=autocommit, cache_options=cache_options, **kwargs)
 
-    # What blobs have beside files
+    # Methods that are specific to blobs
 
     def blob(self, path):
-        """The blob of a path."""
+        """Returns the blob of a path."""
         path, at = _settings.split_version(self._strip_protocol(path))
         at = at or self.default_version
         slash = "/" if self.kind == "file" and not path.startswith("/") else ""
@@ -385,27 +386,27 @@ class ShaleFileSystem(AsyncFileSystem):
         return self.blob(path).write(offset, data, message)
 
     def append(self, path, data, message=""):
-        """Puts bytes behind the end, as one version; tells where."""
+        """Appends bytes at the end, as one version; the result has the offset."""
         return self.blob(path).append(data, message)
 
     def log(self, path):
-        """All records of a blob, oldest first."""
+        """Returns all records of a blob, oldest first."""
         return self.blob(path).log()
 
     def versions(self, path):
-        """The versions that can be read, oldest first."""
+        """Returns the versions that can be read, oldest first."""
         return self.blob(path).versions()
 
     def tags(self, path):
-        """{name: version}."""
+        """Returns {name: version}."""
         return self.blob(path).tags()
 
     def tag(self, path, name):
-        """Names the version of a path, which keeps it."""
+        """Tags the version of a path, which is then kept."""
         self.blob(path).tag(name)
 
     def untag(self, path, name):
-        """Takes a name away."""
+        """Removes a tag."""
         self.blob(path).untag(name)
 
     def verify(self, path):
@@ -424,7 +425,7 @@ def _unpickle(cls, args, options):
 
 
 class ShaleS3FileSystem(ShaleFileSystem):
-    """Blobs in a bucket of S3, or of a server that speaks it."""
+    """Blobs in a bucket of S3, or of a server with the same protocol."""
 
     protocol, kind = "shale+s3", "s3"
 
@@ -454,14 +455,14 @@ class ShaleMemoryFileSystem(ShaleFileSystem):
 
 
 class ShaleFile(AbstractBufferedFile):
-    """A version that is read, or the bytes of one that is being written. `committed` tells what a write made."""
+    """A version being read, or the content of one being written. `committed` is the result of a write."""
 
     def __init__(self, fs, path, mode="rb", block_size=BLOCK_BYTES, autocommit=True, cache_type=caching.NativeReadAhead.name,
                  cache_options=None, size=None, message="", **kwargs):
-        # What fails below must leave a file that can be closed.
+        # A failure below must leave a file that can be closed.
         self.fs, self.mode = fs, mode
         self.message, self.committed = message, None
-        # Whether a layer of compression was closed, which closes no file below it.
+        # Whether a compression layer was closed, which does not close the file below it.
         self._is_ended = False
         self._version, self._reader, self._upload, self._part = None, None, None, None
         if mode == "rb":
@@ -473,7 +474,7 @@ class ShaleFile(AbstractBufferedFile):
                 "incarnation": self._version.incarnation, "message": "",
             })
         elif mode == "xb" and fs.isfile(path):
-            # Before anything is written. The log decides when the file is closed.
+            # Checked before anything is written. The log decides when the file is closed.
             raise FileExistsError(17, "there is a blob already", path)
         else:
             fs._to_write(path)
@@ -483,7 +484,7 @@ class ShaleFile(AbstractBufferedFile):
 
     @property
     def version(self):
-        """The number of the version that is read, or that was written."""
+        """The number of the version that is being read, or was written."""
         return self._version.version if self._version else self.committed and self.committed.version
 
     def _fetch_range(self, start, end):
@@ -491,11 +492,11 @@ class ShaleFile(AbstractBufferedFile):
         return reader.read(start, end)
 
     def _initiate_upload(self):
-        # A small file is written in one piece, and may then stay in the version's record.
+        # A small file is written in one piece, so that it may stay in the version's record.
         pass
 
     def write(self, data):
-        """Takes bytes; tells how many."""
+        """Writes bytes; returns their number."""
         self._is_ended = _is_layer_closed()
         return super().write(data)
 
@@ -515,20 +516,20 @@ class ShaleFile(AbstractBufferedFile):
         return True
 
     def commit(self):
-        """Makes the version of what was written."""
+        """Makes a version from the written bytes."""
         if self._part is not None:
             store, key = self.fs._to_write(self.path)
             self.committed = Committed(*store.commit(key, HOW[self.mode], [(0, self._part.data)], self.message))
             self._part = None
 
     def discard(self):
-        """Gives up what was written: the blob stays as it was."""
+        """Discards the written bytes: the blob does not change."""
         if self._upload is not None:
             self._upload.abort()
         self._upload = self._part = None
 
     def close(self):
-        """Ends it: a file that was written becomes a version, unless an exception has left its block."""
+        """Closes it: a written file becomes a version, unless an exception has left its block."""
         if self.mode != "rb" and not self.closed and _left_by_exception():
             self.discard()
             self.closed = True
@@ -538,7 +539,8 @@ class ShaleFile(AbstractBufferedFile):
             self._reader.close()
 
     def _dealloc_warn(self, source):
-        # The layer of text above is dropped: Python says so before that writes its rest and closes what is below.
+        # The text layer above is being dropped: Python announces that before the layer writes its
+        # rest and closes the layers below.
         if self.mode != "rb":
             self._drop()
 
@@ -551,10 +553,10 @@ class ShaleFile(AbstractBufferedFile):
             self._drop()
 
     def _drop(self):
-        """Gives up a file that nobody closed: whether all was written into it is not known."""
+        """Discards a file that was never closed, because it may be incomplete."""
         self.discard()
         self.closed = True
-        warnings.warn(f"{self.path} was not closed: nothing that was written is committed", ResourceWarning, stacklevel=3, source=self)
+        warnings.warn(f"{self.path} was not closed: its content is not committed", ResourceWarning, stacklevel=3, source=self)
 
     def __exit__(self, kind, error, trace):
         if kind is not None and self.mode != "rb":
@@ -565,7 +567,7 @@ class ShaleFile(AbstractBufferedFile):
 
 
 def _is_layer_closed():
-    """Whether what writes is a layer of compression, because a program closes it, and not because Python drops it."""
+    """Returns whether the write comes from a compression layer that a program closes, and not from one that Python drops."""
     frame = sys._getframe(2)
     for _ in range(CLOSING_FRAMES_MAX):
         if frame is None:
@@ -573,7 +575,7 @@ def _is_layer_closed():
         layer = frame.f_locals.get("self") if frame.f_code.co_name == "close" else None
         if isinstance(layer, io.IOBase):
             is_dropped = frame.f_back is not None and frame.f_back.f_code.co_name == "__del__"
-            # A text layer above that Python drops closes the layer of compression below it.
+            # A text layer above that Python drops closes the compression layer below it.
             above = [layer, *(one for one in gc.get_referrers(layer) if isinstance(one, io.IOBase))]
             return not is_dropped and not any(getattr(one, "_finalizing", False) for one in above)
         frame = frame.f_back
@@ -581,7 +583,7 @@ def _is_layer_closed():
 
 
 def _left_by_exception():
-    """Whether `with fsspec.open(...)` is what closes a file, and an exception is why. fsspec tells its files nothing of it."""
+    """Returns whether `with fsspec.open(...)` closes the file because of an exception, which fsspec does not pass to its files."""
     frame = sys._getframe(1)
     for _ in range(CLOSING_FRAMES_MAX):
         frame = frame.f_back

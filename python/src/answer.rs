@@ -1,5 +1,6 @@
 //! How a future of the library becomes a Python result: a caller waits for it without the
-//! interpreter's lock and can be interrupted, or gets an `asyncio` future of its loop.
+//! interpreter's lock and can be interrupted, or gets an `asyncio` future of its loop. Called on
+//! threads of Python.
 
 use std::time::Duration;
 
@@ -9,10 +10,10 @@ use pyo3::prelude::*;
 use crate::errors::{Failed, raise};
 use crate::process::{runtime, visit_interpreter};
 
-/// How often a wait looks whether Ctrl-C was pressed.
+/// Interval at which a wait checks for Ctrl-C.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 
-/// Runs a future: to its end, or as an `asyncio` future of `event_loop`.
+/// Runs a future to its end, or returns it as an `asyncio` future of `event_loop`.
 pub fn answer<'py, T>(
     py: Python<'py>,
     event_loop: Option<&Bound<'py, PyAny>>,
@@ -27,7 +28,7 @@ where
     }
 }
 
-/// Waits for a future on the runtime's threads; a signal gives it up.
+/// Waits for a future on the runtime's threads; a signal cancels it.
 pub fn wait<T: Send + 'static>(
     py: Python<'_>,
     future: impl Future<Output = Result<T, Failed>> + Send + 'static,
@@ -61,7 +62,7 @@ where
     let (answers, asker) = (promise.clone().unbind(), event_loop.clone().unbind());
     let task = runtime()?.spawn(async move {
         let done = future.await;
-        // An interpreter that ends has no callers left.
+        // No callers are left when the interpreter ends.
         let Some(_visit) = visit_interpreter() else { return };
         Python::attach(|py| {
             let settled = match done.map_err(|failed| raise(py, failed)).and_then(|value| value.into_py_any(py)) {
@@ -69,7 +70,7 @@ where
                 Err(error) => ("set_exception", error.into_value(py).into_any()),
             };
             let settle = Settle { promise: answers, method: settled.0, value: settled.1 };
-            // The loop may be closed meanwhile: then its callers are gone as well.
+            // If the loop has been closed in the meantime, its callers are gone as well.
             let _ = Py::new(py, settle).and_then(|settle| asker.call_method1(py, "call_soon_threadsafe", (settle,)));
         });
     });
@@ -77,7 +78,7 @@ where
     Ok(promise)
 }
 
-/// Gives a future its result, on the loop's own thread, unless it was cancelled.
+/// Sets the result of a future, on the loop's own thread, unless it was cancelled.
 #[pyclass]
 struct Settle {
     promise: Py<PyAny>,
@@ -95,7 +96,7 @@ impl Settle {
     }
 }
 
-/// Ends the work of a future that was cancelled.
+/// Aborts the work of a cancelled future.
 #[pyclass]
 struct Abort {
     task: tokio::task::AbortHandle,

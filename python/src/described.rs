@@ -1,11 +1,11 @@
-//! Versions, records and findings as Python sees them: dictionaries.
+//! Versions, records and findings as Python dictionaries. Plain conversions.
 
 use std::collections::BTreeMap;
 
 use blob::Record;
 use pyo3::prelude::*;
 
-/// What a version is.
+/// The description of a version.
 #[derive(IntoPyObject)]
 pub struct Info {
     key: String,
@@ -45,7 +45,7 @@ pub struct Entry {
     operations: Vec<(String, String, u64, u64)>,
 }
 
-/// What a verification found.
+/// The result of a verification.
 #[derive(IntoPyObject)]
 pub struct Checked {
     pub frames: u64,

@@ -1,5 +1,5 @@
-//! Errors of the library as the exceptions that users of fsspec expect; `shale.errors` defines
-//! those that Python has no class for. Owns the mapping, and no text.
+//! Maps errors of the library to the exceptions that users of fsspec expect; `shale.errors` defines
+//! those that Python has no class for. Owns the mapping, but no texts.
 
 use blob::{Cause, Error as BlobError};
 use object_store::Error as StoreError;
@@ -9,11 +9,11 @@ use pyo3::prelude::*;
 /// Why an operation failed.
 #[derive(Debug)]
 pub enum Failed {
-    /// The library says so.
+    /// The library failed.
     Blob(BlobError),
-    /// An argument makes no sense.
+    /// An argument is invalid.
     Argument(String),
-    /// The writer of an upload, or its thread, has gone.
+    /// The writer of an upload, or its thread, has ended.
     Internal(String),
 }
 
@@ -30,7 +30,7 @@ pub fn raise(py: Python<'_>, failed: Failed) -> PyErr {
         Failed::Argument(text) => return PyValueError::new_err(text),
         Failed::Internal(text) => return PyRuntimeError::new_err(text),
     };
-    // What a copy reads may fail, too: then its own error is what says why.
+    // The source of a copy may fail, too: then its own error is the cause.
     let inner = match &error {
         BlobError::Source(source) => source.get_ref().and_then(|inner| inner.downcast_ref::<BlobError>()),
         _ => None,
@@ -57,14 +57,14 @@ fn raise_blob(py: Python<'_>, error: &BlobError) -> PyErr {
         BlobError::Damaged { .. } | BlobError::Lost { .. } => own(py, "DamagedError", (5, text)),
         BlobError::Unknown { op, .. } => own(py, "OutcomeUnknownError", (5, text, op.to_string())),
         BlobError::Fenced { .. } => own(py, "UploadTooOldError", (5, text)),
-        BlobError::StoreLies(_) => own(py, "UnsafeStoreError", (5, text)),
+        BlobError::StoreInconsistent(_) => own(py, "UnsafeStoreError", (5, text)),
         BlobError::Source(_) | BlobError::Entropy(_) | BlobError::Changed { .. } | BlobError::Newer { .. } => {
             own(py, "ShaleError", (5, text))
         }
     }
 }
 
-/// Makes an exception of a class of `shale.errors`.
+/// Creates an exception of a class of `shale.errors`.
 fn own<'py>(py: Python<'py>, class: &str, arguments: impl pyo3::call::PyCallArgs<'py>) -> PyErr {
     let made = py.import("shale.errors").and_then(|module| module.getattr(class)?.call1(arguments));
     made.map_or_else(|error| error, PyErr::from_value)

@@ -1,6 +1,6 @@
 //! The native half of the Python package: handles of stores, versions and uploads, whose methods
-//! move bytes without holding the interpreter's lock. Names of options, URLs and the file system
-//! are made in Python; this module knows a store, a key and a version.
+//! move bytes without holding the interpreter's lock. Option names, URLs and the file system are
+//! handled in Python; this module knows a store, a key and a version.
 
 mod answer;
 mod described;

@@ -1,5 +1,5 @@
-//! What belongs to one process: threads and connections do not survive a fork, so the child makes
-//! its own at the first use, and never touches those of its parent. Owns the runtime.
+//! State of one process: threads and connections do not survive a fork, so the child creates its
+//! own at the first use, and never touches those of its parent. Owns the runtime.
 
 use std::sync::{Condvar, Mutex, OnceLock, PoisonError};
 
@@ -7,14 +7,14 @@ use pyo3::exceptions::PyOSError;
 use pyo3::{PyResult, Python};
 use tokio::runtime::{Builder, Runtime};
 
-/// Threads of the runtime that only move bytes: compression and files have threads of their own.
+/// Threads of the runtime, which only move bytes: compression and files have threads of their own.
 const THREADS_MAX: usize = 4;
-/// Threads that compress, decompress, and wait for files: more than the processors, for some wait.
+/// Threads that compress, decompress, and wait for files: more than the CPUs, because some wait.
 const BLOCKING_THREADS_MAX: usize = 32;
 
-/// A value that each process makes anew. A chain, one link for each fork between the process that
-/// made the first one and the one that asks: nothing is locked that a fork could find locked for
-/// ever.
+/// A value that each process creates for itself. It is a chain with one link for each fork between
+/// the process that created the first value and the current one. There is no lock, which a fork
+/// could copy in the locked state.
 pub struct PerProcess<T> {
     first: OnceLock<Link<T>>,
 }
@@ -26,12 +26,12 @@ struct Link<T> {
 }
 
 impl<T> PerProcess<T> {
-    /// Makes one without a value.
+    /// Creates one without a value.
     pub const fn new() -> Self {
         Self { first: OnceLock::new() }
     }
 
-    /// Returns the value of this process, made if there is none.
+    /// Returns the value of this process, creating it if there is none.
     pub fn get(&self, make: impl FnOnce() -> T) -> &T {
         let pid = std::process::id();
         let mut make = Some(make);
@@ -69,8 +69,8 @@ pub fn runtime() -> PyResult<&'static Runtime> {
     RUNTIME.get(make).as_ref().map_err(|error| PyOSError::new_err(format!("cannot start threads: {error}")))
 }
 
-/// How many threads of the runtime are in the interpreter, and whether it is about to end. An
-/// interpreter that ends kills a thread that comes back to it, and the process with that thread.
+/// The number of runtime threads in the interpreter, and whether it is about to end. An interpreter
+/// that ends kills a thread that returns to it, and the process with that thread.
 #[derive(Default)]
 struct Visits {
     state: Mutex<(usize, bool)>,
@@ -79,10 +79,10 @@ struct Visits {
 
 static VISITS: PerProcess<Visits> = PerProcess::new();
 
-/// A thread of the runtime that may enter the interpreter; dropped when it has left.
+/// Permission of a runtime thread to be in the interpreter; dropped when it has left.
 pub struct Visit(());
 
-/// Lets a thread of the runtime enter the interpreter; `None` if that is about to end.
+/// Lets a runtime thread enter the interpreter; `None` if that is about to end.
 pub fn visit_interpreter() -> Option<Visit> {
     let mut state = VISITS.get(Visits::default).state.lock().unwrap_or_else(PoisonError::into_inner);
     if state.1 {
@@ -100,8 +100,8 @@ impl Drop for Visit {
     }
 }
 
-/// Waits until no thread of the runtime is in the interpreter, and lets none in from then on. The
-/// interpreter calls it before it ends.
+/// Waits until no runtime thread is in the interpreter, and admits no others. Called before the
+/// interpreter ends.
 pub fn end_visits(py: Python<'_>) {
     py.detach(|| {
         let visits = VISITS.get(Visits::default);

@@ -1,9 +1,10 @@
-//! A file's reads: a program that reads on where it was finds the next bytes here already. Owns what
-//! is read ahead and when it is dropped; a program that jumps gets what it asks for and no more.
+//! The reads of a file: a program that reads sequentially finds the next bytes already in memory.
+//! Owns the read-ahead and its memory; a program that seeks gets the requested bytes and no more.
+//! Any thread may read; concurrent reads do not share the read-ahead.
 //!
-//! A read that goes on where the last one ended reads ahead in the background: twice as much as the
-//! program has read since it jumped, up to a bound in bytes. A jump drops what was read
-//! ahead. Windows are fetched and decoded at the same time as each other and as the program runs.
+//! A read that continues where the last one ended reads ahead in the background: twice as much as
+//! the program has read since its last seek, up to a limit in bytes. A seek drops the read-ahead.
+//! Windows are fetched and decoded concurrently, while the program runs.
 
 use std::collections::VecDeque;
 use std::sync::{Mutex, PoisonError};
@@ -19,14 +20,14 @@ use crate::errors::Failed;
 use crate::process::{PerProcess, runtime};
 use crate::version::{Version, reopen};
 
-/// Bytes of a frame of a blob: windows end with one.
+/// Bytes of a frame of a blob: windows end at frame boundaries.
 const FRAME_BYTES: u64 = 128 << 10;
-/// Bytes of a window: several are under way, so that one is decoded while others come.
+/// Bytes of a window: several are in flight, so that one is decoded while others arrive.
 const WINDOW_BYTES_MAX: u64 = 4 << 20;
-/// The least that is read ahead, once a program reads on.
+/// The least that is read ahead, once a program reads sequentially.
 const AHEAD_MIN: u64 = 256 << 10;
 
-/// Bytes that are held, or on their way.
+/// Bytes in memory or in flight.
 struct Window {
     start: u64,
     end: u64,
@@ -48,20 +49,21 @@ impl Drop for Window {
 
 #[derive(Default)]
 struct State {
-    /// Neighbours, in order.
+    /// Adjacent windows, in order.
     windows: VecDeque<Window>,
-    /// The byte behind the last window.
+    /// The end of the last window.
     edge: u64,
-    /// The byte behind the last read.
+    /// The end of the last read.
     last: u64,
-    /// Bytes that were read since the last jump.
+    /// Bytes read since the last seek.
     run: u64,
-    /// Bytes that are read ahead.
+    /// Bytes to read ahead.
     ahead: u64,
 }
 
 impl State {
-    /// Drops what a read from `start` to `end` does not go on from, and decides how far ahead to read.
+    /// Drops the windows that a read from `start` to `end` does not need, and decides how far to
+    /// read ahead.
     fn turn_to(&mut self, start: u64, end: u64, memory: u64) {
         let goes_on = start == self.last && self.last > 0;
         let is_here = self.windows.front().is_some_and(|first| first.start <= start) && start <= self.edge;
@@ -88,12 +90,12 @@ impl State {
     }
 }
 
-/// Reads a version from place to place.
+/// Reads a version at given offsets.
 #[pyclass(frozen)]
 pub struct Reader {
     version: Py<Version>,
     size: u64,
-    /// Bytes that may be read ahead.
+    /// Limit of the read-ahead in bytes.
     memory: u64,
     state: PerProcess<Mutex<State>>,
 }
@@ -103,8 +105,8 @@ impl Reader {
         Self { version, size, memory, state: PerProcess::new() }
     }
 
-    /// Returns the state, and leaves an empty one: another thread that reads meanwhile reads for
-    /// itself. A forked process has its own.
+    /// Takes the state, and leaves an empty one: another thread that reads at the same time has no
+    /// read-ahead. A forked process has its own state.
     fn take(&self) -> State {
         let state = self.state.get(Mutex::default);
         std::mem::take(&mut state.lock().unwrap_or_else(PoisonError::into_inner))
@@ -114,8 +116,8 @@ impl Reader {
         *self.state.get(Mutex::default).lock().unwrap_or_else(PoisonError::into_inner) = state;
     }
 
-    /// Begins to read windows up to `end` and what is to be read ahead of it; at least what byte `at`
-    /// is in, and no more than may be held.
+    /// Starts reads of windows up to `end`, and of the read-ahead after it. Covers at least byte
+    /// `at`, and stays within the memory limit.
     fn fill(&self, py: Python<'_>, state: &mut State, at: u64, end: u64) -> PyResult<()> {
         let goal = end.saturating_add(state.ahead).min(self.size);
         while state.edge < goal {
@@ -124,7 +126,7 @@ impl Reader {
                 break;
             }
             let longest = start + WINDOW_BYTES_MAX;
-            // What is read ahead ends with a frame, what is asked for where it ends.
+            // Read-ahead ends at a frame boundary, a requested range at its own end.
             let stop = if state.ahead > 0 { goal.div_ceil(FRAME_BYTES) * FRAME_BYTES } else { goal };
             let stop = stop.min(longest / FRAME_BYTES * FRAME_BYTES).max(start + 1).min(self.size);
             if start > at && state.held() + (stop - start) > self.memory.max(WINDOW_BYTES_MAX) {
@@ -141,7 +143,7 @@ impl Reader {
         Ok(())
     }
 
-    /// Waits for the first window, and returns its bytes and where they begin.
+    /// Waits for the first window, and returns its offset and its bytes.
     fn first(&self, py: Python<'_>, state: &mut State) -> PyResult<(u64, Bytes)> {
         let none = || PyRuntimeError::new_err("nothing is read");
         let window = state.windows.front_mut().ok_or_else(none)?;
@@ -167,7 +169,7 @@ impl Reader {
             let part = bytes.get((at - from) as usize..).unwrap_or_default();
             let len = part.len().min((end - at) as usize);
             if len == 0 {
-                return Err(PyRuntimeError::new_err("a read came back short"));
+                return Err(PyRuntimeError::new_err("a read returned too few bytes"));
             }
             out[(at - start) as usize..][..len].copy_from_slice(&part[..len]);
             at += len as u64;
@@ -178,7 +180,7 @@ impl Reader {
 
 #[pymethods]
 impl Reader {
-    /// Returns the bytes from `start` to before `end`; the end of the version cuts them.
+    /// Returns the bytes from `start` to before `end`, clipped to the end of the version.
     fn read<'py>(&self, py: Python<'py>, start: u64, end: u64) -> PyResult<Bound<'py, PyBytes>> {
         let end = end.min(self.size);
         if start >= end {
@@ -186,7 +188,7 @@ impl Reader {
         }
         let mut state = self.take();
         state.turn_to(start, end, self.memory);
-        // What fails drops the state: the next read begins anew.
+        // An error drops the state: the next read starts from scratch.
         let bytes = PyBytes::new_with(py, (end - start) as usize, |out| self.copy(py, &mut state, start, out))?;
         state.last = end;
         state.drop_before(end);
@@ -199,13 +201,13 @@ impl Reader {
         Ok(bytes)
     }
 
-    /// Bytes that are held or on their way.
+    /// Bytes in memory or in flight.
     #[getter]
     fn held(&self) -> u64 {
         self.state.get(Mutex::default).lock().unwrap_or_else(PoisonError::into_inner).held()
     }
 
-    /// Drops what was read ahead.
+    /// Drops the read-ahead.
     fn close(&self) {
         self.put(State::default());
     }

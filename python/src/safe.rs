@@ -1,13 +1,13 @@
-//! Whether a store creates objects atomically, which every commit rests on: asked before the first
-//! write of a process, unless this machine has asked in the last month. The answer is kept where
-//! the `shale` program keeps it, in the same words.
+//! The check that a store creates objects atomically, on which every commit depends: run before the
+//! first write of a process, unless this machine has done it within the last month. The result is
+//! stored where the `shale` program stores it, in the same format.
 
 use std::path::PathBuf;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use blob::{Connection, DataHash, Error, Location, StoreSettings, probe};
 
-/// How long an answer holds: a store may get another release.
+/// How long a result is valid: a store may be updated.
 const HOLDS_S: u64 = 30 * 86_400;
 
 fn path(store: &str) -> Option<PathBuf> {
@@ -29,18 +29,18 @@ fn is_known(store: &str) -> bool {
     read().is_some_and(|asked| asked <= unix_s() && unix_s() - asked < HOLDS_S)
 }
 
-/// Asks the store, unless the answer is known. Directories and memory need no question.
+/// Probes the store, unless the result is known. Directories and memory need no probe.
 pub async fn ensure(connection: &Connection, location: &Location, settings: &StoreSettings) -> Result<(), Error> {
     let store = location.store_name_with(settings);
     if !location.is_remote() || is_known(&store) {
         return Ok(());
     }
-    probe(std::slice::from_ref(connection.world()), location.key().path()).await?;
+    probe(std::slice::from_ref(connection.backend()), location.key().path()).await?;
     if let Some(path) = path(&store)
         && let Some(directory) = path.parent()
         && std::fs::create_dir_all(directory).is_ok()
     {
-        // An answer that cannot be kept is asked for again.
+        // A result that cannot be stored only costs another probe.
         let _ = std::fs::write(&path, serde_json::json!({"store": store, "unix_s": unix_s()}).to_string());
     }
     Ok(())

@@ -1,5 +1,5 @@
-//! A store's connection in each process, the few blobs of it that are open, and the question whether
-//! it may be written to at all.
+//! A store's connection in each process, the few open blobs in it, and the check whether the store
+//! may be written to. Shared by all handles of the store, on any thread.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, OnceLock};
@@ -29,7 +29,7 @@ struct State {
     is_safe: OnceCell<()>,
 }
 
-/// What a store's handles share.
+/// State shared by the handles of a store.
 pub struct Shared {
     scheme: String,
     bucket: String,
@@ -38,7 +38,7 @@ pub struct Shared {
 }
 
 impl Shared {
-    /// Makes one that connects at its first use.
+    /// Creates one that connects at its first use.
     pub const fn new(scheme: String, bucket: String, settings: StoreSettings) -> Self {
         Self { scheme, bucket, settings, state: PerProcess::new() }
     }
@@ -61,7 +61,7 @@ impl Shared {
             let store = MEMORY.get_or_init(Arc::default).clone();
             Connection::new(store.clone(), store)
         } else {
-            // The key has no part in the connection.
+            // The connection does not depend on the key.
             let location = self.location("-").map_err(|failed| format!("{failed:?}"))?;
             Connection::open_with(&location, &self.settings).map_err(|error| error.to_string())?
         };
@@ -76,7 +76,7 @@ impl Shared {
         Ok(&self.state()?.connection)
     }
 
-    /// Opens the blob at a key, or returns the one that is open.
+    /// Opens the blob at a key, or returns the one that is already open.
     pub async fn open(&self, key: &str) -> Result<Arc<Opened>, Failed> {
         let state = self.state()?;
         if let Some((_, opened)) = state.open.lock().await.iter().find(|(known, _)| known == key) {
@@ -102,11 +102,11 @@ impl Shared {
         Ok(())
     }
 
-    /// Finds a version; a blob that has none yet is not there.
+    /// Finds a version; a blob without versions counts as missing.
     pub async fn version(&self, key: &str, at: &str) -> Result<(Arc<Opened>, Arc<Record>), Failed> {
         let opened = self.open(key).await?;
         let found = match find(&opened, at).await {
-            // It was removed since it was opened; the key may have been used again.
+            // It was removed after it was opened; the key may have been reused.
             Err(Failed::Blob(blob::Error::Removed | blob::Error::Missing(_))) => {
                 self.forget(key).await?;
                 let opened = self.open(key).await?;
@@ -121,7 +121,7 @@ impl Shared {
         Ok(found)
     }
 
-    /// Opens a blob to change it, or makes it with `may_create`.
+    /// Opens a blob for a change, or creates it with `may_create`.
     pub async fn to_write(&self, key: &str, may_create: bool) -> Result<Arc<Opened>, Failed> {
         let state = self.state()?;
         let location = self.location(key)?;

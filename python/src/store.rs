@@ -1,5 +1,5 @@
-//! The handle of a store in Python: a bucket with its settings. Owns the methods and their arguments;
-//! `shared` has the connection.
+//! The handle of a store in Python: a bucket with its settings. Owns the methods and their
+//! arguments; `shared` has the connection. Any thread of Python may call it.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -18,10 +18,10 @@ use crate::shared::{Opened, Shared};
 use crate::upload::{Upload, copied, decoded};
 use crate::version::{Data, Many, Version, absolute, find};
 
-/// Reads the text behind an `@`.
+/// Parses the text after an `@`.
 pub fn parse_at(at: &str) -> Result<At, Failed> {
     if at.bytes().all(|byte| byte.is_ascii_digit()) {
-        let number = at.parse().map_err(|_| Failed::Argument(format!("version {at} is too large a number")))?;
+        let number = at.parse().map_err(|_| Failed::Argument(format!("the version number {at} is too large")))?;
         return Ok(At::Number(number));
     }
     Ok(At::Tag(at.to_owned()))
@@ -45,9 +45,9 @@ fn prefix(text: &str) -> Result<Path, Failed> {
 
 fn op_id(text: Option<&str>, opened: &Opened) -> Result<OpId, Failed> {
     match text {
-        None => Ok(OpId::random(&*opened.blob.log().world().entropy)?),
+        None => Ok(OpId::random(&*opened.blob.log().backend().entropy)?),
         Some(text) => {
-            let wrong = || Failed::Argument(format!("{text} names no operation"));
+            let wrong = || Failed::Argument(format!("{text} is not the name of an operation"));
             Ok(OpId(u128::from_str_radix(text, 16).map_err(|_| wrong())?))
         }
     }
@@ -89,7 +89,7 @@ impl Store {
         })
     }
 
-    /// Opens a version, which stays the same whatever is written later.
+    /// Opens a version, which never changes, regardless of later writes.
     #[pyo3(signature = (key, at, event_loop=None))]
     fn version<'py>(
         &self,
@@ -122,7 +122,7 @@ impl Store {
         })
     }
 
-    /// Lists blobs (described) and directories (only their names) below a prefix.
+    /// Lists the blobs (with descriptions) and directories (names only) below a prefix.
     #[pyo3(signature = (below, event_loop=None))]
     fn list<'py>(
         &self,
@@ -143,7 +143,7 @@ impl Store {
         })
     }
 
-    /// Tells whether there is a blob below a prefix.
+    /// Returns whether there is a blob below a prefix.
     #[pyo3(signature = (below, event_loop=None))]
     fn has_blobs<'py>(
         &self,
@@ -155,7 +155,7 @@ impl Store {
         answer(py, event_loop, async move { Ok(blob::has_blobs(shared.connection()?, &prefix(&below)?).await?) })
     }
 
-    /// Puts bytes: `how` is `put`, `create`, `append` or `write`.
+    /// Writes bytes: `how` is `put`, `create`, `append` or `write`.
     #[pyo3(signature = (key, how, offset, data, message, properties, event_loop=None))]
     #[allow(clippy::too_many_arguments, reason = "they are those of one operation")]
     fn write<'py>(
@@ -184,7 +184,7 @@ impl Store {
         })
     }
 
-    /// Begins an upload that a program feeds; it becomes a staged part.
+    /// Begins an upload of data from the program; it becomes a staged part.
     fn upload(&self, py: Python<'_>, key: String, properties: BTreeMap<String, String>) -> PyResult<Upload> {
         let shared = self.shared();
         let options = upload_options(&key, &properties).map_err(|failed| raise(py, failed))?;
@@ -200,8 +200,8 @@ impl Store {
         })
     }
 
-    /// Stages a range of a version once more, for other properties, without a way through the
-    /// program.
+    /// Stages a range of a version again, with other properties, without passing the data through
+    /// Python.
     #[pyo3(signature = (key, at, start, end, properties, target=None, target_key=None, event_loop=None))]
     #[allow(clippy::too_many_arguments, reason = "they are those of one operation")]
     fn restage<'py>(
@@ -231,8 +231,8 @@ impl Store {
         })
     }
 
-    /// Begins a job of several stages: the blob's incarnation and newest record, and a name for the
-    /// commit.
+    /// Begins a job of several stages: returns the blob's incarnation and newest record, and a name
+    /// for the commit.
     #[pyo3(signature = (key, event_loop=None))]
     fn begin<'py>(
         &self,
@@ -248,8 +248,8 @@ impl Store {
         })
     }
 
-    /// Commits staged parts as one version: `how` is `put`, `create`, `append`, `write`, or `rewrite` of
-    /// version `base`.
+    /// Commits staged parts as one version: `how` is `put`, `create`, `append`, `write`, or
+    /// `rewrite` of version `base`.
     #[pyo3(signature = (key, how, parts, message, base=None, op=None, again=None, event_loop=None))]
     #[allow(clippy::too_many_arguments, reason = "they are those of one operation")]
     fn commit<'py>(
@@ -280,7 +280,7 @@ impl Store {
                 ("append", _) => StagedAs::Append,
                 ("write", _) => StagedAs::Write,
                 ("rewrite", Some(record)) => StagedAs::Rewrite(record),
-                _ => return Err(Failed::Argument(format!("`{how}` is no kind of commit, or lacks its base"))),
+                _ => return Err(Failed::Argument(format!("`{how}` is not a kind of commit, or lacks its base"))),
             };
             Ok(place(&opened.blob.commit_staged(staged, how, &message, id, again).await?))
         })
@@ -321,7 +321,7 @@ impl Store {
         })
     }
 
-    /// Gives a version a name, or takes the name away.
+    /// Adds a tag to a version, or removes it.
     #[pyo3(signature = (key, name, at=None, event_loop=None))]
     fn tag<'py>(
         &self,
@@ -346,7 +346,7 @@ impl Store {
         })
     }
 
-    /// Gives versions up; tells whether any was.
+    /// Expires versions; returns whether there were any.
     #[pyo3(signature = (key, keep=None, version=None, event_loop=None))]
     fn expire<'py>(
         &self,

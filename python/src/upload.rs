@@ -1,5 +1,6 @@
-//! An upload that a program feeds: bytes go into a short queue, and become a staged part. Nothing
-//! is committed here; one that is dropped leaves garbage for `gc`, and the blob as it was.
+//! An upload of data from the program: bytes go into a short queue, and become a staged part.
+//! Nothing is committed here; an upload that is dropped leaves garbage for `gc`, and the blob
+//! unchanged. Any thread may write, one at a time.
 
 use std::sync::Mutex;
 
@@ -15,9 +16,9 @@ use crate::answer::wait;
 use crate::errors::{Failed, raise};
 use crate::version::Data;
 
-/// Pieces that wait for the uploader: it compresses while the program makes the next ones.
+/// Pieces that wait for the uploader, which compresses while the program produces the next ones.
 const PIECES_AHEAD: usize = 4;
-/// Bytes of a piece: a larger write is cut, so that the queue has a bound in bytes, too.
+/// Bytes of a piece: a larger write is split, so that the queue has a limit in bytes, too.
 const PIECE_BYTES: usize = 4 << 20;
 
 type Piece = std::io::Result<Chunk>;
@@ -31,7 +32,7 @@ pub struct Upload {
 }
 
 impl Upload {
-    /// Makes the queue, and hands its end to what uploads.
+    /// Creates the queue, and passes its receiver to the uploader.
     pub fn start(work: impl FnOnce(Receiver<Piece>) -> PyResult<Work>) -> PyResult<Self> {
         let (sender, receiver) = channel(PIECES_AHEAD);
         let work = work(receiver)?;
@@ -40,14 +41,16 @@ impl Upload {
 
     fn take(&self) -> PyResult<(Sender<Piece>, Work)> {
         if self.pid != std::process::id() {
-            return Err(PyRuntimeError::new_err("the upload belongs to the process that this one was forked from"));
+            return Err(PyRuntimeError::new_err("the upload belongs to the parent of this forked process"));
         }
         let taken = self.state.lock().map_or(None, |mut state| state.take());
-        taken.ok_or_else(|| PyValueError::new_err("the upload is finished, was given up, or another thread writes"))
+        taken.ok_or_else(|| {
+            PyValueError::new_err("the upload is finished or aborted, or another thread is writing to it")
+        })
     }
 }
 
-/// Copies a Python buffer; its bytes may change as soon as the call has returned.
+/// Copies a Python buffer, whose bytes may change as soon as the call has returned.
 pub fn copied(py: Python<'_>, data: &Bound<'_, PyAny>) -> PyResult<Bytes> {
     let buffer = PyBuffer::<u8>::get(data)?;
     Ok(buffer.to_vec(py)?.into())
@@ -55,7 +58,7 @@ pub fn copied(py: Python<'_>, data: &Bound<'_, PyAny>) -> PyResult<Bytes> {
 
 #[pymethods]
 impl Upload {
-    /// Takes bytes; waits when the store is slower than the program.
+    /// Adds bytes; waits when the store is slower than the program.
     fn write(&self, py: Python<'_>, data: &Bound<'_, PyAny>) -> PyResult<()> {
         let mut data = copied(py, data)?;
         let mut pieces = Vec::with_capacity(data.len() / PIECE_BYTES + 1);
@@ -65,7 +68,7 @@ impl Upload {
         self.send(py, pieces)
     }
 
-    /// Takes so many zeroes, which are a hole in the blob.
+    /// Adds this many zeroes, which become a hole in the blob.
     fn zeroes(&self, py: Python<'_>, len: u64) -> PyResult<()> {
         self.send(py, vec![Chunk::Zeroes(len)])
     }
@@ -78,7 +81,7 @@ impl Upload {
         Ok(Data(staged.encode().into()))
     }
 
-    /// Gives the upload up.
+    /// Aborts the upload.
     fn abort(&self) {
         if let Ok((sender, work)) = self.take() {
             work.abort();
@@ -106,7 +109,7 @@ impl Upload {
                     work.abort();
                     return Err(error);
                 }
-                // The upload has failed: its own error says why.
+                // The upload has failed: its own error gives the reason.
                 drop(sender);
                 let failed = wait(py, async move { joined(work).await.map(|_| ()) });
                 return failed.and(Err(error));
@@ -123,7 +126,7 @@ async fn joined(work: Work) -> Result<Staged, Failed> {
     work.await.map_err(|error| Failed::Internal(error.to_string()))?
 }
 
-/// Reads a staged part that came from a program.
+/// Decodes a staged part that the program passed.
 pub fn decoded(py: Python<'_>, bytes: &[u8]) -> PyResult<Staged> {
-    Staged::decode(bytes).map_err(|error| raise(py, Failed::Argument(format!("this is no staged part: {error}"))))
+    Staged::decode(bytes).map_err(|error| raise(py, Failed::Argument(format!("not a staged part: {error}"))))
 }

@@ -1,5 +1,5 @@
-//! A version of a blob: bytes that never change. A forked process opens it again by its number; its
-//! blob is what pickles.
+//! A version of a blob: bytes that never change. A forked process opens it again by its number;
+//! pickling passes the blob. Any thread of Python may read it.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -66,7 +66,7 @@ impl Version {
     }
 }
 
-/// Opens the version in a process that has not opened it yet: after a fork.
+/// Opens the version again in a forked process.
 pub async fn reopen(this: &Py<Version>) -> Result<(Arc<Opened>, Arc<Record>), Failed> {
     let version = this.get();
     let cell = version.opened.get(tokio::sync::OnceCell::new);
@@ -81,7 +81,7 @@ pub async fn reopen(this: &Py<Version>) -> Result<(Arc<Opened>, Arc<Record>), Fa
     cell.get_or_try_init(|| open).await.cloned()
 }
 
-/// Returns ranges of bytes; a negative start or end counts from the end.
+/// Resolves ranges in which a negative start or end counts from the end.
 pub fn absolute(ranges: &[(i64, Option<i64>)], size: u64) -> Vec<Range<u64>> {
     let size = i64::try_from(size).unwrap_or(i64::MAX);
     let place = |at: i64| (if at < 0 { (size + at).max(0) } else { at.min(size) }) as u64;
@@ -96,7 +96,7 @@ pub fn absolute(ranges: &[(i64, Option<i64>)], size: u64) -> Vec<Range<u64>> {
 
 #[pymethods]
 impl Version {
-    /// The number.
+    /// The version number.
     #[getter]
     fn version(&self) -> u64 {
         self.record.seq
@@ -108,13 +108,13 @@ impl Version {
         self.record.size
     }
 
-    /// The random name of the blob's life.
+    /// The random name of the blob's incarnation.
     #[getter]
     fn incarnation(&self) -> String {
         self.record.inc.to_string()
     }
 
-    /// Second when it was committed.
+    /// Time of its commit, in seconds since 1970.
     #[getter]
     fn created(&self) -> u64 {
         self.record.unix_s
@@ -126,7 +126,7 @@ impl Version {
         &self.key
     }
 
-    /// Reads many ranges in one call: a list of bytes and exceptions.
+    /// Reads many ranges in one call, and returns a list of bytes and exceptions.
     #[pyo3(signature = (ranges, event_loop=None))]
     fn read_ranges<'py>(
         this: &Bound<'py, Self>,
@@ -156,7 +156,7 @@ impl Version {
         })
     }
 
-    /// Returns the first byte from `start` on that is in no hole; the size if there is none.
+    /// Returns the first byte at or after `start` that is not in a hole; the size if there is none.
     #[pyo3(signature = (start, event_loop=None))]
     fn next_data<'py>(
         this: &Bound<'py, Self>,
@@ -170,7 +170,7 @@ impl Version {
         })
     }
 
-    /// Begins to read it from place to place, with up to `memory` bytes read ahead.
+    /// Creates a reader, which reads ahead up to `memory` bytes.
     fn reader(this: &Bound<'_, Self>, memory: u64) -> Reader {
         Reader::new(this.clone().unbind(), this.get().record.size, memory)
     }
@@ -180,14 +180,14 @@ impl Version {
     }
 }
 
-/// Finds the version that a text names: a number, a tag, or nothing for the newest.
+/// Finds a version by its number or tag; the newest for an empty text.
 pub async fn find(opened: &Opened, at: &str) -> Result<Arc<Record>, Failed> {
     if at.is_empty() {
         let head = opened.blob.refresh().await?;
         return if head.closed { Err(Failed::Blob(blob::Error::Removed)) } else { Ok(head) };
     }
     match opened.blob.version(&parse_at(at)?).await {
-        // Tags and numbers that are newer than this process knows.
+        // Tags and numbers that are newer than the newest record known here.
         Err(blob::Error::NoVersion(_) | blob::Error::NoTag(_)) => {
             opened.blob.refresh().await?;
             Ok(opened.blob.version(&parse_at(at)?).await?)

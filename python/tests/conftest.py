@@ -1,4 +1,4 @@
-"""What the tests share: an S3 server of their own, and lines that the gate counts."""
+"""Shared by the tests: an S3 server of their own, and result lines that the gate counts."""
 
 import os
 import shutil
@@ -14,7 +14,7 @@ OBJECTSTORE = ROOT / "tools/objectstore"
 
 
 def pytest_runtest_logreport(report):
-    """A line for each test, at the beginning of the line, as the gate reads them."""
+    """Prints a line for each test, at the beginning of the line, where the gate expects it."""
     if report.when == "call" and report.passed:
         print(f"\nPASS {report.nodeid}", end="")
     elif report.failed:
@@ -58,7 +58,7 @@ def s3_options(server):
 
 @pytest.fixture(params=["memory", "file", "s3"])
 def place(request, tmp_path):
-    """The URL of a directory in each kind of store that is here."""
+    """Returns the URL of a directory in each available kind of store."""
     if request.param == "memory":
         return f"shale+memory://{uuid.uuid4().hex}"
     if request.param == "file":

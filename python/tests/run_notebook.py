@@ -15,7 +15,7 @@ from pathlib import Path
 
 
 def run(source, namespace):
-    """What a cell prints, and the value of its last expression."""
+    """Returns the output of a cell, and the value of its last expression."""
     tree, out, value = ast.parse(source), io.StringIO(), None
     last = ast.Expression(tree.body.pop().value) if tree.body and isinstance(tree.body[-1], ast.Expr) else None
     with contextlib.redirect_stdout(out):

@@ -1,4 +1,4 @@
-"""The package on each kind of store that is here: bytes, versions, errors, pickles, forks, threads."""
+"""The package on each available kind of store: bytes, versions, errors, pickles, forks, threads."""
 
 import array
 import asyncio
@@ -66,7 +66,7 @@ def test_versions_and_tags_are_named_in_urls_and_options(place):
     assert blob.tags() == {"golden": 1}
     assert [entry["version"] for entry in blob.versions()] == [1, 2, 4]
     assert shale.Blob(f"{url}@2").read(-4) == b"more"
-    # The record of a tag is no version: without a number, both name the newest version.
+    # The record of a tag is not a version: without a number, both name the newest version.
     blob.tag("one")
     blob.tag("two")
     assert blob.tags() == {"golden": 1, "one": 4, "two": 4}
@@ -121,7 +121,7 @@ def test_cat_ranges_is_one_call_with_negative_places_and_errors(place):
     assert mixed[0] == DATA[:5] and isinstance(mixed[1], FileNotFoundError)
     with pytest.raises(FileNotFoundError):
         files.cat_ranges([path, path + "-missing"], 0, 5, on_error="raise")
-    # Whatever can be counted through is a list of places; what is no place is the result of its own call alone.
+    # Any iterable is a list of offsets; an invalid offset fails its own call only.
     assert files.cat_ranges([path] * 2, array.array("q", [0, -5]), array.array("q", [3, -1])) == [DATA[:3], DATA[-5:-1]]
     for start, kind in ((0.5, TypeError), ("0", TypeError), (1 << 99, OverflowError)):
         odd = files.cat_ranges([path, path + "@1"], [start, 1], [9, 4])
@@ -287,9 +287,9 @@ def test_style_of_addresses_and_authorities_reach_the_client(s3_options, tmp_pat
     assert client_options("s3", {"verify": True})[0] == {}
     assert client_options("s3", {"client_kwargs": {"verify": False}})[0] == {"allow_invalid_certificates": "true"}
     assert client_options("s3", {"verify": "/etc/ca.pem"})[0] == {"ca_bundle": "/etc/ca.pem"}
-    # A bucket cannot be a part of an address in numbers: nothing is asked of another place instead.
+    # A bucket cannot be part of a numeric address, and no request goes to another address instead.
     hosted = {**s3_options, "config_kwargs": {"s3": {"addressing_style": "virtual"}}}
-    with pytest.raises(ValueError, match="cannot be a part of the host's name"):
+    with pytest.raises(ValueError, match="cannot be part of the host name"):
         shale.Blob("shale+s3://bucket/hosted", **{**hosted, "endpoint_url": "http://127.0.0.1:1"}).read()
     with pytest.raises(ValueError, match="no certificate"):
         (tmp_path / "empty").write_bytes(b"")
@@ -311,7 +311,7 @@ def test_a_write_that_is_cancelled_is_made_whole_or_not_at_all(place):
         with pytest.raises(asyncio.CancelledError):
             await write
         found = await files._cat_file(path)
-        # What has reached the commit cannot be called back.
+        # A request that has reached the commit cannot be cancelled.
         assert found in {b"before", noise}
         await files._pipe_file(path, b"after")
         assert await files._cat_file(path) == b"after"
@@ -416,7 +416,8 @@ def test_pickles_have_no_secrets(s3_options, bucket):
         assert s3_options["secret"] not in files.to_json() and s3_options["secret"] not in repr(files)
         assert pickle.loads(pickle.dumps(opened)).read() == b"secretless"
     assert pickle.loads(pickle.dumps(files)).cat(f"{bucket}/pickled") == b"secretless"
-    # A process that was not forked has its own environment only, which names the server and the keys.
+    # A process that was not forked has only its own environment, which names the server and the
+    # keys.
     code = "import pickle, sys; print(pickle.load(sys.stdin.buffer).read().decode())"
     out = subprocess.run([sys.executable, "-c", code], input=pickle.dumps(blob), capture_output=True, check=True)
     assert out.stdout == b"secretless\n"
@@ -519,7 +520,7 @@ def test_listings_show_blobs_and_no_objects_below_them(place):
 
 
 def text_of(length):
-    """Bytes that compress, and are nowhere the same."""
+    """Compressible bytes without repeated frames."""
     return b"".join(b"%08d: the quick brown fox\n" % number for number in range(length // 30 + 1))[:length]
 
 
@@ -546,7 +547,7 @@ def test_a_file_holds_no_more_than_it_may_and_drops_it_at_a_jump(place):
             assert file.read(64 << 10) == data[at:at + (64 << 10)]
             most = max(most, file._reader.held)
         assert 2 << 20 <= most <= bound
-        # A jump back, to what is not held any more.
+        # A seek to data that is no longer in memory.
         file.seek(100)
         assert file.read(50) == data[100:150]
         assert file._reader.held == 0
@@ -611,7 +612,7 @@ def test_a_block_that_an_exception_leaves_makes_no_version(place, how):
         file.write(DATA)
         raise RuntimeError
     assert blob.read() == b"before"
-    # An exception that is dealt with elsewhere does not count.
+    # An exception that was handled elsewhere does not count.
     try:
         raise RuntimeError
     except RuntimeError:
@@ -643,7 +644,7 @@ def test_a_file_that_is_dropped_makes_no_version(place, how):
     assert [str(one.message) for one in told if "was not closed" in str(one.message) and one.category is ResourceWarning]
     assert blob.read() == b"before" and len(blob.versions()) == 1
     assert not file_system(place).exists(f"{url}-new")
-    # What is closed is there, also a reader that is dropped makes no noise.
+    # Closed data is committed, and a reader that is dropped gives no warning.
     file = fsspec.open(url, mode if mode != "xb" else "wb", **more).open()
     file.write(data)
     file.close()
@@ -660,7 +661,7 @@ print("ready", flush=True)
 sys.stdin.readline()
 try:
     if how == "pipe":
-        # The look before the write finds nothing: the log decides.
+        # The check before the write finds nothing: the log decides.
         files.pipe_file(url, data, mode="create")
     else:
         with files.open(url, "xb") as file:
@@ -688,7 +689,7 @@ def test_one_of_several_processes_creates_a_blob(tmp_path, how):
     assert told == ["exists"] * 3 + ["made"]
     blob = shale.Blob(url)
     assert len(blob.versions()) == 1 and blob.read(0, 4) == b"mine"
-    # put_file looks first, and a removed blob can be created again.
+    # put_file checks first, and a removed blob can be created again.
     source = tmp_path / "source"
     source.write_bytes(b"from a file")
     files = file_system(url)
@@ -700,7 +701,7 @@ def test_one_of_several_processes_creates_a_blob(tmp_path, how):
 
 
 def test_holes_of_files_stay_holes_on_both_ways(place, tmp_path):
-    """A file of 64 GiB with 3 MiB of data: what reads or writes its holes takes minutes, and fills the disk."""
+    """A file of 64 GiB with 3 MiB of data: reading or writing its holes would take minutes and fill the disk."""
     size, pieces = (64 << 30) + 7, {0: b"begin", (1 << 20) + 5: DATA, 40 << 30: DATA[:9]}
     source, target = tmp_path / "sparse", tmp_path / "back"
     with open(source, "wb") as file:

@@ -1,5 +1,5 @@
-"""The package on servers that speak the protocols of Azure and of Google. Azurite is Microsoft's own emulator. Google's client
-talks to the server of the tests' harness, because fake-gcs-server ignores conditions, on which commits rest."""
+"""The package on servers with the protocols of Azure and Google. Azurite is Microsoft's own emulator. Google's client uses
+the server of the tests' harness, because fake-gcs-server ignores conditions, on which commits depend."""
 
 import json
 import pickle
@@ -21,7 +21,7 @@ DATA = b"".join(b"line %d of a text that compresses\n" % number for number in ra
 
 
 def azure(tmp_path, request):
-    """Starts azurite; returns variables, and options that say the same."""
+    """Starts azurite; returns variables, and the equivalent options."""
     status = subprocess.run([OBJECTSTORE, "install", "azurite"], check=False).returncode
     if status == 3:
         pytest.skip("azurite cannot be installed")
@@ -37,18 +37,18 @@ def azure(tmp_path, request):
 
 
 def google(tmp_path, request):
-    """Starts a server of the harness; returns variables, and options that say the same."""
+    """Starts a server of the harness; returns variables, and the equivalent options."""
     sys.path.insert(0, str(ROOT / "tests"))
     from harness.fake_s3 import FakeS3
 
     class Test:
-        """What the server wants of a test."""
+        """The server's view of a test."""
 
         defer = staticmethod(request.addfinalizer)
 
     server = FakeS3(Test)
     account = tmp_path / "account.json"
-    # No keys are sent, and none asked for.
+    # No keys are sent, and none are requested.
     account.write_text(json.dumps({"private_key": "none", "private_key_id": "none", "client_email": "none", "disable_oauth": True}))
     variables = {"GOOGLE_BASE_URL": server.url, "GOOGLE_SERVICE_ACCOUNT": str(account)}
     return variables, {name.lower(): value for name, value in variables.items()}

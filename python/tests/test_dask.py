@@ -19,7 +19,8 @@ MIB = 1 << 20
 
 @pytest.fixture(scope="module")
 def client(server):
-    # Workers need their settings before they begin: they are processes of their own, with this environment.
+    # Workers need their settings before they start: they are processes of their own, with this
+    # environment.
     with distributed.LocalCluster(n_workers=2, threads_per_worker=1, processes=True, dashboard_address=None, memory_limit="1GiB") as cluster:
         with distributed.Client(cluster) as client:
             yield client
@@ -27,7 +28,7 @@ def client(server):
 
 @pytest.fixture
 def sources(tmp_path):
-    """Files, and what they hold together."""
+    """Creates files, and returns them with their concatenated content."""
     rng, whole, urls = random.Random(8), b"", []
     for number, size in enumerate([5 * MIB + 3, 0, 9 * MIB]):
         text = "".join(f"line {line * 7919} of {rng.randrange(1000)}\n" for line in range(size // 40)).encode()
@@ -112,7 +113,7 @@ def test_a_job_that_was_broken_off_goes_on_and_commits_once(client, sources, buc
     with pytest.raises(Stop):
         shale.dask.ingest(urls, target, **job)
     assert not fsspec.filesystem("shale+s3").exists(target)
-    # Again, and it dies behind the commit, with its file still there.
+    # Again, and it dies after the commit, with its file still there.
     monkeypatch.setattr(shale.dask.Journal, "commit", committed_and_died)
     unlink = shale.dask.Path.unlink
     monkeypatch.setattr(shale.dask.Path, "unlink", lambda *_, **__: None)
@@ -163,7 +164,7 @@ def test_a_source_that_is_overwritten_commits_nothing(client, sources, bucket, t
         add(journal, number, part)
         if not changed and len(journal.parts) == count:
             changed.append(number)
-            # The same size; an hour later, because a clock may stand still for some milliseconds.
+            # The same size; an hour later, because a clock may not advance for some milliseconds.
             path = urls[2][7:]
             with open(path, "r+b") as file:
                 file.write(b"other bytes")

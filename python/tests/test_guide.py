@@ -1,4 +1,4 @@
-"""The guide says what is so: its code runs as it is written there, and its tables name what there is."""
+"""The guide is correct: its code runs as written, and its tables are complete."""
 
 import contextlib
 import re
@@ -27,7 +27,7 @@ def code_with(text):
 
 
 def run(block, **names):
-    """Runs a block with what it takes for granted; returns its names."""
+    """Runs a block with the names that it presupposes; returns its names."""
     exec(compile(block, "docs/PYTHON.md", "exec"), names)
     return names
 
@@ -50,14 +50,14 @@ def test_files(server):
     shale.Blob("shale+s3://bucket/field.nc").put(field.to_netcdf(engine="h5netcdf"))
     names = run(code_with("read_parquet") + "\nlast = file\n")
     assert names["last"].version == 3
-    # Its last two lines make values that a notebook would show.
+    # Its last two lines are values that a notebook would show.
     lines = code_with("read_parquet").splitlines()
     assert eval(next(line for line in lines if line.startswith("pd.")), names)["a"].tolist() == [1, 2, 3]
     assert eval(next(line for line in lines if line.startswith("xr.")), names).identical(field)
 
 
 def test_staged_parts(server):
-    # Another block of the guide may have made it.
+    # Another block of the guide may have created it.
     with contextlib.suppress(FileNotFoundError):
         shale.Blob("shale+s3://bucket/key").remove()
     names = run(code_with("blob.stage"), shale=shale, pieces=[(0, b"one, "), (5, b"two")])

@@ -1,5 +1,5 @@
-"""Libraries that read in place: pandas, pyarrow, DuckDB, xarray, zarr. Each reads the same file through s3fs and
-through the package, and must get the same; the tests count what comes over the wire."""
+"""Libraries that read in place: pandas, pyarrow, DuckDB, xarray, zarr. Each reads the same file through s3fs and through the
+package, and must get the same result; the tests count the transferred bytes."""
 
 import io
 
@@ -109,7 +109,7 @@ def test_zarr_in_one_blob_is_a_versioned_array(both, tmp_path, s3_options):
     from zipfile import ZipFile
 
     def read(files, name):
-        # The entries are stored as they are: each chunk is one read by range.
+        # The entries are stored uncompressed: each chunk is one read by range.
         with files.open(name) as file, ZipFile(file) as archive:
             chunk = np.frombuffer(archive.read("c/1/2"), "i4").reshape(100, 100)
         local = tmp_path / "local.zip"
@@ -119,7 +119,7 @@ def test_zarr_in_one_blob_is_a_versioned_array(both, tmp_path, s3_options):
 
     for by_us, by_s3fs in zip(read(ours, here), read(raw, there), strict=True):
         np.testing.assert_array_equal(by_us, by_s3fs)
-    # zarr itself, in place: one chunk costs its own bytes, and a version stays what it is.
+    # zarr itself, in place: one chunk transfers only its own bytes, and a version never changes.
     whole = np.arange(160_000).reshape(400, 400)
     before = ours.blob(here)._store.requests()["bytes_down"]
     in_place = {"store": f"zip::shale+s3://{here}@1", "mode": "r", "storage_options": {"shale+s3": s3_options}}
@@ -129,4 +129,4 @@ def test_zarr_in_one_blob_is_a_versioned_array(both, tmp_path, s3_options):
     ours.pipe(here, b"no archive any more")
     np.testing.assert_array_equal(zarr.open_array(**in_place)[:], whole)
     info = ours.blob(here).log()[0]
-    assert info["stored"] < info["written"], "frames below the archive compress what zarr left"
+    assert info["stored"] < info["written"], "frames below the archive compress the remaining redundancy"

@@ -1,4 +1,4 @@
-"""The installed package has the licences of all that is in it."""
+"""The installed package contains the licences of all of its parts."""
 
 import importlib.metadata
 import re
@@ -19,5 +19,5 @@ def test_licences_of_all_crates_are_installed():
     named = {title.split()[0] for title in listed}
     assert {"object_store", "ring", "tokio", "pyo3", "zstd-sys", "lz4-sys"} & named >= {"object_store", "ring", "tokio", "pyo3"}
     for title, licence in listed.items():
-        # A licence that asks for no text has none.
+        # A licence that requires no text has none.
         assert licence == "0BSD" or re.search(rf"^{re.escape(title)}: \S", text[text.index("=" * 80):], re.MULTILINE), title

@@ -1,4 +1,4 @@
-"""The notebook of the documentation says what its cells say when they run."""
+"""The outputs in the documentation's notebook are those of its cells."""
 
 import copy
 import json

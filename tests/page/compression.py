@@ -1,10 +1,11 @@
 """The drop-down: what each choice saves and costs, applying it, rewriting, undo; rules and properties beside it."""
 
+import os
 import re
 
 from playwright.sync_api import expect
 
-from .harness import check, session, test
+from .harness import SHARES, check, session, test
 
 OPEN = "change compression"
 
@@ -64,6 +65,35 @@ def new_data_is_graphed_with_the_new_codec(pool):
         expect(s.page.get_by_role("figure", name="Disk bytes written, by codec")).to_contain_text(re.compile(r"gzip-7\s+[1-9]"))
         s.page.get_by_role("link", name="Explain").click()
         expect(s.page.get_by_text(re.compile(r"gzip-7 \d+ %"))).to_be_visible()
+
+
+@test(writes=True)
+def new_data_is_stored_by_the_choice(pool):
+    """On a served share: the estimate is read, another codec applied, a file written, and it is stored by that codec; then undone."""
+    with session() as s:
+        one = data_object(s)
+        before = in_force(s, one)["value"]
+        s.go(f"/o/{one['id']}")
+        s.page.get_by_role("button", name=OPEN).click()
+        s.page.get_by_role("button", name=re.compile(r"all \d+ choices")).click()
+        s.page.get_by_role("radio", name="gzip-7", exact=True).check()
+        row = s.page.get_by_role("row").filter(has=s.page.get_by_role("radio", name="gzip-7", exact=True))
+        expect(row).to_contain_text(re.compile(r"\d+\.\d ± \d+\.\d %"))
+        said = next(line for line in s.of(one, "estimates")["settings"] if line["setting"] == "gzip-7")
+        s.page.get_by_role("button", name="Apply").click()
+        expect(s.page.get_by_role("status").filter(has_text="gzip-7")).to_be_visible()
+        file = SHARES / one["name"] / "written.log"
+        file.write_bytes((SHARES / one["name"] / "1.log").read_bytes())
+        os.sync()
+        s.api("/pool/checkpoint", "POST")
+        stored = s.of(one, "explain-file?path=written.log")
+        check([part["codec"] for part in stored["parts"]] == ["gzip-7"], f"it is stored as {stored['parts']}")
+        saved = 100 * (1 - stored["stored_bytes"] / stored["raw_bytes"])
+        check(abs(saved - said["saving_percent"]) < 15, f"{saved} % of the file are saved, estimated were {said}")
+        expect(s.page.get_by_role("figure", name="Disk bytes written, by codec")).to_contain_text(re.compile(r"gzip-7\s+[1-9]"))
+        s.page.get_by_role("button", name="Undo").click()
+        expect(s.page.get_by_role("button", name=OPEN)).to_contain_text(before)
+        file.unlink()
 
 
 @test()
@@ -141,6 +171,27 @@ def rows_do_not_move_while_an_estimate_comes_in(pool):
         expect(s.page.get_by_role("region", name="Compression", exact=True)).to_contain_text(re.compile("estimated from .* ago"))
         after = [box.bounding_box()["y"] for box in where]
         check(before[0] == after[0], f"a row moved from {before} to {after}")
+
+
+@test(mock_only=True)
+def an_estimate_that_others_cancel_is_started_again(pool):
+    """While the list is open, an estimate that another page cancels is started again; one that it has found is not its own to cancel."""
+    with session() as s:
+        one = data_object(s)
+        estimates = lambda: [job for job in s.api("/jobs") if job["kind"] == "estimate"]
+        found = s.api(f"/objects/{one['id']}/estimates", "POST", choices=["off", "lz4", "zstd-3", "gzip-9"])["id"]
+        s.steer(estimate_pace=0.1)
+        s.go(f"/o/{one['id']}")
+        s.page.get_by_role("button", name=OPEN).click()
+        region = s.page.get_by_role("region", name="Compression", exact=True)
+        expect(region).to_contain_text("going on")
+        s.page.locator("#choices").get_by_role("button", name="Cancel").click()
+        check([job["state"] for job in estimates()] == ["running"], f"another's estimate was cancelled: {estimates()}")
+        s.page.get_by_role("button", name=OPEN).click()
+        expect(region).to_contain_text("going on")
+        s.api(f"/jobs/{found}", "DELETE")
+        expect(region).to_contain_text(re.compile("estimated from .* ago"))
+        check([job["id"] for job in estimates()][0] == found and len(estimates()) == 2, f"one was started instead: {estimates()}")
 
 
 @test()

@@ -1,7 +1,7 @@
 """What the tests of the page share: the server, the browser, a page that is logged in, and the checks after each test.
 
 Without SHALE_PAGE the pool is the one of tests/page/mock. With it, it is a log-in link of `shale serve --http`, and the tests
-that steer the mock are left out, with their names. Owns the processes that it starts.
+that steer the mock are left out, with their names; SHALE_PAGE_SHARES is where its shares are mounted, for those that write. Owns the processes that it starts.
 """
 
 import json
@@ -20,6 +20,7 @@ SHOTS = ROOT / "target" / "screenshots"
 CHROMIUM = os.environ.get("CHROMIUM", "/usr/bin/chromium")
 # A log-in link of a served pool: http://127.0.0.1:8080/#key=...
 SERVED = os.environ.get("SHALE_PAGE")
+SHARES = Path(os.environ["SHALE_PAGE_SHARES"]) if SERVED and os.environ.get("SHALE_PAGE_SHARES") else None
 WAIT_MS = 15_000
 expect.set_options(timeout=WAIT_MS)
 TESTS = []
@@ -34,10 +35,12 @@ def check(holds, what):
         raise Failed(what)
 
 
-def test(mock_only=False, **pool):
-    """Registers a test; `pool` are the arguments of the mock's pool. The name and the first line of its words are shown."""
+def test(mock_only=False, writes=False, **pool):
+    """Registers a test, which may need the mock or a share to write to; `pool` are the arguments of the mock's pool. The name and the
+    first line of its words are shown."""
     def add(function):
-        TESTS.append((function.__name__, function, mock_only or bool(pool), pool))
+        lacks = bool(SERVED) if mock_only or pool else writes and SHARES is None
+        TESTS.append((function.__name__, function, lacks, pool))
         return function
     return add
 

@@ -37,10 +37,10 @@ def scrub_is_started_and_shown(pool):
 def finding_has_words_advice_and_a_button(pool):
     """A finding of health is marked in the frame, says what to do, and its button does it."""
     with session() as s:
-        s.steer(findings=[{"kind": "damaged", "words": "DAMAGED in 1 place"}])
+        s.steer(findings=[{"kind": "damaged", "words": "DAMAGED in 1 place", "advice": "Restore the damaged data, then acknowledge the damage."}])
         expect(s.page.get_by_role("link", name=re.compile("▲ damaged"))).to_be_visible()
         s.page.get_by_role("link", name=re.compile("▲ damaged")).click()
         expect(s.page.get_by_text("DAMAGED in 1 place")).to_be_visible()
-        expect(s.page.get_by_text("Restore the damaged data from a snapshot or a backup")).to_be_visible()
+        expect(s.page.get_by_text("Restore the damaged data, then acknowledge the damage.")).to_be_visible()
         s.page.get_by_role("button", name="Acknowledge").click()
         expect(s.page.get_by_text("Nothing is wrong.")).to_be_visible()

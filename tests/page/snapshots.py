@@ -1,10 +1,11 @@
 """Snapshots and files: take, browse, compare, download, restore, clone, hold, roll back."""
 
 import re
+from pathlib import Path
 
 from playwright.sync_api import expect
 
-from .harness import check, session, test
+from .harness import SERVED, check, session, test
 
 
 @test()
@@ -54,6 +55,28 @@ def file_is_compared_downloaded_and_restored(pool):
         s.page.get_by_role("dialog").get_by_role("button", name="Restore").click()
         expect(s.page.get_by_text(re.compile("restore projects/home/src/store.c: done"))).to_be_visible()
         check(s.steer()["restored"] == ["src/store.c"], "nothing was restored")
+
+
+@test()
+def file_of_a_snapshot_comes_back_under_another_name(pool):
+    """A file of a new snapshot is downloaded, and restored beside the one of now, which is listed next."""
+    with session() as s:
+        one = s.objects("share")[0]
+        s.api(f"/objects/{one['id']}/snapshots", "POST", name="page-files")
+        file = next(entry["name"] for entry in s.of(one, "files/?at=page-files")["entries"] if entry["kind"] == "file")
+        s.go(f"/o/{one['id']}/files?at=page-files")
+        s.page.get_by_role("row", name=re.compile(f"^{re.escape(file)}")).click()
+        with s.page.expect_download() as download:
+            s.page.get_by_role("link", name="Download").click()
+        check(Path(download.value.path()).stat().st_size > 0, "nothing was downloaded")
+        s.page.get_by_role("button", name="Restore").click()
+        s.page.get_by_role("dialog").get_by_role("textbox").fill(f"{file}.restored")
+        s.page.get_by_role("dialog").get_by_role("button", name="Restore").click()
+        expect(s.page.get_by_text(re.compile(r"restore .*: done"))).to_be_visible()
+        if SERVED:
+            s.go(f"/o/{one['id']}/files")
+            expect(s.page.get_by_role("row", name=re.compile(f"^{re.escape(file)}\\.restored"))).to_be_visible()
+        s.api(f"/objects/{next(x['id'] for x in s.of(one, 'snapshots') if x['name'] == 'page-files')}", "DELETE")
 
 
 @test(mock_only=True)

@@ -190,3 +190,29 @@ def analytics_damaged(t):
     t.equal((store["set_aside"], store["fault"]), (1, None), "the state of the store")
     t.expect((pool.path / "analytics.damaged").exists(), "the damaged file was not set aside")
     server.stop()
+
+
+@test()
+def analytics_count_errors(t):
+    """operations that fail are counted by kind, volume and door; those that succeed are not"""
+    pool = Pool(t, capacity="256M")
+    pool.create("vm", "64M", quota="4M", compression="off")
+    pool.create("other", "64M")
+    server = pool.serve()
+    handle = nbd.NBD()
+    handle.connect_uri(server.uri("vm"))
+    handle.pwrite(os.urandom(MIB), 0)
+    failed = 0
+    for number in range(1, 12):
+        try:
+            handle.pwrite(os.urandom(MIB), number * MIB)
+        except nbd.Error as error:
+            t.equal(error.errno, "ENOSPC", "why a write fails")
+            failed += 1
+    t.expect(failed > 0, "the quota was never reached")
+    write(server, "other", 2)
+    handle.shutdown()
+    t.wait_for(lambda: totals(pool, "errors", "--by", "kind", "--last", "5m") == {"full": failed}, f"{failed} failures in the history")
+    t.equal(totals(pool, "errors", "--by", "object", "--last", "5m"), {"vm": failed}, "by object")
+    t.equal(totals(pool, "errors", "--by", "door", "--last", "5m"), {"nbd": failed}, "by door")
+    server.stop()

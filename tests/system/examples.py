@@ -21,6 +21,7 @@ SEQUENCES = {"promote", "blob"}
 
 # What must hold before an example, beside what `make_world` makes. The first pattern that is found in the example counts.
 BEFORE = [
+    (r"/etc/shale/tank.toml|shale reload", "mkdir -p /etc/shale; echo 'pool = \"/srv/pool\"' > /etc/shale/tank.toml"),
     (r"rename \S+ vm projects/web/vm", "shale create /srv/pool projects/web --folder -p"),
     (r"rename \S+ projects old/projects", "shale create /srv/pool projects/web/db1 --size 1G -p; shale create /srv/pool old --folder"),
     (r"send \S+ -R projects@monday", "shale create /srv/pool projects/web/db1 --size 1G -p; shale snapshot /srv/pool -r projects@monday;"
@@ -208,11 +209,6 @@ def run_example(t, line):
         with Served(t, "shale serve /srv/pool"):
             shell(t, line.replace("/srv/pool", "/srv/pool --idle 1"))
             return
-    if line.startswith("shale estimate /srv/pool home"):
-        # The files of a share are read where it is mounted.
-        with Served(t, "shale serve /srv/pool --shares /srv/shares"):
-            shell(t, line)
-            return
     if line.startswith("shale iostat"):
         # Without --count it would go on for ever.
         enough = line.replace("--every 5", "--every 1 --count 2")
@@ -239,6 +235,10 @@ def run_example(t, line):
             return
     if "--background" in line:
         with Served(t, "shale serve /srv/pool"):
+            shell(t, line)
+            return
+    if line.startswith("shale reload"):
+        with Served(t, "shale serve --config /etc/shale/tank.toml"):
             shell(t, line)
             return
     if line.startswith("losetup"):

@@ -88,6 +88,12 @@ class Doors:
         """What `shale exports --check` finds."""
         return json.loads(self.pool.shale("exports", "--check", "--json", status=status).stdout)
 
+    def operations(self):
+        """{door: {operation: counts}} of the share."""
+        found = json.loads(self.pool.shale("iostat", "home", "--json", quiet=True).stdout)["volumes"]
+        doors = found[0]["doors"] if found else []
+        return {door["door"]: {line["operation"]: line for line in door["operations"] if line["count"]} for door in doors}
+
     def url(self, path=""):
         """Of a file by HTTP."""
         return f"http://127.0.0.1:{self.ports['http-port']}/home/{path}"
@@ -121,8 +127,14 @@ def door_http(t):
     t.equal(json.loads(doors.pool.shale("exports", "--json").stdout)["exports"], [], "open doors of a new share")
 
     doors.set("http=ro")
+    t.expect("http" not in doors.operations(), f"doors without a request: {doors.operations()}")
+    t.drop_page_cache()
     t.run("curl", "-sf", "-o", t.dir / "got", doors.url("real"))
     t.equal(digest(t.dir / "got"), digest(source), "the file by HTTP")
+    counted = doors.operations()
+    t.expect(counted["http"]["read"]["bytes"] >= 3 << 20, f"bytes read through the door: {counted}")
+    t.expect(counted["share"]["write"]["bytes"] >= 3 << 20, f"bytes written by a program of this machine: {counted}")
+    t.expect("write" not in counted["http"], f"the door wrote nothing: {counted}")
     part = t.run("curl", "-sf", "-r", "1000000-1000999", doors.url("real"), text=False, quiet=True).stdout
     t.equal(part, source.read_bytes()[1000000:1001000], "a range of it")
     tag = next(line.split(":", 1)[1].strip() for line in t.out("curl", "-sfI", doors.url("real")).splitlines() if line.lower().startswith("etag"))
@@ -621,7 +633,7 @@ if os.environ.get("SHALE_E2E"):
         clients.let_in_by_smb()
         clients.write("smb", "file", b"one")
         said = doors.pool.shale("snapshot", "home@auto-2020-01-01T0000Z", status=EXIT["usage"]).stderr
-        t.expect("a snapshot by the clock" in said, f"what snapshot says of a name of the server's: {said}")
+        t.expect("reserved for scheduled snapshots" in said, f"what snapshot says of a name of the server's: {said}")
         doors.pool.shale("snapshot", "home@monday")
         (made,) = json.loads(doors.pool.shale("list", "-t", "snapshot", "--json").stdout)[0]["snapshots"]
         moment = time.strftime("@GMT-%Y.%m.%d-%H.%M.%S", time.gmtime(made["created_unix_s"]))

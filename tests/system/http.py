@@ -148,6 +148,53 @@ def http_roles(t):
     t.expect(any(line["who"] == "token t-read" and line["outcome"] == "refused" for line in lines), "the refusal")
 
 
+EXTREMES = (0, 1, 2, 1 << 31, 1 << 40, 1 << 53, 1 << 56, 10**18, (1 << 63) - 1, 1 << 63, (1 << 64) - 1)
+KNOWN = {"dataset": "ops", "sub": "ops", "by": "object"}
+
+
+def is_integer(schema):
+    return "integer" in schema.get("type", "")
+
+
+def extremes(names):
+    """Values for these integers: all alike, each pair in and out of order, and each alone beside small ones."""
+    yield from ({name: value for name in names} for value in EXTREMES)
+    if len(names) > 1:
+        for first in names:
+            for value in EXTREMES:
+                yield {name: value if name == first else 1 for name in names}
+                yield {name: 1 << 62 if name == first else value for name in names}
+
+
+@test()
+def http_extreme_values(t):
+    """numbers at the ends of their range in every parameter of every operation are answered, never by the end of the server; so is what is nested deeply"""
+    served = Served(t)
+    web, count = served.admin, 0
+    for method, path, operation in paths(web, t):
+        query = [p for p in operation["parameters"] if p["in"] == "query"]
+        fields = operation.get("requestBody", {}).get("content", {}).get("application/json", {}).get("schema", {})
+        properties = fields.get("properties", {})
+        integers = [p["name"] for p in query if is_integer(p["schema"])] + [name for name, schema in properties.items() if is_integer(schema)]
+        texts = {p["name"]: KNOWN.get(p["name"], "x") for p in query if p["required"] and not is_integer(p["schema"])}
+        for values in extremes(integers):
+            words = {**texts, **{name: value for name, value in values.items() if name not in properties}}
+            body = {**sample(fields), **{name: value for name, value in values.items() if name in properties}} if properties else None
+            status, _, document = web.ask(method, path + ("?" + "&".join(f"{name}={value}" for name, value in words.items()) if words else ""), body)
+            t.expect(200 <= status < 500 or status in (503, 507), f"{method} {path} with {values}: {status} {document}")
+            count += 1
+    t.expect(count > 100, f"only {count} requests")
+    nested = {"op": "hello"}
+    for _ in range(120):
+        nested = {"op": "preview", "request": nested}
+    for _ in range(20):
+        status, _, document = web.ask("POST", "/preview", {"request": nested})
+        t.expect(400 <= status < 500, f"a preview of previews: {status} {document}")
+    t.equal(web.ask("GET", "/healthz", api=False)[0], 200, "health afterwards")
+    t.equal(served.server.process.poll(), None, "status of the server")
+    served.server.stop()
+
+
 def query_sample(parameter):
     kinds = parameter["schema"].get("type", "string")
     return "1" if "integer" in kinds else "x"
@@ -447,3 +494,55 @@ def http_documented(t):
         t.run("promtool", "check", "rules", rules)
     else:
         t.note("promtool is not installed: the rules were not checked by it")
+
+
+def door_of(t, server):
+    """The process that speaks HTTP."""
+    return t.run("pgrep", "-P", server.process.pid, "-f", "serve-http", quiet=True).stdout.split()
+
+
+@test()
+def http_large_bodies(t):
+    """a hundred bodies of a MiB at once, without credentials and with a token: 401, or an answer, and the same process goes on"""
+    served = Served(t)
+    before = door_of(t, served.server)
+    changes = json.dumps({"changes": {f"{number:x}": "" for number in range(90000)}}).encode()
+    statuses = []
+
+    def send(token):
+        web = Web(served.server, token)
+        try:
+            statuses.append(web.ask("PATCH", "/objects/vm/properties", changes)[0])
+        except OSError:
+            # The answer may come before the body has been read.
+            statuses.append(401)
+
+    for token in ("shale_" + "0" * 64, served.admin.token):
+        threads = [threading.Thread(target=send, args=(token,)) for _ in range(32)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    t.equal(len(statuses), 64, "answers")
+    t.expect(all(status in (400, 401, 413, 429, 503) for status in statuses), f"statuses: {statuses}")
+    t.equal(door_of(t, served.server), before, "the process that speaks HTTP")
+    t.equal(served.admin.ask("GET", "/pool")[0], 200, "a request afterwards")
+
+
+@test()
+def http_explains_a_large_volume(t):
+    """explain of an empty volume of a PiB, by many clients that go away, holds neither the server's answers nor its stop"""
+    served = Served(t)
+    served.pool.create("thin", str(1 << 50), compression="lz4")
+    status, _, document = served.admin.ask("GET", "/objects/thin/explain?count=1000000")
+    t.equal((status, document["regions"]), (200, []), f"regions of the empty volume: {document}")
+    gone = []
+    for _ in range(8):
+        client = served.admin.connection()
+        client.request("GET", "/api/v1/objects/thin/explain?count=1000000", headers={"Authorization": f"Bearer {served.admin.token}"})
+        gone.append(client)
+    for client in gone:
+        client.close()
+    t.equal(served.admin.ask("GET", "/pool")[0], 200, "a request meanwhile")
+    served.pool.shale("explain", "thin")
+    served.server.stop()

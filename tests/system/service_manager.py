@@ -1,12 +1,12 @@
-"""The documented unit under a real systemd, which is process 1 of namespaces of its own: nothing of the machine's own services is touched."""
+"""The unit of the package under a real systemd, which is process 1 of namespaces of its own: nothing of the machine's own services is touched."""
 
 import contextlib
-import re
 import subprocess
 from pathlib import Path
 
 from harness import Pool, test
 from harness.pool import BINARY, ROOT
+from system.configuration import write
 
 SYSTEMD = "/lib/systemd/systemd"
 
@@ -26,15 +26,16 @@ exec env -i container=test SYSTEMD_UNIT_PATH="$1" PATH="$PATH" HOME=/root LC_ALL
 """.format(systemd=SYSTEMD)
 
 
-def documented_unit(pool, mount, socket):
-    """The unit of OPERATIONS.md, with the paths of a test."""
-    text = (ROOT / "docs" / "OPERATIONS.md").read_text()
-    block = re.search(r"^    # /etc/systemd/system/shale\.service\n((?:    .*\n)+)", text, re.MULTILINE).group(1)
-    unit = "".join(line[4:] + "\n" for line in block.splitlines())
-    for documented, ours in (("/usr/local/bin/shale", BINARY), ("/srv/pool", pool.path), ("/run/shale.sock", socket), ("/run/shale", mount)):
-        if documented not in unit:
-            raise RuntimeError(f"the documented unit does not name {documented}")
-        unit = unit.replace(documented, str(ours))
+UNIT = "shale@tank.service"
+
+
+def packaged_unit(file):
+    """The unit of the package, with the paths of a test."""
+    unit = (ROOT / "packaging" / "systemd" / "shale@.service").read_text()
+    for packaged, ours in (("/usr/bin/shale", BINARY), ("/etc/shale/%i.toml", file)):
+        if packaged not in unit:
+            raise RuntimeError(f"the unit does not name {packaged}")
+        unit = unit.replace(packaged, str(ours))
     # Nothing else of a system is there to be waited for.
     return unit.replace("[Unit]\n", "[Unit]\nDefaultDependencies=no\n")
 
@@ -47,7 +48,7 @@ class Manager:
         units = t.dir / "units"
         units.mkdir()
         (units / "test.target").write_text("[Unit]\nDescription=a test\nDefaultDependencies=no\n")
-        (units / "shale.service").write_text(unit)
+        (units / "shale@.service").write_text(unit)
         inner = t.dir / "inner.sh"
         inner.write_text(INNER)
         top = Path("/sys/fs/cgroup")
@@ -69,7 +70,7 @@ class Manager:
 
     def shows(self, name):
         """A property of the unit."""
-        return self.inside("systemctl", "show", "--property", name, "--value", "shale.service").stdout.strip()
+        return self.inside("systemctl", "show", "--property", name, "--value", UNIT).stdout.strip()
 
     def is_up(self, instead_of=None):
         """Whether the service runs, as another process than the one named."""
@@ -88,15 +89,22 @@ class Manager:
                 self.group.rmdir()
 
 
+def settings(t, pool, **more):
+    """A file of settings, with a mount and a socket below the test's directory."""
+    mount, socket, file = t.dir / "mount", t.dir / "nbd.sock", t.dir / "tank.toml"
+    mount.mkdir(exist_ok=True)
+    write(file, pool=pool.path, mount=mount, nbd=[f"unix:{socket}"], **more)
+    return file, mount, socket
+
+
 @test()
 def service_restarts_after_kill(t):
-    """the documented unit under systemd: after kill -9 the server is there again by itself, with its mount, its socket and all that was acknowledged"""
+    """the unit of the package under systemd: after kill -9 the server is there again by itself, with its mount, its socket and all that was acknowledged; `systemctl reload` has it read its file again"""
     pool = Pool(t, capacity="1G")
     pool.create("vm", "256M")
-    mount, socket = t.dir / "run" / "mount", t.dir / "run" / "nbd.sock"
-    socket.parent.mkdir()
-    manager = Manager(t, documented_unit(pool, mount, socket))
-    manager.inside("systemctl", "start", "shale.service")
+    file, mount, socket = settings(t, pool)
+    manager = Manager(t, packaged_unit(file))
+    manager.inside("systemctl", "start", UNIT)
     for round_number in range(1, 4):
         pid = manager.is_up()
         t.expect(pid, "the service does not run")
@@ -110,8 +118,37 @@ def service_restarts_after_kill(t):
             t.equal(read.stdout, bytes([known]) * (1 << 20), f"what was written before kill -9 number {known}")
         uri = f"nbd+unix:///vm?socket={socket}"
         manager.inside("nbdinfo", "--size", uri)
-    manager.inside("systemctl", "stop", "shale.service")
+    pid = manager.is_up()
+    settings(t, pool, vhost_user=t.dir / "vhost")
+    manager.inside("systemctl", "reload", UNIT)
+    t.expect((t.dir / "vhost" / "vm.sock").exists(), "the door that came by the reload is not there")
+    write(file, pool=pool.path, mout=mount)
+    t.expect(manager.inside("systemctl", "reload", UNIT, status=None).returncode != 0, "a wrong file was reloaded")
+    t.equal(manager.is_up(), pid, "the server after the reloads")
+    manager.inside("systemctl", "stop", UNIT)
     t.equal((manager.shows("ActiveState"), manager.shows("Result")), ("inactive", "success"), "the service after a stop")
     t.expect(not socket.exists(), "the socket is still there after a stop")
     t.equal(manager.inside("findmnt", mount, status=None).returncode, 1, "findmnt of the mount after a stop")
+    pool.check()
+
+
+@test()
+def service_watchdog(t):
+    """a server under systemd that gives no sign of life is killed and started again, and one that does is not"""
+    pool = Pool(t, capacity="1G")
+    pool.create("vm", "16M")
+    file, mount, _ = settings(t, pool)
+    unit = packaged_unit(file)
+    t.expect("WatchdogSec=180\n" in unit, "the unit has no watchdog")
+    manager = Manager(t, unit.replace("WatchdogSec=180\n", "WatchdogSec=3\nTimeoutAbortSec=1\n"))
+    manager.inside("systemctl", "start", UNIT)
+    pid = manager.is_up()
+    # It has given many signs by then.
+    since = int(manager.shows("WatchdogTimestampMonotonic"))
+    t.wait_for(lambda: int(manager.shows("WatchdogTimestampMonotonic")) > since + 6_000_000, "signs of life for more than twice the time of the watchdog")
+    t.equal((manager.is_up(), manager.shows("NRestarts")), (pid, "0"), "the server that is alive")
+    manager.inside("kill", "-STOP", pid)
+    t.wait_for(lambda: manager.is_up(instead_of=pid), "another server instead of the one that stands still")
+    t.equal(manager.inside("stat", "--format=%s", mount / "vm").stdout.strip(), str(16 << 20), "size of a volume in the mount")
+    manager.inside("systemctl", "stop", UNIT)
     pool.check()

@@ -232,9 +232,9 @@ def shares_tell_what_files_take(t):
         what_if[codec] = next(line["stored_bytes"] for line in report["settings"] if line["configured"])
     t.expect(what_if["gzip-9"] < 0.9 * what_if["lz4"], f"what-if: {what_if}")
     server.stop()
-    pool.shale("estimate", "home", status=EXIT["unsupported"])
 
     # Not served: the command opens the pool itself.
+    t.equal(json.loads(pool.shale("estimate", "home", "src", "--codecs", "none", "--json").stdout)["files"], report["files"], "files without a server")
     only(t, pool, "home", "large.c", "lz4", "not served")
     done = json.loads(pool.shale("recompress", "home", "--json").stdout)
     t.expect(done["finished"] and done["rewritten"] > 20, f"all of the share: {done}")

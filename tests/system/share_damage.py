@@ -430,7 +430,7 @@ def damage_that_a_snapshot_has_as_well_is_left(t):
     """one flipped bit in names that a snapshot shares: a repair mends the share, names the snapshot, and says so with its exit code"""
     pool, _ = small_share(t)
     pool.shale("snapshot", "home@one")
-    found = hits(t, pool, lambda details: any("the names of the share" in detail and "concerns home@one as well" in detail for detail in details))
+    found = hits(t, pool, lambda details: any("the names of the share" in detail and "also affects home@one" in detail for detail in details))
     for number, (hit, _) in zip(range(3), found):
         report = json.loads(hit.shale("check", "--repair", "--json", status=EXIT["corrupt"]).stdout)
         left = [problem for problem in report["problems"] if not problem["repaired"]]

@@ -155,7 +155,7 @@ def names_in(pool, notes):
     """Names of the share as the next server has them, which says so much of journals."""
     server = pool.serve(shares=True)
     found = sorted(os.listdir(server.share("home")))
-    said = [note for note in pool.status()["standby_notes"] if "journal" in note or "goes with that memory" in note]
+    said = [note for note in pool.status()["standby_notes"] if "journal" in note or "accompany that memory" in note]
     pool.t.equal(len(said), notes, f"notes on journals: {said}")
     server.stop()
     pool.check()

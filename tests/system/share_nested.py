@@ -21,7 +21,7 @@ def shares_lie_in_shares(t):
     pool = Pool(t)
     pool.shale("create", "home", "--share", "-o", "compression=zstd-3", "--quota", "60M")
     said = pool.shale("create", "home/disk", "--size", "1M", status=EXIT["usage"]).stderr
-    t.expect("only shares" in said, f"what a share holds is told: {said}")
+    t.expect("can only contain shares" in said, f"what a share holds is told: {said}")
     pool.shale("create", "home/meier", "--share", "--quota", "50M")
     server = pool.serve(shares=True)
     home, meier = server.share("home"), server.share("home/meier")

@@ -131,7 +131,7 @@ def memory_that_is_removed_is_made_again(t):
         os.remove(path)
     t.wait_for(lambda: pool.status()["standby"] == place and not pool.status()["names_at_risk"], "the promise to hold again")
     status = pool.status()
-    t.expect(any("was made again" in note for note in status["standby_notes"]), f"notes: {status['standby_notes']}")
+    t.expect(any("was recreated" in note for note in status["standby_notes"]), f"notes: {status['standby_notes']}")
     (share / "after").write_text("after")
     write_blocks(server, range(8, 16))
     server.kill()
@@ -158,7 +158,7 @@ def memory_whose_head_is_gone_is_made_again(t):
         place = pool.status()["standby"]
         write_blocks(server, range(8))
         damage(place)
-        t.wait_for(lambda: any("was made again" in note for note in pool.status()["standby_notes"]), f"{name}: another file")
+        t.wait_for(lambda: any("was recreated" in note for note in pool.status()["standby_notes"]), f"{name}: another file")
         t.wait_for(lambda: pool.status()["standby"] == place, f"{name}: the promise to hold again")
         write_blocks(server, range(8, 16))
         server.kill()

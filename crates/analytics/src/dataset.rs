@@ -66,7 +66,7 @@ const fn gauge(
 }
 
 /// Appended to only: a dataset's number is its place here.
-const ABOUT: [About; 22] = [
+const ABOUT: [About; 23] = [
     sum("ops", Unit::Count, &["operation", "door"], true, "operations of clients"),
     sum("bytes", Unit::Bytes, &["operation", "door"], true, "bytes that clients read, wrote and discarded"),
     sum("time", Unit::Ns, &["operation", "door"], true, "time that clients' operations took"),
@@ -95,6 +95,13 @@ const ABOUT: [About; 22] = [
         "time that the device below the data file was busy, and requests waited",
     ),
     gauge("jobs", Unit::Count, &["kind"], false, "jobs under way"),
+    sum(
+        "errors",
+        Unit::Count,
+        &["kind", "door"],
+        true,
+        "operations on volumes, and on the data of shares, that failed",
+    ),
 ];
 
 /// All datasets.
@@ -153,6 +160,8 @@ impl Dataset {
     pub const DEVICE: Self = Self(20);
     /// Jobs under way.
     pub const JOBS: Self = Self(21);
+    /// Operations that failed.
+    pub const ERRORS: Self = Self(22);
 
     const fn about(self) -> &'static About {
         &ABOUT[self.0 as usize]
@@ -229,6 +238,7 @@ mod tests {
             (Dataset::CAPACITY, "capacity"),
             (Dataset::WORK, "work"),
             (Dataset::JOBS, "jobs"),
+            (Dataset::ERRORS, "errors"),
         ];
         named.iter().for_each(|(dataset, name)| assert_eq!(dataset.name(), *name));
     }

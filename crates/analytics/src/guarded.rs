@@ -5,7 +5,8 @@
 //! when it opens a database with `check_integrity_on_open`: a page that changes on the medium later
 //! could end the program. So blocks are noted while that check reads them, and a block that differs
 //! when it is read again is an error. The store then opens the file again, which checks it in
-//! whole.
+//! whole. For the same reason a file that grew or shrank under it is an error: `redb` computes the
+//! layout of its next growth from the length.
 
 use std::fmt;
 use std::io::{Error, ErrorKind, Result};
@@ -42,13 +43,15 @@ impl WasFull {
 pub(crate) struct Guarded {
     file: Box<dyn PlacedFile>,
     was_full: WasFull,
+    /// Bytes of the file, from the first look on.
+    length: Mutex<Option<u64>>,
     /// By number of the block; none: not known.
     checksums: Mutex<Vec<Option<u32>>>,
 }
 
 impl Guarded {
     pub(crate) fn new(file: Box<dyn PlacedFile>, was_full: WasFull) -> Self {
-        Self { file, was_full, checksums: Mutex::default() }
+        Self { file, was_full, length: Mutex::default(), checksums: Mutex::default() }
     }
 
     /// Whole blocks of a range, with their data.
@@ -68,7 +71,14 @@ impl fmt::Debug for Guarded {
 
 impl StorageBackend for Guarded {
     fn len(&self) -> Result<u64> {
-        self.file.len()
+        let found = self.file.len()?;
+        match *self.length.lock().get_or_insert(found) {
+            known if known == found => Ok(found),
+            known => {
+                let text = format!("the file has {found} bytes, and had {known} when this program last changed it");
+                Err(Error::new(ErrorKind::InvalidData, text))
+            }
+        }
     }
 
     fn read(&self, offset: u64, out: &mut [u8]) -> Result<()> {
@@ -88,8 +98,11 @@ impl StorageBackend for Guarded {
     }
 
     fn set_len(&self, len: u64) -> Result<()> {
+        self.len()?;
         self.checksums.lock().truncate((len / BLOCK_BYTES) as usize);
-        self.was_full.note(self.file.set_len(len))
+        self.was_full.note(self.file.set_len(len))?;
+        *self.length.lock() = Some(len);
+        Ok(())
     }
 
     fn sync_data(&self) -> Result<()> {

@@ -4,6 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::database::{Change, Database, Fault, cost_of};
+use crate::query::{QueryError, SECOND_MAX, check_span};
 
 /// Kinds of values in the table, behind those of the tiers.
 const MARKS: u8 = 16;
@@ -69,7 +70,7 @@ impl Notes {
     }
 
     pub(crate) fn mark(&mut self, unix_s: u64, text: &str) {
-        let first = unix_s << SAME_SECOND_BITS;
+        let first = unix_s.min(SECOND_MAX) << SAME_SECOND_BITS;
         let mut numbers = first..first | ((1 << SAME_SECOND_BITS) - 1);
         // The last place of a second stays the last one's.
         let end = numbers.end;
@@ -84,9 +85,12 @@ impl Notes {
         }
     }
 
-    pub(crate) fn marks(&self, from: u64, to: u64) -> Vec<Mark> {
-        let all = self.marks.range(from << SAME_SECOND_BITS..to.saturating_mul(1 << SAME_SECOND_BITS));
-        all.map(|(number, text)| Mark { unix_s: number >> SAME_SECOND_BITS, text: text.clone() }).collect()
+    /// # Errors
+    /// For an empty span, and for one that no clock reaches.
+    pub(crate) fn marks(&self, from: u64, to: u64) -> Result<Vec<Mark>, QueryError> {
+        check_span(from, to)?;
+        let all = self.marks.range(from << SAME_SECOND_BITS..to << SAME_SECOND_BITS);
+        Ok(all.map(|(number, text)| Mark { unix_s: number >> SAME_SECOND_BITS, text: text.clone() }).collect())
     }
 
     pub(crate) fn worksheets(&self) -> impl Iterator<Item = (&str, &str)> {

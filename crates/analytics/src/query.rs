@@ -19,6 +19,8 @@ const POINTS_USUAL: u64 = 600;
 /// Frames of a tier that a query reads before it takes a coarser one: two hours of seconds, a day
 /// of tens of seconds.
 const FRAMES_MAX: u64 = 150;
+/// Latest second of a question, far beyond any clock: sums of times stay within 64 bits.
+pub(crate) const SECOND_MAX: u64 = 1 << 40;
 /// Steps that people count in.
 const STEPS_S: [u64; 15] = [1, 2, 5, 10, 20, 30, 60, 120, 300, 600, 1800, 3600, 7200, 21_600, 86_400];
 
@@ -53,6 +55,18 @@ impl fmt::Display for QueryError {
 
 impl std::error::Error for QueryError {}
 
+/// # Errors
+/// For an empty span, and for one that no clock reaches.
+pub(crate) fn check_span(from: u64, to: u64) -> Result<(), QueryError> {
+    if to > SECOND_MAX {
+        return Err(QueryError(format!("the span ends after second {SECOND_MAX}: times are seconds since 1970")));
+    }
+    if from >= to {
+        return Err(QueryError("the span is empty: its start must be before its end".to_owned()));
+    }
+    Ok(())
+}
+
 impl Query {
     fn check_breakdown(&self, name: &str) -> Result<(), QueryError> {
         let known = self.dataset.breakdowns();
@@ -68,11 +82,10 @@ impl Query {
     pub(crate) fn check(&self) -> Result<(), QueryError> {
         self.by.iter().try_for_each(|by| self.check_breakdown(by))?;
         self.only.iter().try_for_each(|(breakdown, _)| self.check_breakdown(breakdown))?;
-        if self.from >= self.to {
-            return Err(QueryError("the span is empty: its start must be before its end".to_owned()));
-        }
+        check_span(self.from, self.to)?;
         match self.step_s {
             Some(0) => Err(QueryError("a step has at least one second".to_owned())),
+            Some(step) if step > SECOND_MAX => Err(QueryError(format!("a step has at most {SECOND_MAX} seconds"))),
             Some(step) if (self.to - self.from).div_ceil(step) > POINTS_MAX => {
                 let text = format!("more than {POINTS_MAX} steps: use a longer step or a shorter span");
                 Err(QueryError(text))

@@ -394,7 +394,10 @@ impl Store {
     }
 
     /// Marks of a span.
-    pub fn marks(&self, from: u64, to: u64) -> Vec<Mark> {
+    ///
+    /// # Errors
+    /// For an empty span, and for one that no clock reaches.
+    pub fn marks(&self, from: u64, to: u64) -> Result<Vec<Mark>, QueryError> {
         self.notes.marks(from, to)
     }
 

@@ -1,5 +1,5 @@
-//! Measures what does not depend on a disk or a link: requests, bytes and round trips of the
-//! protocol, on a store in memory whose requests take a given time. Prints one JSON object per
+//! Measures figures that do not depend on a disk or a link: requests, bytes and round trips of the
+//! protocol, on a store in memory whose requests take a fixed time. Prints one JSON object per
 //! figure; `tools/bench-blobs` runs it. `--quick` makes it smaller.
 
 #![allow(clippy::disallowed_methods, clippy::print_stdout, reason = "it measures, and prints")]
@@ -9,8 +9,8 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use blob::{
-    At, Blob, BlobKey, Connection, ExpireRule, Extent, Frame, GcOptions, Op, OpId, PackRef, Piece, Place, Run, Session,
-    UploadOptions, What, bytes, expire, frame_checksum, gc,
+    Action, At, Blob, BlobKey, Connection, ExpireRule, Extent, Frame, GcOptions, Op, OpId, PackRef, Piece, Place, Run,
+    Session, UploadOptions, bytes, expire, frame_checksum, gc,
 };
 use codec::CodecId;
 use futures_util::future::join_all;
@@ -91,7 +91,7 @@ async fn commits(appenders: u64, each: u64) -> Result<()> {
     Ok(())
 }
 
-/// G7: appends of one process that share a record, against one after the other.
+/// G7: appends of one process that share a record, compared with sequential ones.
 async fn batching(count: u64) -> Result<()> {
     let store = Arc::new(InMemory::new());
     let blob = Arc::new(Blob::open_or_create(&slow(&store), key()).await?);
@@ -114,7 +114,7 @@ async fn batching(count: u64) -> Result<()> {
     Ok(())
 }
 
-/// G8: what a commit of 1 MiB into a sparse blob sends beside its data.
+/// G8: the overhead of a commit of 1 MiB into a sparse blob.
 async fn metadata(size: u64, commits: u64) -> Result<()> {
     let store = Arc::new(InMemory::new());
     let connection = fast(&store);
@@ -184,7 +184,7 @@ async fn small_pack(blob: &Blob, store: &InMemory, number: u64) -> Result<()> {
     let extent = Extent { start: 0, len: 8, skip: 0, tail: 8, place, frames: vec![frame] };
     let run = Run { pieces: vec![Piece::Extent(extent)], len: 8 };
     let id = OpId(u128::from(number) + 1);
-    let op = Op { born, raw: 8, stored: 8, ..Op::without_data(id, What::Append(run)) };
+    let op = Op { born, raw: 8, stored: 8, ..Op::without_data(id, Action::Append(run)) };
     blob.committer().commit(op).await?;
     Ok(())
 }
@@ -224,7 +224,7 @@ async fn many_versions(count: u64) -> Result<()> {
             blob.write(8 * number as u64, bytes(noise(1, 8 << 10)), "", &UploadOptions::default()).await?;
         }
         expire(blob.committer(), &keep).await?;
-        // A version or more in front of each record is dead: the burials take several runs.
+        // The version before each record is dead: the burials take several runs.
         let mut report = blob::GcReport::default();
         let (mut lists, mut gets, mut deleted) = (0, 0, 0);
         loop {

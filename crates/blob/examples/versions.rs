@@ -1,6 +1,7 @@
 //! Writes a blob, appends to it, and reads a range of an old version.
 //!
-//! Run it with `cargo run -p blob --example versions -- file:///tmp/example`; it also runs as a test.
+//! Run it with `cargo run -p blob --example versions -- file:///tmp/example`; it also runs as a
+//! test.
 
 use blob::{At, Blob, Connection, Location, UploadOptions, bytes};
 
@@ -15,7 +16,8 @@ async fn run(url: &str) -> Result<(), Box<dyn std::error::Error>> {
     let connection = Connection::open(&location)?;
     let blob = Blob::open_or_create(&connection, location.key()).await?;
 
-    // One version for each call, whatever its length. The data is a stream of byte buffers; `bytes` makes one of memory.
+    // One version for each call, of any length. The data is a stream of byte buffers; `bytes` makes
+    // one from memory.
     let options = UploadOptions::default();
     let first = blob.put(bytes("a first line\n"), "how it began", &options).await?;
     let second = blob.append(bytes("and a second\n"), "", &options).await?;

@@ -1,7 +1,7 @@
-//! Planted bugs, for the test of the tests: with the feature `canaries`, the tests choose one by name; without it, every question
-//! whether one is planted is answered no at compile time.
+//! Planted bugs that test the tests. With the feature `canaries`, a test plants one by name, for
+//! its own thread only; without it, every check for one is `false` at compile time.
 
-/// Tells whether the bug of this name is planted.
+/// Returns whether the bug of this name is planted.
 #[cfg(not(feature = "canaries"))]
 #[macro_export]
 #[doc(hidden)]
@@ -11,7 +11,7 @@ macro_rules! canary {
     };
 }
 
-/// Tells whether the bug of this name is planted.
+/// Returns whether the bug of this name is planted.
 #[cfg(feature = "canaries")]
 #[macro_export]
 #[doc(hidden)]
@@ -26,13 +26,13 @@ thread_local! {
     static PLANTED: std::cell::RefCell<Option<&'static str>> = const { std::cell::RefCell::new(None) };
 }
 
-/// Plants a bug in everything that this thread runs from now on; `None` takes it out.
+/// Plants a bug in all code that this thread runs; `None` removes it.
 #[cfg(feature = "canaries")]
 pub fn plant(name: Option<&'static str>) {
     PLANTED.with_borrow_mut(|planted| *planted = name);
 }
 
-/// Tells whether the bug of this name is planted.
+/// Returns whether the bug of this name is planted.
 #[cfg(feature = "canaries")]
 #[doc(hidden)]
 pub fn planted(name: &str) -> bool {

@@ -1,35 +1,34 @@
-//! What can go wrong with a blob, by what the caller can do about it.
+//! Errors of a blob, by what the caller can do about them. Holds no state.
 
 use format::FormatError;
 
 use crate::names::OpId;
-use crate::told::told;
+use crate::store::store_errors::describe;
 use units::shown;
 
 /// An error of a blob.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The store failed, again and again: try later, or look at the credentials if it says that
-    /// they are refused.
-    #[error("{what}: {}", told(.source))]
+    /// The store failed repeatedly: try later, or check the credentials if they are refused.
+    #[error("{what}: {}", describe(.source))]
     Store {
-        /// What was asked.
+        /// The request.
         what: String,
-        /// What came back.
+        /// The store's answer.
         #[source]
         source: object_store::Error,
     },
-    /// An object's bytes are no valid object of their kind.
-    #[error("{what}: {source}; `shale blob verify` lists all that is damaged")]
+    /// The bytes of an object are not a valid object of its kind.
+    #[error("{what}: {source}; `shale blob verify` lists all damage")]
     Damaged {
         /// The object.
         what: String,
-        /// What is wrong with it.
+        /// The fault in the bytes.
         #[source]
         source: FormatError,
     },
     /// An object was written by a newer program.
-    #[error("{what}: {source}: a newer version of Shale wrote it; use that one here, too")]
+    #[error("{what}: {source}: a newer version of Shale wrote it; upgrade Shale on this machine")]
     Newer {
         /// The object.
         what: String,
@@ -37,29 +36,29 @@ pub enum Error {
         #[source]
         source: FormatError,
     },
-    /// An object that a version needs is not in the store.
+    /// An object that a version needs is missing from the store.
     #[error(
-        "{path} is not in the store, and the version needs it: it was deleted, or the version was given up and \
-         collected while it was read; run `shale blob verify`"
+        "{path} is not in the store, and the version needs it: it was deleted, or the version expired and was \
+         collected during the read; run `shale blob verify`"
     )]
     Lost {
         /// The object.
         path: String,
     },
     /// There is no blob at the key.
-    #[error("there is no blob at {0}; `shale blob put` makes one")]
+    #[error("there is no blob at {0}; create one with `shale blob put`")]
     Missing(String),
-    /// A blob that is open is not in its store any more, without having been removed.
+    /// An open blob is missing from its store, although nobody removed it with Shale.
     #[error(
         "the blob at {0} is gone from its store, and nothing was written there: its objects were moved or deleted by hand, or the \
-         store is not mounted; bring them back, or use another blob"
+         store is not mounted; restore them or mount the store, or use another blob"
     )]
     Vanished(String),
-    /// There is a blob at the key already.
+    /// There is already a blob at the key.
     #[error("there is a blob at {0} already: choose another key, or remove that one with `shale blob rm` first")]
     Exists(String),
-    /// The blob was removed; the key may have been born again under another incarnation.
-    #[error("the blob was removed while it was in use: open it again if it was made anew")]
+    /// The blob was removed; the key may have a new incarnation.
+    #[error("the blob was removed while it was in use: open it again if it was created again")]
     Removed,
     /// The version does not exist.
     #[error("there is no version {0}; `shale blob log` lists them")]
@@ -70,74 +69,76 @@ pub enum Error {
     /// The version expired.
     #[error("version {0} was given up; `shale blob log` shows the versions, and which of them are given up")]
     Expired(u64),
-    /// The newest version is another one than that which the change was made on.
+    /// The newest version is not the one on which the change is based.
     #[error(
-        "version {newest} is newer than version {base}, on which the change was made: give it to another key, \
-         or put it in the place of that one on purpose"
+        "version {newest} is newer than version {base}, on which the change is based: give it to another key, \
+         or replace that version deliberately"
     )]
     Changed {
-        /// The version on which the change was made.
+        /// The version on which the change is based.
         base: u64,
         /// The newest version.
         newest: u64,
     },
-    /// The upload took longer than uploads may take, and its packs may be deleted: upload again,
-    /// under a new session.
+    /// The upload took longer than uploads may take, so its packs may be deleted: upload again, in
+    /// a new session.
     #[error(
-        "the upload began before record {fence}, and `shale blob gc` has given up uploads that are so old; upload again"
+        "the upload began before record {fence}, and `shale blob gc` has expired uploads of that age; upload again"
     )]
     Fenced {
         /// Sessions born before this record are fenced.
         fence: u64,
     },
-    /// The outcome is not known within the time given: the operation may have been done, or may be
-    /// done later.
-    #[error("the store did not say whether record {seq} was written; ask later with `shale blob log --op {op}`")]
+    /// The outcome is not known within the timeout: the operation may have been applied, or may be
+    /// later.
+    #[error("the store did not report whether record {seq} was written; check later with `shale blob log --op {op}`")]
     Unknown {
-        /// The number that was tried last.
+        /// The last number that was tried.
         seq: u64,
         /// The operation.
         op: OpId,
     },
-    /// The operation does not make sense as things are.
+    /// The operation is not valid in the current state.
     #[error("{0}")]
     Refused(String),
-    /// The store breaks what the protocol assumes of it.
+    /// The store violates an assumption of the protocol.
     #[error("{0}")]
-    StoreLies(String),
-    /// The stream of bytes that was to be stored failed.
+    StoreInconsistent(String),
+    /// The source stream of an upload failed.
     #[error("the data cannot be read: {0}")]
     Source(#[source] std::io::Error),
-    /// The system's generator of random numbers failed.
+    /// The system's random number generator failed.
     #[error("the system's random numbers cannot be read: {0}")]
     Entropy(#[source] std::io::Error),
 }
 
-/// Why bytes could not be had, as far as it decides about trying again.
+/// The cause of a failed read, as far as it decides whether to try again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Cause {
-    /// The store was not reached, or failed: later it may answer.
+    /// The store was not reached, or failed: it may answer later.
     Unreachable,
-    /// The store refuses the credentials, or there are none: others may help.
+    /// The store refuses the credentials, or there are none: other credentials may help.
     Denied,
-    /// The blob, the version or an object of it is not there any longer.
+    /// The blob, the version or an object of it no longer exists.
     Gone,
-    /// Bytes came, twice, that are not those that were stored.
+    /// Two reads returned bytes that are not those that were stored.
     Damaged,
-    /// The request itself is wrong, and stays so.
+    /// The request itself is invalid, and trying again does not help.
     Refused,
 }
 
 impl Error {
-    /// Tells why, for what waits for bytes: whether to try again, and what to tell its user.
+    /// Returns the cause, from which a reader decides whether to try again.
     pub fn cause(&self) -> Cause {
         match self {
-            Self::Store { source, .. } if crate::told::is_without_credentials(source) => Cause::Denied,
-            Self::Store { source, .. } if crate::told::is_without_bucket(source) => Cause::Gone,
-            Self::Store { source, .. } if crate::told::is_refused(source) => Cause::Denied,
-            Self::Store { .. } | Self::StoreLies(_) | Self::Unknown { .. } | Self::Source(_) | Self::Entropy(_) => {
-                Cause::Unreachable
-            }
+            Self::Store { source, .. } if crate::store::store_errors::lacks_credentials(source) => Cause::Denied,
+            Self::Store { source, .. } if crate::store::store_errors::lacks_bucket(source) => Cause::Gone,
+            Self::Store { source, .. } if crate::store::store_errors::is_refused(source) => Cause::Denied,
+            Self::Store { .. }
+            | Self::StoreInconsistent(_)
+            | Self::Unknown { .. }
+            | Self::Source(_)
+            | Self::Entropy(_) => Cause::Unreachable,
             Self::Lost { .. }
             | Self::Missing(_)
             | Self::Vanished(_)
@@ -152,20 +153,25 @@ impl Error {
         }
     }
 
-    /// Tells whether the disk below the store is full.
+    /// Returns whether it is about stored bytes, not about reaching them.
+    pub(crate) const fn is_damage(&self) -> bool {
+        matches!(self, Self::Damaged { .. } | Self::Lost { .. })
+    }
+
+    /// Returns whether the disk of the store is full.
     pub fn is_full(&self) -> bool {
         use std::io::ErrorKind::{QuotaExceeded, StorageFull};
         let Self::Store { source, .. } = self else { return false };
-        matches!(crate::world::io_kind(source), Some(StorageFull | QuotaExceeded))
+        matches!(crate::store::store_errors::io_kind(source), Some(StorageFull | QuotaExceeded))
     }
 
-    /// Names an object that does not decode.
+    /// Wraps the decoding error of an object.
     pub(crate) fn undecodable(what: impl Into<String>, source: FormatError) -> Self {
         let what = what.into();
         if source.is_newer { Self::Newer { what, source } } else { Self::Damaged { what, source } }
     }
 
-    /// Wraps what the store answered.
+    /// Wraps an error of the store.
     pub(crate) fn store(what: impl Into<String>, source: object_store::Error) -> Self {
         Self::Store { what: what.into(), source }
     }

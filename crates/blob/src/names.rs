@@ -1,19 +1,21 @@
-//! Names of things: incarnations, operations, nonces, and the keys of a blob's objects below its own key.
+//! Names: incarnations, operations, nonces, and the keys of a blob's objects below its own key.
+//! Plain values; no I/O.
 
 use env::Entropy;
 use object_store::path::Path;
 
 use crate::error::Error;
 
-/// The random name of one life of a blob: a key that is removed and born again gets another one.
+/// The random name of one life of a blob: a key that is removed and created again gets another one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Inc(pub u128);
 
-/// The random name of one operation, chosen before its first request and kept until its outcome is known.
+/// The random name of one operation, chosen before its first request and kept until its outcome is
+/// known.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct OpId(pub u128);
 
-/// The random name of one body of a record: two bodies are never taken for each other.
+/// The random name of one body of a record, which makes two bodies distinguishable.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Nonce(pub u128);
 
@@ -25,10 +27,10 @@ pub(crate) fn random(entropy: &dyn Entropy) -> Result<u128, Error> {
 }
 
 impl OpId {
-    /// Draws a name for an operation.
+    /// Creates a random name for an operation.
     ///
     /// # Errors
-    /// When the system's generator cannot be read.
+    /// When the system's random number generator fails.
     pub fn random(entropy: &dyn Entropy) -> Result<Self, Error> {
         random(entropy).map(Self)
     }
@@ -46,19 +48,19 @@ impl std::fmt::Display for OpId {
     }
 }
 
-/// A blob's key in its store: a directory, for the objects of the blob are below it.
+/// A blob's key in its store: a directory, because the blob's objects are below it.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct BlobKey(Path);
 
-/// Tells whether an object is a record that has one before it, by its key.
-pub(crate) fn number_behind_first(path: &Path) -> bool {
+/// Returns whether a key is that of a record that has a predecessor.
+pub(crate) fn has_predecessor(path: &Path) -> bool {
     let mut parts = path.as_ref().rsplit('/');
     let number = parts.next().filter(|name| name.len() == 20).and_then(|name| name.parse::<u64>().ok());
     number.is_some_and(|number| number > 1) && parts.next() == Some("log")
 }
 
 impl BlobKey {
-    /// Takes a key of the store.
+    /// Wraps a key of the store.
     pub const fn new(path: Path) -> Self {
         Self(path)
     }
@@ -112,7 +114,7 @@ impl BlobKey {
         self.below(&format!("{inc}/q/{since:020}-{op}"))
     }
 
-    /// Returns the key of a pack of the incarnation itself, whatever origin its name gives.
+    /// Returns the key of a pack in this incarnation, ignoring the origin in its name.
     pub fn pack(&self, inc: Inc, pack: &crate::PackRef) -> Path {
         self.below(&format!("{inc}/{}", pack.path()))
     }

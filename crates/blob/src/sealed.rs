@@ -1,6 +1,6 @@
 //! Small objects of a blob outside of packs and records: magic bytes, fields, and the crc32c of all
-//! before, little-endian. Owns how they are closed and opened, so that each refuses the same
-//! damage.
+//! preceding bytes, little-endian. Owns how they are sealed and opened, so that all of them detect
+//! the same damage. Plain functions; no I/O.
 
 use format::{Cursor, FormatError, crc32c, put_uint};
 
@@ -30,14 +30,13 @@ pub(crate) fn open<'a>(structure: &'static str, magic: &[u8; 8], bytes: &'a [u8]
     }
 }
 
-/// Returns whether an object begins as others of its kind do, with a higher digit at the end of
-/// the magic bytes.
+/// Returns whether an object has the magic bytes of its kind, but with a higher digit at the end.
 fn is_newer(magic: &[u8; 8], body: &[u8]) -> bool {
     let [name @ .., known] = magic;
     body.strip_prefix(name).and_then(<[u8]>::first).is_some_and(|found| found.is_ascii_digit() && found > known)
 }
 
-/// Puts a name of 128 bits.
+/// Appends a name of 128 bits.
 pub(crate) fn put_wide(out: &mut Vec<u8>, value: u128) {
     out.extend_from_slice(&value.to_le_bytes());
 }

@@ -1,35 +1,35 @@
-//! Texts that a user gives a blob: names of tags, and messages. Owns which are refused, and how one
-//! is shown that another client has left: records of any writer are read, and their texts must not
-//! reach a terminal as they are.
+//! Texts that users attach to a blob: tag names and messages. Owns which texts are refused, and how
+//! texts from other clients are displayed: records of any writer are read, and their texts must not
+//! reach a terminal unescaped. Plain functions.
 
 use crate::error::Error;
-use crate::record::TEXT_BYTES_MAX;
+use crate::protocol::record::TEXT_BYTES_MAX;
 use units::{is_hidden, shown};
 
-/// Bytes of a tag's name.
+/// Bytes of a tag name.
 const TAG_BYTES_MAX: usize = 255;
 
-/// Checks the name of a tag: one that could be taken for a version's number or for a part of a key
-/// could not be written behind an @.
+/// Checks the name of a tag. A name that looks like a version number or contains the separators of
+/// a URL could not be written after an @.
 ///
 /// # Errors
-/// [`Error::Refused`], which names the fault and the remedy.
+/// [`Error::Refused`] with the fault and the remedy.
 pub fn check_tag(name: &str) -> Result<(), Error> {
     let wrong = if name.is_empty() {
         "it is empty".to_owned()
     } else if name.len() > TAG_BYTES_MAX {
         format!("it has {} bytes, at most {TAG_BYTES_MAX} are allowed", name.len())
     } else if name.bytes().all(|byte| byte.is_ascii_digit()) {
-        "it would be taken for a version's number".to_owned()
+        "it would be taken for a version number".to_owned()
     } else if let Some(c) = name.chars().find(|c| matches!(c, '@' | '/') || is_hidden(*c)) {
         format!("it contains '{}'", shown(&c.to_string()))
     } else {
         return Ok(());
     };
-    // A name may be as long as a command line takes.
+    // The name may be as long as a command line allows.
     let start: String = name.chars().take(80).collect();
     Err(Error::Refused(format!(
-        "'{}' cannot be a tag: {wrong}; give one of 1 to {TAG_BYTES_MAX} bytes that is no number and has neither @, / nor \
+        "'{}' cannot be a tag: {wrong}; use 1 to {TAG_BYTES_MAX} bytes that are not just digits, without @, / and \
          control characters, such as v1",
         shown(&start)
     )))
@@ -38,7 +38,7 @@ pub fn check_tag(name: &str) -> Result<(), Error> {
 /// Checks a message: one line or several.
 ///
 /// # Errors
-/// [`Error::Refused`], which names the fault and the remedy.
+/// [`Error::Refused`] with the fault and the remedy.
 pub fn check_message(message: &str) -> Result<(), Error> {
     if message.len() > TEXT_BYTES_MAX {
         let why = format!("the message has {} bytes, at most {TEXT_BYTES_MAX} are allowed: shorten it", message.len());
@@ -49,15 +49,15 @@ pub fn check_message(message: &str) -> Result<(), Error> {
         Some(c) => {
             let c = c.to_string();
             Err(Error::Refused(format!(
-                "the message contains the control character '{}': leave it out; only ends of lines and tabs are allowed",
+                "the message contains the control character '{}': remove it; only newlines and tabs are allowed",
                 shown(&c)
             )))
         }
     }
 }
 
-/// Returns the message of a version that is a copy: whatever the source is called, it is one that
-/// [`check_message`] takes.
+/// Returns the message of a version that is a copy. It passes [`check_message`] for any name of the
+/// source.
 pub fn copy_message(source: &str, version: u64) -> String {
     let message = format!("copy of version {version} of {}", shown(source));
     let end = message.floor_char_boundary(TEXT_BYTES_MAX);

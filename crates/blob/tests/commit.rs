@@ -1,5 +1,5 @@
-//! What a process sees of the log: operations that wait are carried by one record, requests are
-//! few, and a store that does not create atomically is refused.
+//! One committer and the log: one record carries all waiting operations, requests are few, and a
+//! store that does not create atomically is refused.
 #![allow(clippy::panic)]
 
 #[allow(dead_code, reason = "the schedules use all of it")]
@@ -11,8 +11,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use blob::{
-    Blob, BlobKey, CommitOptions, Committer, Error, ExpireRule, GcOptions, Log, Op, OpId, Run, Tally, UploadOptions,
-    What, World, bytes, expire, gc, probe, remove,
+    Action, Backend, Blob, BlobKey, CommitOptions, Committer, Error, ExpireRule, GcOptions, Log, Op, OpId, Run, Tally,
+    UploadOptions, bytes, expire, gc, probe, remove,
 };
 use env::Clock;
 use futures_util::future::join_all;
@@ -21,14 +21,14 @@ use object_store::{ObjectStore, ObjectStoreExt};
 use sim::{SimClock, SimEntropy};
 use store::LyingStore;
 
-fn world(store: Arc<dyn ObjectStore>, seed: u64) -> World {
-    World { store, clock: Arc::new(SimClock::default()), entropy: Arc::new(SimEntropy::new(seed)) }
+fn backend(store: Arc<dyn ObjectStore>, seed: u64) -> Backend {
+    Backend { store, clock: Arc::new(SimClock::default()), entropy: Arc::new(SimEntropy::new(seed)) }
 }
 
 fn hole(id: u128, len: u64) -> Op {
     // An append of zeroes: it needs no pack.
-    let what = What::Append(Run { pieces: Vec::new(), len });
-    Op { id: OpId(id), born: u64::MAX, raw: len, stored: 0, message: String::new(), what }
+    let action = Action::Append(Run { pieces: Vec::new(), len });
+    Op { id: OpId(id), born: u64::MAX, raw: len, stored: 0, message: String::new(), action }
 }
 
 fn run<T>(future: impl Future<Output = T>) -> T {
@@ -40,14 +40,15 @@ fn run<T>(future: impl Future<Output = T>) -> T {
 fn operations_that_wait_are_carried_by_one_record() {
     run(async {
         let store = LyingStore::new(1, 0);
-        let (log, head) = Log::open_or_create(world(Arc::new(store), 2), BlobKey::new(Path::from("a"))).await.unwrap();
+        let (log, head) =
+            Log::open_or_create(backend(Arc::new(store), 2), BlobKey::new(Path::from("a"))).await.unwrap();
         let committer = Committer::new(log, head, CommitOptions::default());
         let all = join_all((1..=100).map(|id| committer.commit(hole(id, 10)))).await;
         let mut offsets: Vec<u64> = all.iter().map(|done| done.as_ref().unwrap().at).collect();
         offsets.sort_unstable();
         assert_eq!(offsets, (0..100).map(|append| append * 10).collect::<Vec<_>>());
-        // The first goes alone, or with those that were there; the rest waits for it and goes
-        // together.
+        // The first goes alone, or with those that were already there; the rest waits for it and
+        // goes together.
         assert!(committer.head().await.seq <= 2, "{} records for 100 appends", committer.head().await.seq);
         assert_eq!(committer.head().await.size, 1_000);
     });
@@ -57,9 +58,9 @@ fn operations_that_wait_are_carried_by_one_record() {
 fn a_commit_is_one_request_and_an_open_two_to_five() {
     run(async {
         let store = LyingStore::new(1, 0);
-        let world = world(Arc::new(store.clone()), 2);
+        let backend = backend(Arc::new(store.clone()), 2);
         let key = BlobKey::new(Path::from("a"));
-        let (log, head) = Log::open_or_create(world.clone(), key.clone()).await.unwrap();
+        let (log, head) = Log::open_or_create(backend.clone(), key.clone()).await.unwrap();
         let committer = Committer::new(log, head, CommitOptions::default());
         let mut open = Vec::new();
         for id in 1..=24 {
@@ -69,26 +70,26 @@ fn a_commit_is_one_request_and_an_open_two_to_five() {
             let hints = u64::from(id == 1 || id % 8 == 0);
             assert_eq!(store.requests() - before, 1 + hints, "commit {id}");
             let before = store.requests();
-            let (_, head) = Log::open(world.clone(), key.clone()).await.unwrap();
+            let (_, head) = Log::open(backend.clone(), key.clone()).await.unwrap();
             assert_eq!(u128::from(head.seq), id);
             open.push(store.requests() - before);
         }
-        // A blob that was written once: the hint, which has the record, and the next record.
+        // A blob that was written once: the hint, which contains the record, and the next record.
         assert_eq!(open[0], 2);
-        // The hint, and three or four records behind it.
+        // The hint, and the three or four records after it.
         assert!(open[7..].iter().all(|requests| (4..=5).contains(requests)), "{open:?}");
         assert!(open.iter().all(|requests| *requests <= 5), "{open:?}");
     });
 }
 
-/// A store that refuses each write has done nothing: that is told at once, and not as an outcome
-/// that is unknown.
+/// A store that refuses each write has not applied any: the caller is informed at once, and not
+/// with an unknown outcome.
 #[test]
 fn a_full_store_refuses_commits_at_once() {
     run(async {
         let store = LyingStore::new(1, 0);
         let (log, head) =
-            Log::open_or_create(world(Arc::new(store.clone()), 2), BlobKey::new(Path::from("a"))).await.unwrap();
+            Log::open_or_create(backend(Arc::new(store.clone()), 2), BlobKey::new(Path::from("a"))).await.unwrap();
         let committer = Committer::new(log, head, CommitOptions::default());
         committer.commit(hole(1, 10)).await.unwrap();
         store.set_full(true);
@@ -101,7 +102,7 @@ fn a_full_store_refuses_commits_at_once() {
         let took = began.elapsed();
         assert!(took < CommitOptions::default().timeout / 4, "{took:?} of simulated time");
         store.set_full(false);
-        // The same operations are done once there is room, and each once.
+        // Once there is room, the same operations are applied, each once.
         for id in 2..=9 {
             let done = committer.commit(hole(id, 10)).await.unwrap();
             assert_eq!(done.at, (id as u64 - 1) * 10);
@@ -110,8 +111,8 @@ fn a_full_store_refuses_commits_at_once() {
     });
 }
 
-/// A request that may yet have an effect is followed by refusals: then the outcome is not known, and
-/// never "not done".
+/// A request that may still have an effect is followed by refusals: then the outcome is unknown,
+/// and never "not done".
 #[test]
 fn a_commit_that_may_come_yet_is_not_refused() {
     let mut unknown = 0;
@@ -119,7 +120,7 @@ fn a_commit_that_may_come_yet_is_not_refused() {
         run(async {
             let store = LyingStore::new(seed, 0);
             let (log, head) =
-                Log::open_or_create(world(Arc::new(store.clone()), 2), BlobKey::new(Path::from("a"))).await.unwrap();
+                Log::open_or_create(backend(Arc::new(store.clone()), 2), BlobKey::new(Path::from("a"))).await.unwrap();
             let committer = Committer::new(log, head, CommitOptions::default());
             committer.commit(hole(1, 10)).await.unwrap();
             store.set_full_behind_a_late_request();
@@ -137,15 +138,15 @@ fn a_commit_that_may_come_yet_is_not_refused() {
     assert!(unknown > 0, "each late request came in time");
 }
 
-/// A key whose blob was removed and that has another one: the hint of the old life leads to its
-/// closed log, and from there on.
+/// A key that was reused after a removal: the hint of the old life leads to its closed log, and
+/// from there to the new life.
 #[test]
 fn a_hint_of_a_removed_blob_misleads_no_client() {
     run(async {
         let store = LyingStore::new(1, 0);
-        let world = world(Arc::new(store.clone()), 2);
+        let backend = backend(Arc::new(store.clone()), 2);
         let key = BlobKey::new(Path::from("a"));
-        let (log, head) = Log::open_or_create(world.clone(), key.clone()).await.unwrap();
+        let (log, head) = Log::open_or_create(backend.clone(), key.clone()).await.unwrap();
         let old = log.inc();
         let committer = Committer::new(log, head, CommitOptions::default());
         for id in 1..=8 {
@@ -153,38 +154,38 @@ fn a_hint_of_a_removed_blob_misleads_no_client() {
         }
         let hint = store.truth(&key.hint()).unwrap();
         remove(&committer).await.unwrap();
-        assert!(matches!(Log::open(world.clone(), key.clone()).await, Err(Error::Missing(_))));
-        let (log, head) = Log::open_or_create(world.clone(), key.clone()).await.unwrap();
+        assert!(matches!(Log::open(backend.clone(), key.clone()).await, Err(Error::Missing(_))));
+        let (log, head) = Log::open_or_create(backend.clone(), key.clone()).await.unwrap();
         assert_ne!(log.inc(), old);
         Committer::new(log, head, CommitOptions::default()).commit(hole(100, 5)).await.unwrap();
         // A late request of the old life.
-        world.store.put(&key.hint(), hint.into()).await.unwrap();
-        let (log, head) = Log::open(world, key).await.unwrap();
+        backend.store.put(&key.hint(), hint.into()).await.unwrap();
+        let (log, head) = Log::open(backend, key).await.unwrap();
         assert_ne!(log.inc(), old);
         assert_eq!((head.seq, head.size), (1, 5));
     });
 }
 
-fn told(error: Error) -> String {
+fn text_of(error: Error) -> String {
     error.to_string()
 }
 
-/// A process appends, hears no answer and ends; its version is given up, and a collector buries the
-/// record; then another process takes the operation up.
+/// A process appends, gets no answer and ends; its version expires, and a collector buries the
+/// record; then another process resumes the operation.
 async fn resumed_behind_a_tombstone() -> Result<(), String> {
-    let world = world(Arc::new(LyingStore::new(1, 0)), 2);
+    let backend = backend(Arc::new(LyingStore::new(1, 0)), 2);
     let key = BlobKey::new(Path::from("a"));
-    let (log, head) = Log::open_or_create(world.clone(), key.clone()).await.map_err(told)?;
+    let (log, head) = Log::open_or_create(backend.clone(), key.clone()).await.map_err(text_of)?;
     let committer = Committer::new(log, head, CommitOptions::default());
-    let born = committer.commit(hole(1, 1)).await.map_err(told)?.seq;
-    let first = committer.commit(hole(2, 1)).await.map_err(told)?;
-    committer.commit(hole(3, 1)).await.map_err(told)?;
-    expire(&committer, &ExpireRule { keep_last: Some(1), ..ExpireRule::default() }).await.map_err(told)?;
+    let born = committer.commit(hole(1, 1)).await.map_err(text_of)?.seq;
+    let first = committer.commit(hole(2, 1)).await.map_err(text_of)?;
+    committer.commit(hole(3, 1)).await.map_err(text_of)?;
+    expire(&committer, &ExpireRule { keep_last: Some(1), ..ExpireRule::default() }).await.map_err(text_of)?;
     let now = GcOptions { upload_max: Duration::ZERO, grace: Duration::ZERO, ..GcOptions::default() };
-    assert!(gc(&committer, &now).await.map_err(told)?.buried >= 2);
-    assert!(committer.log().read(first.seq).await.map_err(told)?.is_some_and(|record| record.tombstone));
-    let (log, head) = Log::open(world, key).await.map_err(told)?;
-    let again = Committer::new(log, head, CommitOptions::default()).resume(hole(2, 1), born).await.map_err(told)?;
+    assert!(gc(&committer, &now).await.map_err(text_of)?.buried >= 2);
+    assert!(committer.log().read(first.seq).await.map_err(text_of)?.is_some_and(|record| record.tombstone));
+    let (log, head) = Log::open(backend, key).await.map_err(text_of)?;
+    let again = Committer::new(log, head, CommitOptions::default()).resume(hole(2, 1), born).await.map_err(text_of)?;
     if again == first { Ok(()) } else { Err(format!("operation 2 is in two records: {first:?}, {again:?}")) }
 }
 
@@ -204,7 +205,7 @@ fn a_tombstone_without_operations_is_caught() {
     println!("tombstone-without-ops: caught: {why}");
 }
 
-/// The clock of a machine that shows another time.
+/// The clock of a machine whose time is off.
 #[derive(Debug)]
 struct Skewed(u64);
 
@@ -220,14 +221,14 @@ impl Clock for Skewed {
     }
 }
 
-/// A client whose clock is two days late appends between a version that was just given up and its
-/// collector.
+/// A client whose clock is two days behind appends after a version has expired and before it is
+/// collected.
 #[test]
 fn a_late_clock_does_not_end_the_grace() {
     const NOW: u64 = 2_000_000_000;
     run(async {
         let store = LyingStore::new(1, 0);
-        let at = |unix_s: u64, seed: u64| World {
+        let at = |unix_s: u64, seed: u64| Backend {
             store: Arc::new(store.clone()),
             clock: Arc::new(Skewed(unix_s)),
             entropy: Arc::new(SimEntropy::new(seed)),
@@ -259,7 +260,7 @@ fn a_record_of_a_newer_program_is_no_damage_and_nothing_is_written_over_it() {
     run(async {
         let store = LyingStore::new(1, 0);
         let key = BlobKey::new(Path::from("a"));
-        let (log, head) = Log::open_or_create(world(Arc::new(store.clone()), 2), key.clone()).await.unwrap();
+        let (log, head) = Log::open_or_create(backend(Arc::new(store.clone()), 2), key.clone()).await.unwrap();
         let committer = Committer::new(log, head, CommitOptions::default());
         let first = committer.commit(hole(1, 10)).await.unwrap().seq;
         let inc = committer.log().inc();
@@ -273,13 +274,13 @@ fn a_record_of_a_newer_program_is_no_damage_and_nothing_is_written_over_it() {
         let refused = committer.commit(hole(2, 10)).await;
         assert!(matches!(refused, Err(Error::Newer { .. })), "{refused:?}");
         assert!(began.elapsed() < CommitOptions::default().timeout / 4, "the error comes at once");
-        let opened = Log::open(world(Arc::new(store.clone()), 3), key).await;
+        let opened = Log::open(backend(Arc::new(store.clone()), 3), key).await;
         assert!(matches!(opened, Err(Error::Newer { .. })), "{opened:?}");
         assert_eq!(store.get(&path).await.unwrap().bytes().await.unwrap(), newer);
     });
 }
 
-/// Numbers that tags, pins and fences take are no versions.
+/// Numbers of tags, pins and fences are not versions.
 #[test]
 fn versions_are_counted_and_numbered_by_what_makes_them() {
     run(async {
@@ -303,7 +304,7 @@ fn versions_are_counted_and_numbered_by_what_makes_them() {
             .unwrap()
             .unwrap();
         assert_eq!(counted().await, (third, 2, third));
-        // The first one stays for its tag.
+        // The first one stays because of its tag.
         expire(blob.committer(), &ExpireRule { keep_last: Some(1), ..ExpireRule::default() }).await.unwrap().unwrap();
         assert_eq!(counted().await, (third, 2, third));
         let now = GcOptions { upload_max: Duration::ZERO, grace: Duration::ZERO, ..GcOptions::default() };
@@ -320,13 +321,13 @@ fn versions_are_counted_and_numbered_by_what_makes_them() {
 #[test]
 fn a_store_that_creates_atomically_is_taken_and_one_that_looks_first_is_not() {
     run(async {
-        let good = world(Arc::new(LyingStore::new(3, 0)), 4);
+        let good = backend(Arc::new(LyingStore::new(3, 0)), 4);
         probe(&[good], &Path::from("probe")).await.unwrap();
-        let racy = world(Arc::new(LyingStore::racy(5)), 6);
+        let racy = backend(Arc::new(LyingStore::racy(5)), 6);
         let refused = probe(&[racy], &Path::from("probe")).await;
-        assert!(matches!(refused, Err(Error::StoreLies(_))), "{refused:?}");
-        let old_lists = world(Arc::new(LyingStore::with_old_lists(7)), 8);
+        assert!(matches!(refused, Err(Error::StoreInconsistent(_))), "{refused:?}");
+        let old_lists = backend(Arc::new(LyingStore::with_old_lists(7)), 8);
         let refused = probe(&[old_lists], &Path::from("probe")).await;
-        assert!(matches!(&refused, Err(Error::StoreLies(why)) if why.contains("list")), "{refused:?}");
+        assert!(matches!(&refused, Err(Error::StoreInconsistent(why)) if why.contains("list")), "{refused:?}");
     });
 }

@@ -1,5 +1,5 @@
-//! Many processes that commit to one log at once: each takes its turn, few requests are made, and
-//! what one process offers another carries, once. Time is simulated.
+//! Many processes that commit to one log at once: each gets its turn, few requests are made, and an
+//! operation that one process offers and another carries is applied once. Time is simulated.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 #[allow(dead_code, reason = "the schedules use all of it")]
@@ -11,7 +11,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use blob::{
-    BlobKey, CommitOptions, Committer, Extent, Frame, Log, Op, OpId, PackRef, Piece, Place, Run, Session, What, World,
+    Action, Backend, BlobKey, CommitOptions, Committer, Extent, Frame, Log, Op, OpId, PackRef, Piece, Place, Run,
+    Session,
 };
 use env::Clock;
 use futures_util::TryStreamExt;
@@ -36,9 +37,9 @@ impl Clock for Paused {
     }
 }
 
-fn world(store: &LyingStore, seed: u64) -> World {
+fn backend(store: &LyingStore, seed: u64) -> Backend {
     let clock = Arc::new(Paused(tokio::time::Instant::now()));
-    World { store: Arc::new(store.clone()), clock, entropy: Arc::new(SimEntropy::new(seed)) }
+    Backend { store: Arc::new(store.clone()), clock, entropy: Arc::new(SimEntropy::new(seed)) }
 }
 
 fn key() -> BlobKey {
@@ -52,12 +53,12 @@ fn append(id: u128, born: u64) -> Op {
     let frame = Frame { stored: 1, codec: codec::CodecId::RAW, crc: 0 };
     let place = Place::Pack { pack, offset: 0 };
     let extent = Extent { start: 0, len: 1, skip: 0, tail: 1, place, frames: vec![frame] };
-    let what = What::Append(Run { pieces: vec![Piece::Extent(extent)], len: 1 });
-    Op { id: OpId(id), born, raw: 1, stored: 1, message: String::new(), what }
+    let action = Action::Append(Run { pieces: vec![Piece::Extent(extent)], len: 1 });
+    Op { id: OpId(id), born, raw: 1, stored: 1, message: String::new(), action }
 }
 
 async fn open(store: &LyingStore, seed: u64, timeout: Duration) -> Committer {
-    let (log, head) = Log::open_or_create(world(store, seed), key()).await.unwrap();
+    let (log, head) = Log::open_or_create(backend(store, seed), key()).await.unwrap();
     Committer::new(log, head, CommitOptions { timeout, folder: None })
 }
 
@@ -66,22 +67,22 @@ fn run<T>(future: impl Future<Output = T>) -> T {
     runtime.unwrap_or_else(|error| panic!("{error}")).block_on(future)
 }
 
-/// Runs processes that each append one byte after the other; returns requests for each append,
-/// records, and the longest that an append took.
+/// Runs processes that each append one byte after another; returns the requests per append, the
+/// records, and the duration of the longest append.
 async fn appenders(count: u64, each: u64) -> (f64, u64, Duration) {
     let store = LyingStore::steady(count);
     let (mut places, longest, requests) = crowd(&store, count, each).await;
     places.sort_unstable();
     assert_eq!(places, (1..=count * each).collect::<Vec<_>>(), "each append has a place of its own");
-    let (_, head) = Log::open(world(&store, 3), key()).await.unwrap();
+    let (_, head) = Log::open(backend(&store, 3), key()).await.unwrap();
     assert_eq!(head.size, 1 + count * each);
-    let left: Vec<_> = world(&store, 3).store.list(Some(&key().offers(head.inc))).try_collect().await.unwrap();
-    assert!(left.len() as u64 <= count, "{} offers were left behind", left.len());
+    let left: Vec<_> = backend(&store, 3).store.list(Some(&key().offers(head.inc))).try_collect().await.unwrap();
+    assert!(left.len() as u64 <= count, "{} offers remain", left.len());
     (requests as f64 / (count * each) as f64, head.seq - 1, longest)
 }
 
-/// Runs processes that each append one byte after the other; returns where the bytes are, the
-/// longest that an append took, and the requests of all.
+/// Runs processes that each append one byte after another; returns the offsets of the bytes, the
+/// duration of the longest append, and the requests of all.
 async fn crowd(store: &LyingStore, count: u64, each: u64) -> (Vec<u64>, Duration, u64) {
     let first = open(store, 1, Duration::from_secs(120)).await;
     first.commit(append(1, 0)).await.unwrap();
@@ -145,13 +146,13 @@ fn sixty_four_appenders_take_their_turns() {
     });
 }
 
-/// A crowd on a store that refuses to delete, so that each offer stays where every process finds
-/// it: tells of an operation that is in two records.
+/// A crowd on a store that refuses to delete, so that each offer stays visible to every process.
+/// Fails if an operation is in two records.
 async fn crowd_whose_offers_stay() -> Result<(), String> {
     let store = LyingStore::keeping(5);
     crowd(&store, 8, 4).await;
-    let (log, head) = Log::open(world(&store, 3), key()).await.unwrap();
-    let offers: Vec<_> = world(&store, 3).store.list(Some(&key().offers(head.inc))).try_collect().await.unwrap();
+    let (log, head) = Log::open(backend(&store, 3), key()).await.unwrap();
+    let offers: Vec<_> = backend(&store, 3).store.list(Some(&key().offers(head.inc))).try_collect().await.unwrap();
     assert!(offers.len() > 8, "{} offers: nothing was shown", offers.len());
     let mut seen = BTreeMap::new();
     for seq in 1..=head.seq {
@@ -181,8 +182,8 @@ fn an_offer_that_is_not_looked_up_is_caught() {
     println!("offer-not-looked-up: caught: {why}");
 }
 
-/// A process leaves an offer and dies; another one carries it; a third takes the operation up and
-/// finds it done.
+/// A process leaves an offer and dies; another one carries it; a third resumes the operation and
+/// finds it applied.
 #[test]
 fn what_a_dead_process_offered_is_done_once() {
     run(async {
@@ -193,7 +194,7 @@ fn what_a_dead_process_offered_is_done_once() {
         for round in 0..20_u64 {
             let id = 100_000 + u128::from(round);
             let born = first.refresh().await.unwrap().seq;
-            // Others make it lose its races, and then it is killed.
+            // Others make it lose its races; then it is killed.
             let rivals = (0..6).map(|rival| {
                 let store = store.clone();
                 async move {

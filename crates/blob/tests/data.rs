@@ -1,5 +1,5 @@
 //! Data through the whole library, on a store in memory and on a directory: every version byte for
-//! byte, also after folds; damage is found and named; requests are those of the design.
+//! byte, also after folds; damage is found and named; the number of requests is that of the design.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use std::sync::Arc;
@@ -55,7 +55,8 @@ async fn all_of(blob: &Blob, at: At) -> Vec<u8> {
     all
 }
 
-/// Of clients that all found no blob, one makes the first version; parts that were staged do the same.
+/// Of several clients that found no blob, one creates the first version; staged parts behave the
+/// same.
 #[test]
 fn one_of_several_creators_makes_the_blob() {
     runtime().block_on(async {
@@ -92,8 +93,7 @@ fn one_of_several_creators_makes_the_blob() {
     });
 }
 
-/// Writes and appends at random, many more than a record's list holds, and reads every version
-/// back.
+/// Writes and appends at random, many more than a record's list holds, and reads every version.
 #[test]
 fn every_version_reads_as_it_was_written() {
     runtime().block_on(async {
@@ -130,7 +130,7 @@ fn every_version_reads_as_it_was_written() {
                 versions.push((committed.seq, model.clone()));
             }
         }
-        // Another client, which has nothing in its caches.
+        // Another client, with empty caches.
         let other = Blob::open(&connection, key()).await.unwrap();
         let head = other.version(&At::Newest).await.unwrap();
         assert!(head.layout.encoded_bytes() < 64 << 10);
@@ -212,7 +212,7 @@ async fn first_pack(store: &InMemory) -> Path {
     packs(store).await.remove(0)
 }
 
-/// Damage of each kind is named with its place, and never read as data or as zeroes.
+/// Damage of each kind is reported with its location, and never returned as data or zeroes.
 #[test]
 fn damage_is_found_named_and_never_read() {
     runtime().block_on(async {
@@ -223,7 +223,7 @@ fn damage_is_found_named_and_never_read() {
         let pack = &first_pack(&store).await;
         let mut stored = store.get(pack).await.unwrap().bytes().await.unwrap().to_vec();
         blob::verify_pack(&stored, &mut codec::Workspace::new()).unwrap();
-        // A client that has all of it in its cache.
+        // A client that has all data in its cache.
         let warm = Blob::open(&connection, key()).await.unwrap();
         let version = warm.version(&At::Newest).await.unwrap();
         for at in (0..version.size).step_by(128 << 10) {
@@ -239,20 +239,20 @@ fn damage_is_found_named_and_never_read() {
         assert_eq!(
             warm.verify(&version, &Tally::default()).await.unwrap(),
             report,
-            "the cache says nothing of the store"
+            "the cache proves nothing about the store"
         );
         let damage = &report.damaged[0];
         assert!(damage.len <= 128 << 10 && damage.what.contains(pack.as_ref()), "{damage:?}");
         let read = other.read(&version, damage.at, damage.at + 1).await;
         assert!(matches!(read, Err(Error::Damaged { .. })), "{read:?}");
-        // The frame beside it is read.
+        // The frame next to it can be read.
         let after = damage.at + damage.len;
         assert_eq!(other.read(&version, after, after + 9).await.unwrap(), data[after as usize..after as usize + 9]);
     });
 }
 
-/// A pack that is gone, cut or another object's is damage, told as such in little time, and an
-/// audit finds it below old versions, too.
+/// A pack that is missing, truncated or replaced is reported quickly as damage, and an audit finds
+/// it below old versions, too.
 #[test]
 fn a_pack_that_is_gone_cut_or_foreign_is_damage() {
     runtime().block_on(async {
@@ -287,7 +287,7 @@ fn a_pack_that_is_gone_cut_or_foreign_is_damage() {
             assert_eq!(audited.wrong.len(), 1, "{what}: {audited:?}");
             assert_eq!(audited.wrong[0].0, pack.to_string(), "{what}");
         }
-        // The newest version is whole again; an older record and an older version's pack are not.
+        // The newest version is intact again; an older record and an older version's pack are not.
         blob.put(bytes(mixed(&mut Rng::new(7), 1 << 20)), "", &small_packs()).await.unwrap();
         let record = key().record(blob.log().inc(), 1);
         let mut bytes = store.get(&record).await.unwrap().bytes().await.unwrap().to_vec();

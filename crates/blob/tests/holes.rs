@@ -1,4 +1,4 @@
-//! Holes: they go up as numbers, are in no pack, and whatever reads a blob passes over them.
+//! Holes: they are uploaded as counts, take no space in packs, and all readers skip them.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use std::sync::Arc;
@@ -33,13 +33,13 @@ fn stream(chunks: Vec<Chunk>) -> impl futures_util::Stream<Item = std::io::Resul
     futures_util::stream::iter(chunks.into_iter().map(Ok))
 }
 
-/// One codec for all frames: what `auto` chooses depends on time.
+/// One codec for all frames: the choice of `auto` depends on time.
 fn fixed(codec: &str) -> UploadOptions {
     let encoding = Encoding::parse(&[("compression".to_owned(), codec.to_owned())].into()).unwrap();
     UploadOptions { encoding, pack_bytes: 1 << 20, ..UploadOptions::default() }
 }
 
-/// Puts chunks and the bytes that they stand for: both must become the same blob.
+/// Puts chunks, and the bytes that they represent: both must give the same blob.
 #[test]
 fn zeroes_by_number_are_the_same_as_zeroes_in_bytes() {
     runtime().block_on(async {
@@ -99,7 +99,7 @@ fn a_hole_of_terabytes_costs_nothing_and_hides_no_damage() {
         let chunks: Vec<Chunk> = blob.chunks(&version, 0, version.size).try_collect().await.unwrap();
         assert!(chunks.len() <= 6, "{} chunks", chunks.len());
         assert_eq!(chunks.iter().map(Chunk::len).sum::<u64>(), version.size);
-        // A frame ends behind each stretch of data.
+        // A frame ends after each run of data.
         assert_eq!(blob.next_data(&version, 400_000, version.size).await.unwrap(), Some(begins - begins % 131_072));
         assert_eq!(blob.next_data(&version, 400_000, TIB).await.unwrap(), None);
         let tally = Tally::default();
@@ -107,7 +107,7 @@ fn a_hole_of_terabytes_costs_nothing_and_hides_no_damage() {
         assert_eq!((verified.frames, verified.damaged), (3 + 2, Vec::new()));
         assert_eq!(tally.raw.load(Ordering::Relaxed), version.size);
         assert_eq!(blob.usage(&version).await.unwrap().stored, verified.stored);
-        // A changed byte behind the hole is found, though the blob has read the frame just now.
+        // A changed byte after the hole is found, although the blob has just read the frame.
         blob.read(&version, begins, begins + 200_000).await.unwrap();
         let objects: Vec<Path> = store.list(None).map_ok(|meta| meta.location).try_collect().await.unwrap();
         let pack = objects.iter().find(|path| path.as_ref().contains("/p/")).unwrap();
@@ -122,7 +122,7 @@ fn a_hole_of_terabytes_costs_nothing_and_hides_no_damage() {
     });
 }
 
-/// More zeroes than the largest blob has, and than a number can count.
+/// More zeroes than the largest blob can have, and than a u64 can count.
 #[test]
 fn zeroes_behind_the_largest_blob_are_refused() {
     runtime().block_on(async {
@@ -130,7 +130,7 @@ fn zeroes_behind_the_largest_blob_are_refused() {
         for lengths in [vec![1 << 62, 1], vec![u64::MAX], vec![1, u64::MAX], vec![1 << 61, 1 << 61, 1]] {
             let chunks = lengths.iter().map(|len| Chunk::Zeroes(*len)).collect();
             let refused = blob.put(stream(chunks), "", &fixed("off")).await.unwrap_err().to_string();
-            assert!(refused.contains("behind the end of the largest blob"), "{lengths:?}: {refused}");
+            assert!(refused.contains("exceed the size of the largest blob"), "{lengths:?}: {refused}");
         }
         assert_eq!(blob.put(stream(vec![Chunk::Zeroes(1 << 62)]), "", &fixed("off")).await.unwrap().len, 1 << 62);
         let version = blob.version(&At::Newest).await.unwrap();
@@ -139,8 +139,8 @@ fn zeroes_behind_the_largest_blob_are_refused() {
     });
 }
 
-/// Writes at random places of a sparse blob, more than a record's list holds: whatever place is
-/// asked for, the next byte of data is that of the writes.
+/// Writes at random offsets of a sparse blob, more than a record's list holds: from any offset, the
+/// next byte of data is that of the writes.
 #[test]
 fn the_next_data_is_found_through_nodes() {
     runtime().block_on(async {

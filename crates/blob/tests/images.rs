@@ -1,5 +1,5 @@
-//! Blobs as images: groups come as they are stored, changes of thousands of groups become one
-//! version on the version they were made on, and a boot profile puts frames in order.
+//! Blobs as images: groups are returned as stored, a change of thousands of groups becomes one
+//! version based on a known one, and a boot profile reorders frames.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 #[path = "images/pins.rs"]
@@ -10,7 +10,7 @@ mod store;
 use std::sync::atomic::Ordering;
 
 use blob::{
-    At, Blob, BlobKey, BlobPlace, Cause, Change, CommitOptions, Committed, Error, ExpireRule, GcOptions, Group, OpId,
+    At, Blob, BlobKey, BlobRef, Cause, Change, CommitOptions, Committed, Error, ExpireRule, GcOptions, Group, OpId,
     Profile, PushOptions, UploadOptions, bytes, clone_blob, expire, gc,
 };
 use futures_util::{Stream, StreamExt};
@@ -85,7 +85,7 @@ fn groups_come_as_they_are_stored_and_others_decoded() {
             }
         }
         assert!(image(&blob, &version).await == model);
-        // In any order, and more than once.
+        // In any order, and with duplicates.
         let some = blob.groups(&version, &[40, 1, 8, 1]).await;
         for (number, group) in [40, 1, 8, 1].into_iter().zip(some) {
             assert_eq!(group.unwrap(), *groups[number].as_ref().unwrap());
@@ -112,7 +112,7 @@ fn errors_of_groups_are_told_apart() {
                 assert_eq!(group.map_err(|error| error.cause()), Err(cause), "{failure:?}");
             }
         }
-        // The first frame of a request is turned over, once and twice: the others come.
+        // The first frame of a request is corrupted, once and twice: the others are returned.
         store.fail(Failure::Flipped(1));
         assert!(image(&blob, &version).await == model);
         store.fail(Failure::Flipped(2));
@@ -125,8 +125,8 @@ fn errors_of_groups_are_told_apart() {
     });
 }
 
-/// A change of 3,000 groups, none beside another one, on an image of 6,000 that were written in
-/// 3,000 places, too.
+/// A change of 3,000 groups, no two of them adjacent, on an image of 6,000 groups that were also
+/// written in 3,000 places.
 #[test]
 fn three_thousand_scattered_groups_are_one_small_record() {
     run(async {
@@ -163,7 +163,7 @@ fn three_thousand_scattered_groups_are_one_small_record() {
                 if number % 100 == 7 { Group::Zero } else { Group::Stored(kinds[of(*number, round)].clone()) };
             assert!(group.unwrap() == expected, "group {number}");
         }
-        // The versions before are as they were.
+        // Earlier versions are unchanged.
         let older = other.version(&At::Number(1)).await.unwrap();
         for group in [0, 7, 2999, 5999] {
             let got = other.groups(&older, &[group]).await.remove(0).unwrap();
@@ -180,7 +180,7 @@ fn a_push_names_its_base_and_is_done_once() {
         let mut model = [text(0), text(1), text(2)].concat();
         blob.put(bytes(model.clone()), "", &UploadOptions::default()).await.unwrap();
         let base = newest(&blob).await;
-        // What makes no version may come in between.
+        // Records that make no version may come in between.
         blob.tag("first", 1).await.unwrap();
         let change = |seed| vec![(1, Change::Plain(noise(seed, GROUP as usize)))];
         let pushed = blob.push(&base, base.size, changes(change(5)), &pushing(7)).await.unwrap();
@@ -197,7 +197,7 @@ fn a_push_names_its_base_and_is_done_once() {
         blob.push(&base, base.size, changes(change(6)), &on_purpose).await.unwrap();
         model[GROUP as usize..2 * GROUP as usize].copy_from_slice(&noise(6, GROUP as usize));
         assert!(image(&blob, &*newest(&blob).await).await == model);
-        // Damaged groups, groups out of order and behind the end do not get in.
+        // Damaged groups, and groups out of order or beyond the end, are refused.
         let head = newest(&blob).await;
         let mut bad = stored(text(9));
         bad.crc ^= 1;
@@ -210,7 +210,7 @@ fn a_push_names_its_base_and_is_done_once() {
             assert!(blob.push(&head, head.size, changes(all), &pushing(9)).await.is_err());
         }
         assert_eq!(newest(&blob).await.seq, head.seq);
-        // Longer and shorter, with a group at the end that is cut.
+        // Longer and shorter, with a partial group at the end.
         let size = 4 * GROUP + 1000;
         let longer = vec![(3, Change::Stored(stored(text(3)))), (4, Change::Stored(stored(text(4))))];
         blob.push(&head, size, changes(longer), &pushing(10)).await.unwrap();
@@ -223,7 +223,7 @@ fn a_push_names_its_base_and_is_done_once() {
     });
 }
 
-/// A version that another client makes between the look and the commit.
+/// Another client makes a version between the check and the commit.
 async fn rival(store: &std::sync::Arc<Failing>) -> (Result<Committed, Error>, Vec<u8>) {
     let blob = Blob::open_or_create(&store.connect(), key("image")).await.unwrap();
     blob.put(bytes([text(0), text(1)].concat()), "", &UploadOptions::default()).await.unwrap();
@@ -259,16 +259,16 @@ fn a_clone_takes_the_change_and_shares_the_rest() {
         source.push(&genesis, 4000 * GROUP, changes(all), &pushing(1)).await.unwrap();
         let version = newest(&source).await;
         let (from, to) = ("image".to_owned(), "copy".to_owned());
-        let place = BlobPlace { committer: source.committer(), location: &from };
-        let world = connection.world().clone();
-        clone_blob(place, 1, &[], world, key("copy"), &to, CommitOptions::default()).await.unwrap();
+        let place = BlobRef { committer: source.committer(), location: &from };
+        let backend = connection.backend().clone();
+        clone_blob(place, 1, &[], backend, key("copy"), &to, CommitOptions::default()).await.unwrap();
         let clone = Blob::open(&connection, key("copy")).await.unwrap();
         let base = newest(&clone).await;
         assert!(base.is_clone_of(source.log().inc(), &version));
         let all = (0..1500).map(|group| (group + 300, Change::Stored(kinds[4].clone()))).collect();
         clone.push(&base, 4000 * GROUP, changes(all), &pushing(2)).await.unwrap();
         assert!(!newest(&clone).await.is_clone_of(source.log().inc(), &version));
-        // The source gives all up that it may.
+        // The source expires all that it may.
         source.put(bytes(text(1)), "", &UploadOptions::default()).await.unwrap();
         let rule = ExpireRule { keep_last: Some(1), ..ExpireRule::default() };
         expire(source.committer(), &rule).await.unwrap();
@@ -302,7 +302,8 @@ fn a_profile_puts_frames_in_the_order_of_a_boot() {
         blob.push(&genesis, 600 * GROUP, changes(all), &pushing(1)).await.unwrap();
         blob.write(5 * GROUP + 9, bytes(noise(77, 5000)), "", &UploadOptions::default()).await.unwrap();
         let version = newest(&blob).await;
-        // Every third group, back and forth, one that is mixed, one twice, one behind the end.
+        // Every third group, back and forth, with one mixed group, a duplicate, and one beyond the
+        // end.
         let mut order: Vec<u64> = (0..100u64).map(|at| if at % 2 == 0 { 3 * at } else { 599 - 3 * at }).collect();
         order.extend([5, 0, 9999]);
         let arranged = blob.arrange(&order, &UploadOptions::default()).await.unwrap();
@@ -361,6 +362,6 @@ fn a_push_over_a_newer_version_is_caught() {
         let (pushed, read) = rival(&Failing::new()).await;
         blob::canary::plant(None);
         assert!(pushed.is_ok() || read != noise(1, 9000), "HARNESS: push-over-newer-version is not caught");
-        println!("push-over-newer-version: caught by a version that another client made meanwhile");
+        println!("push-over-newer-version: caught by a concurrent version of another client");
     });
 }

@@ -1,5 +1,5 @@
-//! Clones, clones of clones, removals, pins and collectors, in the real code on a store that lies:
-//! what a blob that lives names is there, and a clone reads as its source did.
+//! Clones, clones of clones, removals, pins and collectors, in the real code on a lying store:
+//! everything that a live blob names exists, and a clone reads like its source.
 #![allow(clippy::panic)]
 
 #[allow(dead_code, reason = "the schedules use all of it")]
@@ -11,8 +11,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use blob::{
-    BlobKey, BlobPlace, CommitOptions, Committer, Error, ExpireRule, Extent, Frame, GcOptions, Inc, Life, Log, Op,
-    OpId, PackRef, Piece, Place, Record, Run, Session, What, World, clone_blob, drop_dead_pins, expire, gc, remove,
+    Action, Backend, BlobKey, BlobRef, CommitOptions, Committer, Error, ExpireRule, Extent, Frame, GcOptions, Inc,
+    Life, Log, Op, OpId, PackRef, Piece, Place, Record, Run, Session, clone_blob, drop_dead_pins, expire, gc, remove,
     sweep_removed,
 };
 use bytes::Bytes;
@@ -32,11 +32,11 @@ fn key(name: &str) -> BlobKey {
     BlobKey::new(Path::from(name))
 }
 
-/// What was put into any blob: a version of a clone must read as one of these.
+/// Contents put into any blob: each version of a clone must read as one of these.
 type Contents = Arc<Mutex<BTreeSet<Vec<u8>>>>;
 
 struct Actor {
-    world: World,
+    backend: Backend,
     rng: Rng,
     contents: Contents,
 }
@@ -47,7 +47,7 @@ impl Actor {
     }
 
     async fn open(&self, name: &str) -> Option<Committer> {
-        let (log, head) = Log::open(self.world.clone(), key(name)).await.ok()?;
+        let (log, head) = Log::open(self.backend.clone(), key(name)).await.ok()?;
         Some(Committer::new(log, head, CommitOptions::default()))
     }
 
@@ -58,29 +58,29 @@ impl Actor {
         let born = committer.head().await.seq;
         let pack = PackRef { origin: 0, born, session: Session(u128::from(self.rng.next_u64())), number: 0 };
         let path = committer.log().key().pack(committer.log().inc(), &pack);
-        while self.world.store.put(&path, Bytes::copy_from_slice(&data).into()).await.is_err() {}
+        while self.backend.store.put(&path, Bytes::copy_from_slice(&data).into()).await.is_err() {}
         let len = data.len() as u32;
         let frame = Frame { stored: len, codec: codec::CodecId::RAW, crc: 0 };
         let place = Place::Pack { pack, offset: 0 };
         let extent = Extent { start: 0, len: u64::from(len), skip: 0, tail: len, place, frames: vec![frame] };
         let run = Run { pieces: vec![Piece::Extent(extent)], len: u64::from(len) };
         let id = OpId(u128::from(self.rng.next_u64()));
-        let op = Op { id, born, raw: 0, stored: 0, message: String::new(), what: What::Put(run) };
-        // Fenced, removed, unknown: the oracle looks at what is there.
+        let op = Op { id, born, raw: 0, stored: 0, message: String::new(), action: Action::Put(run) };
+        // Fenced, removed, unknown: the oracle checks the result.
         let _ = committer.commit(op).await;
     }
 
     async fn tidy(&mut self, committer: &Committer) {
         let rule = ExpireRule { keep_last: Some(1), ..ExpireRule::default() };
         let _ = expire(committer, &rule).await;
-        let world = self.world.clone();
-        let find = move |holder: &str| Some((world.clone(), key(holder)));
+        let backend = self.backend.clone();
+        let find = move |holder: &str| Some((backend.clone(), key(holder)));
         let _ = drop_dead_pins(committer, &find).await;
         let _ = gc(committer, &GcOptions { upload_max: Duration::ZERO, grace: Duration::ZERO, ..GcOptions::default() })
             .await;
     }
 
-    /// Puts, expires, collects, and in the end may remove the blob.
+    /// Puts, expires and collects, and may remove the blob in the end.
     async fn own(mut self, name: &'static str) {
         for _ in 0..4 {
             if let Some(committer) = self.open(name).await {
@@ -92,14 +92,14 @@ impl Actor {
                     let _ = remove(&committer).await;
                 }
             }
-            let world = self.world.clone();
-            let find = move |holder: &str| Some((world.clone(), key(holder)));
-            let _ = sweep_removed(&self.world, &key(name), &find).await;
+            let backend = self.backend.clone();
+            let find = move |holder: &str| Some((backend.clone(), key(holder)));
+            let _ = sweep_removed(&self.backend, &key(name), &find).await;
             self.pause().await;
         }
     }
 
-    /// Clones a blob, with all that it has from others.
+    /// Clones a blob, including its packs of other blobs.
     async fn clone(mut self, from: &'static str, to: &'static str) {
         for _ in 0..TRIES_MAX {
             self.pause().await;
@@ -111,23 +111,23 @@ impl Actor {
     }
 
     async fn clone_once(&mut self, from: &'static str, to: &'static str) -> Result<(), Error> {
-        let (log, head) = Log::open(self.world.clone(), key(from)).await?;
+        let (log, head) = Log::open(self.backend.clone(), key(from)).await?;
         let mut origins = Vec::new();
         for origin in &head.origins {
-            let opened = Log::open_incarnation(self.world.clone(), key(&origin.location), origin.inc).await?;
+            let opened = Log::open_incarnation(self.backend.clone(), key(&origin.location), origin.inc).await?;
             origins.push((Committer::new(opened.0, opened.1, CommitOptions::default()), origin.location.clone()));
         }
         let version = head.seq;
         let source = Committer::new(log, head, CommitOptions::default());
-        let places: Vec<BlobPlace<'_>> =
-            origins.iter().map(|(committer, location)| BlobPlace { committer, location }).collect();
-        let source = BlobPlace { committer: &source, location: from };
+        let places: Vec<BlobRef<'_>> =
+            origins.iter().map(|(committer, location)| BlobRef { committer, location }).collect();
+        let source = BlobRef { committer: &source, location: from };
         let options = CommitOptions::default();
-        clone_blob(source, version, &places, self.world.clone(), key(to), to, options).await.map(drop)
+        clone_blob(source, version, &places, self.backend.clone(), key(to), to, options).await.map(drop)
     }
 }
 
-/// Returns the newest record of a blob that lives, from the truth.
+/// Returns the newest record of a live blob, from the true state.
 fn head(store: &LyingStore, name: &str) -> Result<Option<Record>, String> {
     let mut newest = None;
     for number in 1.. {
@@ -167,28 +167,28 @@ fn check(store: &LyingStore, name: &str, contents: &Contents) -> Result<u64, Str
             bytes[extent.start as usize..][..stored.len()].copy_from_slice(&stored);
         }
         if !bytes.is_empty() && !contents.lock().contains(&bytes) {
-            return Err(format!("version {seq} of {name} holds what no client has put there"));
+            return Err(format!("version {seq} of {name} has content that no client put there"));
         }
     }
     Ok(u64::from(!head.origins.is_empty()) + u64::from(head.origins.len() > 1))
 }
 
-/// Runs one schedule; returns how deep the clones are that live in the end.
+/// Runs one schedule; returns the depth of the clones that are live in the end.
 fn schedule(seed: u64) -> Result<u64, String> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build();
     runtime.map_err(|error| error.to_string())?.block_on(async {
         let mut rng = Rng::new(seed);
         let faults = *rng.pick(&[0, 5, 15]);
         let store = LyingStore::new(rng.next_u64(), faults);
-        let world = World {
+        let backend = Backend {
             store: Arc::new(store.clone()),
             clock: Arc::new(SimClock::default()),
             entropy: Arc::new(SimEntropy::new(rng.next_u64())),
         };
         let contents = Contents::default();
-        let mut actor = || Actor { world: world.clone(), rng: rng.fork(), contents: contents.clone() };
+        let mut actor = || Actor { backend: backend.clone(), rng: rng.fork(), contents: contents.clone() };
         let mut first = actor();
-        let Ok((log, head)) = Log::open_or_create(world.clone(), key("a")).await else { return Ok(0) };
+        let Ok((log, head)) = Log::open_or_create(backend.clone(), key("a")).await else { return Ok(0) };
         let committer = Committer::new(log, head, CommitOptions::default());
         first.put(&committer).await;
         let tasks = [

@@ -1,4 +1,4 @@
-//! A blob is made neither inside another one nor around one, in memory and in a directory.
+//! A blob is never created inside or around another one, in memory or in a directory.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use std::sync::Arc;
@@ -38,11 +38,11 @@ fn a_blob_is_made_neither_inside_another_nor_around_one() {
             make("d/e/g").await.unwrap();
             let refused = make("d/e").await.map(|_| ()).unwrap_err().to_string();
             assert!(refused.contains("below") && refused.contains("choose another key"), "{refused}");
-            // One that has the same beginning is no neighbour; one that is there is opened as
-            // before.
+            // A key with the same beginning is unrelated; a blob that exists is opened as before.
             make("ab").await.unwrap();
             make("a").await.unwrap();
-            // A key that is free again may be a directory, and a blob once more when that is empty.
+            // A key that is free again may be a directory, and may become a blob again once that is
+            // empty.
             blob::remove(outer.committer()).await.unwrap();
             let inner = make("a/b").await.unwrap();
             assert!(matches!(make("a").await.map(|_| ()), Err(Error::Refused(_))));

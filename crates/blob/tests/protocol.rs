@@ -37,7 +37,8 @@ fn model(scripts: &[&[Op]], gcs: usize, records_max: usize) -> LogModel {
     }
 }
 
-/// Searches a configuration as far as it may, and asserts that every promise holds and that it really happens what it is about.
+/// Searches a configuration up to its limit. Asserts that every promise holds, and that the events
+/// which the configuration is about do occur.
 fn holds(what: &str, model: LogModel) {
     let promises: Vec<&str> = model
         .properties()
@@ -78,8 +79,8 @@ use Op::{Append, Expire, Fold, Over, Restore, Rewrite, Staged, Tag};
 
 const HOLE: &str = "no live version names a pack that is not there";
 const TWICE: &str = "no operation is in two records";
-const WRONG: &str = "every version is what its operations make of the one before";
-const REUSED: &str = "a number has one body for ever";
+const WRONG: &str = "every version is the previous one with its operations applied";
+const REUSED: &str = "a number never has two bodies";
 
 #[test]
 fn appends_race() {
@@ -116,7 +117,7 @@ fn gc_leaves_what_is_live() {
     }
     holds("GC and a killed writer", LogModel { kills: true, ..model(&[&[Over, Expire], &[Over]], 1, 5) });
     holds("two GCs", model(&[&[Over, Over, Expire], &[Append]], 2, 6));
-    // A collector gives up there because the other one does its work; no promise rests on it.
+    // A collector gives up there because the other one does its work; no promise depends on it.
     let passing = |op| LogModel { passes_tombstones: true, ..model(&[&[Over, Over, Expire], &[op]], 2, 6) };
     holds("two GCs that pass tombstones", passing(Append));
     holds("two GCs that pass tombstones, and a restore", passing(Restore));
@@ -124,7 +125,7 @@ fn gc_leaves_what_is_live() {
 
 #[test]
 fn gc_sweeps() {
-    // A property of the harness: what GC is about must happen, or nothing was shown.
+    // A check of the test itself: if GC never deletes anything, nothing was tested.
     #[derive(Clone)]
     struct Sweeps(LogModel);
     impl Model for Sweeps {
@@ -181,7 +182,10 @@ const LOST: &str = "no blob that lives names a pack that is not there";
 fn clones_keep_their_packs() {
     let happens: [(bool, &[&str]); 2] = [
         (true, &["a clone's clone outlives both", "a removed blob's packs are deleted"]),
-        (false, &["a pin keeps what was given up after it was listed", "a removed blob's packs are deleted"]),
+        (
+            false,
+            &["a pin keeps a version that expired after the pins were listed", "a removed blob's packs are deleted"],
+        ),
     ];
     for (deep, happens) in happens {
         let model = CloneModel { canary: "", deep };

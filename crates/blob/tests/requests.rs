@@ -1,11 +1,11 @@
-//! What operations cost in requests, as docs/BLOB-GUIDE.md says, counted at the store.
+//! The requests of each operation, counted at the store, against docs/BLOB-GUIDE.md.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use blob::{
-    At, Blob, BlobKey, BlobPlace, CommitOptions, Connection, ExpireRule, GcOptions, UploadOptions, bytes, clone_blob,
+    At, Blob, BlobKey, BlobRef, CommitOptions, Connection, ExpireRule, GcOptions, UploadOptions, bytes, clone_blob,
     expire, gc, remove, sweep_removed,
 };
 use futures_util::StreamExt;
@@ -13,7 +13,7 @@ use object_store::memory::InMemory;
 use object_store::path::Path;
 use testkit::noise;
 
-/// Objects written, objects read or asked for, lists, objects deleted.
+/// Objects written, objects read or checked for, lists, objects deleted.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 struct Cost {
     put: u64,
@@ -33,7 +33,7 @@ impl Client {
         Self { connection, before: Cost::default() }
     }
 
-    /// The requests to the store since the last call.
+    /// The requests to the store since the previous call.
     fn cost(&mut self) -> Cost {
         let requests = self.connection.requests();
         let count = |counter: &std::sync::atomic::AtomicU64| counter.load(Ordering::Relaxed);
@@ -66,7 +66,7 @@ fn operations_cost_what_the_table_says() {
         blob.put(bytes(noise(1, 40 << 20)), "", &options).await.unwrap();
         one.cost();
 
-        // 40 MiB that do not shrink, in packs of 16 MiB, and the record.
+        // 40 MiB that do not compress, in packs of 16 MiB, and the record.
         blob.put(bytes(noise(2, 40 << 20)), "", &options).await.unwrap();
         assert_eq!(one.cost(), Cost { put: 3 + 1, get: 0, list: 0, delete: 0 }, "put of 40 MiB");
 
@@ -97,18 +97,18 @@ fn operations_cost_what_the_table_says() {
         assert_eq!(two.cost(), Cost { put: 0, get: 1, list: 0, delete: 0 }, "read of 4 KiB");
         other.read(&version, 30 << 20, (30 << 20) + 4096).await.unwrap();
         assert_eq!(two.cost(), Cost { put: 0, get: 0, list: 0, delete: 0 }, "the same again");
-        // Neighbours come with one request.
+        // Neighbours are read with one request.
         other.read(&version, 4 << 20, 5 << 20).await.unwrap();
         assert_eq!(two.cost(), Cost { put: 0, get: 1, list: 0, delete: 0 }, "read of 1 MiB");
 
-        // The other client does not know of this version.
+        // The other client does not know this version.
         one.cost();
         blob.append(bytes("first"), "", &options).await.unwrap();
         one.cost();
         let committed = other.append(bytes(noise(4, 1 << 20)), "", &options).await.unwrap();
         assert_eq!(committed.seq, 18);
         let lost = two.cost();
-        // The pack, the record that lost, what won and whether there is a newer one, the record.
+        // The pack, the record that lost, the winner, a check for newer ones, the record.
         assert!(lost.put == 3 && lost.get <= 3 && lost.list == 0, "append that lost a race: {lost:?}");
     });
 }
@@ -122,7 +122,7 @@ fn now() -> GcOptions {
     GcOptions { upload_max: Duration::ZERO, grace: Duration::ZERO, requests_per_s: u32::MAX, ..GcOptions::default() }
 }
 
-/// Opening a version, tags, clones and copies: none of it depends on how large the blob is.
+/// Opening a version, tags, clones and copies: their cost does not depend on the size of the blob.
 #[test]
 fn clones_and_copies_cost_what_the_table_says() {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
@@ -146,15 +146,15 @@ fn clones_and_copies_cost_what_the_table_says() {
             let cold = one.cost();
             opened.version(&At::Number(1)).await.unwrap();
             assert_eq!(one.cost(), Cost { get: 1, ..Cost::default() }, "a version of {name}, once it is open");
-            // The hint, and records behind it by halves.
+            // The hint, and records after it by bisection.
             assert!(cold.get <= 5 && cold.put + cold.list + cold.delete == 0, "open of {name}: {cold:?}");
 
-            // A pin, a birth, a record, a hint. Reads: a newer version, twice, the version, the source's entry
-            // of the life log, the hint of the new key. Lists: the life log of the new key, and the newer records of
-            // the source.
-            let place = BlobPlace { committer: blob.committer(), location: name };
-            let (world, to) = (one.connection.world().clone(), format!("{name}-clone"));
-            clone_blob(place, 1, &[], world, key(&to), &to, CommitOptions::default()).await.unwrap();
+            // A pin, a birth, a record, a hint. Reads: a newer version, twice, the version, the
+            // source's entry of the life log, the hint of the new key. Lists: the life log of the
+            // new key, and the newer records of the source.
+            let place = BlobRef { committer: blob.committer(), location: name };
+            let (backend, to) = (one.connection.backend().clone(), format!("{name}-clone"));
+            clone_blob(place, 1, &[], backend, key(&to), &to, CommitOptions::default()).await.unwrap();
             let cloned = one.cost();
             assert!(
                 cloned.put == 4 && cloned.get <= 5 && cloned.list == 2 && cloned.delete == 0,
@@ -163,15 +163,15 @@ fn clones_and_copies_cost_what_the_table_says() {
 
             let target = Blob::open_or_create(&one.connection, key(&format!("{name}-copy"))).await.unwrap();
             let mut made = one.cost();
-            // The birth; reads of a hint and a life log that are not there; a list of blobs below.
+            // The birth; reads of a missing hint and a missing life log; a list of blobs below.
             assert!(made.put == 1 && made.get <= 6 && made.list <= 3, "a new blob: {made:?}");
             let version = blob.version(&At::Newest).await.unwrap();
             let data = blob.stream(&version, 0, version.size).map(|part| part.map_err(std::io::Error::other));
             target.put(data, "", &options).await.unwrap();
             made = one.cost();
             let packs = (megabytes as u64).div_ceil(16);
-            // The packs, the record and a hint; each read of a stream has 8 MiB at most, and may touch two
-            // packs.
+            // The packs, the record and a hint; each read of a stream has 8 MiB at most, and may
+            // touch two packs.
             let reads = version.size.div_ceil(8 << 20) * 2 + 8;
             assert!(
                 (packs + 2..=packs + 3).contains(&made.put) && made.get <= reads && made.list + made.delete == 0,
@@ -181,7 +181,7 @@ fn clones_and_copies_cost_what_the_table_says() {
     });
 }
 
-/// Giving versions up, collecting, optimising and removing.
+/// Expiring, collecting, optimizing and removing.
 #[test]
 fn keeping_costs_what_the_table_says() {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
@@ -195,8 +195,8 @@ fn keeping_costs_what_the_table_says() {
         }
         one.cost();
 
-        // The record. Reads: a newer one, and from the newest on as many as are kept, and one more. A list of
-        // the pins.
+        // The record. Reads: a newer one, and from the newest on as many as are kept, and one more.
+        // A list of the pins.
         let rule = ExpireRule { keep_last: Some(2), ..ExpireRule::default() };
         expire(blob.committer(), &rule).await.unwrap().unwrap();
         let expired = one.cost();
@@ -209,9 +209,9 @@ fn keeping_costs_what_the_table_says() {
         let dry = one.cost();
         assert!(dry.put == 0 && dry.list == 2 && dry.delete == 0, "gc --dry-run: {dry:?}");
 
-        // The fence, a tombstone for each dead version, the object that remembers. Reads: the
-        // record of each live version and of each dead one. One list for each 1000 objects, one of
-        // the pins, one of the offers, one request for each 1000 that are deleted.
+        // The fence, a tombstone for each dead version, the progress object. Reads: the record of
+        // each live version and of each dead one. One list for each 1000 objects, one of the pins,
+        // one of the offers, one request for each 1000 deletions.
         let report = gc(blob.committer(), &now()).await.unwrap();
         assert_eq!((report.deleted, report.buried), (planned.deleted, 38));
         let collected = one.cost();
@@ -220,13 +220,13 @@ fn keeping_costs_what_the_table_says() {
             "gc of 38 versions of 40: {collected:?}"
         );
 
-        // Nothing died: live records are read, pins and new sessions listed, and the object that remembers
-        // written.
+        // Nothing died: live records are read, pins and new sessions listed, and the progress
+        // object written.
         gc(blob.committer(), &now()).await.unwrap();
         let again = one.cost();
         assert!(again.put == 1 && again.get <= 8 && again.list == 2 && again.delete == 0, "gc of nothing: {again:?}");
 
-        // One more version: what it costs does not depend on the 40 before.
+        // One more version: its cost does not depend on the 40 before.
         blob.put(bytes(noise(77, 256 << 10)), "", &options).await.unwrap();
         expire(blob.committer(), &rule).await.unwrap().unwrap();
         one.cost();
@@ -248,7 +248,7 @@ fn keeping_costs_what_the_table_says() {
         assert_eq!((done.ranges, done.commits), (1, 1));
         let optimized = one.cost();
         // A pack and the record, and perhaps a node. Each small frame is in a pack of its own, so
-        // each is a read, once.
+        // each is read separately, once.
         assert!(
             (2..=3).contains(&optimized.put) && optimized.get <= 110 && optimized.list + optimized.delete == 0,
             "optimize of 100 appends: {optimized:?}"
@@ -257,27 +257,27 @@ fn keeping_costs_what_the_table_says() {
         let nothing = one.cost();
         assert!(nothing.put == 0 && nothing.get <= 2, "optimize of nothing: {nothing:?}");
 
-        // The record that closes the log, the entry of the life log, the record that gives all up. One
-        // list for each 1000 objects, one of the offers, and two of the pins.
+        // The record that closes the log, the entry of the life log, the record that expires all
+        // versions. One list for each 1000 objects, one of the offers, and two of the pins.
         let packs = 101;
         let removed = remove(log.committer()).await.unwrap();
         assert!(removed.deleted >= packs, "{removed:?}");
         let rm = one.cost();
         assert!(rm.put == 3 && rm.get <= 6 && rm.list == 4 && rm.delete == removed.deleted, "rm: {rm:?}");
 
-        // For each life that has ended: its two entries, and its records' names and those of its
-        // packs, offers and pins.
+        // For each ended life: its two entries, and the names of its records, packs, offers and
+        // pins.
         let find = |_: &str| None;
-        sweep_removed(one.connection.world(), &key("log"), &find).await.unwrap();
+        sweep_removed(one.connection.backend(), &key("log"), &find).await.unwrap();
         let swept = one.cost();
         assert!(
             swept.put == 0 && swept.get <= 16 && swept.list <= 7 && swept.delete == 0,
-            "gc of a key whose blob is gone: {swept:?}"
+            "gc of a key whose blob was removed: {swept:?}"
         );
     });
 }
 
-/// A version that dies shares nearly all packs with the one behind it: these are not listed.
+/// A version that dies shares nearly all packs with its successor: these are not listed.
 #[test]
 fn a_collection_does_not_list_what_a_live_version_names() {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
@@ -303,8 +303,8 @@ fn a_collection_does_not_list_what_a_live_version_names() {
     });
 }
 
-/// More versions die than one run buries: the next ones go on behind it, and then a run costs what
-/// is new.
+/// More versions die than one run buries: later runs continue, and then the cost of a run depends
+/// only on new versions.
 #[test]
 fn a_collection_goes_on_where_the_last_one_ended() {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
@@ -330,15 +330,15 @@ fn a_collection_goes_on_where_the_last_one_ended() {
         log.put(bytes(vec![1; 9]), "", &options).await.unwrap();
         expire(log.committer(), &rule).await.unwrap().unwrap();
         one.cost();
-        // The version before, the record that gave up the others, and two fences.
+        // The version before, the record that expired the others, and two fences.
         assert_eq!(gc(log.committer(), &quick).await.unwrap().buried, 4);
         let next = one.cost();
         assert!(next.get <= 24, "{next:?}");
     });
 }
 
-/// A tag keeps a version while younger ones die and are buried; once it is let go, the next run
-/// deletes its objects.
+/// A tag keeps a version while younger ones die and are buried; after the tag is removed, the next
+/// run deletes its objects.
 #[test]
 fn a_version_that_is_let_go_late_is_collected() {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
@@ -375,7 +375,7 @@ fn a_version_that_is_let_go_late_is_collected() {
         assert!(log.log().read(tagged).await.unwrap().unwrap().tombstone);
         let full = gc(log.committer(), &GcOptions { full: true, ..now() }).await.unwrap();
         assert_eq!((full.deleted, full.packs), (0, 1), "{full:?}");
-        // Buried versions cost nothing from then on.
+        // Buried versions cost nothing from now on.
         one.cost();
         gc(log.committer(), &now()).await.unwrap();
         gc(log.committer(), &now()).await.unwrap();

@@ -1,7 +1,9 @@
-//! Clients on a store that lies: the real code, in schedules that a seed chooses. Time is simulated, so that a day passes in a
-//! millisecond and a run repeats itself. After each, the oracle replays the log.
+//! Clients on a lying store: the real code, in schedules chosen by a seed. Time is simulated, so
+//! that a day passes in a millisecond and a run is repeatable. After each run, the oracle replays
+//! the log.
 //!
-//! `SHALE_SCHEDULES` sets how many, `SHALE_SEED` from which seed on (the soak gives 10^6, and new seeds).
+//! `SHALE_SCHEDULES` sets their number, `SHALE_SEED` the first seed (the soak runs 10^6, with new
+//! seeds).
 #![allow(clippy::panic)]
 
 #[path = "schedules/client.rs"]
@@ -15,7 +17,7 @@ mod store;
 use std::sync::Arc;
 use std::time::Duration;
 
-use blob::{BlobKey, Life, Log, World};
+use blob::{Backend, BlobKey, Life, Log};
 use client::Client;
 use history::History;
 use object_store::path::Path;
@@ -35,14 +37,14 @@ struct Ran {
     requests: u64,
 }
 
-/// Runs one schedule, and returns what went wrong.
+/// Runs one schedule, and returns the fault that it found.
 fn schedule(seed: u64, collects: bool) -> Result<Ran, String> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build();
     runtime.map_err(|error| error.to_string())?.block_on(async {
         let mut rng = Rng::new(seed);
         let faults = *rng.pick(&[0, 5, 15, 30]);
         let store = LyingStore::new(rng.next_u64(), faults);
-        let world = World {
+        let backend = Backend {
             store: Arc::new(store.clone()),
             clock: Arc::new(SimClock::default()),
             entropy: Arc::new(SimEntropy::new(rng.next_u64())),
@@ -52,22 +54,22 @@ fn schedule(seed: u64, collects: bool) -> Result<Ran, String> {
         let clients = rng.between(2, 3);
         let tasks: Vec<_> = (0..clients)
             .map(|_| {
-                let (world, store, key, history) = (world.clone(), store.clone(), key.clone(), history.clone());
+                let (backend, store, key, history) = (backend.clone(), store.clone(), key.clone(), history.clone());
                 let (rng, ops) = (rng.fork(), rng.between(1, if collects { 4 } else { 3 }));
-                tokio::spawn(Client { world, store, key, history, rng, ops, collects }.run())
+                tokio::spawn(Client { backend, store, key, history, rng, ops, collects }.run())
             })
             .collect();
         for task in tasks {
             task.await.map_err(|error| format!("a client: {error}"))?;
         }
-        // Everything that is late arrives.
+        // All late requests arrive.
         tokio::time::sleep(Duration::from_secs(1_000)).await;
         let life = store.truth(&key.life(1)).ok_or("no life")?;
         let Ok(Life::Born(inc)) = Life::decode(&life) else { return Err("the first life is no birth".into()) };
         let records = history.check(&store, &key, inc)?;
-        // A client that opens the blob now finds the newest record, when the store does not lie about it.
+        // A client that opens the blob now finds the newest record, unless the store lies about it.
         if faults == 0 {
-            let (_, head) = Log::open(world, key).await.map_err(|error| error.to_string())?;
+            let (_, head) = Log::open(backend, key).await.map_err(|error| error.to_string())?;
             if head.seq != records {
                 return Err(format!("opened at record {} of {records}", head.seq));
             }
@@ -76,7 +78,7 @@ fn schedule(seed: u64, collects: bool) -> Result<Ran, String> {
     })
 }
 
-/// Runs schedules, and fails with the seed of the first that goes wrong.
+/// Runs schedules, and fails with the seed of the first faulty one.
 fn campaign(what: &str, schedules: u64, collects: bool) {
     let first = number("SHALE_SEED", 1);
     let (mut records, mut requests) = (0, 0);
@@ -87,7 +89,7 @@ fn campaign(what: &str, schedules: u64, collects: bool) {
         }
     }
     println!("{what}: {schedules} schedules from seed {first}, {records} records, {requests} requests");
-    assert!(records > schedules, "clients that commit nothing prove nothing");
+    assert!(records > schedules, "clients that commit nothing test nothing");
 }
 
 #[test]
@@ -142,7 +144,7 @@ mod canaries {
 
     #[test]
     fn a_rewrite_covers_a_newer_write() {
-        caught("rewrite-over-newer-write", false, &["that are not the", "a piece ends behind"]);
+        caught("rewrite-over-newer-write", false, &["that are not the", "a piece ends beyond"]);
     }
 
     #[test]

@@ -1,4 +1,5 @@
-//! Uploads that are slow, or broken off: packs are sent at an age, and a later process goes on behind those that are finished.
+//! Slow and interrupted uploads: packs are sent at an age, and a later process continues after the
+//! finished packs.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use std::sync::Arc;
@@ -31,7 +32,7 @@ async fn open(store: &Arc<InMemory>) -> (Connection, Blob) {
     (connection, blob)
 }
 
-/// Hands out pieces of 1 MiB, and breaks off behind `end`.
+/// Returns pieces of 1 MiB, and fails after `end`.
 fn pieces(data: &Bytes, from: usize, end: usize) -> impl Stream<Item = std::io::Result<Bytes>> {
     let mut all: Vec<std::io::Result<Bytes>> =
         (from..end).step_by(1 << 20).map(|at| Ok(data.slice(at..(at + (1 << 20)).min(end)))).collect();
@@ -55,7 +56,7 @@ fn a_later_process_uploads_only_the_rest() {
         let data: Bytes = [noise(9 << 20), Bytes::from(vec![0; 3 << 20]), noise(8 << 20)].concat().into();
         let kept = Arc::new(Kept::default());
         let first = Uploading::begin(&blob, kept.clone()).await.unwrap();
-        // The source breaks off once there is something that need not be sent again.
+        // The source fails once something has been uploaded.
         let waits = kept.clone();
         let source = pieces(&data, 0, 14 << 20).then(move |piece| {
             let waits = waits.clone();
@@ -68,7 +69,7 @@ fn a_later_process_uploads_only_the_rest() {
         });
         let broken = blob.append(source, "", &options(Some(first.clone()))).await;
         assert!(matches!(broken, Err(blob::Error::Source(_))), "{broken:?}");
-        // Packs that were under way when the source broke off may be finished, or not.
+        // Packs in flight when the source failed may be finished, or not.
         let done = kept.0.lock().clone();
         assert!(done.len() >= 2, "{}", done.len());
         assert!(done.iter().enumerate().all(|(number, finished)| finished.number as usize == number));
@@ -97,7 +98,7 @@ fn a_later_process_uploads_only_the_rest() {
         assert_eq!((committed.at, committed.len), (0, data.len() as u64));
         assert_eq!(kept.0.lock().last().unwrap().to, data.len() as u64);
 
-        // A third process, which does not know that the second came to its end, changes nothing.
+        // A third process, which does not know that the second has finished, changes nothing.
         let all = kept.0.lock().clone();
         let third = resume(all).unwrap();
         let again = other.append(bytes(Bytes::new()), "", &options(Some(third))).await.unwrap();
@@ -127,7 +128,7 @@ fn a_pack_is_sent_at_an_age() {
         assert_eq!(quick.tally.packs.load(Ordering::Relaxed), 1, "one pack holds all");
         let options = UploadOptions::default();
         blob.put(slow(10), "", &options).await.unwrap();
-        assert_eq!(options.tally.packs.load(Ordering::Relaxed), 3, "what came ten seconds apart");
+        assert_eq!(options.tally.packs.load(Ordering::Relaxed), 3, "parts that came ten seconds apart");
         let version = blob.version(&At::Newest).await.unwrap();
         assert_eq!(blob.read(&version, 0, version.size).await.unwrap(), data);
     });

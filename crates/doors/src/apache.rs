@@ -174,9 +174,9 @@ mod tests {
         let (text, mark) = server(&Settings::default(), &places, ("/m", "/t", 33), &[], "");
         let (_, other) = server(&Settings::default(), &places, ("/m", "/t", 33), &[], "LogLevel debug\n");
         assert_ne!(mark, other);
-        assert!(text.contains("EnableSendfile off\nEnableMMAP off\n") && text.contains("Listen 127.0.0.1:8080\n"));
-        assert_eq!(listens(&text), Some(([127, 0, 0, 1], 8080).into()));
-        for (address, listened) in [("::1", "[::1]:8080"), ("0.0.0.0", "0.0.0.0:8080"), ("10.0.0.7", "10.0.0.7:8080")] {
+        assert!(text.contains("EnableSendfile off\nEnableMMAP off\n") && text.contains("Listen 127.0.0.1:8081\n"));
+        assert_eq!(listens(&text), Some(([127, 0, 0, 1], 8081).into()));
+        for (address, listened) in [("::1", "[::1]:8081"), ("0.0.0.0", "0.0.0.0:8081"), ("10.0.0.7", "10.0.0.7:8081")] {
             let settings = Settings { address: address.parse().unwrap(), ..Settings::default() };
             let (text, _) = server(&settings, &places, ("/m", "/t", 33), &[], "");
             assert_eq!(listens(&text), listened.parse().ok());

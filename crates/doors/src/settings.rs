@@ -45,7 +45,7 @@ impl Default for Settings {
             smb_port: 445,
             smb_name: "SHALE".to_owned(),
             smb_workgroup: "WORKGROUP".to_owned(),
-            http_port: 8080,
+            http_port: 8081,
             http_user: "www-data".to_owned(),
             ftp_port: 21,
             ftp_passive: (50000, 50099),
@@ -107,7 +107,7 @@ smb-name = SHALE
 smb-workgroup = WORKGROUP
 
 # HTTP and WebDAV read and write as this user.
-http-port = 8080
+http-port = 8081
 http-user = www-data
 
 ftp-port = 21

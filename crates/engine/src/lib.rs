@@ -1,12 +1,12 @@
-//! The storage engine: a log of compressed fragments, a map from blocks to fragments, and what
-//! keeps the two true to each other through crashes. Knows nothing of front ends; sees files, time
+//! The storage engine: a log of compressed fragments, a map from blocks to fragments, and the
+//! rules that keep the two consistent through crashes. Knows nothing of front ends; uses files, time
 //! and randomness only through `env`.
 //!
 //! The rooms, from the lowest floor up: `base`; `buffer` and `log`; `objects`, `space` and `map`;
 //! `codecs`, `read` and `write`; `checkpoint` and `clean`; `volume`, `history`, `replication` and
 //! `images`; `repair`, `upkeep` and `pool`. A room names only rooms below it (`tools/rooms.txt`),
-//! and the head of each says what it owns. The order of writes and syncs, on which all promises
-//! after a crash rest, is decided in `log`, `checkpoint` and `repair::recovery` only.
+//! and the head of each names the state that it owns. The order of writes and syncs, on which all
+//! guarantees after a crash rest, is decided in `log`, `checkpoint` and `repair::recovery` only.
 
 mod base;
 mod buffer;
@@ -44,7 +44,7 @@ pub use images::{ImageStatus, Unwritten};
 pub use objects::effort::{CodecEffort, VolumeEffort};
 pub use pool::Pool;
 pub use pool::creation::FileBlock;
-pub use pool::figures::PoolFigures;
+pub use pool::figures::{MachineFigures, PoolFigures};
 pub use repair::damages::DamageReport;
 pub use repair::salvage::{
     Completeness, DamagedRange, PoolPrefix, SalvageProgress, SalvageReport, SalvageSource, SalvageStep, SalvagedVolume,
@@ -56,10 +56,11 @@ pub use upkeep::calibration::{Calibration, CalibrationEffort, CodecSpeed};
 pub use upkeep::defrag::SortReport;
 pub use upkeep::explain::{CodecUse, RegionDetail, RegionReport, Remembered, Trial};
 pub use upkeep::explain_files::{FilePart, FileStored};
+pub use upkeep::explain_map::{CELLS_MAX, CodecMap, MapCell};
 pub use upkeep::recompress::{Advise, RecompressReport};
 pub use upkeep::scrub::ScrubReport;
 pub use upkeep::shrink::ShrinkReport;
 pub use volume::Volume;
 pub use volume::claims::{TreeClaim, TreeUse};
-pub use volume::devices::Meant;
+pub use volume::devices::VolumeRef;
 pub use volume::files::Files;

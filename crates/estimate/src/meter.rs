@@ -17,6 +17,8 @@ use super::statistics::Observation;
 const QUICK: CodecId = CodecId(65);
 /// [`strength`] above which a codec is meant to compress, and not only to omit zeroes.
 const STRONG: f64 = 0.5;
+/// Units of a batch whose decoding is timed, with each setting: a few per cent of the work.
+const DECODED_UNITS: usize = 4;
 /// Of how many samples of a stratum a slow setting gets one.
 const SLOW_EVERY: usize = 8;
 /// Samples up to which every setting gets all.
@@ -58,6 +60,8 @@ struct Bench {
     table: PlainTable,
     region: Region,
     credit_ns: i64,
+    /// Bytes of data whose decoding was timed, and nanoseconds of that.
+    decoded: (u64, u64),
 }
 
 /// Measures.
@@ -66,6 +70,8 @@ pub struct Meter<'a> {
     benches: Vec<Bench>,
     dictionaries: Dictionaries,
     dst: Vec<u8>,
+    /// Where units are decoded to.
+    raw: Vec<u8>,
     clock: SystemClock,
 }
 
@@ -77,14 +83,22 @@ impl<'a> Meter<'a> {
             table: PlainTable::default(),
             region: Region::default(),
             credit_ns: TEST_CREDIT_NS,
+            decoded: (0, 0),
         };
         Self {
             plan,
             benches: plan.settings.iter().map(fresh).collect(),
             dictionaries,
             dst: vec![0; UNIT_BYTES_MAX],
+            raw: vec![0; UNIT_BYTES_MAX],
             clock: SystemClock::default(),
         }
+    }
+
+    /// CPU nanoseconds to decode a byte of data, by setting; none where nothing was decoded.
+    pub fn decode_ns(&self) -> Vec<Option<f64>> {
+        let of = |bench: &Bench| (bench.decoded.0 > 0).then(|| bench.decoded.1 as f64 / bench.decoded.0 as f64);
+        self.benches.iter().map(of).collect()
     }
 
     /// Gathers the measurements that an established pool already has, and pays for them: tests of
@@ -112,18 +126,47 @@ impl<'a> Meter<'a> {
             samples.iter().zip(&units).map(|(sample, units)| self.believed(&sample.rules, units)).collect();
         for (index, setting) in self.plan.settings.iter().enumerate() {
             self.benches[index].region = self.benches[index].region.with_dictionary(dictionary);
+            // They are compressed a second time.
+            let decoded_max = if setting.is_slow() { 1 } else { DECODED_UNITS };
+            let mut kept: Vec<(&[u8], Option<Codec>)> = Vec::new();
             for (((sample, units), rules), observation) in samples.iter().zip(&units).zip(&rules).zip(&mut observations)
             {
                 if setting.is_slow() && !sample.slow {
                     continue;
                 }
                 let began = self.clock.thread_cpu_ns();
-                let stored: usize = units.iter().map(|unit| self.store(index, setting, rules, unit)).sum();
-                observation.stored[index] = Some(stored as f64);
+                let (mut bytes, mut codecs) = (0, Vec::with_capacity(units.len()));
+                for unit in units {
+                    let (stored, codec) = self.store(index, setting, rules, unit);
+                    bytes += stored;
+                    codecs.push(codec);
+                }
+                observation.stored[index] = Some(bytes as f64);
                 observation.cpu_ns[index] = Some((self.clock.thread_cpu_ns() - began) as f64);
+                let room = decoded_max.saturating_sub(kept.len());
+                kept.extend(units.iter().copied().zip(codecs).take(room));
+            }
+            for (unit, codec) in kept {
+                self.decode(index, unit, codec);
             }
         }
         observations
+    }
+
+    /// Times the decoding of a unit that a setting stores with this codec.
+    fn decode(&mut self, index: usize, unit: &[u8], codec: Option<Codec>) {
+        let Bench { workspace, decoded, .. } = &mut self.benches[index];
+        let raw = &mut self.raw[..unit.len()];
+        let stored = codec.and_then(|codec| Some((codec, workspace.compress(codec, unit, &mut self.dst)?)));
+        let began = self.clock.thread_cpu_ns();
+        match stored {
+            Some((codec, bytes)) if workspace.decompress(codec.id(), &self.dst[..bytes], raw).is_err() => return,
+            Some(_) => {}
+            // Read into the buffer that it is sent from.
+            None => return decoded.0 += unit.len() as u64,
+        }
+        decoded.0 += unit.len() as u64;
+        decoded.1 += self.clock.thread_cpu_ns() - began;
     }
 
     /// The codecs of the rules, by mode, that apply to these units: tested as `import` does.
@@ -135,14 +178,15 @@ impl<'a> Meter<'a> {
         })
     }
 
-    /// Bytes stored of a unit.
+    /// Bytes stored of a unit, and the codec, as far as reading it can be timed without a
+    /// dictionary; none: it is stored as it is.
     fn store(
         &mut self,
         index: usize,
         setting: &Setting,
         rules: &[Option<Codec>; Mode::ALL.len()],
         unit: &[u8],
-    ) -> usize {
+    ) -> (usize, Option<Codec>) {
         let limit = dst_limit_permille(unit.len(), self.plan.min_saving_permille);
         let dst = &mut self.dst[..limit];
         let fixed = match setting.how {
@@ -150,10 +194,13 @@ impl<'a> Meter<'a> {
             How::Auto(Auto { mode, .. }) => Mode::ALL.iter().position(|m| *m == mode).and_then(|m| rules[m]),
         };
         match (fixed, setting.how) {
-            (Some(codec), _) => self.benches[index].workspace.compress(codec, unit, dst).unwrap_or(unit.len()),
-            (None, How::Fixed(_)) => unit.len(),
+            (Some(codec), _) => match self.benches[index].workspace.compress(codec, unit, dst) {
+                Some(bytes) => (bytes, Some(codec)),
+                None => (unit.len(), None),
+            },
+            (None, How::Fixed(_)) => (unit.len(), None),
             (None, How::Auto(auto)) => {
-                let Bench { workspace, table, region, credit_ns } = &mut self.benches[index];
+                let Bench { workspace, table, region, credit_ns, .. } = &mut self.benches[index];
                 let mut planner = Planner::new(auto, 1.0, Pressure::default(), table);
                 let dictionaries = &mut self.dictionaries;
                 let mut attempts = Tried { workspace, dst, unit, clock: &self.clock, dictionaries, helper: 0 };
@@ -161,10 +208,17 @@ impl<'a> Meter<'a> {
                 *region = stored.region;
                 *credit_ns -= stored.test_ns as i64;
                 *credit_ns += test_credit_earned(*credit_ns, stored.cpu_ns.saturating_sub(stored.test_ns));
-                stored.bytes
+                // Decoding with a dictionary takes about as long as without.
+                let codec = if stored.codec == CodecId::ZSTD_DICTIONARY { QUICK } else { stored.codec };
+                (stored.bytes, codec_of(codec))
             }
         }
     }
+}
+
+/// The codec with this number; none: raw.
+fn codec_of(id: CodecId) -> Option<Codec> {
+    Codec::all().find(|codec| codec.id() == id).filter(|codec| *codec != Codec::Off)
 }
 
 /// Compresses for the policy.

@@ -1,5 +1,6 @@
 //! The population of an estimate: files by type, divided into windows of one unit each.
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, HashSet};
 use std::convert::Infallible;
 use std::fs::File;
@@ -14,34 +15,38 @@ use units::BLOCK_BYTES;
 
 use super::meter::{RuleOf, RuleOfModes};
 use super::settings::Plan;
+use super::share_files::ShareFiles;
 use copy::volume_io::VolumeIo;
 use operations::path_error;
 
 /// Files that are smaller are not asked where their holes are.
-const HOLES_FROM_BYTES: u64 = 1 << 20;
+pub(super) const HOLES_FROM_BYTES: u64 = 1 << 20;
 /// Runs of a volume's allocation asked for at a time.
 const RUNS_MAX: u32 = 4096;
 /// Unknown or rare types.
-const OTHER: &str = "other";
+pub(super) const OTHER: &str = "other";
 /// Most strata: rarer types share one, so that the least number of samples for each does not become
 /// the most of the work.
 const STRATA_MAX: usize = 32;
 
 /// Source of the bytes.
-enum Origin {
+pub(super) enum Origin {
     Path(PathBuf),
     Volume(Arc<dyn VolumeIo>),
+    /// A file of a share, by its number.
+    Share(Arc<dyn ShareFiles>, u64),
 }
 
 /// One file, device or volume.
-struct Item {
-    origin: Origin,
+pub(super) struct Item {
+    pub(super) origin: Origin,
     /// Name for the rules; empty for a volume.
-    name: String,
-    head: Vec<u8>,
-    size_bytes: u64,
+    pub(super) name: String,
+    /// First bytes; empty for a file of a share, of which they are read with its windows.
+    pub(super) head: Vec<u8>,
+    pub(super) size_bytes: u64,
     /// Runs of windows that hold data: first and count.
-    runs: Vec<(u64, u64)>,
+    pub(super) runs: Vec<(u64, u64)>,
 }
 
 impl Item {
@@ -133,14 +138,14 @@ pub struct Window<'a> {
     /// Whole blocks; the end of a file is filled up with zeroes.
     pub bytes: Vec<u8>,
     name: &'a str,
-    head: &'a [u8],
+    head: Cow<'a, [u8]>,
 }
 
 impl Window<'_> {
     /// The rules' decisions for its file.
     pub fn rules_of(&self, plan: &Plan) -> RuleOfModes {
         plan.by_mode.each_ref().map(|resolved| {
-            let ruled = ruled(resolved, self.name, self.head);
+            let ruled = ruled(resolved, self.name, &self.head);
             match ruled.choice {
                 FileChoice::Codec(_) if plan.dictionary_level.is_some() && ruled.yields_to_dictionaries() => None,
                 FileChoice::Codec(codec) => Some(RuleOf { codec, is_default: ruled.is_default }),
@@ -232,11 +237,24 @@ impl Population {
         let offset = number * self.unit_bytes as u64;
         let own = item.size_bytes.saturating_sub(offset).min(self.unit_bytes as u64) as usize;
         let mut bytes = vec![0; own.next_multiple_of(BLOCK_BYTES)];
+        let mut head = Cow::Borrowed(&item.head[..]);
         match &item.origin {
             Origin::Volume(volume) => match volume.read(offset, &mut bytes[..own]) {
                 Err(error) if error.kind() == ErrorKind::Corrupt => return Ok(None),
                 read => read?,
             },
+            Origin::Share(files, node) => {
+                let mut first = vec![0; HEAD_BYTES];
+                match files.read(*node, 0, &mut first) {
+                    Ok(length) => first.truncate(length),
+                    Err(_) => return Ok(None),
+                }
+                head = Cow::Owned(first);
+                // It may have been cut off since.
+                if !files.read(*node, offset, &mut bytes[..own]).is_ok_and(|length| length == own) {
+                    return Ok(None);
+                }
+            }
             Origin::Path(path) => {
                 if open.as_ref().is_none_or(|open| open.index != index) {
                     *open = Some(Open { index, file: File::open(path).ok() });
@@ -247,22 +265,22 @@ impl Population {
                 }
             }
         }
-        Ok(Some(Window { bytes, name: &item.name, head: &item.head }))
+        Ok(Some(Window { bytes, name: &item.name, head }))
     }
 }
 
 /// Windows that hold data, from ranges in ascending order.
-struct Runs {
+pub(super) struct Runs {
     unit_bytes: u64,
-    windows: Vec<(u64, u64)>,
+    pub(super) windows: Vec<(u64, u64)>,
 }
 
 impl Runs {
-    fn new(unit_bytes: u64) -> Self {
+    pub(super) fn new(unit_bytes: u64) -> Self {
         Self { unit_bytes, windows: Vec::new() }
     }
 
-    fn add(&mut self, offset: u64, length: u64) {
+    pub(super) fn add(&mut self, offset: u64, length: u64) {
         if length == 0 {
             return;
         }
@@ -411,7 +429,7 @@ fn type_of(resolved: &Resolved, name: &str, head: &[u8]) -> String {
 }
 
 /// The types as strata, the largest first; the rarest together.
-fn strata(types: BTreeMap<String, Vec<Item>>) -> Vec<Stratum> {
+pub(super) fn strata(types: BTreeMap<String, Vec<Item>>) -> Vec<Stratum> {
     let mut all: Vec<Stratum> = types.into_iter().map(|(word, items)| Stratum::new(word, items)).collect();
     all.sort_by_key(|stratum| std::cmp::Reverse(stratum.windows));
     if all.len() > STRATA_MAX {

@@ -110,14 +110,14 @@ impl Plan {
         }
         let list: Vec<Codec> = match codecs {
             "none" => Vec::new(),
-            "all" => Codec::all().collect(),
+            "all" => Codec::all().filter(|codec| *codec != Codec::Off).collect(),
             list => list
                 .split(',')
                 .map(str::parse)
                 .collect::<std::result::Result<_, _>>()
                 .map_err(|e: codec::ParseCodecError| invalid(e.to_string()))?,
         };
-        for codec in list.into_iter().filter(|codec| *codec != Codec::Off) {
+        for codec in list {
             plan.push(codec.to_string(), How::Fixed(codec), false);
         }
         let helper: Codec = HELPER.parse().map_err(|_| invalid(format!("codec {HELPER}")))?;

@@ -7,10 +7,13 @@ use std::sync::Arc;
 use bytes::Bytes;
 use codec::Workspace;
 use policy::{dst_limit_permille, is_zero};
-use surface::{Allocation, Result, Run};
+use report::WriteBound;
+use surface::{Allocation, Error, ErrorKind, Result, Run};
 use testkit::TempDir;
 
-use super::{Plan, Population, Report, Scanned, run};
+use super::{
+    EstimateReport, Machine, Plan, Population, Scanned, ShareFile, ShareFiles, ShareScan, Step, in_rounds, run,
+};
 use copy::volume_io::VolumeIo;
 
 /// Writes a file below a directory.
@@ -66,7 +69,7 @@ fn truth(files: &[Vec<u8>], codec: &str, unit_bytes: usize) -> f64 {
     100.0 * (1.0 - stored as f64 / raw as f64)
 }
 
-fn saving(report: &Report, setting: &str) -> (f64, f64) {
+fn saving(report: &EstimateReport, setting: &str) -> (f64, f64) {
     let line = report.settings.iter().find(|line| line.setting == setting).unwrap();
     (line.saving_percent, line.margin_percent.unwrap())
 }
@@ -312,4 +315,102 @@ fn a_signature_in_front_of_text_is_not_believed_and_one_in_front_of_noise_is() {
     // Except for the zeroes after its end.
     let (found, margin) = saving(&of(&noise), "auto, balanced");
     assert!(found < 1.5 && margin < 1.5, "{found} ±{margin}");
+}
+
+/// Files in memory, as a share has them.
+struct InMemory(BTreeMap<u64, Vec<u8>>);
+
+impl ShareFiles for InMemory {
+    fn read(&self, file: u64, offset: u64, buf: &mut [u8]) -> Result<usize> {
+        let Some(content) = self.0.get(&file) else { return Err(Error::new(ErrorKind::NotFound, "gone")) };
+        let rest = content.get(offset as usize..).unwrap_or_default();
+        let length = rest.len().min(buf.len());
+        buf[..length].copy_from_slice(&rest[..length]);
+        Ok(length)
+    }
+    fn data(&self, file: u64) -> Result<Vec<(u64, u64)>> {
+        // The second half of large files is a hole.
+        Ok(vec![(0, self.0[&file].len() as u64 / 2)])
+    }
+}
+
+fn share_of(files: &[(&str, &str, &[u8])], plan: &Plan, gone: &[u64]) -> Population {
+    let mut content: BTreeMap<u64, Vec<u8>> = (1..).zip(files.iter().map(|(.., bytes)| bytes.to_vec())).collect();
+    gone.iter().for_each(|file| drop(content.remove(file)));
+    let mut scan = ShareScan::new(Arc::new(InMemory(content)), plan.unit_bytes);
+    for (file, (name, word, bytes)) in (1..).zip(files) {
+        scan.add(ShareFile { file, name, word, size_bytes: bytes.len() as u64 });
+    }
+    scan.population()
+}
+
+/// The figures of a share's files are those of the same files in a directory.
+#[test]
+fn files_of_a_share_are_estimated_as_those_of_a_directory() {
+    let (text, other) = (content(3, 600_000, false), content(9, 300_000, false));
+    let files: [(&str, &str, &[u8]); 3] =
+        [("a.txt", "txt", &text), ("b.log", "log", &other), ("c.txt", "txt", b"tiny")];
+    let plan = plan(&[("compression", "zstd-3"), ("rule.log", "off")], "lz4,off");
+    let of_share = run(&share_of(&files, &plan, &[]), &plan, 1 << 30, 1, &mut |_, _| ()).unwrap();
+    let scratch = TempDir::new("estimate-share");
+    files.iter().for_each(|(name, _, bytes)| write(&scratch, name, bytes));
+    let (population, _) = Population::of_paths(&[scratch.path().to_owned()], &plan, &mut |_| ()).unwrap();
+    let of_tree = run(&population, &plan, 1 << 30, 1, &mut |_, _| ()).unwrap();
+    let facts = |report: &EstimateReport| {
+        let types: Vec<_> = report.types.iter().map(|part| (part.word.clone(), part.files, part.data_bytes)).collect();
+        (report.files, report.size_bytes, report.data_bytes, report.small_files, report.small_bytes, types)
+    };
+    assert_eq!(facts(&of_share), facts(&of_tree));
+    for setting in ["zstd-3", "lz4", "off"] {
+        assert_eq!(saving(&of_share, setting), saving(&of_tree, setting), "{setting}");
+    }
+    let log = of_share.types.iter().find(|part| part.word == "log").unwrap();
+    let auto = log.settings.iter().find(|line| line.setting == "auto, balanced").unwrap();
+    assert_eq!(auto.saving_percent, 0.0, "the rule knows the name of the file");
+    let off = of_share.settings.iter().find(|line| line.setting == "off").unwrap();
+    assert_eq!((off.cpu_seconds, off.mb_per_second, off.stored_bytes), (0.0, None, of_share.data_bytes));
+
+    let without = run(&share_of(&files, &plan, &[2]), &plan, 1 << 30, 1, &mut |_, _| ()).unwrap();
+    assert!(without.unreadable_samples > 0 && without.data_bytes < of_share.data_bytes, "{without:?}");
+    let sparse = content(4, 3 << 20, false);
+    let half = run(&share_of(&[("d", "", &sparse)], &plan, &[]), &plan, 1 << 30, 1, &mut |_, _| ()).unwrap();
+    assert_eq!((half.data_bytes, half.types[0].word.as_str()), (3 << 19, "other"));
+}
+
+/// Each round reads more, and its margins are narrower; small ones end the work.
+#[test]
+fn rounds_narrow_the_margins_until_they_are_small() {
+    let data = content(21, 5 << 20, false);
+    let machine = Machine { power: None, cpus: Some(2.0), device_bytes_per_s: Some(100e6) };
+    let plan = plan(&[("compression", "lz4")], "off");
+    let estimate = |data: &[u8]| {
+        let population = Population::of_volume(Arc::new(Thin(data.to_vec())), plan.unit_bytes).unwrap();
+        let (mut rounds, mut last) = (Vec::new(), (0, 0));
+        let mut on = |step: Step<'_>| {
+            match step {
+                Step::Batch(batch) => {
+                    assert!(batch.done > last.0 && batch.done <= batch.total, "{batch:?}");
+                    last = (batch.done, batch.total);
+                }
+                Step::Round(found) => rounds.push((found.sampled_bytes, saving(found, "lz4").1)),
+            }
+            Ok(())
+        };
+        let found = in_rounds(&population, &plan, None, 1, &machine, &mut on).unwrap();
+        (found, rounds)
+    };
+    let (found, rounds) = estimate(&data);
+    assert!(rounds.len() == 2 && rounds[0].0 < rounds[1].0 && rounds[0].1 > rounds[1].1, "{rounds:?}");
+    assert_eq!((saving(&found, "lz4").1, found.data_bytes), (0.0, 10 << 20), "the second reads all");
+    let line = |setting: &str| found.settings.iter().find(|line| line.setting == setting).unwrap();
+    assert_eq!((line("off").write_mb_per_second, line("off").write_bound), (Some(100.0), Some(WriteBound::Disk)));
+    assert_eq!((line("lz4").read_factor, line("off").read_factor.is_some()), (Some(1.0), true));
+    assert!(line("lz4").rewrite_seconds.is_some_and(|seconds| seconds >= 1.0));
+    // Two windows with data: all of it is read in the first round.
+    assert_eq!(estimate(&data[..4096]).1.len(), 1);
+
+    let population = Population::of_volume(Arc::new(Thin(data)), plan.unit_bytes).unwrap();
+    let mut on = |_: Step<'_>| Err(Error::new(ErrorKind::InUse, "cancelled"));
+    let error = in_rounds(&population, &plan, None, 1, &machine, &mut on).unwrap_err();
+    assert_eq!(error.to_string(), "cancelled");
 }

@@ -79,7 +79,7 @@ mod stack;
 mod surviving_handles;
 
 pub use fuse::become_io_flusher;
-pub use fuse::keep::{Keeper, KeptBy, run_keeper};
+pub use fuse::keep::{Keeper, KeeperSlot, run_keeper};
 pub use mount::{Ended, Mount, WhenBusy, mount};
 pub use options::{MountOptions, READS_WAITING_DEFAULT, REQUEST_BYTES_MAX, THREADS_DEFAULT, THREADS_MAX};
 pub use stack::Stack;

@@ -10,8 +10,8 @@ use std::path::Path;
 use std::sync::Arc;
 use std::thread;
 
-use fuse::keep::KeptBy;
-use fuse::mount::{self as kernel_mount, How, Place};
+use fuse::keep::KeeperSlot;
+use fuse::mount::{self as kernel_mount, MountParams, MountPoint};
 use fuse::{Notifier, Session, SessionOptions, Transport, become_io_flusher};
 use parking_lot::{Condvar, Mutex};
 use rustix::mount::UnmountFlags;
@@ -71,7 +71,7 @@ impl Ended {
 /// A mounted directory of devices. Dropping it detaches it, as [`WhenBusy::Detach`] does.
 #[derive(Debug)]
 pub struct Mount {
-    place: Place,
+    place: MountPoint,
     connection: Notifier,
     options: MountOptions,
     over_rings: bool,
@@ -103,7 +103,7 @@ pub fn mount(devices: Arc<dyn DeviceSet>, dir: &Path, options: &MountOptions) ->
     }
     // The remains of a killed server of the same pool are useless.
     if options.replaces_dead {
-        kernel_mount::take_away_dead(&dir, &options.source);
+        kernel_mount::detach_dead(&dir, &options.source);
     }
     // Checked before anything is sent to it: a server that hangs would not answer.
     if !options.overlay && kernel_mount::is_ours(&dir) {
@@ -123,7 +123,7 @@ pub fn mount(devices: Arc<dyn DeviceSet>, dir: &Path, options: &MountOptions) ->
 
     let (session, directory, transport) = begin(&devices, &dir, options)?;
     let place =
-        Place::at(&dir, &how(options)).inspect_err(|_| drop(kernel_mount::unmount(&dir, UnmountFlags::DETACH)))?;
+        MountPoint::at(&dir, &how(options)).inspect_err(|_| drop(kernel_mount::unmount(&dir, UnmountFlags::DETACH)))?;
     if let Some(kept_by) = &options.kept_by {
         let kept = match session.cannot_be_taken_over() {
             Some(why) => Err(io::Error::other(why)),
@@ -140,8 +140,8 @@ pub fn mount(devices: Arc<dyn DeviceSet>, dir: &Path, options: &MountOptions) ->
 fn keep(
     session: &Session<DeviceDirectory>,
     directory: &DeviceDirectory,
-    place: &Place,
-    kept_by: &KeptBy,
+    place: &MountPoint,
+    kept_by: &KeeperSlot,
 ) -> io::Result<()> {
     let kept = SurvivingHandles::new()?;
     let devices = session.descriptors();
@@ -158,7 +158,7 @@ fn keep(
 fn resume(devices: &Arc<dyn DeviceSet>, dir: &Path, options: &MountOptions) -> Option<Mount> {
     let kept_by = options.kept_by.as_ref()?;
     let entry = kept_by.entry().inspect_err(|error| log::warn!("the keeper of mounts failed: {error}")).ok()??;
-    let place = Place::from_bytes(&entry.bytes);
+    let place = MountPoint::from_bytes(&entry.bytes);
     let resumed = match &place {
         Some(place) if place.dir() == dir => go_on(devices, entry.descriptors, place, options),
         _ => Err(Error::new(ErrorKind::Conflict, "it was mounted at another directory")),
@@ -170,7 +170,7 @@ fn resume(devices: &Arc<dyn DeviceSet>, dir: &Path, options: &MountOptions) -> O
         }
         Err(error) => log::warn!("{}: the mount cannot be taken over: {error}", dir.display()),
     }
-    kept_by.give_up();
+    kept_by.close();
     if let Some(error) = place.and_then(|place| place.detach().err()) {
         log::warn!("{error}");
     }
@@ -180,12 +180,12 @@ fn resume(devices: &Arc<dyn DeviceSet>, dir: &Path, options: &MountOptions) -> O
 fn go_on(
     devices: &Arc<dyn DeviceSet>,
     descriptors: Vec<OwnedFd>,
-    place: &Place,
+    place: &MountPoint,
     options: &MountOptions,
 ) -> Result<Mount> {
     let failed = |error| Error::from_io("its connection", error);
     let session = take_over(devices, descriptors, options).map_err(failed)?;
-    place.bring_back(session.notifier().device(), &how(options), options.overlay)?;
+    place.remount(session.notifier().device(), &how(options), options.overlay)?;
     start(session, place.clone(), options, (false, true))
 }
 
@@ -203,7 +203,7 @@ fn take_over(
 /// Starts the thread that serves a connection: over rings or not, and taken over or not.
 fn start(
     session: Session<DeviceDirectory>,
-    place: Place,
+    place: MountPoint,
     options: &MountOptions,
     (over_rings, is_resumed): (bool, bool),
 ) -> Result<Mount> {
@@ -223,8 +223,8 @@ fn start(
     Ok(Mount { place, connection, options: options.clone(), over_rings, is_resumed, ended: Ended(state) })
 }
 
-fn how(options: &MountOptions) -> How<'_> {
-    How {
+fn how(options: &MountOptions) -> MountParams<'_> {
+    MountParams {
         source: &options.source,
         allow_other: options.allow_other,
         allow_exec: false,
@@ -274,7 +274,7 @@ fn begin_over(
     Ok((session, directory))
 }
 
-fn serve(session: Session<DeviceDirectory>, kept_by: Option<&KeptBy>, state: &EndedState) {
+fn serve(session: Session<DeviceDirectory>, kept_by: Option<&KeeperSlot>, state: &EndedState) {
     // The threads that the session starts inherit it.
     become_io_flusher();
     let result =
@@ -283,7 +283,7 @@ fn serve(session: Session<DeviceDirectory>, kept_by: Option<&KeptBy>, state: &En
         log::error!("{message}");
     }
     // No later server will continue it.
-    kept_by.inspect(|kept_by| kept_by.give_up());
+    kept_by.inspect(|kept_by| kept_by.close());
     *state.result.lock() = Some(result);
     state.changed.notify_all();
 }
@@ -330,7 +330,7 @@ impl Mount {
         }
         match when_busy {
             WhenBusy::Refuse => self.place.unmount(self.connection.device(), &how(&self.options))?,
-            WhenBusy::Abort => self.place.cut_off(self.connection.device())?,
+            WhenBusy::Abort => self.place.disconnect(self.connection.device())?,
             WhenBusy::Detach => return self.place.detach(),
         }
         self.ended.wait()

@@ -2,7 +2,7 @@
 
 use std::time::SystemTime;
 
-use fuse::keep::KeptBy;
+use fuse::keep::KeeperSlot;
 
 /// Name of this door in operation counts.
 pub(crate) const DOOR: &str = "mount";
@@ -53,7 +53,7 @@ pub struct MountOptions {
     pub overlay: bool,
     /// The keeper that holds the mount so that it survives this program: the next one to mount
     /// continues it. Unused if requests come over rings.
-    pub kept_by: Option<KeptBy>,
+    pub kept_by: Option<KeeperSlot>,
     /// The wall clock, for modification times only.
     pub now: fn() -> SystemTime,
 }

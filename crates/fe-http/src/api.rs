@@ -9,12 +9,16 @@ use axum::response::{IntoResponse, Response};
 use operations::{About, CATALOGUE, PREFIX, Request};
 use serde_json::{Value, json};
 use surface::Error;
+use tokio::sync::Semaphore;
 
 use crate::connections::Peer;
 use crate::problem::{self, Refused};
-use crate::router::{Shared, ask, body_of, respond};
-use crate::session;
+use crate::router::{BODY_BYTES_MAX, SMALL_BODY_BYTES, Shared, ask, body_of, respond};
 use crate::wire::{Answer, Ask, What};
+use crate::{files, session};
+
+/// Larger bodies that are held at a time, each with its values and its request: some 16 MiB.
+static LARGE_BODIES: Semaphore = Semaphore::const_new(4);
 
 /// A place of an operation.
 struct Route {
@@ -61,13 +65,22 @@ fn decoded(text: &str, plus: bool) -> Option<String> {
 pub(crate) type Pairs = Vec<(String, String)>;
 
 /// The fields that a path has; none: it is another one. Parts are told apart before they are
-/// decoded, so that an object `a/b` is `a%2Fb`.
+/// decoded, so that an object `a/b` is `a%2Fb`. `{field*}` takes all parts that the others leave.
 fn fields_of(route: &Route, parts: &[&str]) -> Option<Pairs> {
-    if route.parts.len() != parts.len() {
+    let (mut fields, mut own, mut joined) = (Vec::new(), route.parts.clone(), None);
+    if let Some(place) = own.iter().position(|part| part.ends_with("*}")) {
+        let count = (parts.len() + 1).checked_sub(own.len())?;
+        let taken = &parts[place..place + count];
+        let names: Option<Vec<_>> =
+            taken.iter().map(|part| decoded(part, false).filter(|name| !name.contains('/'))).collect();
+        fields.push((own.remove(place)[1..].trim_end_matches("*}").to_owned(), names?.join("/")));
+        joined = Some([&parts[..place], &parts[place + count..]].concat());
+    }
+    let parts = joined.as_deref().unwrap_or(parts);
+    if own.len() != parts.len() {
         return None;
     }
-    let mut fields = Vec::new();
-    for (pattern, part) in route.parts.iter().zip(parts) {
+    for (pattern, part) in own.iter().zip(parts) {
         match pattern.strip_prefix('{').and_then(|rest| rest.strip_suffix('}')) {
             Some(name) => fields.push((name.to_owned(), decoded(part, false).filter(|text| !text.is_empty())?)),
             None if pattern == part => {}
@@ -147,6 +160,12 @@ fn build(
     request_of(route, &given, body).map_err(|error: Error| malformed(&error.to_string()))
 }
 
+/// Whether the body may have more bytes than nearly every request needs.
+fn is_large(fields: &HeaderMap) -> bool {
+    let length = fields.get(header::CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse::<u64>().ok());
+    fields.contains_key(header::TRANSFER_ENCODING) || length.is_some_and(|length| length > SMALL_BODY_BYTES as u64)
+}
+
 /// Any operation.
 pub(crate) async fn operation(
     State(shared): State<Shared>,
@@ -160,13 +179,23 @@ pub(crate) async fn operation(
         Ok(found) => found,
         Err(response) => return response,
     };
-    let body = match body_of(&fields, body).await {
+    // Its memory is many times the body: only for those who may, and for few at a time.
+    let large = if is_large(&fields) {
+        if let Err(refused) = ask(&shared, &peer, &fields, What::WhoAmI).await {
+            return refused;
+        }
+        LARGE_BODIES.acquire().await.ok()
+    } else {
+        None
+    };
+    let bytes_max = if large.is_some() { BODY_BYTES_MAX } else { SMALL_BODY_BYTES };
+    let body = match body_of(&fields, body, bytes_max).await {
         Ok(body) => body,
         Err(refused) => return problem::refuse(refused),
     };
     let has_version = fields.contains_key(header::IF_MATCH);
-    let what = match build(route, given, &uri, &fields, &body) {
-        Ok(request) => What::Operation(Box::new(request)),
+    let request = match build(route, given, &uri, &fields, &body) {
+        Ok(request) => request,
         // Without credentials the answer is 401 whatever the parameters are.
         Err(response) => {
             return match ask(&shared, &peer, &fields, What::WhoAmI).await {
@@ -175,8 +204,10 @@ pub(crate) async fn operation(
             };
         }
     };
-    let ask = Ask { from: peer.from(), proof: session::proof(&fields, &peer), what };
-    match shared.backend.ask(ask).await {
+    let file = files::wish_of(&request);
+    let ask =
+        Ask { from: peer.from(), proof: session::proof(&fields, &peer), what: What::Operation(Box::new(request)) };
+    match shared.backend.ask(ask.clone()).await {
         Ok(Answer::Fault(mut fault)) => {
             // The object has changed since the client read it.
             if has_version && fault.kind == "conflict" {
@@ -184,7 +215,10 @@ pub(crate) async fn operation(
             }
             problem::of(&fault)
         }
-        Ok(answer) => with_location(route, respond(answer.clone()), &answer),
+        Ok(answer) => match file.filter(|_| files::is_of_file(&answer)) {
+            Some(wish) => files::download(&shared, &ask, wish, &fields).await,
+            None => with_location(route, respond(answer.clone()), &answer),
+        },
         Err(why) => problem::no_answer(why),
     }
 }
@@ -225,6 +259,25 @@ mod tests {
         {
             assert_eq!(found("DELETE", path), Err(StatusCode::NOT_FOUND), "{path}");
         }
+    }
+
+    #[test]
+    fn a_field_takes_what_is_left_of_a_path() {
+        let path_of = |method: &str, path: &str| {
+            let (op, fields) = found(method, path).unwrap();
+            let value = fields.into_iter().find_map(|(name, value)| (name == "path").then_some(value));
+            (op, value.unwrap())
+        };
+        let files = |path: &str| ("files".to_owned(), path.to_owned());
+        assert_eq!(path_of("GET", "/api/v1/objects/3/files"), files(""));
+        assert_eq!(path_of("GET", "/api/v1/objects/3/files/"), files(""));
+        assert_eq!(path_of("GET", "/api/v1/objects/3/files/a/b%20c"), files("a/b c"));
+        assert_eq!(path_of("GET", "/api/v1/objects/3/files/a/restore"), files("a/restore"));
+        assert_eq!(path_of("POST", "/api/v1/objects/3/files/a/b/restore"), ("restore".to_owned(), "a/b".to_owned()));
+        for bad in ["/api/v1/objects/3/files/a%2Fb", "/api/v1/objects/3/files/%00", "/api/v1/objects/3/files/%ff"] {
+            assert_eq!(found("GET", bad), Err(StatusCode::NOT_FOUND), "{bad}");
+        }
+        assert_eq!(found("POST", "/api/v1/objects/3/files/a"), Err(StatusCode::METHOD_NOT_ALLOWED));
     }
 
     #[test]

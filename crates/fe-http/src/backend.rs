@@ -21,6 +21,9 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// How long the server may take to say that it is there.
 const HELLO_PATIENCE: Duration = Duration::from_secs(2);
 
+/// Exit status when no connection to the server is left.
+const NO_CONNECTION: i32 = 70;
+
 /// Reason for a missing answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum NoAnswer {
@@ -40,6 +43,8 @@ struct Shared {
     idle: Mutex<Vec<BufReader<UnixStream>>>,
     /// One permit for each connection that is idle.
     free: Semaphore,
+    /// Connections that are not broken.
+    whole: AtomicUsize,
     waiting: AtomicUsize,
 }
 
@@ -60,8 +65,8 @@ impl Backend {
             stream.set_nonblocking(true)?;
             idle.push(BufReader::new(UnixStream::from_std(stream)?));
         }
-        let free = Semaphore::new(idle.len());
-        Ok(Self { shared: Arc::new(Shared { idle: Mutex::new(idle), free, waiting: AtomicUsize::new(0) }) })
+        let (free, whole) = (Semaphore::new(idle.len()), AtomicUsize::new(idle.len()));
+        Ok(Self { shared: Arc::new(Shared { idle: Mutex::new(idle), free, whole, waiting: AtomicUsize::new(0) }) })
     }
 
     /// Asks the server. The exchange goes on when the caller is dropped: half an answer would be
@@ -88,8 +93,12 @@ impl Backend {
                     Ok(answer)
                 }
                 Err(error) => {
+                    // A broken connection costs one request. When none is left, the server has
+                    // gone, or starts this process again.
                     log::warn!("the server does not answer a request: {error}");
-                    shared.free.close();
+                    if shared.whole.fetch_sub(1, Ordering::Relaxed) == 1 {
+                        std::process::exit(NO_CONNECTION);
+                    }
                     Err(NoAnswer::Gone)
                 }
             }
@@ -111,5 +120,10 @@ async fn exchange(line: &mut BufReader<UnixStream>, ask: &Ask) -> io::Result<Ans
     if answer.is_empty() {
         return Err(io::ErrorKind::UnexpectedEof.into());
     }
-    decode(&answer)
+    let mut answer = decode(&answer)?;
+    if let Answer::Content(content) = &mut answer {
+        content.bytes = vec![0; content.length as usize];
+        line.read_exact(&mut content.bytes).await?;
+    }
+    Ok(answer)
 }

@@ -1,6 +1,9 @@
 //! Event streams: once a second the figures of the pool and of some objects, and the jobs and the
 //! health that changed. Owns the counts of streams.
 //!
+//! A client that comes again with `Last-Event-ID` gets the figures that it has missed, as far as
+//! the server has them, and is told to read everything again otherwise.
+//!
 //! A stream asks the server each second with the credentials of its request, so it ends when the
 //! token is revoked or the session ends. A slow client gets fewer frames, not older ones.
 
@@ -113,6 +116,19 @@ struct Sent {
 }
 
 impl Sent {
+    /// What a client has missed, the last event first. Jobs and health come whole with the next
+    /// frames.
+    fn resume(&mut self, wish: &Wish, frames: &Value) -> Vec<Event> {
+        let Some(missed) = frames["missed"].as_array() else {
+            return vec![Event::default().event("reset").data("{}")];
+        };
+        self.generation = Some(frames["generation_then"].clone());
+        let wants_figures = wish.topics.iter().any(|wanted| wanted == "figures");
+        let figures = missed.iter().filter(|_| wants_figures);
+        let event = |figures: &Value| Event::default().event("figures").id(id_of(figures)).data(figures.to_string());
+        figures.rev().map(event).collect()
+    }
+
     /// The events of a second.
     fn events(&mut self, wish: &Wish, frames: &Value) -> Vec<(&'static str, Value)> {
         let wants = |topic: &str| wish.topics.iter().any(|wanted| wanted == topic);
@@ -156,7 +172,9 @@ pub(crate) async fn events(
         Ok(wish) => wish,
         Err(text) => return problem::malformed(&text),
     };
-    let what = What::Tick { objects: wish.objects.clone() };
+    let last = fields.get("last-event-id").map(|id| id.to_str().unwrap_or_default());
+    let since = last.and_then(|id| second_of(id, &shared.boot));
+    let what = What::Tick { objects: wish.objects.clone(), since };
     let ask = Ask { from: peer.from(), proof, what };
     // The first frame comes before the response, so that a refusal has its status.
     let first = match shared.ticks.ask(ask.clone()).await {
@@ -168,9 +186,21 @@ pub(crate) async fn events(
     let Some(counted) = shared.streams.admit(&ask.proof) else {
         return problem::too_many_streams();
     };
-    // A client that reconnects has missed events.
-    let has_missed = fields.contains_key("last-event-id");
-    Sse::new(follow(shared.ticks.clone(), ask, wish, first, counted, has_missed)).into_response()
+    let ask = Ask { what: What::Tick { objects: wish.objects.clone(), since: None }, ..ask };
+    let mut sent = Sent::default();
+    let waiting = last.map_or_else(Vec::new, |_| sent.resume(&wish, &first));
+    Sse::new(follow(shared.ticks.clone(), ask, wish, first, counted, (sent, waiting))).into_response()
+}
+
+/// The second of an event of this start of the server.
+fn second_of(id: &str, boot: &str) -> Option<u64> {
+    let (of, second) = id.rsplit_once('-')?;
+    (of == boot).then(|| second.parse().ok())?
+}
+
+/// Identifier of the events of a second.
+fn id_of(figures: &Value) -> String {
+    format!("{}-{}", figures["boot"].as_str().unwrap_or_default(), figures["unix_s"])
 }
 
 fn follow(
@@ -179,15 +209,11 @@ fn follow(
     wish: Wish,
     first: Value,
     counted: Counted,
-    has_missed: bool,
+    (sent, waiting): (Sent, Vec<Event>),
 ) -> impl Stream<Item = Result<Event, Infallible>> + Send {
     let mut clock = interval(FRAME_EVERY);
     clock.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    let mut waiting: Vec<Event> = Vec::new();
-    if has_missed {
-        waiting.push(Event::default().event("reset").data("{}"));
-    }
-    let state = (backend, ask, wish, Some(first), Sent::default(), clock, waiting, counted);
+    let state = (backend, ask, wish, Some(first), sent, clock, waiting, counted);
     stream::unfold(state, |(backend, ask, wish, mut next, mut sent, mut clock, mut waiting, counted)| async move {
         while waiting.is_empty() {
             clock.tick().await;
@@ -199,8 +225,7 @@ fn follow(
                     _ => return None,
                 },
             };
-            let figures = &frames["figures"];
-            let id = format!("{}-{}", figures["boot"].as_str().unwrap_or_default(), figures["unix_s"]);
+            let id = id_of(&frames["figures"]);
             let events = sent.events(&wish, &frames).into_iter();
             waiting = events.map(|(name, data)| Event::default().event(name).id(&id).data(data.to_string())).collect();
             if waiting.is_empty() {
@@ -233,6 +258,26 @@ mod tests {
         assert_eq!(names(next), ["reset", "figures", "jobs", "health"]);
         let quiet = Wish { topics: vec!["health".to_owned()], objects: Vec::new() };
         assert_eq!(names(sent.events(&quiet, &frames("x", "full", 3))), Vec::<&str>::new());
+    }
+
+    #[test]
+    fn a_client_that_comes_again_gets_what_it_has_missed_or_reads_everything_again() {
+        assert_eq!(second_of("5e1f-17", "5e1f"), Some(17));
+        for foreign in ["5e1f-17", "17", "", "-", "other-17", "boot-x", "boot--1"] {
+            assert_eq!(second_of(foreign, "boot"), None, "{foreign}");
+        }
+        let wish = wish_of(&"/events".parse().unwrap()).unwrap();
+        let figures = |second: u64| json!({"boot": "b", "unix_s": second});
+        let frames = |generation: u64| json!({"figures": figures(9), "missed": [figures(7), figures(8)], "generation_then": 4, "generation": generation});
+        for (generation, names) in [(4, vec!["figures"]), (5, vec!["reset", "figures"])] {
+            let mut sent = Sent::default();
+            assert_eq!(sent.resume(&wish, &frames(generation)).len(), 2, "a frame for each second");
+            let events = sent.events(&wish, &frames(generation)).into_iter().map(|(name, _)| name);
+            assert_eq!(events.collect::<Vec<_>>(), names, "changes meanwhile are told");
+        }
+        let mut sent = Sent::default();
+        assert_eq!(sent.resume(&wish, &json!({"figures": figures(9), "missed": null})).len(), 1, "a reset");
+        assert!(sent.generation.is_none());
     }
 
     #[test]

@@ -14,6 +14,7 @@ mod assets;
 mod backend;
 mod connections;
 mod events;
+mod files;
 mod guard;
 mod metrics;
 mod problem;

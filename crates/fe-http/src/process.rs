@@ -7,10 +7,11 @@ use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 
 use tokio::net::{TcpListener, UnixListener};
-use tokio::sync::oneshot;
+use tokio::sync::{Semaphore, oneshot};
 
 use crate::backend::Backend;
 use crate::connections::{Limits, serve_tcp, serve_unix};
+use crate::files::DOWNLOADS_MAX;
 use crate::rights;
 use crate::router::{Site, router};
 use crate::tls::Certificate;
@@ -70,6 +71,7 @@ fn begin(setup: Setup, descriptors: Vec<OwnedFd>, certificate: Option<Arc<Certif
         backend: Backend::new(lines)?,
         ticks: Backend::new(ticks)?,
         streams: Arc::default(),
+        downloads: Arc::new(Semaphore::new(DOWNLOADS_MAX)),
         names: setup.names,
         version: setup.version,
         boot: setup.boot,

@@ -10,6 +10,7 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::{any, get};
 use axum::{Router, middleware};
 use serde_json::Value;
+use tokio::sync::Semaphore;
 use tokio::time::timeout;
 
 use crate::backend::{Backend, NoAnswer};
@@ -20,7 +21,9 @@ use crate::wire::{Answer, Ask, What};
 use crate::{api, assets, guard, metrics, session};
 
 /// Longest body of a request, and how long it may take.
-const BODY_BYTES_MAX: usize = 1 << 20;
+pub(crate) const BODY_BYTES_MAX: usize = 1 << 20;
+/// Bytes of a body that is read from anyone.
+pub(crate) const SMALL_BODY_BYTES: usize = 8 << 10;
 const BODY_PATIENCE: Duration = Duration::from_secs(30);
 
 /// What all requests share.
@@ -31,6 +34,8 @@ pub(crate) struct Site {
     pub(crate) ticks: Backend,
     /// The event streams.
     pub(crate) streams: Arc<Streams>,
+    /// A permit for each download at a time.
+    pub(crate) downloads: Arc<Semaphore>,
     /// Names of this machine.
     pub(crate) names: Vec<String>,
     /// Version of the program.
@@ -91,8 +96,8 @@ async fn version(State(shared): State<Shared>) -> Response {
 }
 
 /// The body of a request, which must be JSON by its type.
-pub(crate) async fn body_of(fields: &HeaderMap, body: Body) -> Result<Vec<u8>, Refused> {
-    let bytes = match timeout(BODY_PATIENCE, to_bytes(body, BODY_BYTES_MAX)).await {
+pub(crate) async fn body_of(fields: &HeaderMap, body: Body, bytes_max: usize) -> Result<Vec<u8>, Refused> {
+    let bytes = match timeout(BODY_PATIENCE, to_bytes(body, bytes_max)).await {
         Ok(Ok(bytes)) => bytes,
         Ok(Err(_)) => return Err(Refused::TooLong),
         Err(_) => return Err(Refused::TooSlow),
@@ -127,7 +132,9 @@ pub(crate) fn respond(answer: Answer) -> Response {
             }
             response
         }
-        Answer::Session(_) | Answer::Figures(_) | Answer::Fault(_) => problem::no_answer(NoAnswer::Gone),
+        Answer::Session(_) | Answer::Figures(_) | Answer::Content(_) | Answer::Fault(_) => {
+            problem::no_answer(NoAnswer::Gone)
+        }
     }
 }
 
@@ -142,7 +149,7 @@ async fn session_of(
         Method::GET => What::WhoAmI,
         Method::DELETE => What::LogOut,
         Method::POST => {
-            let body = match body_of(&fields, body).await {
+            let body = match body_of(&fields, body, SMALL_BODY_BYTES).await {
                 Ok(body) => body,
                 Err(refused) => return problem::refuse(refused),
             };

@@ -6,13 +6,15 @@
 //! Later messages replace the certificate. The process ends when the pair is closed.
 //!
 //! Over each stream socket goes one [`Ask`] at a time, a JSON document on a line, and one
-//! [`Answer`] comes back. The server's ends are blocking, the process's ends are not.
+//! [`Answer`] comes back, followed by the bytes of a [`Content`]. The server's ends are blocking,
+//! the process's ends are not.
 
 use std::io::{self, BufRead, IoSlice, IoSliceMut, Write};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-use operations::{Request, http_status};
+use operations::{Request, Which, http_status};
+use report::FileVersion;
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags,
 };
@@ -126,12 +128,45 @@ pub enum What {
     Tick {
         /// Objects whose figures are wanted.
         objects: Vec<u64>,
+        /// Second of the last frames that the client has seen, to be followed by those after it.
+        since: Option<u64>,
     },
+    /// A part of a file of a share: [`Answer::Content`].
+    Content(ContentWish),
     /// The figures of `/metrics`: [`Answer::Figures`].
     Metrics {
         /// Whether the client is on this machine.
         is_local: bool,
     },
+}
+
+/// A part of a file of a share.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ContentWish {
+    /// Share, or snapshot of one.
+    pub object: Which,
+    /// The file.
+    pub path: String,
+    /// Name of the snapshot, after the `@`.
+    pub at: Option<String>,
+    /// First byte.
+    pub offset: u64,
+    /// Limit on the bytes; 0: only the facts about the file.
+    pub length: u32,
+    /// Version that the file must have.
+    pub version: Option<String>,
+}
+
+/// A part of a file. Its bytes follow the line.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Content {
+    /// The file.
+    pub file: FileVersion,
+    /// Number of the bytes.
+    pub length: u32,
+    /// The bytes.
+    #[serde(skip)]
+    pub bytes: Vec<u8>,
 }
 
 /// A question with its origin.
@@ -206,6 +241,8 @@ pub enum Answer {
         /// HTTP status.
         status: u16,
     },
+    /// A part of a file.
+    Content(Box<Content>),
     /// The figures.
     Figures(Box<Figures>),
     /// A session has begun.
@@ -242,7 +279,8 @@ pub fn decode(line: &[u8]) -> io::Result<Answer> {
 /// The server's side: reads the next question; none: the other end is closed.
 ///
 /// # Errors
-/// Of the socket, and for a line that is no question.
+/// Of the socket, and [`io::ErrorKind::InvalidData`] for a whole line that is no question: the next
+/// one can be read.
 pub fn read_ask(from: &mut impl BufRead) -> io::Result<Option<Ask>> {
     read_line(from)
 }
@@ -254,7 +292,11 @@ fn read_line<T: DeserializeOwned>(from: &mut impl BufRead) -> io::Result<Option<
     if line.is_empty() {
         return Ok(None);
     }
-    Ok(Some(serde_json::from_slice(&line)?))
+    if line.last() != Some(&b'\n') {
+        return Err(io::ErrorKind::UnexpectedEof.into());
+    }
+    let message = serde_json::from_slice(&line);
+    message.map(Some).map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))
 }
 
 /// The server's side: writes an answer.
@@ -263,7 +305,8 @@ fn read_line<T: DeserializeOwned>(from: &mut impl BufRead) -> io::Result<Option<
 /// Of the socket.
 pub fn write_answer(to: &mut impl Write, answer: &Answer) -> io::Result<()> {
     let line = line_of(answer).or_else(|error| line_of(&Answer::Fault(too_long(&error))))?;
-    to.write_all(&line)
+    to.write_all(&line)?;
+    if let Answer::Content(content) = answer { to.write_all(&content.bytes) } else { Ok(()) }
 }
 
 fn too_long(error: &io::Error) -> Fault {
@@ -358,6 +401,18 @@ mod tests {
         let mut answer = Vec::new();
         write_answer(&mut answer, &Answer::Fault(Fault::throttled(7))).unwrap();
         assert!(matches!(decode(&answer).unwrap(), Answer::Fault(fault) if fault == Fault::throttled(7)));
-        assert!(read_ask(&mut &b"{}\n"[..]).is_err());
+        // A line that is no question leaves the next one readable; half a line does not.
+        let hello = encode(&Ask { from: String::new(), proof: Proof::None, what: What::Hello }).unwrap();
+        let lines = [&b"{}\n"[..], &hello].concat();
+        let mut lines = &lines[..];
+        assert_eq!(read_ask(&mut lines).err().unwrap().kind(), io::ErrorKind::InvalidData);
+        assert!(matches!(read_ask(&mut lines).unwrap().unwrap().what, What::Hello));
+        assert_eq!(read_ask(&mut &hello[..5]).err().unwrap().kind(), io::ErrorKind::UnexpectedEof);
+        let content = Content { file: FileVersion::default(), length: 3, bytes: b"a\nb".to_vec() };
+        let mut sent = Vec::new();
+        write_answer(&mut sent, &Answer::Content(Box::new(content))).unwrap();
+        let (line, bytes) = sent.split_at(sent.iter().position(|byte| *byte == b'\n').unwrap() + 1);
+        assert!(matches!(decode(line).unwrap(), Answer::Content(content) if content.length == 3));
+        assert_eq!(bytes, b"a\nb", "the bytes follow the line");
     }
 }

@@ -114,6 +114,8 @@ pub struct Listener {
     socket: OwnedFd,
     /// The address as bound: with the port that was free.
     pub address: Listen,
+    /// The address that was asked for.
+    pub(crate) wanted: Listen,
     /// The socket file and its (device, inode), so that no other server's file is ever removed.
     file: Option<(PathBuf, (u64, u64))>,
 }
@@ -159,7 +161,7 @@ impl Listener {
                 let listener = TcpListener::bind(address).map_err(fail)?;
                 listener.set_nonblocking(true).map_err(fail)?;
                 let address = Listen::Tcp(listener.local_addr().map_err(fail)?);
-                Ok(Self { socket: listener.into(), address, file: None })
+                Ok(Self { socket: listener.into(), address, wanted: listen.clone(), file: None })
             }
             Listen::Unix(path) => {
                 let bytes = path.as_os_str().len();
@@ -175,7 +177,7 @@ impl Listener {
                 listener.set_nonblocking(true).map_err(fail)?;
                 let metadata = std::fs::symlink_metadata(path).map_err(fail)?;
                 let file = Some((path.clone(), (metadata.dev(), metadata.ino())));
-                Ok(Self { socket: listener.into(), address: listen.clone(), file })
+                Ok(Self { socket: listener.into(), address: listen.clone(), wanted: listen.clone(), file })
             }
         }
     }

@@ -3,12 +3,16 @@
 //! Shutdown: no more clients are accepted and socket files are removed; each connection stops
 //! reading, finishes the requests it has read, and closes; connections still open at the end of the
 //! grace period are dropped; the pool ends last.
+//!
+//! [`Server::listen`] changes the addresses of a running server: the accepting thread hands its
+//! listeners back, and another one goes on with those that are wanted. Clients that connect in
+//! between wait in the kernel.
 
 use std::collections::HashMap;
 use std::fmt;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -104,12 +108,20 @@ impl fmt::Debug for ServerOptions {
 pub struct Server {
     shared: Arc<Shared>,
     addresses: Vec<Listen>,
-    accepting: Option<JoinHandle<()>>,
+    accepting: Option<JoinHandle<Accepting>>,
+}
+
+/// What the accepting thread owns.
+struct Accepting {
+    listeners: Vec<Listener>,
+    shortage: Shortage,
 }
 
 struct Shared {
     devices: Arc<dyn DeviceSet>,
     options: ServerOptions,
+    /// Most connections; that of `options` is the first value.
+    connections_max: AtomicUsize,
     pool: Arc<Pool<Task>>,
     budget: Arc<Budget>,
     /// Writes that wait for room in the storage.
@@ -118,13 +130,15 @@ struct Shared {
     /// The register became empty.
     empty: Condvar,
     stop: AtomicBool,
-    /// Wakes the accepting thread when the server stops.
+    /// The accepting thread is to end, and to hand back what it owns.
+    hand_back: AtomicBool,
+    /// Wakes the accepting thread for that.
     wake: OwnedFd,
 }
 
 #[derive(Default)]
 struct Register {
-    connections: HashMap<u64, Peer>,
+    connections: HashMap<u64, Known>,
     next_id: u64,
 }
 
@@ -132,9 +146,9 @@ impl Register {
     /// Ends the handshake that has lasted longest, if that is longer than it may while others wait.
     fn give_up_a_greeting(&mut self) -> bool {
         let is_late = |peer: &Peer| matches!(peer, Peer::Greeting { crowded, .. } if crowded.left().is_zero());
-        let late = self.connections.iter_mut().filter(|(_, peer)| is_late(peer));
-        let Some((_, peer)) = late.min_by_key(|(id, _)| **id) else { return false };
-        if let Peer::Greeting { socket, .. } = std::mem::replace(peer, Peer::Leaving) {
+        let late = self.connections.iter_mut().filter(|(_, known)| is_late(&known.peer));
+        let Some((_, known)) = late.min_by_key(|(id, _)| **id) else { return false };
+        if let Peer::Greeting { socket, .. } = std::mem::replace(&mut known.peer, Peer::Leaving) {
             // An error means that the client has disconnected already.
             let _ = rustix::net::shutdown(&socket, Shutdown::Both);
         }
@@ -143,6 +157,25 @@ impl Register {
 }
 
 /// A connection as the register knows it.
+struct Known {
+    /// The address that the client connected to.
+    address: Listen,
+    peer: Peer,
+}
+
+impl Known {
+    /// Takes no more requests from the client; those under way are answered.
+    fn end(&self) {
+        // An error means that the client has disconnected: its thread notices that, too.
+        let _ = match &self.peer {
+            Peer::Greeting { socket, .. } => rustix::net::shutdown(socket, Shutdown::Both),
+            Peer::Leaving => Ok(()),
+            Peer::Serving(served) => rustix::net::shutdown(served.outbox.socket(), Shutdown::Read),
+        };
+    }
+}
+
+/// The state of a connection.
 enum Peer {
     /// In its handshake: the socket can be shut down.
     Greeting { socket: Arc<OwnedFd>, crowded: Deadline },
@@ -163,7 +196,6 @@ impl Server {
             return Err(Error::new(ErrorKind::Invalid, "an NBD server needs an address to listen on"));
         }
         let listeners = listen.iter().map(Listener::bind).collect::<Result<Vec<_>>>()?;
-        let addresses = listeners.iter().map(|l| l.address.clone()).collect();
         let fail = |error: std::io::Error| Error::from_io("cannot start the NBD server", error);
         let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(|e| fail(e.into()))?;
         let shared = Arc::new(Shared {
@@ -171,20 +203,72 @@ impl Server {
             pool: Arc::new(Pool::start("nbd", options.threads).map_err(fail)?),
             held: Arc::new(Held::start("nbd-held").map_err(fail)?),
             budget: Arc::new(Budget::new(options.bytes_in_flight_total)),
+            connections_max: AtomicUsize::new(options.connections_max),
             options,
             register: Mutex::default(),
             empty: Condvar::new(),
             stop: AtomicBool::new(false),
+            hand_back: AtomicBool::new(false),
             wake,
         });
-        let accepting = {
-            let shared = Arc::clone(&shared);
-            // Its reserve is taken before the server reports that it is ready.
-            let shortage = Shortage::default();
-            let accept = move || accept_all(&shared, &listeners, shortage);
-            std::thread::Builder::new().name("nbd-accept".to_owned()).spawn(accept)
+        let mut server = Self { shared, addresses: Vec::new(), accepting: None };
+        // Its reserve is taken before the server reports that it is ready.
+        server.accept(Accepting { listeners, shortage: Shortage::default() })?;
+        Ok(server)
+    }
+
+    /// Starts the accepting thread.
+    fn accept(&mut self, mut accepting: Accepting) -> Result<()> {
+        self.addresses = accepting.listeners.iter().map(|listener| listener.address.clone()).collect();
+        let shared = Arc::clone(&self.shared);
+        let body = move || {
+            accept_all(&shared, &mut accepting);
+            accepting
         };
-        Ok(Self { shared, addresses, accepting: Some(accepting.map_err(fail)?) })
+        let started = std::thread::Builder::new().name("nbd-accept".to_owned()).spawn(body);
+        self.accepting = Some(started.map_err(|error| Error::from_io("cannot start the NBD server", error))?);
+        Ok(())
+    }
+
+    /// Ends the accepting thread, and returns what it owned; none after the server was stopped, or
+    /// when the thread panicked, which was reported.
+    fn take_back(&mut self) -> Option<Accepting> {
+        let accepting = self.accepting.take()?;
+        self.shared.hand_back.store(true, Ordering::Release);
+        // A counter that is full would wake as well; no other error is possible.
+        let _ = rustix::io::write(&self.shared.wake, &1u64.to_ne_bytes());
+        let accepting = accepting.join().ok();
+        // It is not full, and was written above.
+        let _ = rustix::io::read(&self.shared.wake, &mut [0; 8]);
+        self.shared.hand_back.store(false, Ordering::Release);
+        accepting
+    }
+
+    /// Listens on all of `listen` from now on, and on nothing else: addresses that stay keep their
+    /// clients, and connections through those that go are closed when their requests are answered.
+    ///
+    /// # Errors
+    /// Those of [`start`](Self::start); it then listens as before.
+    pub fn listen(&mut self, listen: &[Listen]) -> Result<()> {
+        let mut accepting = self
+            .take_back()
+            .ok_or_else(|| Error::new(ErrorKind::InUse, "the NBD server is stopping, and listens on nothing new"))?;
+        let is_there = |wanted: &&Listen| accepting.listeners.iter().any(|listener| listener.wanted == **wanted);
+        let added = listen.iter().filter(|wanted| !is_there(wanted)).map(Listener::bind).collect::<Result<Vec<_>>>();
+        let changed = added.map(|added| {
+            let is_wanted = |listener: &mut Listener| listen.contains(&listener.wanted);
+            let gone: Vec<_> = accepting.listeners.extract_if(.., |listener| !is_wanted(listener)).collect();
+            accepting.listeners.extend(added);
+            let register = self.shared.register.lock();
+            let is_gone = |known: &&Known| gone.iter().any(|listener| listener.address == known.address);
+            register.connections.values().filter(is_gone).for_each(Known::end);
+        });
+        self.accept(accepting).and(changed)
+    }
+
+    /// Sets the most connections at once; none of those that there are is closed.
+    pub fn set_connections_max(&self, most: usize) {
+        self.shared.connections_max.store(most, Ordering::Relaxed);
     }
 
     /// Where it listens, with the ports that were free.
@@ -210,29 +294,22 @@ impl Server {
     }
 
     fn stop_once(&mut self) {
-        let Some(accepting) = self.accepting.take() else { return };
+        if self.accepting.is_none() {
+            return;
+        }
+        self.shared.stop.store(true, Ordering::Release);
+        // The listeners go, and their socket files.
+        drop(self.take_back());
         let shared = &self.shared;
-        shared.stop.store(true, Ordering::Release);
-        // A counter that is full would wake as well; no other error is possible.
-        let _ = rustix::io::write(&shared.wake, &1u64.to_ne_bytes());
-        // If it panicked, that was reported; it accepts no more either way.
-        drop(accepting.join());
         shared.held.close();
 
         let mut register = shared.register.lock();
-        for peer in register.connections.values() {
-            // An error means that the client has disconnected: its thread notices that, too.
-            let _ = match peer {
-                Peer::Greeting { socket, .. } => rustix::net::shutdown(socket, Shutdown::Both),
-                Peer::Leaving => Ok(()),
-                Peer::Serving(served) => rustix::net::shutdown(served.outbox.socket(), Shutdown::Read),
-            };
-        }
+        register.connections.values().for_each(Known::end);
         let deadline = Deadline::after(shared.options.stop_grace);
         while !register.connections.is_empty() {
             if shared.empty.wait_until(&mut register, deadline.instant()).timed_out() {
-                for peer in register.connections.values() {
-                    if let Peer::Serving(served) = peer {
+                for known in register.connections.values() {
+                    if let Peer::Serving(served) = &known.peer {
                         served.outbox.drop_connection("the server stopped before the client had read its replies");
                     }
                 }
@@ -254,9 +331,9 @@ impl Drop for Server {
     }
 }
 
-/// The accepting thread. The listeners are its own: their socket files go when it ends.
-fn accept_all(shared: &Arc<Shared>, listeners: &[Listener], mut shortage: Shortage) {
-    while !shared.stop.load(Ordering::Acquire) {
+/// The accepting thread.
+fn accept_all(shared: &Arc<Shared>, Accepting { listeners, shortage }: &mut Accepting) {
+    while !shared.hand_back.load(Ordering::Acquire) {
         let mut waiting: Vec<_> = listeners.iter().map(|l| PollFd::new(l, PollFlags::IN)).collect();
         waiting.push(PollFd::new(&shared.wake, PollFlags::IN));
         match poll(&mut waiting, None) {
@@ -266,7 +343,7 @@ fn accept_all(shared: &Arc<Shared>, listeners: &[Listener], mut shortage: Shorta
                 pause(shared);
             }
         }
-        for listener in listeners {
+        for listener in &*listeners {
             match listener.accept() {
                 Ok(socket) => {
                     if let Some(refused) = shortage.end() {
@@ -317,7 +394,7 @@ impl Shared {
     /// Starts a thread for a client, or closes the connection.
     fn admit(shared: &Arc<Self>, socket: OwnedFd, address: &Listen) {
         let socket = Arc::new(socket);
-        let limit = shared.options.connections_max;
+        let limit = shared.connections_max.load(Ordering::Relaxed);
         let (id, refusal) = {
             let mut register = shared.register.lock();
             let count = register.connections.len();
@@ -330,7 +407,8 @@ impl Shared {
             let id = register.next_id;
             register.next_id += 1;
             let crowded = Deadline::after(shared.options.handshake_crowded_max);
-            register.connections.insert(id, Peer::Greeting { socket: Arc::clone(&socket), crowded });
+            let peer = Peer::Greeting { socket: Arc::clone(&socket), crowded };
+            register.connections.insert(id, Known { address: address.clone(), peer });
             (id, (!has_place).then(text))
         };
         let name = format!("nbd-read-{id}");
@@ -368,7 +446,9 @@ impl Shared {
         let reads_together = device.reads_together();
         let held = Arc::clone(&self.held);
         let served = Arc::new(Served { device, session, reads_together, outbox, caller, failures, held });
-        self.register.lock().connections.insert(id, Peer::Serving(Arc::clone(&served)));
+        if let Some(known) = self.register.lock().connections.get_mut(&id) {
+            known.peer = Peer::Serving(Arc::clone(&served));
+        }
         // A stop from now on finds it serving; one before has shut the socket down.
         let connection = Connection::new(Arc::clone(&served), Arc::clone(&self.pool), &rest);
         let writer = {

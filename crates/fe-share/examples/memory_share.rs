@@ -1,5 +1,6 @@
-//! A share in memory at a directory, for trying the tree with real programs: `cargo run --example memory_share -- DIR`. Ends
-//! when it is unmounted, with status 1 if the tree does not agree with itself then.
+//! A share in memory at a directory, for trying the tree with real programs: `cargo run --example
+//! memory_share -- DIR`. Ends when it is unmounted, with status 1 if the tree does not agree with
+//! itself then.
 #![allow(clippy::unwrap_used, clippy::disallowed_methods)]
 
 use std::path::PathBuf;

@@ -1,13 +1,16 @@
-//! Closing a file, for which the kernel needs no server. Owns how a new mount says so.
+//! Closing files without a request to the server. Owns how a new mount announces that to the
+//! kernel.
 //!
-//! The kernel sends `FLUSH` when a descriptor is closed. Nothing here depends on it: writes are
-//! done when they are answered, and locks stay with the kernel. But it sends one until the first
-//! answer. A program that executes another one then waits while its memory is locked, and so do
-//! `ps` and all programs that read its `/proc/PID`. The kernel cannot be told with the answer to
-//! `INIT`, nor by opens that are answered with `ENOSYS`. So the server closes a file of its own as
-//! soon as the share is mounted. That file is in no tree, so it is there in a full share, too.
+//! The kernel sends `FLUSH` when a descriptor is closed. Nothing here needs it: a write is complete
+//! when it is answered, and locks stay with the kernel. But the kernel sends `FLUSH` until one has
+//! been answered with `ENOSYS`. A program that executes another one waits for that answer with its
+//! memory locked, and so do `ps` and all programs that read its `/proc/PID`. Neither the answer to
+//! `INIT` nor opens that are answered with `ENOSYS` turn `FLUSH` off. So the server closes a file
+//! of its own as soon as the share is mounted. That file is in no tree, so it exists in a full
+//! share, too.
 //!
-//! Opens that come to the server, where access times move, are answered with a flag instead.
+//! Opens that are sent to the server, where access times are updated, are answered with a flag
+//! instead.
 //!
 //! The thread that mounts calls [`close_first`]; any thread that serves may call the rest.
 
@@ -19,27 +22,28 @@ use fuse::{Answer, Attributes, Entry, Errno, Operation, Request, Time};
 use rustix::fs::{Mode, OFlags};
 use share::Tree;
 
-use crate::moments::FIRST_CLOSED;
 use crate::served::{Served, TTL};
+use crate::snapshots::FIRST_CLOSED;
 
 /// The file's name in the root while the server opens it.
 const NAME: &str = ".shale-first-closed";
 
-/// Whether the file is to be found.
+/// Whether the file can currently be found.
 #[derive(Default)]
 pub(crate) struct Closing {
     is_shown: AtomicBool,
 }
 
 impl Closing {
-    /// Whether a request is for the file.
+    /// Returns whether a request is for the file.
     pub(crate) fn takes(&self, request: &Request<'_>) -> bool {
         let is_looked_up = || matches!(request.operation, Operation::Lookup { name } if name == NAME.as_bytes());
         request.node == FIRST_CLOSED
             || request.node == Tree::ROOT && is_looked_up() && self.is_shown.load(Ordering::Relaxed)
     }
 
-    /// Answers such a request: its look-up, and that it is opened and closed without the server.
+    /// Answers a request for the file: the look-up, and that it is opened and closed without the
+    /// server.
     pub(crate) fn serve(request: &Request<'_>, answer: impl Answer) {
         if !matches!(request.operation, Operation::Lookup { .. }) {
             return answer.fail(Errno::ENOSYS);
@@ -64,8 +68,8 @@ impl Closing {
     }
 }
 
-/// Has the kernel learn that nothing waits for `FLUSH`, on a share that is served and was just
-/// mounted at `dir`.
+/// Makes the kernel learn that closing needs no `FLUSH`, on a share that was just mounted at `dir`
+/// and is served.
 pub(crate) fn close_first(served: &Served, dir: &Path) {
     if served.has_access_times {
         return;
@@ -75,6 +79,6 @@ pub(crate) fn close_first(served: &Served, dir: &Path) {
     let opened = rustix::fs::open(dir.join(NAME), OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty());
     is_shown.store(false, Ordering::Relaxed);
     if let Err(error) = opened {
-        log::debug!("{}: the first file that is closed there waits for the server: {error}", dir.display());
+        log::debug!("{}: the first close of a file there waits for the server: {error}", dir.display());
     }
 }

@@ -1,19 +1,19 @@
-//! Files that a request under way makes longer: their attributes as of before that request, for
-//! callers of `fstat`.
+//! Files that a request in progress extends: their attributes as of before that request, for
+//! `fstat`. Shared by all threads that serve.
 //!
-//! The kernel learns a file's new end with the answer to the write. `fstat` shows the size that
-//! GETATTR was answered with, and a read goes up to the kernel's own: with the size of a write that
-//! is not answered yet, a program would meet the end of the file before that size.
-//! The size before the write is right for a GETATTR that comes before the write is answered. So the
-//! answer is sent, and the entry removed, in one step for every GETATTR.
+//! The kernel learns a file's new size from the answer to the write. `fstat` shows the size in the
+//! answer to GETATTR, but a read ends at the kernel's own size. If GETATTR returned the size of a
+//! write that is not answered yet, a program would reach the end of the file before that size. A
+//! GETATTR that arrives before the write is answered must return the old size. So the answer is
+//! sent and the entry removed in one step, as seen by every GETATTR.
 
 use parking_lot::Mutex;
 use share::{Inode, Time, Tree};
 
-/// Requests for different files seldom meet in one shard.
+/// Shards, so that requests for different files rarely share a lock.
 const SHARDS: usize = 64;
 
-/// A file before a request.
+/// The state of a file before a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Before {
     node: u64,
@@ -22,7 +22,7 @@ struct Before {
     changed: Time,
 }
 
-/// Files that grow.
+/// The files that are being extended.
 pub(crate) struct Growing {
     shards: [Mutex<Vec<Before>>; SHARDS],
 }
@@ -38,7 +38,7 @@ impl Growing {
         &self.shards[node as usize % SHARDS]
     }
 
-    /// Does a request that makes a file as long as `end`, if it is shorter, and sends its answer.
+    /// Runs a request that extends a file to `end`, if it is shorter, and sends its answer.
     pub(crate) fn through<T>(
         &self,
         tree: &Tree,
@@ -53,12 +53,12 @@ impl Growing {
         let done = work();
         let mut files = self.shard(node).lock();
         answer(done);
-        // The kernel lets one request at a time make a file longer. If there were another one all
-        // the same, the size before it would be too small now.
+        // The kernel allows one extending request at a time. If there were another one, the size
+        // before it would be too small now.
         files.retain(|file| file.node != node);
     }
 
-    /// Notes a file that is shorter than `end`. Returns whether it is.
+    /// Adds a file if it is shorter than `end`. Returns whether it is.
     fn begin(&self, tree: &Tree, node: u64, end: u64) -> bool {
         let grows = |inode: &Inode| (inode.is_file() && inode.size < end).then(|| Before::of(node, inode));
         let mut files = self.shard(node).lock();
@@ -67,7 +67,7 @@ impl Growing {
         before.is_some()
     }
 
-    /// Shows an inode as the kernel knows it.
+    /// Changes an inode to the state that the kernel knows.
     pub(crate) fn show(&self, node: u64, inode: &mut Inode) {
         let files = self.shard(node).lock();
         let before =
@@ -122,12 +122,12 @@ mod tests {
         };
         assert_eq!(write(100), (0, 100));
         assert_eq!(write(5000), (100, 5000));
-        // One that makes nothing longer is not noted.
+        // A write that does not extend the file is not added.
         assert_eq!(write(300), (5000, 5000));
     }
 
-    /// Else a program could get the new size before the kernel has it, from a thread that answers
-    /// another request.
+    /// Otherwise a program could get the new size before the kernel has it, from a thread that
+    /// answers another request.
     #[test]
     fn no_getattr_shows_the_new_size_while_the_answer_is_sent() {
         let (growing, (tree, node)) = (Growing::default(), tree());

@@ -1,7 +1,7 @@
-//! The process that a request comes from, where the answer depends on its capabilities or groups.
-//! The kernel checks permissions itself, but leaves two decisions to the server: which set-id bits
-//! a change clears, and whether a listing shows attributes of the administrator. Read from `/proc`,
-//! and only for files that have such bits or attributes.
+//! The process that sent a request, where the answer depends on its capabilities or groups. The
+//! kernel checks permissions itself, but leaves two decisions to the server: which set-id bits a
+//! change clears, and whether a listing shows attributes of the administrator. Read from `/proc`,
+//! and only for files that have such bits or attributes. Called by any thread that serves.
 
 use std::fs;
 use std::thread;
@@ -21,13 +21,13 @@ const OWNER_CALLS: [libc::c_long; 4] = [libc::SYS_chown, libc::SYS_lchown, libc:
 #[cfg(not(target_arch = "x86_64"))]
 const OWNER_CALLS: [libc::c_long; 2] = [libc::SYS_fchown, libc::SYS_fchownat];
 
-/// How often the system call of a process is read that has sent its request and does not sleep yet.
+/// Reads of the system call of a process that has sent its request but does not sleep yet.
 const CALL_READS_MAX: u32 = 50;
 
 /// The process of a request.
 #[derive(Clone, Copy)]
 pub(crate) struct Process {
-    /// Number of its thread; 0 for one that this server cannot see.
+    /// Its thread id; 0 for a process that this server cannot see.
     pid: u32,
     uid: u32,
     gid: u32,
@@ -38,42 +38,43 @@ impl Process {
         Self { pid: request.pid, uid: request.uid, gid: request.gid }
     }
 
-    /// The calling thread, which runs.
+    /// Returns the calling thread, which runs.
     #[cfg(test)]
     pub(crate) fn of_this_thread() -> Self {
         let pid = rustix::thread::gettid().as_raw_nonzero().get().cast_unsigned();
         Self { pid, uid: rustix::process::geteuid().as_raw(), gid: rustix::process::getegid().as_raw() }
     }
 
-    /// Whether it keeps the set-id bits of a file that it changes.
+    /// Returns whether it keeps the set-id bits of a file that it changes.
     pub(crate) fn keeps_set_id(self) -> bool {
         self.has(SET_ID)
     }
 
-    /// Whether it may change the mode of a file that belongs to `uid`.
+    /// Returns whether it may change the mode of a file that belongs to `uid`.
     pub(crate) fn acts_for(self, uid: u32) -> bool {
         self.uid == uid || self.has(OWNERSHIP)
     }
 
-    /// Whether the system call that it waits in changes owners. `None` if that cannot be read.
+    /// Returns whether it waits in a system call that changes owners; `None` if that cannot be
+    /// read.
     pub(crate) fn changes_owner(self) -> Option<bool> {
         let read = || fs::read_to_string(format!("/proc/{}/syscall", self.pid)).ok();
         if self.pid == 0 { None } else { changes_owner(read) }
     }
 
-    /// Whether it is an administrator, to whom names that begin with `trusted.` are shown.
+    /// Returns whether it is an administrator, who sees names that begin with `trusted.`.
     pub(crate) fn is_administrator(self) -> bool {
         self.has(ADMINISTRATION)
     }
 
-    /// Whether it is in a group.
+    /// Returns whether it is in a group.
     pub(crate) fn is_in_group(self, gid: u32) -> bool {
         self.gid == gid || status(self.pid).is_some_and(|status| groups(&status).any(|group| group == gid))
     }
 
-    /// Whether it has a capability over the whole machine: one in a user namespace of its own means
-    /// nothing for files of this mount, and the kernel's NFS server acts for users whose
-    /// capabilities are not those of its threads. A process that has gone has none.
+    /// Returns whether it has a capability over the whole machine. A capability in a user namespace
+    /// of its own is irrelevant for files of this mount, and the threads of the kernel's NFS server
+    /// act for users whose capabilities they do not have. A process that has ended has none.
     fn has(self, capability: u32) -> bool {
         let namespace = |process: &str| fs::read_link(format!("/proc/{process}/ns/user")).ok();
         status(self.pid).is_some_and(|status| has_capability(&status, self.uid, capability))
@@ -82,8 +83,8 @@ impl Process {
 }
 
 /// Returns whether a process waits in a system call that changes owners. `read` returns its line in
-/// `/proc`, which says "running" until the process sleeps: it has sent its request by then, and is
-/// about to.
+/// `/proc`, which contains "running" until the process sleeps; it has sent its request by then, and
+/// is about to sleep.
 fn changes_owner(mut read: impl FnMut() -> Option<String>) -> Option<bool> {
     for _ in 0..CALL_READS_MAX {
         let call = read()?;
@@ -99,7 +100,7 @@ fn status(pid: u32) -> Option<String> {
     if pid == 0 { None } else { fs::read_to_string(format!("/proc/{pid}/status")).ok() }
 }
 
-/// Words of a line of `/proc/PID/status`.
+/// Returns the words of a line of `/proc/PID/status`.
 fn words<'a>(status: &'a str, name: &str) -> impl Iterator<Item = &'a str> {
     status.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':')).unwrap_or_default().split_whitespace()
 }
@@ -108,14 +109,16 @@ fn groups(status: &str) -> impl Iterator<Item = u32> {
     words(status, "Groups").filter_map(|word| word.parse().ok())
 }
 
-/// Whether a process has a capability, and accesses files as `uid`: the fourth of its users.
+/// Returns whether a process has a capability, and accesses files as `uid`: the fourth of its user
+/// ids.
 fn has_capability(status: &str, uid: u32, capability: u32) -> bool {
     let effective = words(status, "CapEff").next().and_then(|bits| u64::from_str_radix(bits, 16).ok());
     let is_user = words(status, "Uid").nth(3).and_then(|word| word.parse().ok()) == Some(uid);
     is_user && effective.is_some_and(|bits| bits >> capability & 1 == 1)
 }
 
-/// Names of extended attributes, each with a zero at its end, as far as the process may see them.
+/// Returns the names of extended attributes that the process may see, each terminated by a zero
+/// byte.
 pub(crate) fn names_shown(names: share::Result<Vec<Vec<u8>>>, process: Process) -> share::Result<Vec<u8>> {
     let mut names = names?;
     let is_trusted = |name: &Vec<u8>| name.starts_with(b"trusted.");
@@ -147,7 +150,7 @@ mod tests {
         assert!(gone.is_in_group(7) && !gone.is_in_group(8));
     }
 
-    /// The kernel says "running" of a process that has sent its request and does not sleep yet.
+    /// The kernel shows "running" for a process that has sent its request but does not sleep yet.
     #[test]
     fn a_process_that_does_not_sleep_yet_is_looked_at_again() {
         let after = |running: u32, call: &str| {

@@ -1,4 +1,5 @@
-//! Requests of the kernel, each handed to the tree.
+//! Serves the kernel's requests by passing each to the tree. Owns the state of a mount that
+//! requests need. Called by any thread that takes requests.
 
 use std::cell::Cell;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -12,47 +13,47 @@ use fuse::{
     Request, StatFs, WriteData,
 };
 use share::{Caller, Failure, Inode, SetAttributes, Time, TimeToSet, Tree};
-use surface::{Allocation, Traffic};
+use surface::Allocation;
 
 use crate::closing::Closing;
-use crate::counted::{is_change, kind_of};
 use crate::flags;
 use crate::growing::Growing;
-use crate::held::Held;
-use crate::moments::{self, Shown};
+use crate::lookups::LookupCounts;
 use crate::process::{Process, names_shown};
+use crate::request_kind::{Counts, is_change, kind_of};
+use crate::snapshots::{self, SnapshotDirs};
 
-/// For ever: nothing changes behind the kernel's back.
+/// Lifetime of cached entries, practically without limit: a share changes only through its mount.
 pub(crate) const TTL: Duration = Duration::from_secs(1 << 30);
 
-/// Requests under way that no caller waits for: read-ahead and writes of dirty pages.
+/// Requests in flight without a waiting caller: read-ahead and writes of dirty pages.
 const BACKGROUND_REQUESTS_MAX: u16 = 256;
 
-/// `st_blksize`: how much programs read and write at a time.
+/// `st_blksize`: the size of programs' reads and writes.
 const PREFERRED_BYTES: u32 = 128 << 10;
 
 /// Cookie of the directory of snapshots in a listing: after the dots, before all names.
-const COOKIE_MOMENTS: u64 = share::COOKIE_DOT_DOT + 1;
+const COOKIE_SNAPSHOTS: u64 = share::COOKIE_DOT_DOT + 1;
 
 /// The unit of `statfs`.
 const BLOCK_BYTES: u32 = 4096;
 
-/// A share as the kernel's requests find it.
+/// The state of a mounted share.
 pub(crate) struct Served {
     pub(crate) tree: Arc<Tree>,
-    pub(crate) held: Held,
+    pub(crate) lookups: LookupCounts,
     growing: Growing,
     pub(crate) closing: Closing,
-    /// Whether reads move access times.
+    /// Whether reads update access times.
     pub(crate) has_access_times: bool,
     /// Whether changes are refused.
     pub(crate) is_read_only: AtomicBool,
-    /// Set when the connection is agreed upon, before the first request.
+    /// Set when the connection is negotiated, before the first request.
     pub(crate) notifier: OnceLock<Notifier>,
-    /// Its snapshots, if there are any to be shown.
-    pub(crate) moments: Option<Shown>,
-    /// Where requests are counted.
-    traffic: Option<Arc<Traffic>>,
+    /// Its snapshots, if any can be shown.
+    pub(crate) snapshots: Option<SnapshotDirs>,
+    /// Counters of requests.
+    counts: Option<Arc<dyn Counts>>,
 }
 
 pub(crate) fn errno(failure: Failure) -> Errno {
@@ -99,11 +100,12 @@ pub(crate) fn entry(tree: &Tree, node: u64, inode: &Inode) -> Entry {
 
 impl FileSystem for Served {
     fn capabilities(&self, _offered: Capabilities) -> Capabilities {
-        // Not ATOMIC_O_TRUNC (the crate's documentation says why), no writeback cache, and locks
-        // stay with the kernel. Not ASYNC_DIO: the kernel drops cached pages before an asynchronous
-        // direct write and not when it is done, so a buffered read in between would leave old bytes
-        // in the cache. To drop them from here waits for pages that readers have locked, and a
-        // server that is killed at that point could not end before the next one answers them.
+        // Not ATOMIC_O_TRUNC (see the crate's documentation), no writeback cache, and locks stay
+        // with the kernel. Not ASYNC_DIO: the kernel drops cached pages before an asynchronous
+        // direct write, but not after it, so a buffered read in between would leave old bytes in
+        // the cache. Dropping them from here would wait for pages that readers have locked, and a
+        // server that is killed at that point could not end before the next one answers those
+        // readers.
         let taken = Capabilities::EXPORT_SUPPORT
             .with(Capabilities::DONT_MASK)
             .with(Capabilities::HAS_IOCTL_DIR)
@@ -129,11 +131,11 @@ impl FileSystem for Served {
     }
 
     fn forget(&self, node: u64, lookups: u64) {
-        // Of snapshots, which never change, nothing is counted.
-        if moments::is_elsewhere(node) {
+        // Snapshots never change, so their look-ups are not counted.
+        if snapshots::is_in_other_view(node) {
             return;
         }
-        if self.held.forget(node, lookups)
+        if self.lookups.forget(node, lookups)
             && let Err(failure) = self.tree.forget(node)
         {
             log::error!("inode {node} cannot be removed: {failure:?}");
@@ -144,7 +146,8 @@ impl FileSystem for Served {
 
     fn serve<A: Answer>(&self, request: &Request<'_>, answer: A) {
         let moved = Cell::new(0);
-        let Some(traffic) = &self.traffic else { return self.serve_uncounted(request, answer, &moved) };
+        let Some(counts) = &self.counts else { return self.serve_uncounted(request, answer, &moved) };
+        let traffic = counts.of(request.pid);
         let began = traffic.begin();
         self.serve_uncounted(request, answer, &moved);
         traffic.end(kind_of(&request.operation), began, moved.get());
@@ -152,21 +155,27 @@ impl FileSystem for Served {
 }
 
 impl Served {
-    pub(crate) fn new(tree: Arc<Tree>, held: Held, moments: Option<Shown>, traffic: Option<Arc<Traffic>>) -> Self {
+    pub(crate) fn new(
+        tree: Arc<Tree>,
+        lookups: LookupCounts,
+        snapshots: Option<SnapshotDirs>,
+        counts: Option<Arc<dyn Counts>>,
+    ) -> Self {
         Self {
             tree,
-            held,
+            lookups,
             growing: Growing::default(),
             closing: Closing::default(),
             has_access_times: false,
             is_read_only: AtomicBool::new(false),
             notifier: OnceLock::new(),
-            moments,
-            traffic,
+            snapshots,
+            counts,
         }
     }
 
-    /// Does a request and answers it. `moved`: the bytes that it has read or written, if any.
+    /// Carries out a request and answers it. `moved` is set to the number of bytes read or written,
+    /// if any.
     fn serve_uncounted<A: Answer>(&self, request: &Request<'_>, answer: A, moved: &Cell<u64>) {
         if self.closing.takes(request) {
             return Closing::serve(request, answer);
@@ -176,14 +185,13 @@ impl Served {
         {
             return answer.opened(0, flags);
         }
-        if let Some(shown) = self.moments.as_ref().filter(|_| Shown::takes(request)) {
+        if let Some(shown) = self.snapshots.as_ref().filter(|_| SnapshotDirs::takes(request)) {
             return shown.serve(request, answer, moved);
         }
-        if moments::names_another_view(&request.operation) {
+        if snapshots::names_another_view(&request.operation) {
             return answer.fail(Errno::new(libc::EXDEV));
         }
-        // The program that served the mount before this one has done it, and could not say so any
-        // more.
+        // The previous server of the mount may have carried it out without answering it.
         if request.is_resent()
             && let Some(result) = self.tree.was_done(request.number())
         {
@@ -282,7 +290,7 @@ impl Served {
             Operation::ListXattr { size } => {
                 answer_sized(names_shown(tree.xattr_names(node), Process::of(request)), size, answer);
             }
-            // The kernel has them removed before it asks whether owners may be changed.
+            // The kernel removes it before it asks whether owners may be changed.
             Operation::RemoveXattr { name: share::CAPABILITY }
                 if self.is_refused_to_clear(node, Process::of(request)) =>
             {
@@ -310,7 +318,8 @@ impl Served {
                 answer.result(tree.seek(node, offset, wanted).map(reply::offset).map_err(errno));
             }
             Operation::CopyRange { offset, to_node, to_offset, length, wide, .. } => {
-                // Without room for 64 bits in the answer, the caller comes again for the rest.
+                // The answer has no room for 64 bits; the caller copies the rest with another
+                // request.
                 let length = if wide { length } else { length.min(1 << 30) };
                 let copy = || {
                     let change = |set_id| tree.copy_range((node, offset), (to_node, to_offset), length, set_id);
@@ -327,14 +336,14 @@ impl Served {
             Operation::Ioctl { command, data, out_bytes, .. } => {
                 answer.result(flags::ioctl(tree, node, command, data, out_bytes));
             }
-            // Answered so, OPEN, OPENDIR, CREATE, FLUSH, ACCESS and STATX never come again, and
-            // RELEASE does not without OPEN. The kernel ignores the answer to RELEASE.
+            // After this answer, OPEN, OPENDIR, CREATE, FLUSH, ACCESS and STATX are never sent
+            // again, nor is RELEASE without OPEN. The kernel ignores the answer to RELEASE.
             _ => answer.fail(Errno::ENOSYS),
         }
     }
 }
 
-/// What says of a name that it is not there, to be believed for ever.
+/// Returns a negative look-up reply that the kernel may cache without limit.
 pub(crate) fn absent() -> Entry {
     let none = Attributes {
         inode: 0,
@@ -360,7 +369,7 @@ fn finish<T>(result: share::Result<T>, answer: impl Answer) {
     }
 }
 
-/// Answers with a value, or with its length if the caller asks for that (`size` 0).
+/// Answers with a value, or with its length if `size` is 0.
 pub(crate) fn answer_sized(value: share::Result<Vec<u8>>, size: u32, answer: impl Answer) {
     match value {
         // A value has at most 64 KiB.
@@ -372,7 +381,7 @@ pub(crate) fn answer_sized(value: share::Result<Vec<u8>>, size: u32, answer: imp
 }
 
 impl Served {
-    /// Answers a look-up. A name that is not there is cached as such.
+    /// Answers a look-up. A missing name is cached by the kernel as well.
     fn answer_lookup(&self, found: share::Result<(u64, Inode)>, answer: impl Answer) {
         match found {
             Ok(_) => self.answer_made(found, answer),
@@ -386,7 +395,7 @@ impl Served {
     fn answer_nameless(&self, made: share::Result<(u64, Inode)>, answer: impl Answer) {
         match made {
             Ok((node, inode)) => {
-                self.held.told(node);
+                self.lookups.add(node);
                 let opened = reply::opened(0, OpenFlags::KEEP_CACHE);
                 answer.bytes(&[reply::entry(&entry(&self.tree, node, &inode)), opened].concat());
             }
@@ -394,7 +403,7 @@ impl Served {
         }
     }
 
-    /// Answers a request that was done already. `result`: what came of it.
+    /// Answers a request that was carried out already, with its `result`.
     fn answer_done(&self, request: &Request<'_>, result: u64, answer: impl Answer) {
         let made = || self.tree.inode(result).map(|inode| (result, inode));
         match request.operation {
@@ -418,14 +427,14 @@ impl Served {
     fn answer_made(&self, made: share::Result<(u64, Inode)>, answer: impl Answer) {
         match made {
             Ok((node, inode)) => {
-                self.held.told(node);
+                self.lookups.add(node);
                 answer.entry(&entry(&self.tree, node, &inode));
             }
             Err(failure) => answer.fail(errno(failure)),
         }
     }
 
-    /// Writes and answers. Returns how many bytes were written.
+    /// Writes and answers. Returns the number of bytes written.
     fn write(&self, node: u64, offset: u64, data: WriteData<'_>, kill_suid_sgid: bool, answer: impl Answer) -> u64 {
         let bytes = match data {
             WriteData::Here(data) => Bytes::copy_from_slice(data),
@@ -454,15 +463,15 @@ impl Served {
 
     fn list(&self, node: u64, offset: u64, size: u32, with_attributes: bool, answer: impl Answer) {
         let (mut plain, mut plus) = (Listing::new(size), ListingPlus::new(size));
-        let is_before_moments = node == Tree::ROOT && offset < COOKIE_MOMENTS;
-        let moments = self.moments.as_ref().filter(|_| is_before_moments).and_then(Shown::listed);
+        let is_before_snapshots = node == Tree::ROOT && offset < COOKIE_SNAPSHOTS;
+        let snapshots = self.snapshots.as_ref().filter(|_| is_before_snapshots).and_then(SnapshotDirs::listed);
         let is_listed = Cell::new(false);
         let list_moments = |plain: &mut Listing, plus: &mut ListingPlus| {
-            let Some(entry) = moments.as_ref().filter(|_| !is_listed.replace(true)) else { return true };
+            let Some(entry) = snapshots.as_ref().filter(|_| !is_listed.replace(true)) else { return true };
             if with_attributes {
-                return plus.add(entry, COOKIE_MOMENTS, share::KEPT_NAME);
+                return plus.add(entry, COOKIE_SNAPSHOTS, share::KEPT_NAME);
             }
-            plain.add(entry.attributes.inode, COOKIE_MOMENTS, libc::S_IFDIR, share::KEPT_NAME)
+            plain.add(entry.attributes.inode, COOKIE_SNAPSHOTS, libc::S_IFDIR, share::KEPT_NAME)
         };
         let listed = self.tree.list_names(node, offset, |listed, inode| {
             if listed.cookie > share::COOKIE_DOT_DOT && !list_moments(&mut plain, &mut plus) {
@@ -477,7 +486,7 @@ impl Served {
             let has_room = plus.add(&entry(&self.tree, listed.node, &inode), listed.cookie, &listed.name);
             // The kernel does not count the dots as look-ups.
             if has_room && listed.cookie > share::COOKIE_DOT_DOT {
-                self.held.told(listed.node);
+                self.lookups.add(listed.node);
             }
             has_room
         });
@@ -486,7 +495,7 @@ impl Served {
         }
         let bytes = if with_attributes { plus.bytes() } else { plain.bytes() };
         match listed {
-            // Names that come before an error are answered, and the error to the next request.
+            // Names before an error are returned now, and the error with the next request.
             Err(failure) if bytes.is_empty() => answer.fail(errno(failure)),
             _ => answer.bytes(bytes),
         }
@@ -520,13 +529,13 @@ mod tests {
 
     fn taken(has_access_times: bool) -> Capabilities {
         let tree = Arc::new(Tree::create(SimSpace::new(), 7, OPTIONS).unwrap());
-        let mut served = Served::new(tree, Held::default(), None, None);
+        let mut served = Served::new(tree, LookupCounts::default(), None, None);
         served.has_access_times = has_access_times;
         served.capabilities(Capabilities::default())
     }
 
-    /// With it, the kernel keeps pages that a buffered reader has read before an asynchronous
-    /// direct write was done.
+    /// With it, the kernel keeps pages that a buffered reader read before an asynchronous direct
+    /// write completed.
     #[test]
     fn asynchronous_direct_writes_are_not_offered() {
         assert!(!taken(false).has(Capabilities::ASYNC_DIO) && !taken(true).has(Capabilities::ASYNC_DIO));

@@ -1,7 +1,7 @@
-//! Set-id bits, which a change of a file clears. The kernel says for writes and changes of the size
-//! that the caller may not keep them. It does not say so for `fallocate` and `copy_file_range`, nor
-//! whether the caller is in the file's group, which decides about the set-group-id bit of a file
-//! that its group may not execute.
+//! Set-id bits, which a change of a file clears. For writes and changes of the size, the kernel
+//! says whether the caller may keep them. It does not for `fallocate` and `copy_file_range`, nor
+//! does it say whether the caller is in the file's group, which decides about the set-group-id bit
+//! of a file that its group may not execute. Called by any thread that serves.
 
 use fuse::{Errno, SetAttributes};
 use share::{Inode, SetId};
@@ -10,7 +10,7 @@ use crate::process::Process;
 use crate::served::{Served, errno};
 
 impl Served {
-    /// Whether a file has a set-group-id bit that its group's right to execute does not decide, and
+    /// Returns whether a file has a set-group-id bit without execute permission for the group, and
     /// a process that may not keep such bits is not in the group.
     pub(crate) fn is_of_other_group(&self, node: u64, process: Process) -> bool {
         let has_bit = |inode: &Inode| {
@@ -21,8 +21,9 @@ impl Served {
         group.is_some_and(|gid| !process.is_in_group(gid) && !process.keeps_set_id())
     }
 
-    /// Whether a change of attributes clears set-id bits. One without any attribute comes for
-    /// `chown(-1, -1)`, and before writes of any kind to a file that has such bits or capabilities.
+    /// Returns whether a change of attributes clears set-id bits. A change without any attribute is
+    /// sent for `chown(-1, -1)`, and before writes of any kind to a file that has such bits or
+    /// capabilities.
     pub(crate) fn kills_set_id(&self, node: u64, wanted: &SetAttributes, process: Process) -> Result<bool, Errno> {
         if *wanted != SetAttributes::default() {
             return Ok(wanted.kill_suid_sgid);
@@ -31,14 +32,14 @@ impl Served {
             return Err(Errno::EPERM);
         }
         let (is_directory, uid) = self.tree.look_at(node, |inode| (inode.is_directory(), inode.uid)).map_err(errno)?;
-        // Another user's write clears them with the content. Where the system call is not known,
-        // they go: a bit too few is safe.
+        // Another user's write clears them with the content. If the system call is not known, they
+        // are cleared: a missing bit is safe.
         let may_change_owner = || process.changes_owner() != Some(false);
         Ok(!is_directory && process.acts_for(uid) && (!process.keeps_set_id() || may_change_owner()))
     }
 
-    /// Whether a process may not change owners to the same ones: that would clear set-id bits, and
-    /// it may not change the mode. The kernel does not see that there is a mode to change.
+    /// Returns whether a process may not change owners to the same ones: that would clear set-id
+    /// bits, and it may not change the mode. The kernel does not see that the mode would change.
     pub(crate) fn is_refused_to_clear(&self, node: u64, process: Process) -> bool {
         let Ok((uid, mode)) = self.tree.look_at(node, |inode| (inode.uid, inode.mode)) else { return false };
         let has_bits = mode & libc::S_ISUID != 0
@@ -48,8 +49,8 @@ impl Served {
         is_file && has_bits && !process.acts_for(uid) && process.changes_owner() == Some(true)
     }
 
-    /// Has `change` change a file's content and say whether set-id bits go with it, for requests in
-    /// which the kernel does not say so.
+    /// Runs `change`, which changes a file's content and is passed whether to clear set-id bits,
+    /// for requests in which the kernel does not say so.
     pub(crate) fn with_set_id<T>(
         &self,
         node: u64,
@@ -61,7 +62,7 @@ impl Served {
             return change(SetId::Kept);
         }
         let changed = change(SetId::Cleared { every_sgid: self.is_of_other_group(node, process) });
-        // Also after a failure: a part of it may be done.
+        // After a failure, too: a part of it may be done.
         self.forget_mode(node);
         changed
     }
@@ -73,12 +74,12 @@ impl Served {
         Ok(())
     }
 
-    /// Has the kernel drop the mode that it has cached.
+    /// Makes the kernel drop the cached mode.
     pub(crate) fn forget_mode(&self, node: u64) {
         if let Some(notifier) = self.notifier.get()
             && let Err(error) = notifier.inval_inode(node, -1, 0)
         {
-            log::error!("the mode of inode {node} changed, and stays in the cache of the kernel: {error}");
+            log::error!("the mode of inode {node} changed, but the kernel's cache keeps the old one: {error}");
         }
     }
 }
@@ -93,17 +94,17 @@ mod tests {
     use sim::SimSpace;
 
     use super::*;
-    use crate::held::Held;
+    use crate::lookups::LookupCounts;
 
     const OPTIONS: Options = Options { now: || Time { seconds: 9, nanoseconds: 1 }, cache_bytes: 1 << 20 };
 
-    /// The kernel does not tell the system call of a process that runs.
+    /// The kernel does not show the system call of a running process.
     #[test]
     fn a_call_that_is_not_known_clears_bits_and_is_not_refused() {
         let tree = Arc::new(Tree::create(SimSpace::new(), 7, OPTIONS).unwrap());
         let owner = Caller { uid: rustix::process::geteuid().as_raw(), gid: 0 };
         let node = tree.make(Tree::ROOT, b"f", owner, libc::S_IFREG | 0o6777, 0, 0).unwrap().0;
-        let served = Served::new(tree, Held::default(), None, None);
+        let served = Served::new(tree, LookupCounts::default(), None, None);
         let (ends, (tell, told)) = (AtomicBool::new(false), mpsc::channel());
         thread::scope(|threads| {
             threads.spawn(|| {

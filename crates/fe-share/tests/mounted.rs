@@ -30,7 +30,7 @@ struct Mounted {
 }
 
 fn options() -> MountOptions {
-    // Nothing becomes durable but what a test asks for.
+    // Nothing becomes durable except by a test's own request.
     let commit_every = std::time::Duration::from_secs(3600);
     MountOptions { allow_suid_and_devices: true, commit_every, ..MountOptions::default() }
 }
@@ -76,21 +76,21 @@ fn as_nobody(command: &str, dir: &Path) -> bool {
     Command::new("sh").args(["-c", command]).current_dir(dir).uid(NOBODY).gid(NOBODY).status().unwrap().success()
 }
 
-/// Stopping, and destroying the share, waited for ever for the copy to go.
+/// Stopping or destroying the share used to wait indefinitely for the copy to disappear.
 #[test]
 fn a_copy_of_the_mount_is_named_and_cut_off() {
     let mut mounted = Mounted::new("copied");
     let copy = MountDir::new("copy");
     fs::write(mounted.path("file"), b"kept").unwrap();
     rustix::mount::mount_bind(mounted.dir.path(), copy.path()).unwrap();
-    let error = mounted.mount.as_ref().unwrap().take_away().unwrap_err();
+    let error = mounted.mount.as_ref().unwrap().begin_unmount().unwrap_err();
     assert_eq!(error.kind(), ErrorKind::InUse);
     assert!(error.to_string().contains(copy.path().to_str().unwrap()), "{error}");
     assert_eq!(fs::read(mounted.path("file")).unwrap(), b"kept", "it is served as before");
     let mount = mounted.mount.take().unwrap();
-    mount.cut_off().unwrap();
+    mount.disconnect().unwrap();
     mount.wait().unwrap();
-    // Of the file the kernel has the content.
+    // The content of the file is in the kernel's cache.
     let errno = fs::create_dir(copy.join("new")).unwrap_err().raw_os_error().unwrap();
     assert!([libc::ENOTCONN, libc::ECONNABORTED].contains(&errno), "{errno}");
     rustix::mount::unmount(copy.path(), rustix::mount::UnmountFlags::DETACH).unwrap();
@@ -157,7 +157,7 @@ fn a_write_by_another_user_takes_the_set_user_id_bit_from_the_cache_too() {
     assert_eq!(fs::metadata(share.path("f")).unwrap().mode() & 0o7777, 0o777);
 }
 
-/// Does something as a user without privileges, in a thread of its own.
+/// Runs a closure as a user without privileges, in a thread of its own.
 fn by_nobody<T: Send>(work: impl FnOnce() -> T + Send) -> T {
     let run = || {
         let (user, group) = (Uid::from_raw(NOBODY), Gid::from_raw(NOBODY));
@@ -169,7 +169,7 @@ fn by_nobody<T: Send>(work: impl FnOnce() -> T + Send) -> T {
     std::thread::scope(|scope| scope.spawn(run).join().unwrap())
 }
 
-/// The kernel does not clear the bits itself, nor say that the caller may not keep them.
+/// The kernel neither clears the bits itself nor says that the caller may not keep them.
 #[test]
 fn allocations_and_copies_by_another_user_clear_set_id_bits() {
     use rustix::fs::{FallocateFlags as Mode, copy_file_range, fallocate};
@@ -196,7 +196,7 @@ fn allocations_and_copies_by_another_user_clear_set_id_bits() {
             let (file, from) = (OpenOptions::new().write(true).open(&path).unwrap(), File::open(&source).unwrap());
             change(&file, &from);
             assert_eq!(file.metadata().unwrap().mode() & 0o7777, before, "{name} by root");
-            // One that is refused leaves them.
+            // A refused change leaves them.
             let refused = by_nobody(|| fallocate(&file, Mode::empty(), 0, 1 << 60));
             assert_eq!(refused, Err(rustix::io::Errno::FBIG));
             assert_eq!(file.metadata().unwrap().mode() & 0o7777, before, "refused to another user");
@@ -238,7 +238,7 @@ fn trusted_names_are_shown_to_the_administrator_alone() {
     assert!(all.windows(10).any(|part| part == b"trusted.a\0"), "{}", all.escape_ascii());
 }
 
-/// Moves the access time of a path to the past, reads, and returns whether it has moved.
+/// Sets the access time of a path to the past, reads, and returns whether it was updated.
 fn moves(path: &Path, read: impl FnOnce()) -> bool {
     let long_ago = rustix::fs::Timespec { tv_sec: 5, tv_nsec: 0 };
     let past = rustix::fs::Timestamps { last_access: long_ago, last_modification: long_ago };
@@ -267,14 +267,14 @@ fn a_mount_without_access_times_says_so_and_one_with_them_moves_them() {
         let line = mounts.lines().find(|line| line.split(' ').nth(4) == share.dir.path().to_str()).unwrap();
         let options: Vec<&str> = line.split(' ').nth(5).unwrap().split(',').collect();
         assert_eq!(options.contains(&"noatime"), !has_access_times, "{line}");
-        // A file that is open goes on: the kernel ignores the answer to its release.
+        // An open file continues to work: the kernel ignores the answer to its release.
         let open = File::open(&file).unwrap();
         fs::remove_file(&file).unwrap();
         assert_eq!(open.metadata().unwrap().len(), 8192);
     }
 }
 
-/// Each kind of change is refused, and the share takes changes again when it may.
+/// Each kind of change is refused, and accepted again afterwards.
 #[test]
 fn a_readonly_share_is_read_and_not_changed() {
     use rustix::fs::{FallocateFlags, copy_file_range, fallocate, setxattr};
@@ -537,7 +537,8 @@ fn space_is_kept_cleared_and_found_as_asked() {
     assert!(found.f_blocks > 0 && found.f_bfree <= found.f_blocks && found.f_files > 0);
 }
 
-/// A name that is removed while the directory is listed is not seen twice, and the rest is all seen.
+/// A name that is removed while the directory is listed does not appear twice, and no other name is
+/// lost.
 #[test]
 fn a_listing_goes_on_at_its_cookie() {
     let share = Mounted::new("cookies");

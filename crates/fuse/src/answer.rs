@@ -1,4 +1,4 @@
-//! The one answer that a request gets.
+//! The answer to a request: exactly one for each. Moved to the thread that sends it.
 
 use crate::wire::attributes::{Attributes, Entry};
 use crate::wire::errno::Errno;
@@ -7,10 +7,9 @@ use crate::wire::reply;
 /// The data of a write.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum WriteData<'a> {
-    /// It came with the request.
+    /// It arrived with the request.
     Here(&'a [u8]),
-    /// So many bytes lie where the answer has them: [`Answer::data`]. A thread that has more time
-    /// can copy them.
+    /// This many bytes are available from [`Answer::data`], so that another thread can copy them.
     InAnswer(usize),
 }
 
@@ -23,48 +22,48 @@ impl WriteData<'_> {
         }
     }
 
-    /// Whether there is nothing to write.
+    /// Returns whether there is nothing to write.
     pub const fn is_empty(&self) -> bool {
         self.len() == 0
     }
 }
 
-/// Takes the answer to a request. One that is dropped is answered with `EIO`.
+/// Takes the answer to a request. One that is dropped without an answer sends `EIO`.
 pub trait Answer: Send + Sized + 'static {
-    /// The request was not done.
+    /// Answers that the request failed.
     fn fail(self, errno: Errno);
 
-    /// The request is done; the reply has that payload.
+    /// Answers with a payload.
     fn bytes(self, payload: &[u8]);
 
-    /// Reads up to `wanted` bytes with `how` straight into the reply, and answers. If `how` returns
-    /// `None`, the answer comes back: the read is to be done elsewhere.
+    /// Reads up to `wanted` bytes with `how` directly into the reply, and answers. If `how` returns
+    /// `None`, the answer is returned to the caller, and the read must be done elsewhere.
     fn fill(self, wanted: usize, how: impl FnOnce(&mut [u8]) -> Result<Option<usize>, Errno>) -> Option<Self>;
 
-    /// The data of a write whose request says [`WriteData::InAnswer`].
+    /// Returns the data of a write whose request says [`WriteData::InAnswer`].
     fn data(&self) -> &[u8];
 
-    /// The request is done; there is nothing to say.
+    /// Answers success without a payload.
     fn done(self) {
         self.bytes(&[]);
     }
 
-    /// The name is there.
+    /// Answers with an entry.
     fn entry(self, entry: &Entry) {
         self.bytes(&reply::entry(entry));
     }
 
-    /// These are the attributes, for so long.
+    /// Answers with attributes, which the kernel may cache for this time.
     fn attributes(self, attributes: &Attributes, valid: std::time::Duration) {
         self.bytes(&reply::attributes(attributes, valid));
     }
 
-    /// The file is open.
+    /// Answers that the file is open.
     fn opened(self, handle: u64, flags: reply::OpenFlags) {
         self.bytes(&reply::opened(handle, flags));
     }
 
-    /// So many bytes are written.
+    /// Answers with the number of bytes written.
     fn written(self, bytes: u32) {
         self.bytes(&reply::written(bytes));
     }

@@ -1,5 +1,5 @@
 //! Requests through `/dev/fuse`: a read takes one, a write answers it. Owns the buffers of the
-//! reader threads.
+//! reader threads, of which each has its own.
 
 use std::cell::RefCell;
 use std::io::{self, IoSlice};
@@ -17,18 +17,17 @@ use crate::wire::request::{self, Operation};
 use crate::wire::{IN_HEADER_BYTES, reply};
 use crate::{REQUEST_BYTES_MAX, wire};
 
-/// What the kernel wants to have room for when the device is read: the largest write and its
-/// headers.
+/// Buffer that the kernel requires for a read of the device: the largest write and its headers.
 const READ_BYTES: usize = REQUEST_BYTES_MAX as usize + 8192;
 
 thread_local! {
-    /// Where a read is put before it goes to the kernel. It grows to the largest request (1 MiB)
-    /// and is used again, so that no read pays for allocation and zeroing.
+    /// Buffer for the data of a read. It grows to the largest request (1 MiB) and is reused, so
+    /// that no read pays for allocation and zeroing.
     static READ_BUFFER: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
 }
 
-/// The answer to a request that came through a descriptor of the device, which takes the reply as
-/// well.
+/// The answer to a request that arrived on a descriptor of the device; the reply is written to the
+/// same one.
 pub(crate) struct DeviceAnswer {
     device: Arc<OwnedFd>,
     unique: u64,
@@ -42,12 +41,12 @@ impl DeviceAnswer {
         let parts = [IoSlice::new(&header), IoSlice::new(payload)];
         match rustix::io::retry_on_intr(|| rustix::io::writev(&*self.device, &parts)) {
             Ok(_) => {}
-            // The caller has been interrupted, or the connection has ended.
+            // The caller was interrupted, or the connection has ended.
             Err(Os::NOENT | Os::NODEV | Os::CONNABORTED | Os::NOTCONN | Os::PERM) => {}
             Err(errno) => {
-                log::error!("the kernel refuses a reply of {} bytes: {errno}", payload.len());
+                log::error!("the kernel refused a reply of {} bytes: {errno}", payload.len());
                 if error == 0 {
-                    // The request would wait for ever.
+                    // Otherwise the request would wait indefinitely.
                     let header = reply::header(self.unique, -libc::EIO, 0);
                     let _ = rustix::io::retry_on_intr(|| rustix::io::write(&*self.device, &header));
                 }
@@ -92,8 +91,8 @@ impl Answer for DeviceAnswer {
     }
 }
 
-/// One more descriptor of the same connection: readers of different descriptors do not contend for
-/// one queue of requests under way.
+/// Opens another descriptor of the same connection: readers of different descriptors do not contend
+/// for one queue of requests.
 #[allow(unsafe_code)]
 pub(crate) fn clone_of(device: &OwnedFd) -> io::Result<OwnedFd> {
     /// `FUSE_DEV_IOC_CLONE`.
@@ -107,12 +106,12 @@ pub(crate) fn clone_of(device: &OwnedFd) -> io::Result<OwnedFd> {
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(new) }
 }
 
-/// Whether the kernel has ended the connection.
+/// Returns whether the kernel has ended the connection.
 pub(crate) fn has_ended(device: &OwnedFd) -> bool {
     ends_within(device, Duration::ZERO)
 }
 
-/// Waits for the end of the connection; whether it has come.
+/// Waits for the end of the connection; returns whether it has ended.
 pub(crate) fn ends_within(device: &OwnedFd, patience: Duration) -> bool {
     let mut ready = [PollFd::new(device, PollFlags::empty())];
     let patience =
@@ -121,7 +120,7 @@ pub(crate) fn ends_within(device: &OwnedFd, patience: Duration) -> bool {
     polled.is_err() || !ready[0].revents().is_empty()
 }
 
-/// One message of the kernel.
+/// Reads messages of the kernel, one at a time.
 pub(crate) struct Reader {
     device: Arc<OwnedFd>,
     message: Vec<u8>,
@@ -130,13 +129,14 @@ pub(crate) struct Reader {
 
 impl Reader {
     pub(crate) fn new(device: Arc<OwnedFd>) -> Self {
-        // Each page is written to, so that it is in memory. The kernel fails the request that it
-        // copies if a page is not there and the process is being killed, and the next server would
-        // not see that request: a program would get EIO from a mount that outlives its server.
+        // Each page is written to, so that it is present. If the process is being killed, the
+        // kernel fails a request whose page is missing while it copies the request, and the next
+        // server would not see that request: a program would get EIO from a mount that survives its
+        // server.
         Self { device, message: vec![u8::MAX; READ_BYTES], length: 0 }
     }
 
-    /// Waits for a message; `false` when the connection has ended.
+    /// Waits for a message; returns `false` when the connection has ended.
     pub(crate) fn read(&mut self) -> io::Result<bool> {
         loop {
             match rustix::io::read(&*self.device, &mut self.message[..]) {
@@ -144,7 +144,7 @@ impl Reader {
                     self.length = length;
                     return Ok(true);
                 }
-                // The request that was there has been interrupted, or another reader has it.
+                // The request was interrupted, or another reader has taken it.
                 Err(Os::NOENT | Os::INTR | Os::AGAIN) => self.wait()?,
                 Err(Os::NODEV) => return Ok(false),
                 Err(errno) => return Err(errno.into()),
@@ -152,14 +152,14 @@ impl Reader {
         }
     }
 
-    /// Waits until there may be a message, where the descriptor does not wait itself.
+    /// Waits for a message where the descriptor is non-blocking.
     fn wait(&self) -> io::Result<()> {
         let mut ready = [PollFd::new(&*self.device, PollFlags::IN)];
         rustix::io::retry_on_intr(|| rustix::event::poll(&mut ready, None))?;
         Ok(())
     }
 
-    /// The message that was read last.
+    /// Returns the last message read.
     pub(crate) fn message(&self) -> &[u8] {
         &self.message[..self.length]
     }
@@ -172,7 +172,7 @@ impl Reader {
         Ok(())
     }
 
-    /// Serves messages until the connection has ended or `end` can be read.
+    /// Serves messages until the connection has ended or `end` is readable.
     pub(crate) fn serve_until<F: FileSystem>(&mut self, file_system: &F, end: &OwnedFd) -> io::Result<()> {
         let device = self.device.clone();
         rustix::fs::fcntl_setfl(&*device, rustix::fs::fcntl_getfl(&*device)? | rustix::fs::OFlags::NONBLOCK)?;
@@ -196,7 +196,7 @@ impl Reader {
 
     fn serve_message<F: FileSystem>(&self, file_system: &F) {
         let Some((header, arguments)) = self.message().split_at_checked(IN_HEADER_BYTES) else {
-            return log::error!("the kernel sends a message of {} bytes", self.length);
+            return log::error!("the kernel sent a message of {} bytes", self.length);
         };
         let decoded = wire::decode(header, arguments, &[], None);
         // These two have no answer.

@@ -1,4 +1,4 @@
-//! Telling the kernel that what it has cached does not hold any more.
+//! Notifications to the kernel that cached data is outdated. Any thread may send them.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -6,12 +6,12 @@ use std::sync::Arc;
 
 use crate::wire::notify;
 
-/// Sends messages that no request asked for.
+/// Sends messages that answer no request.
 #[derive(Debug, Clone)]
 pub struct Notifier(pub(crate) Arc<OwnedFd>);
 
 impl Notifier {
-    /// The device of the connection.
+    /// Returns the device of the connection.
     pub fn device(&self) -> &OwnedFd {
         &self.0
     }
@@ -21,12 +21,12 @@ impl Notifier {
     /// serves writes must be free.
     ///
     /// # Errors
-    /// Of the connection. A node that the kernel does not know is none.
+    /// Errors of the connection. A node that the kernel does not know is not an error.
     pub fn inval_inode(&self, node: u64, offset: i64, length: i64) -> io::Result<()> {
         self.send(&notify::inval_inode(node, offset, length))
     }
 
-    /// Drops a name of a directory.
+    /// Drops a name in a directory.
     ///
     /// # Errors
     /// As [`Self::inval_inode`].
@@ -34,10 +34,10 @@ impl Notifier {
         self.send(&notify::inval_entry(parent, name))
     }
 
-    /// Asks for all requests again that an earlier server took and did not answer.
+    /// Asks the kernel to send again all requests that an earlier server took and did not answer.
     ///
     /// # Errors
-    /// `EINVAL` if the kernel cannot (before Linux 6.9), others of the connection.
+    /// `EINVAL` if the kernel cannot (before Linux 6.9), other errors of the connection.
     pub fn resend(&self) -> io::Result<()> {
         self.send(&notify::resend())
     }

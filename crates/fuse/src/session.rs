@@ -1,7 +1,7 @@
-//! A connection to the kernel: agreed upon, served, and ended. Owns the threads that take requests.
+//! A connection to the kernel: negotiated, served, and ended. Owns the threads that take requests.
 //!
-//! A connection ends when the kernel drops it (an unmount, an abort). All reader threads see that,
-//! end, and then [`FileSystem::ended`] is called once.
+//! A connection ends when the kernel drops it (an unmount, an abort). All reader threads notice
+//! that and end, and then [`FileSystem::ended`] is called once.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -18,22 +18,23 @@ use crate::wire::init::{self, Capabilities, Limits};
 use crate::wire::request::{Malformed, Operation, Request};
 use crate::wire::{IN_HEADER_BYTES, opcode, reply, u32_at, u64_at};
 
-/// What requests mean.
+/// The implementation of requests. All methods may be called by several threads.
 pub trait FileSystem: Send + Sync + 'static {
-    /// What to take of what the kernel offers, beside what every connection takes.
+    /// Returns the capabilities to use of those that the kernel offers, in addition to those of
+    /// every connection.
     fn capabilities(&self, offered: Capabilities) -> Capabilities;
 
-    /// Bounds that are told to the kernel.
+    /// Returns the limits to announce to the kernel.
     fn limits(&self) -> Limits;
 
-    /// Answers a request, at once or later from another thread. Called by several threads.
-    /// Operations without an answer never come here.
+    /// Answers a request, at once or later from another thread. Operations without an answer never
+    /// reach it.
     fn serve<A: Answer>(&self, request: &Request<'_>, answer: A);
 
-    /// The kernel forgets a node that it was told of so many times.
+    /// Called when the kernel drops this many look-ups of a node.
     fn forget(&self, node: u64, lookups: u64);
 
-    /// No request comes any more; those that were taken are to be answered before this returns.
+    /// Called when no more requests come; all requests taken must be answered before this returns.
     fn ended(&self);
 }
 
@@ -41,20 +42,20 @@ pub trait FileSystem: Send + Sync + 'static {
 pub(crate) fn dispatch<F: FileSystem>(file_system: &F, decoded: Result<Request<'_>, Malformed>, answer: impl Answer) {
     match decoded {
         Ok(request) => match request.operation {
-            // `ENOSYS` tells the kernel not to send interruptions any more; requests are never
-            // given up half done.
+            // `ENOSYS` makes the kernel stop sending interruptions; requests are never cancelled
+            // halfway.
             Operation::Interrupt | Operation::Unknown => answer.fail(Errno::ENOSYS),
             Operation::Destroy => answer.done(),
             _ => file_system.serve(&request, answer),
         },
         Err(Malformed) => {
-            log::error!("a request of the kernel contradicts itself");
+            log::error!("the kernel sent a malformed request");
             answer.fail(Errno::EIO);
         }
     }
 }
 
-/// How requests come.
+/// The transport of requests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Transport {
     /// Through the device.
@@ -64,7 +65,7 @@ pub enum Transport {
 }
 
 impl Transport {
-    /// Rings if the kernel has them and its administrator allows them, else the device.
+    /// Returns rings if the kernel has them and its administrator allows them, else the device.
     pub fn best() -> Self {
         if crate::ring::is_offered() { Self::Rings } else { Self::Device }
     }
@@ -73,27 +74,26 @@ impl Transport {
 /// How a connection is served.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SessionOptions {
-    /// How requests come. If the kernel refuses [`Transport::Rings`] after all, the connection is
-    /// lost.
+    /// The transport. If the kernel refuses [`Transport::Rings`] after all, the connection is lost.
     pub transport: Transport,
     /// Threads that take requests from the device, at least 1.
     pub threads: usize,
-    /// Whether the device can be opened once more for each thread.
+    /// Whether the device can be opened again for each thread.
     pub can_clone: bool,
 }
 
-/// A connection that is agreed upon.
+/// A negotiated connection.
 pub struct Session<F> {
     file_system: Arc<F>,
-    /// The connection, once for each thread that takes requests.
+    /// The connection's descriptors, one for each thread that takes requests.
     devices: Vec<Arc<OwnedFd>>,
     threads: usize,
     rings: Option<Rings<F>>,
     can_resend: bool,
 }
 
-/// What every connection takes if it is offered: they change the layout of messages that
-/// [`crate::wire`] reads, or cost nothing.
+/// Used by every connection if offered: they change the layout of messages that [`crate::wire`]
+/// reads, or cost nothing.
 const ALWAYS: Capabilities = Capabilities::ASYNC_READ
     .with(Capabilities::BIG_WRITES)
     .with(Capabilities::MAX_PAGES)
@@ -102,11 +102,11 @@ const ALWAYS: Capabilities = Capabilities::ASYNC_READ
     .with(Capabilities::HAS_RESEND);
 
 impl<F: FileSystem> Session<F> {
-    /// Answers `FUSE_INIT` on the device of a new mount, and makes ready to serve.
+    /// Answers `FUSE_INIT` on the device of a new mount, and prepares to serve.
     ///
     /// # Errors
-    /// If the kernel's protocol is another one, or the connection or a thread fails. The connection
-    /// is of no use then.
+    /// When the kernel's protocol is not supported, or the connection or a thread fails. The
+    /// connection is unusable then.
     pub fn begin(device: OwnedFd, file_system: Arc<F>, options: SessionOptions) -> io::Result<Self> {
         let device = Arc::new(device);
         let mut reader = Reader::new(device.clone());
@@ -119,7 +119,7 @@ impl<F: FileSystem> Session<F> {
         let Some((offered, readahead)) = offered else {
             let header = reply::header(u64_at(message, 8), -libc::EPROTO, 0);
             let _ = rustix::io::write(&*device, &header);
-            return Err(io::Error::other("the kernel speaks another FUSE protocol: Linux 5.4 or later is needed"));
+            return Err(io::Error::other("the kernel uses another FUSE protocol: Linux 5.4 or later is needed"));
         };
         let mut taken = file_system.capabilities(offered).with(ALWAYS).without(Capabilities::OVER_IO_URING);
         if options.transport == Transport::Rings {
@@ -138,19 +138,20 @@ impl<F: FileSystem> Session<F> {
         };
         let mut devices = vec![device];
         for _ in 1..options.threads.max(1) {
-            // Without a descriptor of its own a thread shares the first, which is slower and right.
+            // Without a descriptor of its own a thread shares the first one, which is slower but
+            // correct.
             let can_clone = options.can_clone && rings.is_none();
             devices.extend(can_clone.then(|| device::clone_of(&devices[0]).ok()).flatten().map(Arc::new));
         }
         Ok(Self { file_system, devices, threads: options.threads.max(1), rings, can_resend })
     }
 
-    /// Goes on with a connection that another program has agreed upon and served, through the same
-    /// descriptors: requests that it took and did not answer come again, marked as
+    /// Takes over a connection that another program has negotiated and served, through the same
+    /// descriptors: requests that it took and did not answer are sent again, marked as
     /// [resent](Request::is_resent).
     ///
     /// # Errors
-    /// If the kernel cannot send requests again (before Linux 6.9), or there are no descriptors.
+    /// When the kernel cannot send requests again (before Linux 6.9), or there are no descriptors.
     pub fn take_over(devices: Vec<OwnedFd>, file_system: Arc<F>) -> io::Result<Self> {
         let devices: Vec<Arc<OwnedFd>> = devices.into_iter().map(Arc::new).collect();
         let first = devices.first().ok_or_else(|| io::Error::from(io::ErrorKind::InvalidInput))?;
@@ -161,7 +162,8 @@ impl<F: FileSystem> Session<F> {
         Ok(Self { file_system, threads: devices.len(), devices, rings: None, can_resend: true })
     }
 
-    /// Why no other program can [take it over](Self::take_over), if that is so.
+    /// Returns the reason why no other program can [take it over](Self::take_over); `None` if one
+    /// can.
     pub const fn cannot_be_taken_over(&self) -> Option<&'static str> {
         match (self.rings.is_some(), self.can_resend) {
             (true, _) => Some("its requests come over io_uring"),
@@ -170,13 +172,13 @@ impl<F: FileSystem> Session<F> {
         }
     }
 
-    /// The descriptors of the connection, all of which must stay open if it is to outlive this
-    /// program.
+    /// Returns the descriptors of the connection, all of which must stay open for it to survive
+    /// this program.
     pub fn descriptors(&self) -> Vec<Arc<OwnedFd>> {
         self.devices.clone()
     }
 
-    /// Tells the kernel what to drop from its caches.
+    /// Returns a sender of notifications to the kernel.
     pub fn notifier(&self) -> Notifier {
         Notifier(self.devices[0].clone())
     }
@@ -184,7 +186,7 @@ impl<F: FileSystem> Session<F> {
     /// Serves until the connection ends, on this thread and others.
     ///
     /// # Errors
-    /// If the connection fails while the mount is there.
+    /// When the connection fails while it is mounted.
     pub fn run(self) -> io::Result<()> {
         become_io_flusher();
         let result = match &self.rings {
@@ -210,7 +212,7 @@ impl<F: FileSystem> Session<F> {
             });
             match started {
                 Ok(thread) => threads.push(thread),
-                // Fewer threads serve as well.
+                // Fewer threads are sufficient.
                 Err(error) => log::warn!("a thread that takes requests cannot be started: {error}"),
             }
         }

@@ -225,18 +225,21 @@ impl Termination {
         }
     }
 
-    /// Starts a thread that calls `first` when a signal arrives, and ends the process when a user
-    /// insists ([`Insistence`]).
+    /// Starts a thread that calls `each` for each signal until it returns true, because the process
+    /// is asked to end; from then on it ends the process when a user insists ([`Insistence`]).
     ///
     /// # Errors
     /// When the thread cannot be started.
-    pub fn watch(self, first: impl FnOnce(i32) + Send + 'static) -> Result<()> {
+    pub fn watch(self, mut each: impl FnMut(i32) -> bool + Send + 'static) -> Result<()> {
         let body = move || {
             // An error of sigwait means that its arguments are wrong, which `block` rules out.
-            let Ok(signal) = self.wait() else { return };
-            let mut insistence = Insistence::default();
-            insistence.takes(signal, Instant::now());
-            first(signal);
+            loop {
+                let Ok(signal) = self.wait() else { return };
+                if each(signal) {
+                    break;
+                }
+            }
+            let mut insistence = Insistence { asked: Some(Instant::now()) };
             while let Ok(signal) = self.wait() {
                 if insistence.takes(signal, Instant::now()) {
                     exit_now(EXIT_INTERRUPTED);
@@ -253,7 +256,10 @@ impl Termination {
     pub fn flag(self) -> Result<Arc<AtomicBool>> {
         let flag = Arc::new(AtomicBool::new(false));
         let for_thread = Arc::clone(&flag);
-        self.watch(move |_| for_thread.store(true, Ordering::SeqCst))?;
+        self.watch(move |_| {
+            for_thread.store(true, Ordering::SeqCst);
+            true
+        })?;
         Ok(flag)
     }
 }
@@ -388,6 +394,19 @@ pub fn notify_manager(state: &str) -> Result<()> {
     notify_socket(&name, state)
 }
 
+/// Returns how often a service manager wants to hear from this process, if it does
+/// (sd_watchdog_enabled(3)): a service that is silent for longer is killed.
+pub fn watchdog_interval() -> Option<Duration> {
+    let value = |name| std::env::var(name).ok();
+    watchdog_of(value("WATCHDOG_USEC"), value("WATCHDOG_PID"))
+}
+
+fn watchdog_of(usec: Option<String>, pid: Option<String>) -> Option<Duration> {
+    let is_other = pid.is_some_and(|pid| pid.parse() != Ok(std::process::id()));
+    let usec = usec.filter(|_| !is_other)?.parse().ok().filter(|usec| *usec > 0)?;
+    Some(Duration::from_micros(usec))
+}
+
 fn notify_socket(name: &std::ffi::OsStr, state: &str) -> Result<()> {
     let address = match name.as_bytes().split_first() {
         Some((b'@', abstract_name)) => SocketAddr::from_abstract_name(abstract_name)?,
@@ -435,6 +454,15 @@ mod tests {
             let length = socket.recv(&mut buffer).unwrap();
             assert_eq!(&buffer[..length], b"READY=1");
         }
+    }
+
+    #[test]
+    fn a_watchdog_is_meant_for_its_process() {
+        let of = |usec: &str, pid: Option<String>| watchdog_of(Some(usec.to_owned()), pid);
+        assert_eq!(of("3000000", None), Some(Duration::from_secs(3)));
+        assert_eq!(of("3000000", Some(std::process::id().to_string())), Some(Duration::from_secs(3)));
+        assert_eq!(of("3000000", Some("1".to_owned())), None);
+        assert_eq!((of("0", None), of("soon", None), watchdog_of(None, None)), (None, None, None));
     }
 
     #[test]

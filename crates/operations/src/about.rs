@@ -63,7 +63,8 @@ impl Effect {
 /// Where an operation can be called.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Reach {
-    /// Over HTTP too. Path patterns are relative to `/api/v1`; `{field}` is a field of the request.
+    /// Over HTTP too. Path patterns are relative to `/api/v1`; `{field}` is a field of the request,
+    /// and `{field*}` one that takes any number of parts of the path.
     Rest {
         /// The method.
         method: Method,

@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::about::{About, Effect, Method, Reach, catalogue};
 use crate::caller::Role;
+use crate::estimates::EstimateWish;
 use crate::history::SeriesWish;
 use crate::images::{ImageAddress, PushWish};
 use crate::objects::{ListWish, Which};
@@ -23,6 +24,16 @@ const fn yes() -> bool {
 /// Lines of the audit log without another wish: a screen or two.
 const fn audit_lines() -> usize {
     100
+}
+
+/// Entries of a page without another wish.
+const fn files_page() -> u32 {
+    1000
+}
+
+/// Cells of a map without another wish.
+const fn map_cells() -> u32 {
+    1024
 }
 
 catalogue! {
@@ -136,8 +147,8 @@ catalogue! {
         #[serde(default)]
         properties: BTreeMap<String, String>,
     } => Created { POST "/images", Admin, Change, ["clone"], "clone image {image} as '{volume}', {properties}" },
-    /// Makes a snapshot a version of a blob.
-    Push(PushWish) => Pushed { POST "/objects/{snapshot}/push", Admin, Change, ["push"], "push '{snapshot}' to {url}" },
+    /// Starts a job that makes a snapshot a version of a blob.
+    Push(PushWish) => Job { POST "/objects/{snapshot}/push", Admin, Change Long, ["push"], "push '{snapshot}' to {url}" },
     /// Rolls volumes and shares back to snapshots, all or none.
     Rollback {
         /// The snapshots, one of each.
@@ -235,16 +246,21 @@ catalogue! {
     Object {
         /// The object.
         object: Which,
+        /// Includes the bytes that only snapshots hold, for which the map of the object is read.
+        #[serde(default)]
+        usage: bool,
     } => Object { GET "/objects/{object}", Read, Read, [] },
     /// Lists the volumes and shares.
-    List => Volumes { GET "/volumes", Read, Read, ["list", "estimate", "create", "resize", "destroy"] },
+    List => Volumes { GET "/volumes", Read, Read, ["list", "create", "resize", "destroy"] },
     /// Returns state and figures of the pool.
-    Status => Status { GET "/pool", Read, Read, ["status", "df", "estimate", "resize"] },
+    Status => Status { GET "/pool", Read, Read, ["status", "df", "resize"] },
+    /// Reads the configuration of the server again, and serves as it says.
+    Reload => Reloaded { socket "may end the door that it came by", Admin, Change, ["reload"], "reload the configuration" },
     /// Returns the properties in force.
     Get {
         /// Volume, share or folder; null for the pool.
         object: Option<Which>,
-    } => Properties { GET "/pool/properties" | "/objects/{object}/properties", Read, Read, ["get", "set", "inherit", "estimate", "list", "import"] },
+    } => Properties { GET "/pool/properties" | "/objects/{object}/properties", Read, Read, ["get", "set", "inherit", "list", "import"] },
     /// Sets properties, all or none.
     Set {
         /// Volume, share or folder; null for the pool.
@@ -259,15 +275,15 @@ catalogue! {
         /// New capacity in bytes.
         capacity_bytes: u64,
     } => Done { PUT "/pool/capacity", Admin, Change, ["grow"], "grow the pool to {capacity_bytes} bytes" },
-    /// Makes the pool smaller, one slice of the work.
+    /// Starts a job that makes the pool smaller. A job that is cancelled leaves it as large as it
+    /// was.
     Shrink {
         /// New capacity in bytes.
         capacity_bytes: u64,
-        /// Limit on the rounds of moving data.
-        rounds: u32,
-    } => Shrunk { POST "/pool/shrink", Admin, Change, ["shrink"], "shrink the pool to {capacity_bytes} bytes" },
-    /// Stops making the pool smaller.
-    ShrinkEnd => Done { DELETE "/pool/shrink", Admin, Change, ["shrink"], "stop shrinking the pool" },
+        /// Whether it continues when the connection ends that started it.
+        #[serde(default = "yes")]
+        background: bool,
+    } => Job { POST "/pool/shrink", Admin, Change Long, ["shrink"], "shrink the pool to {capacity_bytes} bytes" },
     /// Makes all data durable and takes a checkpoint.
     Checkpoint => Done { POST "/pool/checkpoint", Operate, Change, ["status", "list", "import"], "take a checkpoint" },
     /// Acknowledges the known damage, and the losses of repairs.
@@ -295,6 +311,14 @@ catalogue! {
         /// Limit on the regions.
         count: usize,
     } => Regions { GET "/objects/{object}/explain", Read, Read, ["explain"] },
+    /// Returns a map of an object by codec. Data that is still in the write buffer is not in it.
+    ExplainMap {
+        /// Volume, share or snapshot.
+        object: Which,
+        /// Limit on the cells, at most 4096.
+        #[serde(default = "map_cells")]
+        cells: u32,
+    } => ExplainMap { GET "/objects/{object}/explain-map", Read, Read, [] },
     /// Returns why a region of a volume is stored as it is.
     ExplainRegion {
         /// Volume or snapshot.
@@ -317,6 +341,46 @@ catalogue! {
         #[serde(default)]
         path: String,
     } => Usage { GET "/objects/{object}/usage", Operate, Read, ["usage"] },
+    /// Lists a directory of a share. Over HTTP a file is answered with its bytes instead, to
+    /// callers with the role admin.
+    Files {
+        /// Share, or snapshot of one.
+        object: Which,
+        /// Directory or file; empty for the root. Links are not followed.
+        #[serde(default)]
+        path: String,
+        /// Snapshot of the share, by its name after the `@`; null for the share as it is now.
+        at: Option<String>,
+        /// Limit on the entries of the page, at most 1000.
+        #[serde(default = "files_page")]
+        limit: u32,
+        /// Continues a list: `next` of the page before; null for the first page.
+        cursor: Option<String>,
+    } => Files { GET "/objects/{object}/files/{path*}", Operate, Read, [] },
+    /// Returns size and version of a file, whose bytes its caller may read.
+    FileVersion {
+        /// Share, or snapshot of one.
+        object: Which,
+        /// The file. Links are not followed.
+        path: String,
+        /// Snapshot of the share, by its name after the `@`; null for the share as it is now.
+        at: Option<String>,
+    } => FileVersion { socket "HTTP has the bytes at the path of the list", Admin, Read, [] },
+    /// Restores a file or a directory of a share from a snapshot. Nothing is overwritten unless
+    /// `replace` says so; entries that the snapshot has not are never removed.
+    Restore {
+        /// Share.
+        object: Which,
+        /// File or directory in the snapshot.
+        path: String,
+        /// The snapshot, by its name after the `@`.
+        at: String,
+        /// Path in the share to restore to, in a directory that exists; null for where it was.
+        to: Option<String>,
+        /// Replaces files that exist.
+        #[serde(default)]
+        replace: bool,
+    } => Job { POST "/objects/{object}/files/{path*}/restore", Admin, Destroy Long, [], "restore '{path}' of {object} from snapshot '{at}', replace: {replace}" },
     /// Starts a trace of the choices of codecs unless one runs, and returns the records so far.
     Trace {
         /// Limit on the records.
@@ -347,6 +411,14 @@ catalogue! {
         #[serde(default = "yes")]
         background: bool,
     } => Job { POST "/jobs", Operate, Change Long, ["recompress", "clean", "scrub", "calibrate"], "start job {wish}" },
+    /// Starts a job that estimates what the data of an object would take with other settings. It
+    /// joins one under way for the object that compares the same, and replaces another.
+    StartEstimate(EstimateWish) => Job { POST "/objects/{object}/estimates", Operate, Read Long, ["estimate"] },
+    /// Returns the newest estimate of an object, also while its job is under way.
+    Estimate {
+        /// Volume, share, or snapshot of one.
+        object: Which,
+    } => Estimate { GET "/objects/{object}/estimates", Read, Read, ["estimate"] },
     /// Lists the jobs under way, and the last ones that ended.
     Jobs => Jobs { GET "/jobs", Read, Read, ["jobs"] },
     /// Returns the state of a job, now or when it has changed.
@@ -358,7 +430,7 @@ catalogue! {
         /// Limit on the waiting, in milliseconds.
         #[serde(default)]
         patience_ms: u64,
-    } => Job { GET "/jobs/{id}", Read, Read, ["jobs", "recompress", "clean", "scrub", "calibrate"] },
+    } => Job { GET "/jobs/{id}", Read, Read, ["jobs", "recompress", "clean", "scrub", "calibrate", "estimate"] },
     /// Pauses a job after the slice under way.
     PauseJob {
         /// Its number.
@@ -376,7 +448,7 @@ catalogue! {
         /// Whether a signal to the command that started it is the reason.
         #[serde(default)]
         interrupted: bool,
-    } => Job { DELETE "/jobs/{id}", Operate, Change, ["jobs", "recompress", "clean", "scrub", "calibrate"], "cancel job {id}" },
+    } => Job { DELETE "/jobs/{id}", Operate, Change, ["jobs", "recompress", "clean", "scrub", "calibrate", "estimate"], "cancel job {id}" },
     /// Registers work that the client does itself, until this connection ends.
     RegisterJob {
         /// Kind of work.
@@ -419,7 +491,7 @@ catalogue! {
     Bulk {
         /// The volume.
         object: Which,
-    } => Bulk { socket "a stream needs a connection of its own", Admin, Change, ["import", "export", "estimate"], "open {object} for bulk data" },
+    } => Bulk { socket "a stream needs a connection of its own", Admin, Change, ["import", "export"], "open {object} for bulk data" },
     /// Lists the users who can log in over HTTP.
     Users => Users { GET "/users", Admin, Read, ["passwd"] },
     /// Sets the password of a user, who is made if there is none of that name, and ends the user's
@@ -427,11 +499,11 @@ catalogue! {
     SetPassword {
         /// Name of the user.
         name: String,
-        /// The password.
-        password: String,
+        /// The password; null: unchanged, for a user that exists.
+        password: Option<String>,
         /// What the user may do; null: unchanged, and `admin` for a new user.
         role: Option<Role>,
-    } => Done { POST "/users", Admin, Change, ["passwd"], "set the password of user '{name}'" },
+    } => Done { POST "/users", Admin, Change, ["passwd"], "set the password or the role of user '{name}'" },
     /// Removes a user, and ends the user's sessions.
     RemoveUser {
         /// Name of the user.
@@ -502,13 +574,19 @@ impl Request {
             | Self::Release { object, .. }
             | Self::Bookmark { object, .. }
             | Self::Resize { object, .. }
-            | Self::Object { object }
+            | Self::Object { object, .. }
             | Self::RecompressReport { object, .. }
             | Self::Explain { object, .. }
             | Self::ExplainRegion { object, .. }
             | Self::ExplainFile { object, .. }
             | Self::Usage { object, .. }
+            | Self::ExplainMap { object, .. }
+            | Self::Files { object, .. }
+            | Self::FileVersion { object, .. }
+            | Self::Restore { object, .. }
             | Self::TraceReads { object, .. }
+            | Self::StartEstimate(EstimateWish { object, .. })
+            | Self::Estimate { object }
             | Self::Bulk { object } => (Some(object), &[]),
             Self::Bookmarks { object }
             | Self::Holds { object }
@@ -540,6 +618,7 @@ impl Request {
             | Self::Clone { properties, .. }
             | Self::CloneImage { properties, .. }
             | Self::Push(PushWish { properties, .. })
+            | Self::StartEstimate(EstimateWish { properties, .. })
             | Self::Receive(ReceiveWish { properties, .. }) => properties.iter_mut().for_each(spell),
             Self::Set { changes, .. } => {
                 changes.iter_mut().filter_map(|(key, value)| Some((key, value.as_mut()?))).for_each(spell);

@@ -19,6 +19,11 @@ pub struct ImageAddress {
     pub size_bytes: u64,
 }
 
+/// A job started without another wish continues without its caller.
+const fn yes() -> bool {
+    true
+}
+
 /// A snapshot that becomes a version of a blob.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
@@ -32,33 +37,13 @@ pub struct PushWish {
     /// Replaces a newer version.
     #[serde(default)]
     pub replace: bool,
+    /// Whether it continues when the connection ends that started it.
+    #[serde(default = "yes")]
+    pub background: bool,
     /// Message for the blob's log.
     #[serde(default)]
     pub message: String,
     /// Properties for groups that are compressed again.
     #[serde(default)]
     pub properties: BTreeMap<String, String>,
-}
-
-/// Result of a push.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub struct PushedLine {
-    /// URL of the blob.
-    pub blob: String,
-    /// The new version; equal to `base_version` if nothing was changed.
-    pub version: u64,
-    /// The version that it is based on; 0: none.
-    pub base_version: u64,
-    /// Whether an earlier push had made this version.
-    pub earlier: bool,
-    /// Groups that changed.
-    pub groups: u64,
-    /// Changed groups that were copied as they are stored.
-    pub as_stored: u64,
-    /// Changed groups that became holes.
-    pub holes: u64,
-    /// Bytes of the changed groups, 128 KiB each.
-    pub bytes: u64,
-    /// Their bytes in the store.
-    pub stored_bytes: u64,
 }

@@ -58,7 +58,7 @@ pub fn snapshot_name(text: &str) -> std::result::Result<String, String> {
         return Ok(text.to_owned());
     }
     Err("a snapshot is named VOLUME@SNAPSHOT: a volume or a share (or FOLDER/NAME), '@', and a name of letters, digits, \
-         '.', '_' or '-'; together at most 255"
+         '.', '_' or '-'; together at most 255 letters"
         .to_owned())
 }
 
@@ -188,6 +188,25 @@ pub fn small_size(text: &str) -> std::result::Result<u32, String> {
     u32::try_from(size(text)?).map_err(|_| "is too large".to_owned())
 }
 
+/// Properties of ZFS that are something else here.
+const OF_ZFS: &[(&str, &str)] = &[
+    ("available", "`shale df POOL` shows the space that is left"),
+    ("canmount", "`shale serve POOL --shares DIR` mounts the shares, `--volume NAME` only some"),
+    ("compressratio", "`shale list POOL -o name,ratio` shows ratios"),
+    ("copies", "names and inodes of shares are stored twice, everything else once"),
+    ("dedup", "equal data is not shared, but by clones"),
+    ("mountpoint", "a share is mounted at its name below DIR of `shale serve POOL --shares DIR`"),
+    ("sharenfs", "the property is `nfs`"),
+    ("sharesmb", "the property is `smb`"),
+    ("used", "`shale list POOL -o name,stored` shows the space that is used"),
+    ("volsize", "`shale resize POOL VOLUME SIZE` changes the size of a volume"),
+];
+
+/// The answer to a property of ZFS that is something else here.
+pub fn of_zfs(key: &str) -> Option<&'static str> {
+    OF_ZFS.iter().find(|(known, _)| *known == key).map(|(_, answer)| *answer)
+}
+
 /// A property as it is stored: `recordsize`, as ZFS has it, is `unit`.
 ///
 /// # Errors
@@ -196,7 +215,8 @@ pub fn property_key(text: &str) -> std::result::Result<String, String> {
     match text.trim() {
         "" => Err("the name of a property is missing".to_owned()),
         "recordsize" => Ok("unit".to_owned()),
-        key => Ok(key.to_owned()),
+        key => of_zfs(key)
+            .map_or_else(|| Ok(key.to_owned()), |answer| Err(format!("there is no property '{key}': {answer}"))),
     }
 }
 

@@ -7,9 +7,9 @@ use crate::catalogue::CATALOGUE;
 use crate::rest::PREFIX;
 use crate::schemas::{Field, SCHEMAS};
 
-/// Names of the parameters in a path pattern.
+/// Names of the parameters in a path pattern. `{path*}` is one that may have `/` in it.
 fn parameters_of(path: &str) -> impl Iterator<Item = &str> {
-    path.split('/').filter_map(|part| part.strip_prefix('{')?.strip_suffix('}'))
+    path.split('/').filter_map(|part| part.strip_prefix('{')?.strip_suffix('}')).map(|name| name.trim_end_matches('*'))
 }
 
 /// The text of doc comments, in one line.
@@ -90,7 +90,7 @@ pub fn openapi() -> Value {
     for about in CATALOGUE {
         let Some((method, patterns)) = about.rest() else { continue };
         for path in patterns {
-            let item = paths.entry(*path).or_insert_with(|| json!({}));
+            let item = paths.entry(path.replace("*}", "}")).or_insert_with(|| json!({}));
             item[method.name().to_ascii_lowercase()] = operation(about, method, path, patterns);
         }
     }

@@ -1,9 +1,10 @@
 //! The replies of operations, and the documents in them that no report has.
 
 use report::{
-    AffectedLine, BookmarkLine, DatasetsReport, Detail, DiffReport, ExportsReport, FileReport, HeatmapReport, HoldLine,
-    JobReport, MarkLine, PropertiesReport, ReceiveLine, RecompressSlice, Region, ScrubSlice, SeriesReport, ShrinkSlice,
-    SnapshotReport, SortSlice, StatusReport, TraceLine, TrafficReport, UsageReport, VolumeReport, WorksheetLine,
+    AffectedLine, BookmarkLine, DatasetsReport, Detail, DiffReport, EstimateReport, ExplainMap, ExportsReport,
+    FileReport, FileVersion, FilesReport, HeatmapReport, HoldLine, JobReport, MarkLine, PropertiesReport, ReceiveLine,
+    RecompressSlice, Region, ReloadReport, ScrubSlice, SeriesReport, SnapshotReport, SortSlice, StatusReport,
+    TraceLine, TrafficReport, UsageReport, VolumeReport, WorksheetLine,
 };
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -11,7 +12,6 @@ use serde_json::Value;
 use surface::{Error, ErrorKind};
 
 use crate::access::{AuditLine, NewToken, TokenLine, UserLine};
-use crate::images::PushedLine;
 use crate::objects::{ObjectPage, ObjectReport};
 use crate::streams::{Place, Sending, SetPlan};
 
@@ -56,10 +56,10 @@ pub enum Reply {
     Objects(ObjectPage),
     /// An object.
     Object(Box<ObjectReport>),
+    /// Outcome of a reload.
+    Reloaded(ReloadReport),
     /// Progress of sorting.
     Sorted(SortSlice),
-    /// Progress of shrinking.
-    Shrunk(ShrinkSlice),
     /// Progress of a scrub.
     Scrubbed(Box<ScrubSlice>),
     /// Progress of a recompression.
@@ -71,24 +71,30 @@ pub enum Reply {
         /// Byte to continue at; null at the end.
         next: Option<u64>,
     },
+    /// A map of an object by codec.
+    ExplainMap(Box<ExplainMap>),
     /// A region in detail.
     Region(Box<Detail>),
     /// A file of a share in detail.
     File(Box<FileReport>),
     /// Space taken by files.
     Usage(Box<UsageReport>),
+    /// A directory or a file of a share.
+    Files(Box<FilesReport>),
+    /// A file whose bytes can be read.
+    FileVersion(Box<FileVersion>),
     /// Records of the trace.
     Trace(Vec<TraceLine>),
     /// Numbers of groups, in the order of their first reads.
     Groups(Vec<u64>),
     /// Client traffic since the server began.
     Traffic(Box<TrafficReport>),
+    /// An estimate.
+    Estimate(Box<EstimateReport>),
     /// A job.
     Job(Box<JobReport>),
     /// Jobs by number, without their results.
     Jobs(Vec<JobReport>),
-    /// Result of a push.
-    Pushed(PushedLine),
     /// The streams of a set.
     Plan(SetPlan),
     /// State of a snapshot that a stream brings.

@@ -97,6 +97,21 @@ fn pairs_shown(pairs: &Map<String, Value>) -> String {
     pairs.iter().map(pair).collect::<Vec<_>>().join(", ")
 }
 
+/// A wish in words: its kind, and what differs from the usual.
+fn wish_shown(wish: &Map<String, Value>) -> String {
+    let mut words: Vec<_> = wish.get("kind").and_then(Value::as_str).map(str::to_owned).into_iter().collect();
+    for (key, value) in wish.iter().filter(|(key, _)| *key != "kind") {
+        match value {
+            Value::Null | Value::Bool(false) => {}
+            Value::Bool(true) => words.push(key.clone()),
+            Value::String(text) => words.push(format!("{key}={text}")),
+            Value::Object(inner) => words.extend(Some(wish_shown(inner)).filter(|text| !text.is_empty())),
+            value => words.push(format!("{key}={value}")),
+        }
+    }
+    words.join(" ")
+}
+
 impl About {
     /// The entry of an operation by its name on the wire.
     pub fn by_op(op: &str) -> Option<&'static Self> {
@@ -177,6 +192,7 @@ impl Request {
                     Err(_) => text.push_str(&value.to_string()),
                 },
                 Value::String(value) => text.push_str(value),
+                Value::Object(wish) if name == "wish" => text.push_str(&wish_shown(wish)),
                 Value::Object(pairs) => text.push_str(&pairs_shown(pairs)),
                 value => text.push_str(&value.to_string()),
             }
@@ -215,7 +231,7 @@ mod tests {
             matches!(about("series").request(&given(&span), None).unwrap(), Request::Series(wish) if wish.only == ["door=nbd"])
         );
         let named = about("object").request(&given(&[("object", "a/b")]), None).unwrap();
-        assert_eq!(named, Request::Object { object: "a/b".into() });
+        assert_eq!(named, Request::Object { object: "a/b".into(), usage: false });
         let listed = about("list_objects").request(&given(&[("kind", "share"), ("limit", "7"), ("parent", "3")]), None);
         let expected = ListWish {
             kind: Some(report::ObjectKind::Share),
@@ -230,7 +246,9 @@ mod tests {
             BTreeMap::from([("compression".to_owned(), Some("zstd-3".to_owned())), ("unit".to_owned(), None)]);
         assert_eq!(set, Request::Set { object: Some("vm".into()), changes, if_match: None });
         let pushed = about("push").request(&given(&[("snapshot", "vm@s")]), Some(json!({"url": "file:///b"})));
-        assert!(matches!(pushed.unwrap(), Request::Push(wish) if wish.snapshot == "vm@s" && !wish.replace));
+        assert!(
+            matches!(pushed.unwrap(), Request::Push(wish) if wish.snapshot == "vm@s" && !wish.replace && wish.background)
+        );
         let job = about("start_job").request(&[], Some(json!({"wish": {"kind": "scrub"}}))).unwrap();
         assert!(matches!(job, Request::StartJob { background: true, .. }), "it must not end with a connection");
         let rollback = about("rollback").request(&given(&[("snapshots", "a@s"), ("snapshots", "b@s")]), None).unwrap();
@@ -280,7 +298,14 @@ mod tests {
         let known = Which::Known { id: 7, name: "a".to_owned() };
         assert_eq!(Request::Promote { object: known }.audit_text(), "promote 'a'");
         assert_eq!(Request::Promote { object: Which::Id(7) }.audit_text(), "promote object 7");
-        assert_eq!(Request::ShrinkEnd.audit_text(), "stop shrinking the pool");
+        assert_eq!(Request::Checkpoint.audit_text(), "take a checkpoint");
         assert_eq!(Request::Status.audit_text(), "");
+        let job = |wish: Value| {
+            let wish = serde_json::from_value(wish).unwrap();
+            Request::StartJob { wish, background: true }.audit_text()
+        };
+        assert_eq!(job(json!({"kind": "scrub"})), "start job scrub");
+        let recompress = json!({"kind": "recompress", "volume": "vm", "mode": "archive", "path": null, "pace": {"rate": 7, "restart": false}});
+        assert_eq!(job(recompress), "start job recompress mode=archive rate=7 volume=vm");
     }
 }

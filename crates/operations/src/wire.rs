@@ -144,6 +144,7 @@ mod tests {
     use std::collections::BTreeMap;
 
     use super::*;
+    use crate::estimates::EstimateWish;
     use crate::objects::{ListWish, Which};
     use crate::streams::{ReceiveWish, SendWish, SetWish};
     use report::{JobFault, JobKind, JobPace, JobWish, StatusReport};
@@ -192,10 +193,10 @@ mod tests {
             Request::Diff { object: "vm".into(), from: "vm@s".into(), start: 1 << 60 },
             Request::Resize { object: "17".into(), size_bytes: 4096, shrink: false, force: false, if_match: None },
             Request::Grow { capacity_bytes: 1 << 40 },
-            Request::Shrink { capacity_bytes: 1 << 30, rounds: 7 },
-            Request::ShrinkEnd,
+            Request::Shrink { capacity_bytes: 1 << 30, background: false },
             Request::List,
             Request::Status,
+            Request::Reload,
             Request::Get { object: None },
             Request::Set {
                 object: Some(Which::Id(3)),
@@ -246,7 +247,14 @@ mod tests {
             Request::Receives,
             Request::Bulk { object: Which::known("vm", Some(7)) },
             Request::ListObjects(ListWish { cursor: Some("[7,8]".to_owned()), ..ListWish::default() }),
-            Request::Object { object: Which::Id(7) },
+            Request::Object { object: Which::Id(7), usage: true },
+            Request::Estimate { object: Which::Id(7) },
+            Request::StartEstimate(EstimateWish {
+                path: Some("a".to_owned()),
+                choices: Some(vec!["lz4".to_owned()]),
+                background: false,
+                ..EstimateWish::of("vm".into())
+            }),
         ];
         for request in requests {
             let line = encode_request(&request).unwrap();

@@ -3,7 +3,8 @@
 
 use codec::Codec;
 
-use crate::properties::KEYS;
+use crate::properties::{KEYS, Key};
+use crate::rules::{RULE_PREFIX, Rule};
 
 /// Families of codecs with levels: the name, the lowest and highest level, and the level of the
 /// bare name: the default of the family's own tool or library.
@@ -11,6 +12,23 @@ const FAMILIES: [(&str, u32, u32, u32); 5] =
     [("zstd", 1, 19, 3), ("gzip", 1, 9, 6), ("lz4hc", 1, 12, 9), ("bzip2", 1, 9, 9), ("zstd-fast", 1, 10, 1)];
 /// Codecs without levels.
 const PLAIN: [&str; 6] = ["auto", "off", "lz4", "zle", "lzjb", "lzo"];
+
+/// Stands for the rules, whose names end with a type of file.
+const RULE: Key = Key {
+    name: "rule.TYPE",
+    description: "codec for files of this type where auto chooses, for all modes or by mode",
+    allowed: Rule::ALLOWED,
+    default: "",
+    only_of: None,
+};
+
+impl Key {
+    /// The key of a property of this name; rules share one. None: there is no such property.
+    pub fn named(name: &str) -> Option<&'static Self> {
+        let rule = name.starts_with(RULE_PREFIX).then_some(&RULE);
+        KEYS.iter().find(|key| key.name == name).or(rule)
+    }
+}
 
 /// Values that a property takes, the usual ones first; for sizes and numbers only examples.
 pub fn values(key: &str) -> Vec<String> {

@@ -46,6 +46,34 @@ pub struct Region {
     pub remembered: Option<Remembered>,
 }
 
+/// A part of an object, as far as it was looked at.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct MapCell {
+    /// Byte offset at which its data begins, for `explain`.
+    pub offset: u64,
+    /// Codec of most of its data.
+    pub codec: String,
+    /// Bytes of data that were looked at.
+    pub raw_bytes: u64,
+    /// Their stored bytes.
+    pub stored_bytes: u64,
+    /// Codec that won the last test there since the pool was opened; null if there was none.
+    pub winner: Option<String>,
+}
+
+/// A volume, a share or a snapshot by codec.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct ExplainMap {
+    /// Size of the object; of a share, of the groups of blocks that hold data.
+    pub size_bytes: u64,
+    /// Bytes of each cell.
+    pub cell_bytes: u64,
+    /// Percentage of the stored data that was looked at.
+    pub looked_at_percent: f64,
+    /// Cells by address; null: no data was found there.
+    pub cells: Vec<Option<MapCell>>,
+}
+
 /// Result of one candidate on a unit.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Trial {

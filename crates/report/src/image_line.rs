@@ -116,3 +116,26 @@ mod tests {
         ));
     }
 }
+
+/// Result of a push.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct PushedLine {
+    /// URL of the blob.
+    pub blob: String,
+    /// The new version; equal to `base_version` if nothing was changed.
+    pub version: u64,
+    /// The version that it is based on; 0: none.
+    pub base_version: u64,
+    /// Whether an earlier push had made this version.
+    pub earlier: bool,
+    /// Groups that changed.
+    pub groups: u64,
+    /// Changed groups that were copied as they are stored.
+    pub as_stored: u64,
+    /// Changed groups that became holes.
+    pub holes: u64,
+    /// Bytes of the changed groups, 128 KiB each.
+    pub bytes: u64,
+    /// Their bytes in the store.
+    pub stored_bytes: u64,
+}

@@ -5,8 +5,8 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use surface::{Error, ErrorKind};
 
-use crate::{Calibrated, RecompressSlice};
-use crate::{CleanTotal, ScrubSlice};
+use crate::{Calibrated, EstimateReport, RecompressSlice};
+use crate::{CleanTotal, PushedLine, RestoreTotal, ScrubSlice, ShrinkSlice};
 
 /// The kind of a fault that is a cancellation.
 const INTERRUPTED: &str = "interrupted";
@@ -27,6 +27,14 @@ pub enum JobKind {
     Scrub,
     /// `shale calibrate`.
     Calibrate,
+    /// A restore of files from a snapshot.
+    Restore,
+    /// `shale shrink`.
+    Shrink,
+    /// `shale push`.
+    Push,
+    /// `shale estimate`.
+    Estimate,
     /// `shale import`, whose bytes go through the command, like those of the kinds below.
     Import,
     /// `shale export`.
@@ -39,12 +47,16 @@ pub enum JobKind {
 
 impl JobKind {
     /// All of them.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 13] = [
         Self::Recompress,
         Self::Clean,
         Self::Sort,
         Self::Scrub,
         Self::Calibrate,
+        Self::Restore,
+        Self::Shrink,
+        Self::Push,
+        Self::Estimate,
         Self::Import,
         Self::Export,
         Self::Send,
@@ -59,6 +71,10 @@ impl JobKind {
             Self::Sort => "sort",
             Self::Scrub => "scrub",
             Self::Calibrate => "calibrate",
+            Self::Restore => "restore",
+            Self::Shrink => "shrink",
+            Self::Push => "push",
+            Self::Estimate => "estimate",
             Self::Import => "import",
             Self::Export => "export",
             Self::Send => "send",
@@ -78,7 +94,7 @@ impl JobKind {
             Self::Export => Some("exporting"),
             Self::Send => Some("sending"),
             Self::Receive => Some("receiving"),
-            Self::Recompress | Self::Clean | Self::Sort | Self::Scrub | Self::Calibrate => None,
+            _ => None,
         }
     }
 }
@@ -243,6 +259,14 @@ pub enum JobResult {
     Scrubbed(Box<ScrubSlice>),
     /// Of `calibrate`.
     Calibrated(Calibrated),
+    /// Of a restore of files.
+    Restored(RestoreTotal),
+    /// Of `shrink`, with the bytes moved by all of it.
+    Shrunk(ShrinkSlice),
+    /// Of `push`.
+    Pushed(PushedLine),
+    /// Of `estimate`.
+    Estimated(Box<EstimateReport>),
     /// Of a client's work.
     Moved {
         /// Bytes that went through it.

@@ -52,8 +52,11 @@ pub struct VolumeReport {
     pub size_bytes: u64,
     /// Logical bytes that hold data.
     pub allocated_bytes: u64,
-    /// Stored bytes of that data.
+    /// Stored bytes of that data, of what only its snapshots and clones see as well.
     pub stored_bytes: u64,
+    /// Part of `stored_bytes` that only its snapshots and clones see; absent unless asked for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub snapshot_stored_bytes: Option<u64>,
     /// `allocated_bytes / stored_bytes`; null when nothing is stored.
     pub ratio: Option<f64>,
     /// Time of creation, in seconds since 1970.
@@ -195,6 +198,13 @@ pub struct PropertyReport {
     pub source: String,
     /// Folder or share that it is inherited from; null if it is not inherited from one.
     pub folder: Option<String>,
+    /// Values to choose among, the usual ones first; empty where it is a size, a number or a list.
+    /// `allowed` may have more.
+    pub values: Vec<String>,
+    /// Allowed values, in words.
+    pub allowed: String,
+    /// What it does.
+    pub description: String,
 }
 
 /// Properties of an object or of the pool.

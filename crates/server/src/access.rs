@@ -173,8 +173,9 @@ impl Access {
     ///
     /// # Errors
     /// `Invalid` for a name or a password that cannot be, and those of the file.
-    pub fn set_password(&self, user: &str, password: &str, role: Option<Role>, now: Moment) -> Result<()> {
+    pub fn set_password(&self, user: &str, password: Option<&str>, role: Option<Role>, now: Moment) -> Result<()> {
         check_name(user, "a user")?;
+        let Some(password) = password else { return self.set_role(user, role) };
         if !(PASSWORD_BYTES_MIN..=PASSWORD_BYTES_MAX).contains(&password.len()) {
             let text = format!("a password has {PASSWORD_BYTES_MIN} to {PASSWORD_BYTES_MAX} bytes");
             return Err(Error::new(ErrorKind::Invalid, text));
@@ -192,6 +193,23 @@ impl Access {
                 password: hashed,
                 password_set_unix_s: now.unix_s,
             });
+            Ok(())
+        })?;
+        self.end_sessions_of(user);
+        Ok(())
+    }
+
+    fn set_role(&self, user: &str, role: Option<Role>) -> Result<()> {
+        let Some(role) = role else {
+            return Err(Error::new(ErrorKind::Invalid, "name a password or a role: nothing would change"));
+        };
+        self.change(|contents| {
+            let Some(known) = contents.user(user) else {
+                let text = format!("there is no user '{user}': a new user needs a password");
+                return Err(Error::new(ErrorKind::NotFound, text));
+            };
+            let changed = StoredUser { role, ..known.clone() };
+            contents.put_user(changed);
             Ok(())
         })?;
         self.end_sessions_of(user);

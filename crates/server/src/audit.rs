@@ -71,6 +71,11 @@ impl AuditLog {
         Self { dir: dir_of(pool), changes: AtomicU64::new(0), state: Mutex::default() }
     }
 
+    /// Counts a change of the server's own, which is not in the log.
+    pub(crate) fn count_change(&self) {
+        self.changes.fetch_add(1, Ordering::Relaxed);
+    }
+
     /// Number of changes that succeeded since the pool was opened.
     pub fn changes(&self) -> u64 {
         self.changes.load(Ordering::Relaxed)

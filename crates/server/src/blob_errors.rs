@@ -20,9 +20,10 @@ pub fn blob_error(error: &BlobError) -> Error {
         BlobError::Source(error) if of_the_source(error).is_some_and(is_damage) => ErrorKind::Corrupt,
         BlobError::Source(error) => kind_of(error),
         error if error.is_full() => ErrorKind::Full,
-        BlobError::Store { .. } | BlobError::StoreLies(_) | BlobError::Entropy(_) | BlobError::Unknown { .. } => {
-            ErrorKind::Io
-        }
+        BlobError::Store { .. }
+        | BlobError::StoreInconsistent(_)
+        | BlobError::Entropy(_)
+        | BlobError::Unknown { .. } => ErrorKind::Io,
         BlobError::Missing(_)
         | BlobError::Vanished(_)
         | BlobError::Removed

@@ -5,8 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use engine::{Meant, Pool, SnapshotStatus, Volume};
-use parking_lot::{Condvar, Mutex, MutexGuard};
+use engine::{Pool, SnapshotStatus, Volume, VolumeRef};
+use parking_lot::{Condvar, Mutex, MutexGuard, RwLock};
 use surface::{BlockDevice, Client, DeviceId, DeviceInfo, DeviceSet, Error, ErrorKind, FolderInfo, Result};
 
 use crate::clients::{Clients, names_of};
@@ -314,12 +314,12 @@ impl Devices {
     ///
     /// # Errors
     /// `InUse`, `NotFound`, and what the pool says.
-    pub fn destroy<'a>(&self, meant: impl Into<Meant<'a>>, recursive: bool, force: bool) -> Result<()> {
+    pub fn destroy<'a>(&self, meant: impl Into<VolumeRef<'a>>, recursive: bool, force: bool) -> Result<()> {
         let volume = match meant.into() {
-            Meant::Name(name) if self.pool.is_folder(name) => return self.destroy_folder(name, recursive, force),
+            VolumeRef::Name(name) if self.pool.is_folder(name) => return self.destroy_folder(name, recursive, force),
             // No client has it open.
-            Meant::Name(name) if self.pool.is_being_received(name) => return self.pool.destroy(name, recursive),
-            meant => self.pool.volume_meant(meant)?,
+            VolumeRef::Name(name) if self.pool.is_being_received(name) => return self.pool.destroy(name, recursive),
+            meant => self.pool.volume_by_ref(meant)?,
         };
         let (id, name) = (volume.id(), volume.name());
         let needed = match recursive && !name.contains('@') {
@@ -395,9 +395,10 @@ impl Devices {
     }
 
     /// What a front end is shown: all volumes, or those of `names`.
-    pub fn shown(&self, names: &[String]) -> Arc<dyn DeviceSet> {
-        let names = (!names.is_empty()).then(|| names.iter().cloned().collect());
-        Arc::new(Shown { devices: self.clone(), names })
+    pub fn shown(&self, names: &[String]) -> Arc<Shown> {
+        let shown = Shown { devices: self.clone(), names: RwLock::default() };
+        shown.set_names(names);
+        Arc::new(shown)
     }
 }
 
@@ -441,16 +442,24 @@ pub fn is_in(inner: &str, outer: &str) -> bool {
     inner.strip_prefix(outer).is_some_and(|rest| rest.starts_with('/'))
 }
 
-struct Shown {
+/// The volumes that front ends are shown.
+pub struct Shown {
     devices: Devices,
-    names: Option<BTreeSet<String>>,
+    /// Empty: all.
+    names: RwLock<BTreeSet<String>>,
 }
 
 impl Shown {
+    /// Shows only these from now on, if there are any. A client that has another one open keeps it.
+    pub fn set_names(&self, names: &[String]) {
+        *self.names.write() = names.iter().cloned().collect();
+    }
+
     fn shows(&self, name: &str) -> bool {
         // A volume's snapshots are shown with it.
         let volume = names::volume_of(name);
-        self.names.as_ref().is_none_or(|names| names.iter().any(|name| name == volume || is_in(volume, name)))
+        let names = self.names.read();
+        names.is_empty() || names.iter().any(|name| name == volume || is_in(volume, name))
     }
 
     fn check_shown(&self, name: &str) -> Result<()> {
@@ -476,7 +485,8 @@ impl DeviceSet for Shown {
 
     fn folders(&self) -> Result<Vec<FolderInfo>> {
         let mut folders = DeviceSet::folders(&self.devices.pool)?;
-        if let Some(names) = &self.names {
+        let names = self.names.read();
+        if !names.is_empty() {
             // Those in which something is shown, or may be.
             let leads_to = |folder: &str, name: &String| is_in(name, folder) || name == folder || is_in(folder, name);
             folders.retain(|folder| names.iter().any(|name| leads_to(&folder.name, name)));

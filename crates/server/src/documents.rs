@@ -62,6 +62,7 @@ pub fn folder_report(status: engine::FolderStatus) -> VolumeReport {
         exact: status.is_exact,
         bookmarks: Vec::new(),
         unserved: None,
+        snapshot_stored_bytes: None,
         snapshots: None,
     }
 }
@@ -79,6 +80,25 @@ pub fn remembered(known: engine::Remembered) -> Remembered {
         class: known.class,
         saving_percent: 100.0 * known.saving,
         units_since_test: known.units_since_test,
+    }
+}
+
+/// Makes an [`ExplainMap`] from the engine's figures, of an object with so many bytes of data.
+pub fn explain_map(map: engine::CodecMap, data_bytes: u64) -> ExplainMap {
+    let cell = |cell: engine::MapCell| MapCell {
+        offset: cell.offset,
+        codec: cell.codec,
+        raw_bytes: cell.raw_bytes,
+        stored_bytes: cell.stored_bytes,
+        winner: cell.winner,
+    };
+    // What holds data is counted a little later than it is stored.
+    let percent = 100.0 * map.looked_at_bytes as f64 / data_bytes.max(1) as f64;
+    ExplainMap {
+        size_bytes: map.size_bytes,
+        cell_bytes: map.cell_bytes,
+        looked_at_percent: if data_bytes == 0 { 100.0 } else { percent.min(100.0) },
+        cells: map.cells.into_iter().map(|found| found.map(cell)).collect(),
     }
 }
 
@@ -317,6 +337,7 @@ pub fn volume_report(status: VolumeStatus, (clients, client_names): (usize, Vec<
         exact: status.is_exact,
         bookmarks: Vec::new(),
         unserved: None,
+        snapshot_stored_bytes: None,
         snapshots: None,
     }
 }
@@ -331,7 +352,18 @@ pub fn property_report(property: Property, own: &str, is_folder: impl Fn(&str) -
         PropertySource::Folder(name) => ("share", Some(name)),
         PropertySource::Own => (own, None),
     };
-    PropertyReport { key: property.key, value: property.value, source: source.to_owned(), folder }
+    let known = policy::PropertyKey::named(&property.key);
+    // One value is the default of a size, a number or a list.
+    let values = Some(policy::values(&property.key)).filter(|values| values.len() > 1).unwrap_or_default();
+    PropertyReport {
+        key: property.key,
+        value: property.value,
+        source: source.to_owned(),
+        folder,
+        values,
+        allowed: known.map_or_else(String::new, |known| known.allowed.to_owned()),
+        description: known.map_or_else(String::new, |known| known.description.to_owned()),
+    }
 }
 
 /// From the engine's report.

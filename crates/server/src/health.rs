@@ -52,6 +52,26 @@ impl Health {
             Self::Ok => "ok",
         }
     }
+
+    /// What to do about it; empty if there is nothing to be done.
+    pub const fn advice(self) -> &'static str {
+        match self {
+            Self::Failed => {
+                "Read the log of the server, then stop it and serve the pool again: opening it recovers what was acknowledged."
+            }
+            Self::Damaged => {
+                "Restore the damaged data from a snapshot or a backup, or overwrite it. Then acknowledge the damage."
+            }
+            Self::Unserved => "Open the share: its first line says why it is not mounted.",
+            Self::ImageDamaged => "Restore the image in its store, or push another version of it.",
+            Self::ImageGone => "Bring the image back in its store: what was not fetched yet cannot be read.",
+            Self::Loss => "Compare what was lost with a backup, then acknowledge it.",
+            Self::Full => "Destroy snapshots or volumes, trim mounted file systems, clean, or make the pool larger.",
+            Self::Incomplete => "Run the import or the receive again: it goes on where it stopped.",
+            Self::NearlyFull => "Destroy what is not needed, clean, or make the pool larger before writes are refused.",
+            Self::Scrubbing | Self::Ok => "",
+        }
+    }
 }
 
 /// All that is to be said, the worst first, each with its words. Never empty.

@@ -283,7 +283,7 @@ async fn open(image: &RemoteImage, requests: &Mutex<Option<Arc<Requests>>>) -> R
     if opened.version().size != image.len {
         let size = opened.version().size;
         let why = format!("{location} version {} has {size} bytes, not {}", image.version, image.len);
-        return Err(BlobError::StoreLies(why));
+        return Err(BlobError::StoreInconsistent(why));
     }
     Ok(opened)
 }

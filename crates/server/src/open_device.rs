@@ -42,9 +42,17 @@ impl OpenDevice {
     fn counted<T>(&self, kind: OpKind, bytes: u64, work: impl FnOnce() -> Result<T>) -> Result<T> {
         let began = self.traffic.begin();
         let result = work();
-        self.traffic.end(kind, began, if result.is_ok() { bytes } else { 0 });
+        end(&self.traffic, kind, began, bytes, &result);
         result
     }
+}
+
+/// Counts an operation, and its failure.
+fn end<T>(traffic: &Traffic, kind: OpKind, began: Began, bytes: u64, result: &Result<T>) {
+    if let Err(error) = result {
+        traffic.fail(error.kind());
+    }
+    traffic.end(kind, began, if result.is_ok() { bytes } else { 0 });
 }
 
 /// A read among many, counted when it is finished.
@@ -64,7 +72,7 @@ impl PendingRead for CountedRead {
     }
     fn finish(self: Box<Self>, result: Result<()>) {
         // Before the client has the answer: it finds its own reads in the counts.
-        self.traffic.end(OpKind::Read, self.began, if result.is_ok() { self.bytes } else { 0 });
+        end(&self.traffic, OpKind::Read, self.began, self.bytes, &result);
         self.read.finish(result);
     }
 }

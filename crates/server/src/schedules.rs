@@ -12,18 +12,37 @@ pub type Still<'a> = dyn Fn(&str, &dyn Fn() -> Result<()>) -> Result<()> + 'a;
 
 /// Does all that is due at `now`, in seconds since 1970, or the part before `is_over`: the caller
 /// has other things to see to as well. Returns the actions done and failed, for the log; a volume
-/// that fails does not keep others from their turn.
-pub fn run(pool: &Pool, devices: &Devices, still: &Still<'_>, now: u64, is_over: &dyn Fn() -> bool) -> Vec<String> {
-    let mut told = Vec::new();
+/// that fails does not keep others from their turn. `note` gets each action that is done.
+pub fn run(
+    pool: &Pool,
+    devices: &Devices,
+    still: &Still<'_>,
+    now: u64,
+    is_over: &dyn Fn() -> bool,
+    note: &dyn Fn(&str),
+) -> Vec<String> {
+    let mut told = Told { lines: Vec::new(), note };
     for volume in pool.volumes() {
         if is_over() {
             break;
         }
         if let Err(error) = run_volume((pool, devices, still), &volume.name, now, is_over, &mut told) {
-            told.push(format!("the snapshots of volume '{}' that are due: {error}", volume.name));
+            told.lines.push(format!("the snapshots of volume '{}' that are due: {error}", volume.name));
         }
     }
-    told
+    told.lines
+}
+
+struct Told<'a> {
+    lines: Vec<String>,
+    note: &'a dyn Fn(&str),
+}
+
+impl Told<'_> {
+    fn done(&mut self, line: String) {
+        (self.note)(&line);
+        self.lines.push(line);
+    }
 }
 
 fn run_volume(
@@ -31,7 +50,7 @@ fn run_volume(
     volume: &str,
     now: u64,
     is_over: &dyn Fn() -> bool,
-    told: &mut Vec<String>,
+    told: &mut Told<'_>,
 ) -> Result<()> {
     let properties = pool.properties(Some(volume))?;
     let value = |key| properties.iter().find(|p| p.key == key).map_or("", |p| p.value.as_str());
@@ -44,7 +63,7 @@ fn run_volume(
     if due.take {
         let name = scheduled_name(now);
         match still(volume, &|| pool.take_snapshot(volume, &name, true)) {
-            Ok(()) => told.push(format!("snapshot {volume}@{name} taken")),
+            Ok(()) => told.done(format!("snapshot {volume}@{name} taken")),
             // A user's own, most likely; there is a free name in a minute.
             Err(error) if error.kind() == ErrorKind::Exists => {}
             // It is receiving one.
@@ -55,7 +74,7 @@ fn run_volume(
     for index in due.expired.into_iter().take_while(|_| !is_over()) {
         let name = format!("{volume}@{}", made[index].name);
         match devices.destroy_idle(&made[index]) {
-            Ok(()) => told.push(format!("snapshot {name} removed: it has had its time")),
+            Ok(()) => told.done(format!("snapshot {name} removed: it has had its time")),
             // A client reads it: its turn comes, and nothing waits for it.
             Err(error) if matches!(error.kind(), ErrorKind::InUse | ErrorKind::NotFound) => {}
             Err(error) => return Err(error),

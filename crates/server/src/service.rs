@@ -4,6 +4,7 @@
 mod access;
 mod analytics;
 mod damage;
+mod estimates;
 mod files;
 mod images;
 mod jobs;
@@ -11,6 +12,7 @@ mod lists;
 mod mounts;
 mod objects;
 mod preview;
+mod reload;
 mod resize;
 mod status;
 mod tracers;
@@ -23,29 +25,31 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Instant;
 
-use engine::{Meant, Pool, Volume};
+use engine::{Pool, Volume, VolumeRef};
 use parking_lot::{Mutex, RwLock};
 use surface::{BlockDevice, Client, DeviceId, Error, ErrorKind, Result};
 
 pub use self::access::this_process;
 use self::mounts::is_of_shares;
+pub use self::reload::Reloader;
 use self::tracers::Tracers;
 pub(crate) use self::tracers::{TraceKind, Tracing};
 use self::traces::Traced;
 use crate::access::Access;
 use crate::audit::AuditLog;
 use crate::devices::{Devices, is_in};
+use crate::estimates::Estimates;
 use crate::exports::{self, Exports};
 use crate::fullness::Fullness;
 use crate::images::Images;
-use crate::jobs::Jobs;
+use crate::jobs::{Jobs, RestoreWish, Task};
 use crate::samples::Sampler;
 use crate::schedules;
 use crate::share_journals::Journals;
 use crate::share_recompress::Recompressing;
 use crate::share_trees;
 use crate::shares::Shares;
-use crate::{documents, stream_io, stream_plan};
+use crate::{documents, share_browse, stream_io, stream_plan};
 use operations::{Audit, Reply, Request, Which};
 use report::{JobReport, ReceiveLine};
 
@@ -95,6 +99,7 @@ pub struct Service {
     damage_told: Mutex<BTreeSet<String>>,
     fullness: Fullness,
     recompressing: Recompressing,
+    estimates: Estimates,
     jobs: Arc<Jobs>,
     traced: Mutex<Traced>,
     tracers: Tracers,
@@ -106,6 +111,8 @@ pub struct Service {
     access: Access,
     /// Held while names are given, and shared while one is used that was found by number.
     names: RwLock<()>,
+    /// Reads the configuration again, where the server has one.
+    reloader: Mutex<Option<Reloader>>,
     /// Records the history while the pool is served.
     sampler: Mutex<Option<Arc<Sampler>>>,
 }
@@ -129,6 +136,7 @@ impl Service {
             damage_told: Mutex::default(),
             fullness: Fullness::default(),
             recompressing: Recompressing::default(),
+            estimates: Estimates::default(),
             jobs: Arc::default(),
             traced: Mutex::default(),
             tracers: Tracers::default(),
@@ -137,6 +145,7 @@ impl Service {
             audit: Mutex::new(audit_log.clone()),
             audit_log,
             names: RwLock::default(),
+            reloader: Mutex::default(),
             sampler: Mutex::default(),
         }
     }
@@ -213,10 +222,10 @@ impl Service {
     /// The volume or snapshot that is meant.
     fn volume(&self, which: &Which) -> Result<Arc<Volume>> {
         let meant = match which {
-            Which::Name(name) => Meant::Name(name),
-            Which::Id(id) | Which::Known { id, .. } => Meant::Number(DeviceId(*id)),
+            Which::Name(name) => VolumeRef::Name(name),
+            Which::Id(id) | Which::Known { id, .. } => VolumeRef::Number(DeviceId(*id)),
         };
-        self.pool.volume_meant(meant).map_err(|error| match which.id() {
+        self.pool.volume_by_ref(meant).map_err(|error| match which.id() {
             Some(_) => error.context(format_args!("{which} is gone")),
             None => error,
         })
@@ -285,7 +294,10 @@ impl Service {
             Request::CloneImage { image, volume, size_bytes, properties } => {
                 self.clone_image(&image, &volume, size_bytes, &properties)
             }
-            Request::Push(wish) => self.push(&wish),
+            Request::Push(wish) => {
+                let background = wish.background;
+                self.start_task(Task::Push(wish), background).map(job)
+            }
             Request::Snapshot { object, name } => {
                 let volume = self.name_of(&object)?;
                 let take = || self.pool.snapshot(&volume, &name);
@@ -344,9 +356,10 @@ impl Service {
                 self.resize(self.volume(&object)?, size_bytes, shrink, force)
             }
             Request::ListObjects(wish) => self.list_objects(&wish).map(Reply::Objects),
-            Request::Object { object } => Ok(Reply::Object(Box::new(self.object(&object)?))),
+            Request::Object { object, usage } => Ok(Reply::Object(Box::new(self.object(&object, usage)?))),
             Request::List => Ok(Reply::Volumes(self.list())),
             Request::Status => Ok(Reply::Status(Box::new(self.status()))),
+            Request::Reload => self.reload().map(Reply::Reloaded),
             Request::Get { object } => {
                 self.properties(self.name_if(object.as_ref())?.as_deref(), Vec::new()).map(Reply::Properties)
             }
@@ -361,12 +374,8 @@ impl Service {
                 ))
             }
             Request::Grow { capacity_bytes } => self.pool.grow(capacity_bytes).map(|()| Reply::Done),
-            Request::Shrink { capacity_bytes, rounds } => {
-                Ok(Reply::Shrunk(documents::shrink_slice(self.pool.shrink(capacity_bytes, rounds)?)))
-            }
-            Request::ShrinkEnd => {
-                self.pool.give_up_shrinking();
-                Ok(Reply::Done)
+            Request::Shrink { capacity_bytes, background } => {
+                self.start_task(Task::Shrink { capacity_bytes }, background).map(job)
             }
             Request::Checkpoint => self.pool.checkpoint().map(|()| Reply::Done),
             Request::Acknowledge => {
@@ -384,6 +393,11 @@ impl Service {
                 let (regions, next) = self.pool.explain(&self.name_of(&object)?, from, count)?;
                 Ok(Reply::Regions { regions: regions.into_iter().map(documents::region).collect(), next })
             }
+            Request::ExplainMap { object, cells } => {
+                let volume = self.volume(&object)?;
+                let map = self.pool.codec_map(&volume.name(), usize::try_from(cells).unwrap_or(engine::CELLS_MAX))?;
+                Ok(Reply::ExplainMap(Box::new(documents::explain_map(map, volume.space().0))))
+            }
             Request::ExplainRegion { object, offset } => {
                 let detail = self.pool.explain_region(&self.name_of(&object)?, offset)?;
                 Ok(Reply::Region(Box::new(documents::detail(detail))))
@@ -392,6 +406,19 @@ impl Service {
             Request::Usage { object, path } => {
                 let (share, path) = self.place_of(&self.name_of(&object)?, &path);
                 Ok(Reply::Usage(Box::new(self.opened(&share)?.usage(&share, &path)?)))
+            }
+            Request::Files { object, path, at, limit, cursor } => {
+                let place = self.file_place(&object, &path, at.as_deref())?;
+                Ok(Reply::Files(Box::new(share_browse::list(&place, limit, cursor.as_deref())?)))
+            }
+            Request::FileVersion { object, path, at } => {
+                let place = self.file_place(&object, &path, at.as_deref())?;
+                let part = share_browse::Part::default();
+                Ok(Reply::FileVersion(Box::new(share_browse::read(&place, &part)?.0)))
+            }
+            Request::Restore { object, path, at, to, replace } => {
+                let wish = RestoreWish { object, path, at, to, replaces: replace };
+                self.start_task(Task::Restore(wish), true).map(job)
             }
             Request::Trace { count } => Ok(Reply::Trace(self.traced(count))),
             Request::Traffic { object } => Ok(Reply::Traffic(Box::new(self.traffic(object.as_ref())?))),
@@ -404,7 +431,9 @@ impl Service {
                 self.devices.first_reads().end();
                 Ok(Reply::Done)
             }
-            Request::StartJob { wish, background } => self.start_job(wish, background).map(job),
+            Request::StartJob { wish, background } => self.start_task(Task::Wish(wish), background).map(job),
+            Request::StartEstimate(wish) => self.start_estimate(wish).map(job),
+            Request::Estimate { object } => self.newest_estimate(&object).map(|found| Reply::Estimate(Box::new(found))),
             Request::Jobs => Ok(Reply::Jobs(self.jobs.list())),
             Request::WatchJob { id, seen, patience_ms } => self.watch_job(id, seen, patience_ms).map(job),
             Request::PauseJob { id } => self.jobs.pause(id).map(job),
@@ -445,7 +474,8 @@ impl Service {
     /// not be.
     pub fn run_schedules(&self, is_over: &dyn Fn() -> bool) -> Vec<String> {
         let still = |share: &str, take: &dyn Fn() -> Result<()>| self.still(|own| own == share, take);
-        schedules::run(&self.pool, &self.devices, &still, env::Clock::unix_s(&env::SystemClock::default()), is_over)
+        let note = |line: &str| self.note_own(line);
+        schedules::run(&self.pool, &self.devices, &still, host::unix_s(), is_over, &note)
     }
 
     fn receives(&self) -> Vec<ReceiveLine> {

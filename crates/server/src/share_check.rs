@@ -94,7 +94,7 @@ fn is_mended_in(problem: &mut Problem, share: &str) -> bool {
         (problem.volume, problem.repaired) = (Some(share.to_owned()), true);
         return true;
     };
-    let end = problem.detail.find(LEFT).or_else(|| problem.detail.find("; concerns "));
+    let end = problem.detail.find(LEFT).or_else(|| problem.detail.find("; also affects "));
     problem.detail.truncate(end.unwrap_or(problem.detail.len()));
     let names: Vec<_> = std::iter::once(first).chain(&problem.others).map(String::as_str).collect();
     let names = names.join(", ");
@@ -107,7 +107,7 @@ fn is_mended_in(problem: &mut Problem, share: &str) -> bool {
 /// lost for good, by this repair or by one before it that did not come to tell of it.
 pub fn check(pool: &Pool, report: &mut CheckReport, repairs: bool) -> Lost {
     let mut lost = Lost::default();
-    for note in pool.untold_losses() {
+    for note in pool.unreported_losses() {
         if !repairs {
             report.notes.push(format!("a repair was cut off, and shale check --repair ends it: {note}"));
             continue;

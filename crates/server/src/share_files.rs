@@ -48,7 +48,17 @@ impl Opened {
     /// # Errors
     /// `NotFound`.
     pub fn find(&self, share: &str, path: &str) -> Result<(u64, Inode)> {
-        let mut node = Tree::ROOT;
+        let (_, node) = self.walk(share, path)?;
+        let inode = self.tree.inode(node);
+        Ok((node, inode.map_err(|failure| error_of(share, &format!("'{path}' cannot be looked up"), failure))?))
+    }
+
+    /// The names of a path from the root on, as they are in the tree, and the node at its end.
+    ///
+    /// # Errors
+    /// `NotFound`.
+    pub(crate) fn walk(&self, share: &str, path: &str) -> Result<(Vec<Vec<u8>>, u64)> {
+        let (mut names, mut node) = (Vec::new(), Tree::ROOT);
         let failed = |failure: share::Failure| match failure.errno() {
             libc::ENOENT | libc::ENOTDIR => {
                 let text =
@@ -58,13 +68,18 @@ impl Opened {
             _ => error_of(share, &format!("'{path}' cannot be looked up"), failure),
         };
         for name in path.split('/').filter(|name| !name.is_empty() && *name != ".") {
-            let found = match self.tree.lookup(node, name.as_bytes()) {
-                Err(_) if name.contains("\\x") => self.tree.lookup(node, &share::out_of_words(name)),
+            let mut bytes = name.as_bytes().to_vec();
+            let found = match self.tree.lookup(node, &bytes) {
+                Err(_) if name.contains("\\x") => {
+                    bytes = share::out_of_words(name);
+                    self.tree.lookup(node, &bytes)
+                }
                 found => found,
             };
             (node, _) = found.map_err(failed)?;
+            names.push(bytes);
         }
-        Ok((node, self.tree.inode(node).map_err(failed)?))
+        Ok((names, node))
     }
 
     /// How a file is stored, and why.

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use engine::{Files, Pool, Properties, TreeUse, Volume};
-use fe_share::{Moments, Mount, Visibility};
+use fe_share::{Mount, Snapshots, Visibility};
 use policy::SnapDir;
 use share::{Failure, Options, Scratch, Time, Tree};
 use surface::{BlockDevice, DeviceId, Error, ErrorKind, NamedClient, ObjectSpace, Result};
@@ -214,7 +214,7 @@ pub(crate) struct ShareMoments {
     pub(crate) share: DeviceId,
 }
 
-impl Moments for ShareMoments {
+impl Snapshots for ShareMoments {
     fn visibility(&self) -> Visibility {
         match self.pool.volume_of(self.share).map(|share| share.snapdir()) {
             Ok(SnapDir::Visible) => Visibility::Listed,
@@ -224,10 +224,10 @@ impl Moments for ShareMoments {
         }
     }
 
-    fn list(&self) -> Vec<fe_share::Moment> {
+    fn list(&self) -> Vec<fe_share::ShareSnapshot> {
         // By its name of the moment: a share that is renamed is mounted anew.
         let found = self.pool.volume_of(self.share).and_then(|share| self.pool.snapshots(Some(&share.name())));
-        let moment = |status: engine::SnapshotStatus| fe_share::Moment {
+        let moment = |status: engine::SnapshotStatus| fe_share::ShareSnapshot {
             id: status.id.0,
             name: status.name,
             taken_unix_s: status.created_unix_s,

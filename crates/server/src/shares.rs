@@ -10,6 +10,8 @@
 //! A share that lies in another is mounted on a directory in that one's tree. So it is mounted
 //! behind it and unmounted before it: by name, and in the reverse order.
 
+mod ends;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::path::{Path, PathBuf};
@@ -17,19 +19,20 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use engine::{Files, Pool, TreeClaim, TreeUse, Volume, VolumeStatus};
-use fe_share::{KeptBy, KeptMount, Moments, Mount, MountOptions};
+use fe_share::{KeeperSlot, Mount, MountOptions, OrphanedMount, Snapshots};
 use fuse::keep::Keeper;
 use parking_lot::Mutex;
 use share::{Options, Tree};
 use surface::{BlockDevice, DeviceId, Error, ErrorKind, NamedClient, Result};
 
+use crate::callers::ShareCounts;
 use crate::devices::{Devices, is_in};
 use crate::service::Service;
 use crate::share_files::Opened;
 use crate::share_journals::Journals;
 use crate::share_trees::{self, MOUNT_PATIENCE, PATIENCE, ShareMoments, error_of, now};
 use crate::share_unserved::{Fault, Unserved};
-use crate::traffic::{SHARES, TREES};
+use crate::traffic::TREES;
 use report::UnservedLine;
 
 /// One over this of the server's memory caches the namespaces of all shares.
@@ -99,10 +102,10 @@ pub struct SharesWish<'a> {
 /// The mounted shares of a served pool.
 pub struct Shares {
     pool: Pool,
-    devices: Devices,
+    pub(crate) devices: Devices,
     dir: PathBuf,
     /// Only these, if there are any.
-    names: Vec<String>,
+    names: Mutex<Vec<String>>,
     source: String,
     memory_bytes: u64,
     overlay: bool,
@@ -130,7 +133,7 @@ impl Shares {
             pool: service.pool().clone(),
             devices: service.devices().clone(),
             dir,
-            names: names.to_vec(),
+            names: Mutex::new(names.to_vec()),
             source: service.facts().pool.display().to_string(),
             memory_bytes,
             overlay,
@@ -174,8 +177,8 @@ impl Shares {
 
     /// Closes the open trees of snapshots below `.shale`, so that one can be destroyed; with
     /// `only_idle`, those that are idle.
-    pub fn close_moments(&self, only_idle: bool) {
-        self.state.lock().mounted.values().for_each(|share| share.mount.close_moments(only_idle));
+    pub fn close_snapshots(&self, only_idle: bool) {
+        self.state.lock().mounted.values().for_each(|share| share.mount.close_snapshots(only_idle));
     }
 
     /// Has mounted shares refuse changes, or take them, as their property `readonly` says.
@@ -205,9 +208,9 @@ impl Shares {
     fn bring_up(&self) -> Vec<Fault> {
         let mut state = self.state.lock();
         let mut failed: Vec<Fault> = Vec::new();
-        let is_wanted = |name: &String| {
-            self.names.is_empty() || self.names.iter().any(|wanted| wanted == name || is_in(name, wanted))
-        };
+        let names = self.names.lock().clone();
+        let is_wanted =
+            |name: &String| names.is_empty() || names.iter().any(|wanted| wanted == name || is_in(name, wanted));
         let wanted: BTreeMap<u64, String> = self
             .pool
             .volumes()
@@ -286,26 +289,26 @@ impl Shares {
         cache_bytes: usize,
     ) -> std::result::Result<Mounted, Fault> {
         let dir = self.dir.join(name);
-        let kept_by = self.keeper.clone().map(|keeper| KeptBy { keeper, name: format!("share-{}", id.0) });
+        let kept_by = self.keeper.clone().map(|keeper| KeeperSlot { keeper, name: format!("share-{}", id.0) });
         let options = MountOptions {
             source: self.source.clone(),
             has_access_times: share_trees::has_access_times(&self.pool, name)?,
             is_read_only: self.pool.volume_of(id)?.is_set_readonly(),
             kept_by: kept_by.clone(),
             journal: self.keeps_acknowledged.then(|| self.journals.place(&self.pool, id)),
-            traffic: Some(self.devices.traffics().of(id, SHARES)),
+            counts: Some(Arc::new(ShareCounts::new(self.devices.clone(), id))),
             overlay: self.overlay,
             ..MountOptions::default()
         };
         self.journals.bring_back_of(&self.pool, id).map_err(Fault::of_share)?;
         // Nothing may touch the directory before this: what outlived its server answers when a
         // server is there.
-        let kept = kept_by.as_ref().map(KeptMount::find).transpose()?.flatten();
+        let kept = kept_by.as_ref().map(OrphanedMount::find).transpose()?.flatten();
         if let Some(kept) = kept {
             let gone_on = match below {
                 // It is below the mount that this one took the place of.
                 Below::NewShare => {
-                    kept.give_up();
+                    kept.end();
                     Err(Error::new(ErrorKind::NotFound, "the share in which it lies is mounted anew"))
                 }
                 _ => self.go_on(kept, id, &dir, cache_bytes, &options),
@@ -319,7 +322,7 @@ impl Shares {
                 }
             }
         }
-        fuse::mount::take_away_dead(&dir, &self.source);
+        fuse::mount::detach_dead(&dir, &self.source);
         if !matches!(below, Below::Directory) {
             check_empty(name, &dir)?;
         } else if let Some(folders) = dir.parent().filter(|folders| *folders != self.dir)
@@ -346,7 +349,7 @@ impl Shares {
         };
         let (tree, files) = open().map_err(Fault::of_share)?;
         let tree = Arc::new(tree);
-        let mount = fe_share::mount_with_moments(tree.clone(), Some(self.moments(id)), &dir, &options)?;
+        let mount = fe_share::mount_with_snapshots(tree.clone(), Some(self.moments(id)), &dir, &options)?;
         Ok(Mounted::new(name, (tree, files), mount, false))
     }
 
@@ -379,7 +382,7 @@ impl Shares {
     /// Goes on with a mount that has outlived the server before this one.
     fn go_on(
         &self,
-        kept: KeptMount,
+        kept: OrphanedMount,
         id: DeviceId,
         dir: &Path,
         cache_bytes: usize,
@@ -403,11 +406,11 @@ impl Shares {
         match prepare() {
             Ok((tree, files)) => {
                 let tree = Arc::new(tree);
-                let mount = fe_share::resume_with_moments(tree.clone(), Some(self.moments(id)), kept, options)?;
+                let mount = fe_share::resume_with_snapshots(tree.clone(), Some(self.moments(id)), kept, options)?;
                 Ok((tree, files, mount))
             }
             Err(error) => {
-                kept.give_up();
+                kept.end();
                 Err(error)
             }
         }
@@ -420,7 +423,7 @@ impl Shares {
         Ok((volume, device))
     }
 
-    fn moments(&self, share: DeviceId) -> Arc<dyn Moments> {
+    fn moments(&self, share: DeviceId) -> Arc<dyn Snapshots> {
         Arc::new(ShareMoments { pool: self.pool.clone(), devices: self.devices.clone(), share })
     }
 
@@ -505,35 +508,6 @@ impl Shares {
             left = above;
         }
     }
-
-    /// Whether any mount has outlived an earlier server.
-    pub fn have_resumed(&self) -> bool {
-        self.state.lock().mounted.values().any(|share| share.is_resumed)
-    }
-
-    /// Unmounts all but those that have outlived an earlier server.
-    pub fn end_new(&self) {
-        self.end(|share| !share.is_resumed);
-    }
-
-    /// Unmounts all. Who has files open is cut off; all that was done to them is kept.
-    pub fn stop(&self) {
-        self.end(|_| true);
-    }
-
-    fn end(&self, is_meant: impl Fn(&Mounted) -> bool) {
-        let mut state = self.state.lock();
-        for (_, id) in innermost_first(&state.mounted) {
-            if !state.mounted.get(&id).is_some_and(&is_meant) {
-                continue;
-            }
-            if let Err(error) = release(&mut state.mounted, id, false) {
-                log::warn!("{error}: it is cut off now; all that was done to it is kept");
-                let forced = release(&mut state.mounted, id, true);
-                forced.err().iter().for_each(|error| log::warn!("{error}"));
-            }
-        }
-    }
 }
 
 /// The mounted shares by name, those that lie in others before these.
@@ -591,10 +565,10 @@ fn wait_for_users(mounted: &BTreeMap<u64, Mounted>, id: u64) -> Result<()> {
 /// Unmounts a share, and closes its tree. Nothing of the tree is in memory then, unless it is lent.
 fn release(mounted: &mut BTreeMap<u64, Mounted>, id: u64, force: bool) -> Result<()> {
     let Some(share) = mounted.get(&id) else { return Ok(()) };
-    match share.mount.take_away() {
+    match share.mount.begin_unmount() {
         Ok(()) => {}
         Err(error) if !force => return Err(error),
-        Err(_) => share.mount.cut_off()?,
+        Err(_) => share.mount.disconnect()?,
     }
     // Nothing writes to the share after this: it may be another one then.
     mounted.remove(&id).map_or(Ok(()), |share| share.mount.wait())

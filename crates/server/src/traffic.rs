@@ -11,7 +11,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use parking_lot::Mutex;
 use surface::{DeviceId, Traffic};
 
-/// The door of commands, and the one of mounted shares.
+use crate::callers::Callers;
+
+/// The door of commands, and the one of mounted shares for programs of this machine. Network
+/// protocols have the names of their properties.
 pub const COMMANDS: &str = "command";
 /// See [`COMMANDS`].
 pub const SHARES: &str = "share";
@@ -24,6 +27,8 @@ pub struct Traffics {
     all: Mutex<BTreeMap<(DeviceId, &'static str), Arc<Traffic>>>,
     /// Raised when the table gets another entry or loses one.
     generation: AtomicU64,
+    /// Whose requests to mounted shares come from which door.
+    callers: Callers,
 }
 
 /// The counts of a volume, by door.
@@ -37,6 +42,11 @@ impl Traffics {
             Arc::new(Traffic::new(env::monotonic_ns))
         };
         self.all.lock().entry((id, door)).or_insert_with(new).clone()
+    }
+
+    /// Tells requests to mounted shares apart by door.
+    pub fn callers(&self) -> &Callers {
+        &self.callers
     }
 
     /// Differs from an earlier one if the table may have other entries.
@@ -55,6 +65,11 @@ impl Traffics {
             }
         }
         list
+    }
+
+    /// Differs from an earlier one if a client has done something since.
+    pub fn touched(&self) -> u64 {
+        self.all.lock().values().fold(0, |sum, traffic| sum.wrapping_add(traffic.touched()))
     }
 
     /// Of a volume that is no more.

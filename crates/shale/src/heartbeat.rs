@@ -25,7 +25,8 @@ pub const LINES_EVERY: Duration = Duration::from_secs(30);
 const TURN: Duration = Duration::from_millis(250);
 
 /// Commands that run until they are stopped, or end at once.
-const WITHOUT: &[&str] = &["serve", "keep-mounts", "serve-http", "iostat", "top", "trace", "completions", "man"];
+const WITHOUT: &[&str] =
+    &["serve", "keep-mounts", "serve-http", "restore-files", "iostat", "top", "trace", "completions", "man"];
 
 /// When the command last wrote something.
 static SAID: Mutex<Option<Instant>> = Mutex::new(None);

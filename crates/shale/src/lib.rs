@@ -18,6 +18,7 @@ mod heartbeat;
 mod narrow;
 pub mod output;
 pub mod progress;
+pub mod settings;
 pub mod times;
 
 use std::process::ExitCode;

@@ -32,6 +32,21 @@ pub enum ErrorKind {
 }
 
 impl ErrorKind {
+    /// All kinds, in the order of their counts.
+    pub const ALL: [Self; 11] = [
+        Self::Invalid,
+        Self::NotFound,
+        Self::Exists,
+        Self::InUse,
+        Self::Full,
+        Self::Corrupt,
+        Self::Io,
+        Self::ReadOnly,
+        Self::Conflict,
+        Self::Unsupported,
+        Self::Denied,
+    ];
+
     /// A stable name for `--json` output.
     pub const fn name(self) -> &'static str {
         match self {
@@ -51,20 +66,7 @@ impl ErrorKind {
 
     /// Returns the kind with that name; [`Self::Io`] for an unknown name.
     pub fn by_name(name: &str) -> Self {
-        let known = [
-            Self::Invalid,
-            Self::NotFound,
-            Self::Exists,
-            Self::InUse,
-            Self::Full,
-            Self::Corrupt,
-            Self::Io,
-            Self::ReadOnly,
-            Self::Unsupported,
-            Self::Conflict,
-            Self::Denied,
-        ];
-        known.into_iter().find(|kind| kind.name() == name).unwrap_or(Self::Io)
+        Self::ALL.into_iter().find(|kind| kind.name() == name).unwrap_or(Self::Io)
     }
 }
 

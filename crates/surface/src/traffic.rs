@@ -9,6 +9,8 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use crate::error::ErrorKind;
+
 /// Buckets of a histogram of durations.
 pub const BUCKETS: usize = 26;
 /// The first bucket holds durations below two to this many nanoseconds, a microsecond.
@@ -93,12 +95,13 @@ struct Cell {
 pub struct Traffic {
     clock: fn() -> u64,
     cells: [Cell; OpKind::ALL.len()],
+    failures: [AtomicU64; ErrorKind::ALL.len()],
 }
 
 impl Traffic {
     /// Zero counts. `clock`: monotonic nanoseconds from an arbitrary start.
     pub fn new(clock: fn() -> u64) -> Self {
-        Self { clock, cells: Default::default() }
+        Self { clock, cells: Default::default(), failures: Default::default() }
     }
 
     /// An operation begins.
@@ -115,6 +118,16 @@ impl Traffic {
         if bytes > 0 {
             cell.bytes.fetch_add(bytes, Ordering::Relaxed);
         }
+    }
+
+    /// Counts the failure of an operation, which [ends](Self::end) as well.
+    pub fn fail(&self, kind: ErrorKind) {
+        self.failures[kind as usize].fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Operations that failed so far, by kind in the order of [`ErrorKind::ALL`].
+    pub fn failures(&self) -> [u64; ErrorKind::ALL.len()] {
+        std::array::from_fn(|kind| self.failures[kind].load(Ordering::Relaxed))
     }
 
     /// A number that changes with each operation that ends: cheaper than the counts.
@@ -149,6 +162,17 @@ mod tests {
         let began = traffic.begin();
         NOW.set(NOW.get() + ns);
         traffic.end(kind, began, bytes);
+    }
+
+    #[test]
+    fn failures_are_counted_by_kind() {
+        for (place, kind) in ErrorKind::ALL.into_iter().enumerate() {
+            assert_eq!(kind as usize, place, "{}", kind.name());
+        }
+        let traffic = Traffic::new(|| NOW.get());
+        [ErrorKind::Full, ErrorKind::Corrupt, ErrorKind::Full].into_iter().for_each(|kind| traffic.fail(kind));
+        let failures = traffic.failures();
+        assert_eq!((failures[ErrorKind::Full as usize], failures.iter().sum::<u64>()), (2, 3));
     }
 
     #[test]

@@ -94,7 +94,7 @@ class Pool:
         number, now = next(self.ids), int(self.begun)
         stored = int(logical * (1 - saving / 100))
         self.objects[number] = {"id": number, "name": name, "kind": kind, "share": kind == "share", "folder": kind == "folder", "size_bytes": logical,
-                                "allocated_bytes": logical, "stored_bytes": stored, "snapshot_stored_bytes": 0, "hole_bytes": logical // 9 if kind == "volume" else 0,
+                                "allocated_bytes": logical, "stored_bytes": stored, "snapshot_stored_bytes": 0,
                                 "created_unix_s": now - 86400 * 200, "clients": 1 if kind != "folder" else 0, "client_names": ["nbd 10.0.0.7:51123"] if kind == "volume" else [],
                                 "origin": None, "incomplete": False, "exact": True, "bookmarks": [], "unserved": None}
         if kind == "volume":
@@ -127,14 +127,14 @@ class Pool:
             raise Problem(404, "not-found", f"no object has the number {number}")
         o = dict(self.objects[number])
         if o["folder"]:
-            for key in ("allocated_bytes", "stored_bytes", "snapshot_stored_bytes", "hole_bytes", "size_bytes", "clients"):
+            for key in ("allocated_bytes", "stored_bytes", "snapshot_stored_bytes", "size_bytes", "clients"):
                 o[key] = sum(c[key] for c in self.children(o["name"]) if not c["folder"])
         o["ratio"] = o["allocated_bytes"] / o["stored_bytes"] if o["stored_bytes"] else None
         o["properties"] = self.own[number]
         return o
 
     def list(self, query):
-        found = [self.object(n) for n, o in sorted(list(self.objects.items()), key=lambda pair: pair[1]["name"]) if query.get("kind") in (None, o["kind"])]
+        found = [{k: v for k, v in self.object(n).items() if k != "snapshot_stored_bytes"} for n, o in sorted(list(self.objects.items()), key=lambda pair: pair[1]["name"]) if query.get("kind") in (None, o["kind"])]
         begin, limit = int(query.get("cursor", 0)), min(int(query.get("limit", 200)), 1000)
         return {"objects": found[begin:begin + limit], "next": str(begin + limit) if begin + limit < len(found) else None, "total": len(found)}
 
@@ -174,7 +174,7 @@ class Pool:
             if only and only != kind and not (only == "share" and kind == "folder"):
                 continue
             found = [(own[key], source, folder, owner) for own, source, folder, owner in chain if key in own] + [(default, "default", None, None)]
-            lines.append({"key": key, "value": found[0][0], "source": found[0][1], "folder": found[0][2], "values": values, "description": words})
+            lines.append({"key": key, "value": found[0][0], "source": found[0][1], "folder": found[0][2], "values": values, "allowed": ", ".join(values) or "see the manual", "description": words})
         return {"etag": self.etag(number).strip('"'), "properties": lines, "notes": []}
 
     def in_force(self, number, key):
@@ -276,7 +276,8 @@ class Pool:
             is_dir, old = full in FILES, at and name in ("store.c", "design.md")
             entries.append({"name": name, "kind": "directory" if is_dir else "file", "size_bytes": 0 if is_dir else len(full) * 4211 - (900 if old else 0),
                             "stored_bytes": None if is_dir else len(full) * 1730, "modified_unix_s": now - (86400 if old else 3600 * len(full)), "mode": 0o755 if is_dir else 0o644})
-        return {"path": path, "entries": entries, "next": None}
+        here = {"name": path.rpartition("/")[2], "kind": "directory", "size_bytes": 0, "stored_bytes": None, "modified_unix_s": now, "mode": 0o755, "target": None}
+        return {"path": path, "entry": here, "entries": entries, "next": None}
 
     def usage(self, path):
         def line(name, files, gib, saving):
@@ -305,7 +306,7 @@ class Pool:
             raw = 64 << 20
             stored = raw if kind == 0 else int(raw * (0.42 - 0.08 * kind + noise.random() * 0.1))
             codec = names[kind] if not (changed and n > 400) else ("raw" if now == "off" else "zstd-1" if now == "auto" else now)
-            out.append({"codec": codec, "raw_bytes": raw, "stored_bytes": max(stored, raw // 20)})
+            out.append({"offset": n * (64 << 20), "codec": codec, "raw_bytes": raw, "stored_bytes": max(stored, raw // 20), "winner": None})
         return {"size_bytes": o["size_bytes"], "cell_bytes": 64 << 20, "looked_at_percent": 12.5, "cells": out}
 
     def explain(self, number, offset):
@@ -330,20 +331,25 @@ class Pool:
         raw, factor = o["allocated_bytes"], max(0.02, (1 - o["stored_bytes"] / max(o["allocated_bytes"], 1)) / 0.582) if o["allocated_bytes"] else 1
         configured, mode = self.in_force(number, "compression"), self.in_force(number, "mode")
         configured = f"auto, {mode}" if configured == "auto" else configured
+        device = 100e6
 
         def line(setting, saving, speed, reads):
             saving = min(saving * factor, 97)
             stored, cpu = int(raw * (1 - saving / 100)), raw / 1e6 / speed if speed else 0
-            disk, cores = 100 / max(1 - saving / 100, 0.03), 2 * speed if speed else 1e9
+            disk, cores = device / 1e6 / max(1 - saving / 100, 0.03), 2 * speed if speed else 1e9
             return {"setting": setting, "configured": setting == configured, "saving_percent": round(saving, 2), "margin_percent": round((4.4, 2.3, 1.3, 0.9)[step] * (0.4 + saving / 110), 2) if speed else 0.0,
                     "ratio": round(raw / max(stored, 1), 2), "stored_bytes": stored, "cpu_seconds": round(cpu, 1), "mb_per_second": speed or None, "joules": round(cpu * 10, 1),
-                    "write_mb_per_second": round(min(disk, cores), 1), "write_bound": "disk" if disk <= cores else "cpu", "read_factor": reads}
-        level = {c: (62 + 6 * (hash(c) % 7) / 7, 900 / (2 + hash(c) % 40), 1.2) for c in begun.get("choices", []) if c not in CODECS and c not in MODES and "," not in c}
-        known = {**CODECS, **level} if level else CODECS
-        lines = [line(c, *known[c]) for c in known] + [line(f"auto, {m}", *MODES[m]) for m in MODES]
-        return {"object": number, "state": "done" if step == 3 else "running", "at_unix_s": int(begun["at"]), "files": 94807, "size_bytes": o["size_bytes"], "data_bytes": raw, "hole_bytes": o["hole_bytes"],
-                "small_files": 0, "small_bytes": 0, "unit_bytes": 32768, "sampled_bytes": sampled, "unreadable_samples": 0, "confidence": 0.95, "cpu_watts": 10.0, "energy_source": "cpu-time",
-                "settings": lines, "types": [], "rewrite_bytes_per_second": 120 << 20, "snapshots_keep_bytes": o["snapshot_stored_bytes"]}
+                    "write_mb_per_second": round(min(disk, cores), 1), "write_bound": "disk" if disk <= cores else "cpu", "read_factor": reads, "rewrite_seconds": max(raw / 1e6 / cores, (o["stored_bytes"] + stored) / device)}
+
+        def known(codec):
+            level = hash(codec)
+            return CODECS.get(codec) or (62 + 6 * (level % 7) / 7, 900 / (2 + level % 40), 1.2)
+        choices = [c for c in dict.fromkeys([configured, *begun["choices"]]) if not c.startswith("auto")]
+        lines = [line(c, *known(c)) for c in choices] + [line(f"auto, {m}", *MODES[m]) for m in MODES]
+        unit = int(self.in_force(number, "unit").split("-")[-1].rstrip("K")) << 10
+        return {"object": number, "path": None, "assumed": {}, "job": begun["job"], "state": self.job(begun["job"])["state"] if step < 3 else "done", "error": None, "at_unix_s": int(begun["at"]),
+                "files": 94807, "size_bytes": o["size_bytes"], "data_bytes": raw, "hole_bytes": o["size_bytes"] - raw, "small_files": 0, "small_bytes": 0, "unit_bytes": unit, "sampled_bytes": sampled,
+                "unreadable_samples": 0, "confidence": 0.95, "cpu_watts": 10.0, "energy_source": "cpu-time", "cpus": 2.0, "device_bytes_per_s": int(device), "settings": lines, "types": []}
 
     # Jobs
 
@@ -388,20 +394,19 @@ class Pool:
 
     def status(self):
         objects = [o for o in self.objects.values() if not o["folder"]]
-        stored, logical = sum(o["stored_bytes"] + o["snapshot_stored_bytes"] for o in objects), sum(o["allocated_bytes"] for o in objects)
-        own_stored = sum(o["stored_bytes"] for o in objects)
+        stored, logical = sum(o["stored_bytes"] for o in objects), sum(o["allocated_bytes"] for o in objects)
         used = stored + 6 * GIB if objects else 0
         return {"pool": "/srv/pool", "data": "/srv/pool/data", "id": "9b1c", "served": True, "pid": 4711, "nbd": ["127.0.0.1:10809"], "nbd_connections": 3, "nbd_connections_max": 256, "mount": None,
                 "shares": "/srv/shares", "unserved_shares": [], "uptime_s": int(time.time() - self.begun), "health": self.health()["health"], "used_percent": 100 * used / self.capacity,
                 "available_bytes": self.capacity - used, "reserved_bytes": (18 * GIB) if objects else 0, "reserved_for": [], "refused_writes": 0, "full": False, "full_level": 0, "exact": True,
                 "scrub": {"started_unix_s": self.scrub_finished - 840, "finished_unix_s": self.scrub_finished, "running": False, "bytes_done": used, "bytes_total": used, "found": 0},
-                "capacity_bytes": self.capacity, "volumes": len(objects), "logical_bytes": sum(o["size_bytes"] for o in objects), "allocated_bytes": logical, "stored_bytes": own_stored,
-                "dead_bytes": 5 * GIB if objects else 0, "free_bytes": self.capacity - used, "map_bytes": GIB if objects else 0, "ratio": logical / own_stored if own_stored else None,
-                "saving_percent": 100 * (1 - own_stored / logical) if logical else None, "snapshot_stored_bytes": stored - own_stored, "write_amplification": 1.31, "checkpoints": 812, "damages": [], "damages_unlisted": 0,
+                "capacity_bytes": self.capacity, "volumes": len(objects), "logical_bytes": sum(o["size_bytes"] for o in objects), "allocated_bytes": logical, "stored_bytes": stored,
+                "dead_bytes": 5 * GIB if objects else 0, "free_bytes": self.capacity - used, "map_bytes": GIB if objects else 0, "ratio": logical / stored if stored else None,
+                "saving_percent": 100 * (1 - stored / logical) if logical else None, "write_amplification": 1.31, "checkpoints": 812, "damages": [], "damages_unlisted": 0,
                 "damages_acknowledged": 0, "losses": [], "incomplete": [], "images": [], "memory_budget_bytes": GIB, "memory_resident_bytes": 700 << 20, "failed": None, "jobs": []}
 
     def health(self):
-        found = self.findings or [{"kind": "ok", "words": "ok"}]
+        found = self.findings or [{"kind": "ok", "words": "ok", "advice": ""}]
         return {"health": found[0]["kind"], "findings": found}
 
     def exports(self, check):

@@ -218,9 +218,10 @@ def estimate(h, pool, query, body, number):
 
 @route("POST", OBJECT + "/estimates", "operate")
 def start_estimate(h, pool, query, body, number):
-    h.status, more = 202, (pool.estimates.get(number) or {}).get("choices", [])
-    pool.estimates[number] = {"at": time.time(), "pace": 1.2, "choices": [*more, *body.get("choices", [])]}
-    return pool.shown(pool.start_job("estimate", pool.object(number)["name"], seconds=3, total=96 << 20))
+    h.status = 202
+    job = pool.start_job("estimate", pool.object(number)["name"], seconds=3, total=96 << 20)
+    pool.estimates[number] = {"at": time.time(), "pace": 1.2, "job": job["id"], "choices": body.get("choices") or ["lz4", "zstd-1", "zstd-3", "zstd-9", "zstd-19"]}
+    return pool.shown(job)
 
 
 @route("GET", OBJECT + "/files/(.*)", "operate")

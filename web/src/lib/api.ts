@@ -101,6 +101,8 @@ async function tagged<D>(method: string, path: string, options?: Options): Promi
 
 const enc = encodeURIComponent
 const PAGE_LIMIT = 1000
+/** Entries of a directory that are shown: more than anybody scrolls through. */
+const ENTRIES_MAX = 10_000
 // Objects, snapshots among them, have permanent numbers, which a rename does not change.
 const object = (id: number) => `/objects/${id}`
 const file = (id: number, path: string) => `${object(id)}/files/${path.split('/').map(enc).join('/')}`
@@ -161,6 +163,8 @@ export const api = {
     } while (cursor)
     return found
   },
+  /** Bytes that only snapshots hold: the server reads the map of the object for it. */
+  held: async (id: number) => (await json<T.ShaleObject>('GET', object(id), { query: { usage: true } })).snapshot_stored_bytes ?? null,
   create: (kind: T.Kind, name: string, more: { size_bytes?: number; properties: Record<string, string> }) =>
     json<{ id: number; notes: string[] }>('POST', `/${kind}s`, { body: { [kind]: name, ...more } }),
   rename: (id: number, name: string) => guarded(id, 'PUT', '/name', { body: { name } }),
@@ -182,14 +186,23 @@ export const api = {
   rollback: (snapshot: number, how: { recursive: boolean; force: boolean }) => json<null>('POST', '/rollback', { body: { snapshots: [snapshot], ...how } }),
   diff: (id: number, from: number) => json<T.Diff>('GET', `${object(id)}/diff`, { query: { from } }),
 
-  files: (id: number, path: string, at?: string) => json<{ path: string; entries: T.Entry[]; next: string | null }>('GET', file(id, path), { query: { at } }),
+  files: async (id: number, path: string, at?: string) => {
+    const entries: T.Entry[] = []
+    let cursor: string | undefined
+    do {
+      const page = await json<{ entries: T.Entry[]; next: string | null }>('GET', file(id, path), { query: { at, cursor } })
+      entries.push(...page.entries)
+      cursor = page.next ?? undefined
+    } while (cursor && entries.length < ENTRIES_MAX)
+    return { entries, more: !!cursor }
+  },
   fileAddress: (id: number, path: string, at?: string) => address(file(id, path), { at }),
   restore: (id: number, path: string, body: { at: string; to?: string; replace?: boolean }) => json<T.Job>('POST', `${file(id, path)}/restore`, { body }),
 
   usage: (id: number, path = '') => json<T.Usage>('GET', `${object(id)}/usage`, { query: { path } }),
   explainMap: (id: number, cells: number) => json<T.ExplainMap>('GET', `${object(id)}/explain-map`, { query: { cells } }),
   explain: (id: number, offset: number) => json<T.Detail>('GET', `${object(id)}/explain/${offset}`),
-  startEstimate: (id: number, choices?: string[]) => json<T.Job>('POST', `${object(id)}/estimates`, { body: choices ? { choices } : {} }),
+  startEstimate: (id: number, choices: string[]) => json<T.Job>('POST', `${object(id)}/estimates`, { body: { choices } }),
   estimate: (id: number, signal?: AbortSignal) => json<T.Estimate>('GET', `${object(id)}/estimates`, signal ? { signal } : {}),
 
   exports: (check: boolean) => json<T.Exports>('GET', '/exports', { query: { check } }),
@@ -265,11 +278,7 @@ interface Recorded {
   store: { oldest_unix_s: (number | null)[] }
 }
 
-interface RecordedSteps {
-  from_unix_s: number
-  step_s: number
-  covered_s: number[]
-}
+type RecordedSteps = { from_unix_s: number; step_s: number; covered_s: number[] }
 
 interface RecordedSeries extends RecordedSteps {
   unit: string
@@ -280,7 +289,4 @@ interface RecordedSeries extends RecordedSteps {
   folded_objects: number
 }
 
-interface RecordedHeatmap extends RecordedSteps {
-  bucket_ends_ns: number[]
-  counts: number[][]
-}
+type RecordedHeatmap = RecordedSteps & { bucket_ends_ns: number[]; counts: number[][] }

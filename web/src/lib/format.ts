@@ -81,24 +81,12 @@ export function day(unix_s: number): string {
 
 export const when = (unix_s: number) => `${day(unix_s)} ${clock(unix_s)}`
 
-/** A value of a dataset, by its unit. */
-export function amount(value: number | null | undefined, unit: string): string {
-  if (value == null) return NOTHING
-  switch (unit) {
-    case 'bytes':
-      return size(value)
-    case 'bytes/s':
-      return rate(value)
-    case 'ns':
-      return latency(value)
-    case 'cores':
-      return `${value > 0 && value < 0.005 ? '< 0.01' : digits(value)} cores`
-    case 'count':
-      return digits(value)
-    default:
-      return `${digits(value)}${unit}`
-  }
+const AMOUNTS: Record<string, (value: number) => string> = {
+  bytes: size, 'bytes/s': rate, ns: latency, count: digits, cores: (value) => `${value > 0 && value < 0.005 ? '< 0.01' : digits(value)} cores`,
 }
+
+/** A value of a dataset, by its unit. */
+export const amount = (value: number | null | undefined, unit: string) => (value == null ? NOTHING : (AMOUNTS[unit]?.(value) ?? `${digits(value)}${unit}`))
 
 /** Bytes of a size as the commands take it: 4096, 64K, 10G, 1.5TiB, 20GB. None: it is no size. */
 export function parseSize(text: string): number | null {

@@ -15,10 +15,10 @@ export interface ShaleObject {
   kind: Kind
   size_bytes: number
   allocated_bytes: number
+  /** What its snapshots and clones hold is included. */
   stored_bytes: number
-  /** Bytes that only snapshots hold. */
+  /** The part of them that only snapshots and clones hold; only when it was asked for. */
   snapshot_stored_bytes?: number
-  hole_bytes?: number
   created_unix_s: number
   clients: number
   client_names: string[]
@@ -34,9 +34,11 @@ export interface Property {
   folder: string | null
   /** Number of the folder that the value comes from. */
   source_id?: number | null
-  /** Values that it takes; none: a free text. */
-  values?: string[]
-  description?: string
+  /** Values to choose among; none: a size, a number or a list. */
+  values: string[]
+  /** Allowed values, in words. */
+  allowed: string
+  description: string
   /** Set on the object that was asked for. */
   here?: boolean
   /** The value without the one that is set here. */
@@ -72,22 +74,26 @@ export interface EstimateLine {
   cpu_seconds: number
   joules: number
   mb_per_second: number | null
-  write_mb_per_second?: number | null
-  write_bound?: 'disk' | 'cpu'
-  /** Speed of reads relative to what is set now. */
-  read_factor?: number | null
+  write_mb_per_second: number | null
+  write_bound: 'disk' | 'cpu' | null
+  /** Speed of reads relative to the setting that was in force. */
+  read_factor: number | null
+  rewrite_seconds: number | null
 }
 
 export interface Estimate {
-  state: 'running' | 'done'
+  path: string | null
+  assumed: Record<string, string>
+  state: JobState
+  error: { kind: string; message: string } | null
+  /** 0 before the first figures. */
   at_unix_s: number
+  unit_bytes: number
   data_bytes: number
   sampled_bytes: number
   cpu_watts: number
   energy_source: string
   settings: EstimateLine[]
-  rewrite_bytes_per_second?: number | null
-  snapshots_keep_bytes?: number
 }
 
 export type JobState = 'running' | 'paused' | 'cancelling' | 'done' | 'failed' | 'cancelled'
@@ -120,7 +126,6 @@ export interface Status {
   logical_bytes: number
   allocated_bytes: number
   stored_bytes: number
-  snapshot_stored_bytes?: number
   dead_bytes: number
   map_bytes: number
   write_amplification: number | null
@@ -134,6 +139,8 @@ export interface Status {
 export interface Finding {
   kind: string
   words: string
+  /** What to do about it; empty: nothing. */
+  advice: string
 }
 
 export interface Health {
@@ -228,6 +235,8 @@ export interface Usage {
 }
 
 export interface Cell {
+  /** Byte at which its data begins. */
+  offset: number
   codec: string
   raw_bytes: number
   stored_bytes: number
@@ -308,14 +317,6 @@ export interface AuditEntry {
 }
 
 /** A graph of a worksheet. */
-export interface GraphSpec {
-  dataset: string
-  by: string | null
-  only: Record<string, string>
-  form: 'stacked' | 'lines' | 'heat'
-}
+export type GraphSpec = { dataset: string; by: string | null; only: Record<string, string>; form: 'stacked' | 'lines' | 'heat' }
 
-export interface Worksheet {
-  span_s: number
-  graphs: GraphSpec[]
-}
+export type Worksheet = { span_s: number; graphs: GraphSpec[] }

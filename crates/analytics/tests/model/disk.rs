@@ -117,6 +117,14 @@ impl MemoryPlace {
         self.0.lock().now.len()
     }
 
+    /// Appends bytes that nobody wrote.
+    pub fn extend(&self, more: usize) {
+        let mut inner = self.0.lock();
+        let (now, durable) = (inner.now.len() + more, inner.durable.len() + more);
+        inner.now.resize(now, 0xa5);
+        inner.durable.resize(durable, 0xa5);
+    }
+
     pub fn cut(&self, len: usize) {
         let mut inner = self.0.lock();
         inner.now.truncate(len);

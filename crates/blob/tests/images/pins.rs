@@ -1,5 +1,5 @@
-//! Volumes pin the versions that they were cloned from: expiry, collection and removal leave what
-//! they need, and nothing more once the pins are gone.
+//! Volumes pin the versions from which they were cloned: expiry, collection and removal keep their
+//! data, and nothing more once the pins are removed.
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use crate::store::{Failing, GROUP, data, noise, run};
 use blob::{
-    At, Blob, BlobKey, BlobPlace, Cause, CommitOptions, Connection, Error, ExpirePlan, ExpireRule, GcOptions, Holders,
+    At, Blob, BlobKey, BlobRef, Cause, CommitOptions, Connection, Error, ExpirePlan, ExpireRule, GcOptions, Holders,
     Image, UploadOptions, bytes, clone_blob, drop_dead_pins, expire, gc, pin_version, remove, sweep_removed,
 };
 use futures_util::TryStreamExt;
@@ -29,18 +29,18 @@ async fn put(connection: &Connection, name: &str, seed: u64) {
     blob.put(bytes(noise(seed, 3 * GROUP as usize)), "", &UploadOptions::default()).await.unwrap();
 }
 
-/// Gives up and deletes all that it may.
+/// Expires and deletes everything that may be deleted.
 async fn tidy(connection: &Connection, name: &str) {
     let blob = Blob::open(connection, key(name)).await.unwrap();
-    let world = connection.world().clone();
-    let find = move |holder: &str| (!holder.starts_with("pool-")).then(|| (world.clone(), key(holder)));
+    let backend = connection.backend().clone();
+    let find = move |holder: &str| (!holder.starts_with("pool-")).then(|| (backend.clone(), key(holder)));
     drop_dead_pins(blob.committer(), &find).await.unwrap();
     expire(blob.committer(), &ExpireRule { keep_last: Some(1), ..ExpireRule::default() }).await.unwrap();
     let now = GcOptions { upload_max: Duration::ZERO, grace: Duration::ZERO, full: true, ..GcOptions::default() };
     gc(blob.committer(), &now).await.unwrap();
 }
 
-/// Reads a version as a server does that was started anew.
+/// Reads a version like a server that has just started.
 async fn read(store: &Arc<Failing>, name: &str, inc: blob::Inc, version: u64) -> Result<Vec<u8>, Cause> {
     let connection = store.connect();
     let image = Image::open_incarnation(&connection, key(name), inc, version).await.map_err(|error| error.cause())?;
@@ -91,9 +91,9 @@ fn a_removed_image_and_its_source_stay_for_a_volume() {
         let connection = store.connect();
         put(&connection, "first", 1).await;
         let source = Blob::open(&connection, key("first")).await.unwrap();
-        let place = BlobPlace { committer: source.committer(), location: "first" };
-        let world = connection.world().clone();
-        clone_blob(place, 1, &[], world.clone(), key("image"), "image", CommitOptions::default()).await.unwrap();
+        let place = BlobRef { committer: source.committer(), location: "first" };
+        let backend = connection.backend().clone();
+        clone_blob(place, 1, &[], backend.clone(), key("image"), "image", CommitOptions::default()).await.unwrap();
         put(&connection, "first", 2).await;
         let image = Image::open(&connection, key("image"), &At::Newest).await.unwrap();
         let inc = image.blob().log().inc();
@@ -104,18 +104,19 @@ fn a_removed_image_and_its_source_stay_for_a_volume() {
         // A new blob at the key is another image.
         put(&connection, "image", 3).await;
         tidy(&connection, "image").await;
-        let find = |holder: &str| (!holder.starts_with("pool-")).then(|| (world.clone(), key(holder)));
-        sweep_removed(&world, &key("image"), &find).await.unwrap();
+        let find = |holder: &str| (!holder.starts_with("pool-")).then(|| (backend.clone(), key(holder)));
+        sweep_removed(&backend, &key("image"), &find).await.unwrap();
         assert!(read(&store, "image", inc, 1).await == Ok(version_one()));
         assert_eq!(image.unpin(Holders::Named(&only(HOLDER))).await.unwrap(), 2, "here and at the source");
-        sweep_removed(&world, &key("image"), &find).await.unwrap();
+        sweep_removed(&backend, &key("image"), &find).await.unwrap();
         tidy(&connection, "first").await;
         assert_eq!(read(&store, "image", inc, 1).await, Err(Cause::Gone));
     });
 }
 
-/// A volume is made while another client gives up all that it may; returns whether it can be read.
-async fn made_meanwhile() -> Result<Vec<u8>, Cause> {
+/// A volume is created while another client expires all that it may; returns whether the volume can
+/// be read.
+async fn create_during_expiry() -> Result<Vec<u8>, Cause> {
     let store = Failing::new();
     let connection = store.connect();
     put(&connection, "image", 1).await;
@@ -132,8 +133,8 @@ async fn made_meanwhile() -> Result<Vec<u8>, Cause> {
 #[test]
 fn the_pin_is_there_before_the_volume() {
     run(async {
-        assert!(made_meanwhile().await == Ok(version_one()));
-        // A volume that is not made leaves no pin.
+        assert!(create_during_expiry().await == Ok(version_one()));
+        // A failed creation of a volume leaves no pin.
         let connection = Failing::new().connect();
         put(&connection, "image", 1).await;
         let image = Image::open(&connection, key("image"), &At::Number(1)).await.unwrap();
@@ -147,15 +148,15 @@ fn the_pin_is_there_before_the_volume() {
 fn a_pin_behind_the_volume_is_caught() {
     run(async {
         blob::canary::plant(Some("pin-after-clone"));
-        let read = made_meanwhile().await;
+        let read = create_during_expiry().await;
         blob::canary::plant(None);
         assert!(read != Ok(version_one()), "HARNESS: pin-after-clone is not caught");
-        println!("pin-after-clone: caught by reading what the volume needs");
+        println!("pin-after-clone: caught by reading the volume's data");
     });
 }
 
-/// Two clients make one clone, of different versions; the one that loses has pinned its version
-/// first, and has not taken that pin away.
+/// Two clients create one clone, of different versions; the loser has pinned its version first, and
+/// has not removed that pin.
 #[test]
 fn a_clone_of_a_clone_pins_what_its_source_holds_and_not_what_a_rival_had_pinned() {
     run(async {
@@ -165,13 +166,13 @@ fn a_clone_of_a_clone_pins_what_its_source_holds_and_not_what_a_rival_had_pinned
         put(&connection, "first", 1).await;
         let first = Blob::open(&connection, key("first")).await.unwrap();
         pin_version(first.committer(), 1, "image", 1).await.unwrap();
-        let place = BlobPlace { committer: first.committer(), location: "first" };
-        let world = connection.world().clone();
+        let place = BlobRef { committer: first.committer(), location: "first" };
+        let backend = connection.backend().clone();
         let options = CommitOptions::default();
-        let image = clone_blob(place, 2, &[], world.clone(), key("image"), "image", options.clone()).await.unwrap();
-        let source = BlobPlace { committer: &image, location: "image" };
+        let image = clone_blob(place, 2, &[], backend.clone(), key("image"), "image", options.clone()).await.unwrap();
+        let source = BlobRef { committer: &image, location: "image" };
         let version = image.refresh().await.unwrap().seq;
-        let copy = clone_blob(source, version, &[place], world, key("copy"), "copy", options).await.unwrap();
+        let copy = clone_blob(source, version, &[place], backend, key("copy"), "copy", options).await.unwrap();
         let version = copy.refresh().await.unwrap().seq;
         remove(&image).await.unwrap();
         put(&connection, "first", 3).await;
@@ -197,7 +198,7 @@ fn a_blob_that_is_gone_is_not_pinned_and_gets_no_object() {
         }
         let left: Vec<_> = store.inner.list(None).try_collect().await.unwrap();
         assert!(left.is_empty(), "{left:?}");
-        // Another blob at its key is not it.
+        // Another blob at its key is not the same.
         put(&connection, "image", 2).await;
         assert!(matches!(image.pin("pool-2/vm2").await, Err(Error::Vanished(_))));
         let other = Blob::open(&connection, key("image")).await.unwrap();
@@ -228,33 +229,33 @@ fn a_clone_whose_origin_was_removed_is_cloned_and_pinned() {
         put(&connection, "first", 1).await;
         put(&connection, "first", 2).await;
         let first = Blob::open(&connection, key("first")).await.unwrap();
-        let source = BlobPlace { committer: first.committer(), location: "first" };
-        let world = connection.world().clone();
+        let source = BlobRef { committer: first.committer(), location: "first" };
+        let backend = connection.backend().clone();
         let options = CommitOptions::default();
-        let image = clone_blob(source, 1, &[], world.clone(), key("image"), "image", options.clone()).await.unwrap();
+        let image = clone_blob(source, 1, &[], backend.clone(), key("image"), "image", options.clone()).await.unwrap();
         remove(first.committer()).await.unwrap();
-        // What no pin holds there cannot be held any more.
+        // A version that no pin keeps cannot be pinned any more.
         let late = pin_version(first.committer(), 2, "late", 1).await;
         assert!(matches!(late, Err(Error::Removed)), "{late:?}");
-        let middle = BlobPlace { committer: &image, location: "image" };
+        let middle = BlobRef { committer: &image, location: "image" };
         let version = image.refresh().await.unwrap().seq;
-        let copy = clone_blob(middle, version, &[source], world.clone(), key("copy"), "copy", options).await.unwrap();
+        let copy = clone_blob(middle, version, &[source], backend.clone(), key("copy"), "copy", options).await.unwrap();
         let volume = Image::open(&connection, key("image"), &At::Newest).await.unwrap();
         volume.pin(HOLDER).await.unwrap();
-        let find = |holder: &str| (!holder.starts_with("pool-")).then(|| (world.clone(), key(holder)));
-        // The one in the middle goes, and its pins; then the volume's.
+        let find = |holder: &str| (!holder.starts_with("pool-")).then(|| (backend.clone(), key(holder)));
+        // The blob in the middle is removed with its pins, then the volume's pin.
         remove(&image).await.unwrap();
         for unpins in [false, true] {
             if unpins {
                 assert_eq!(volume.unpin(Holders::Named(&only(HOLDER))).await.unwrap(), 2, "here and at the origin");
             }
-            sweep_removed(&world, &key("image"), &find).await.unwrap();
-            sweep_removed(&world, &key("first"), &find).await.unwrap();
+            sweep_removed(&backend, &key("image"), &find).await.unwrap();
+            sweep_removed(&backend, &key("first"), &find).await.unwrap();
             let version = copy.refresh().await.unwrap().seq;
             assert!(read(&store, "copy", copy.log().inc(), version).await == Ok(version_one()));
         }
         remove(&copy).await.unwrap();
-        sweep_removed(&world, &key("first"), &find).await.unwrap();
+        sweep_removed(&backend, &key("first"), &find).await.unwrap();
         let late = pin_version(first.committer(), 1, "late", 1).await;
         assert!(matches!(late, Err(Error::Removed)), "its last pin is gone: {late:?}");
     });
@@ -274,14 +275,14 @@ fn a_thousand_clones_cost_the_same_each_and_hold_one_version() {
         let connection = store.connect();
         put(&connection, "image", 1).await;
         let image = Image::open(&connection, key("image"), &At::Number(1)).await.unwrap();
-        let (world, inc) = (connection.world().clone(), image.blob().log().inc());
+        let (backend, inc) = (connection.backend().clone(), image.blob().log().inc());
         let mut costs = Vec::new();
         for number in 0..CLONES {
             let (before, listed) = (requests(&connection), store.listed.load(Ordering::SeqCst));
             if number % 2 == 0 {
-                let place = BlobPlace { committer: image.blob().committer(), location: "image" };
+                let place = BlobRef { committer: image.blob().committer(), location: "image" };
                 let name = format!("clone-{number:04}");
-                clone_blob(place, 1, &[], world.clone(), key(&name), &name, CommitOptions::default()).await.unwrap();
+                clone_blob(place, 1, &[], backend.clone(), key(&name), &name, CommitOptions::default()).await.unwrap();
             } else {
                 let made = image.pinned(&format!("pool-1/vm{number}"), async { Ok::<(), Error>(()) }).await;
                 made.unwrap();
@@ -293,7 +294,7 @@ fn a_thousand_clones_cost_the_same_each_and_hold_one_version() {
         for number in 2..CLONES as usize {
             assert_eq!(costs[number], costs[number - 2], "requests, and objects listed, of clone {number}");
         }
-        // A server looks at all of its volumes with a list.
+        // A server checks all of its volumes with one list.
         let volumes: Vec<String> = (0..CLONES / 2).map(|half| format!("pool-1/vm{}", 2 * half + 1)).collect();
         let before = requests(&connection);
         image.pin_all(&volumes).await.unwrap();
@@ -305,7 +306,7 @@ fn a_thousand_clones_cost_the_same_each_and_hold_one_version() {
         image.pin_all(&["pool-1/vm1".to_owned(), "pool-1/new".to_owned()]).await.unwrap();
         assert!(image.is_pinned("pool-1/new").await.unwrap());
         assert_eq!(image.blob().unpin(Holders::Named(&only("pool-1/new"))).await.unwrap(), 1);
-        // The log does not know of them.
+        // The log does not contain them.
         let head = image.blob().refresh().await.unwrap();
         assert_eq!((head.seq, image.blob().log().pins().await.unwrap().valid.len() as u64), (1, CLONES));
         put(&connection, "image", 2).await;
@@ -314,7 +315,7 @@ fn a_thousand_clones_cost_the_same_each_and_hold_one_version() {
         let clone = Blob::open(&connection, key("clone-0998")).await.unwrap();
         let head = clone.refresh().await.unwrap();
         assert!(clone.read(&head, 0, head.size).await.unwrap() == version_one());
-        // All but one go; then the last.
+        // All but one are removed, then the last.
         for number in (0..CLONES - 2).step_by(2) {
             let clone = Blob::open(&connection, key(&format!("clone-{number:04}"))).await.unwrap();
             remove(clone.committer()).await.unwrap();
@@ -322,7 +323,7 @@ fn a_thousand_clones_cost_the_same_each_and_hold_one_version() {
         let (kept, is_meant) = (only("pool-1/vm1"), |holder: &str| holder.starts_with("pool-1/"));
         let gone = image.blob().unpin(Holders::Accepted { is_meant: &is_meant, kept: &kept }).await.unwrap();
         assert_eq!(gone, CLONES / 2 - 1);
-        // Of the pins that stay, none is read.
+        // Of the remaining pins, none is read.
         image.pin("pool-1/vm2").await.unwrap();
         let before = requests(&connection);
         let is_new = |holder: &str| {
@@ -345,7 +346,7 @@ fn a_thousand_clones_cost_the_same_each_and_hold_one_version() {
     });
 }
 
-/// A pin whose request takes long: the version is given up and collected before it arrives.
+/// A pin whose request takes long: the version is expired and collected before it arrives.
 async fn pinned_late() -> (Result<(), Error>, Result<Vec<u8>, Cause>, usize) {
     let store = Failing::new();
     let connection = store.connect();
@@ -353,7 +354,7 @@ async fn pinned_late() -> (Result<(), Error>, Result<Vec<u8>, Cause>, usize) {
     let image = Image::open(&connection, key("image"), &At::Number(1)).await.unwrap();
     let inc = image.blob().log().inc();
     let other = store.connect();
-    store.meanwhile("/pin/", 0, async move {
+    store.before_write("/pin/", 0, async move {
         put(&other, "image", 2).await;
         tidy(&other, "image").await;
     });
@@ -399,7 +400,7 @@ fn a_pin_between_the_list_and_the_record_of_an_expiry_holds() {
         tidy(&connection, "image").await;
         assert!(read(&store, "image", inc, 1).await == Ok(version_one()));
         assert!(image.blob().audit(&blob::Tally::default()).await.unwrap().wrong.is_empty());
-        // It is given up all the same: no other volume can pin it.
+        // It has expired nevertheless: no other volume can pin it.
         let late = image.pin("pool-1/vm2").await;
         assert!(matches!(late, Err(Error::Expired(1))), "{late:?}");
         assert_eq!(unpin(&connection, "image").await, 1);
@@ -454,7 +455,7 @@ fn an_expiry_says_which_versions_are_pinned() {
     });
 }
 
-/// A volume pins a version while its blob is removed, before the record that gives up its versions.
+/// A volume pins a version while its blob is removed, before the record that expires its versions.
 async fn pinned_while_removed() -> (Result<(), Error>, Result<Vec<u8>, Cause>) {
     let store = Failing::new();
     let connection = store.connect();
@@ -464,7 +465,7 @@ async fn pinned_while_removed() -> (Result<(), Error>, Result<Vec<u8>, Cause>) {
     let remover = Blob::open(&store.connect(), key("image")).await.unwrap();
     let (send, sent) = tokio::sync::oneshot::channel();
     // The first record closes the log.
-    store.meanwhile("/log/", 1, async move { send.send(image.pin(HOLDER).await).unwrap() });
+    store.before_write("/log/", 1, async move { send.send(image.pin(HOLDER).await).unwrap() });
     remove(remover.committer()).await.unwrap();
     (sent.await.unwrap(), read(&store, "image", inc, 1).await)
 }
@@ -508,10 +509,10 @@ fn a_pin_that_was_removed_twice_is_removed_and_a_late_one_only_keeps() {
         let first = pin_version(image.blob().committer(), 1, HOLDER, 0).await.unwrap();
         let listed: Vec<_> = store.inner.list(Some(&key("image").pins(inc))).try_collect().await.unwrap();
         let bytes = store.inner.get(&listed[0].location).await.unwrap().bytes().await.unwrap();
-        // The volume goes, and one of the same name is made.
+        // The volume is removed, and one of the same name is created.
         log.remove_pin(&first).await.unwrap();
         image.pin(HOLDER).await.unwrap();
-        // The requests of the first one have their effects once more.
+        // The requests of the first one take effect again.
         log.remove_pin(&first).await.unwrap();
         assert!(image.is_pinned(HOLDER).await.unwrap(), "the second volume's pin has a name of its own");
         store.inner.put(&listed[0].location, bytes.into()).await.unwrap();

@@ -24,28 +24,28 @@ pub const GROUP: u64 = 128 << 10;
 /// How reads of packs fail.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Failure {
-    /// They do not.
+    /// They succeed.
     None,
-    /// The store is away.
+    /// The store is unreachable.
     Away,
     /// It refuses the keys.
     Denied,
     /// It has no such object.
     Gone,
-    /// So many of the next answers have a byte that is turned over.
+    /// This many of the next answers have a corrupted byte.
     Flipped(u64),
 }
 
 pub struct Failing {
     pub inner: InMemory,
     failure: Mutex<Failure>,
-    /// Before the next pin is written, all else is deleted.
+    /// Before the next pin is written, everything else is deleted.
     pub vanishes: AtomicBool,
-    /// Happens before the next object is written whose key has this in it, after so many of them.
-    meanwhile: Mutex<Option<(&'static str, usize, Boxed<'static, ()>)>>,
+    /// Runs before an object is written whose key contains this, after so many of them.
+    before_write: Mutex<Option<(&'static str, usize, Boxed<'static, ()>)>>,
     /// Objects that lists have shown.
     pub listed: Arc<AtomicU64>,
-    /// Packs read or asked for, and packs written.
+    /// Packs read or checked for, and packs written.
     pub reads: AtomicU64,
     pub writes: AtomicU64,
 }
@@ -58,7 +58,7 @@ impl Failing {
             inner: InMemory::new(),
             failure,
             vanishes,
-            meanwhile: Mutex::default(),
+            before_write: Mutex::default(),
             listed: Arc::default(),
             reads: AtomicU64::new(0),
             writes: AtomicU64::new(0),
@@ -69,9 +69,10 @@ impl Failing {
         *self.failure.lock() = failure;
     }
 
-    /// Has something happen before an object is written: the one whose key has `part` in it, after `skip` others.
-    pub fn meanwhile(&self, part: &'static str, skip: usize, what: impl Future<Output = ()> + Send + 'static) {
-        *self.meanwhile.lock() = Some((part, skip, Box::pin(what)));
+    /// Schedules a future before the write of an object: the one whose key contains `part`, after
+    /// `skip` others.
+    pub fn before_write(&self, part: &'static str, skip: usize, what: impl Future<Output = ()> + Send + 'static) {
+        *self.before_write.lock() = Some((part, skip, Box::pin(what)));
     }
 
     /// Deletes all objects, as by hand.
@@ -111,11 +112,11 @@ impl ObjectStore for Failing {
             self.clear().await;
         }
         let due = {
-            let mut meanwhile = self.meanwhile.lock();
-            match meanwhile.take() {
+            let mut before_write = self.before_write.lock();
+            match before_write.take() {
                 Some((part, 0, what)) if location.as_ref().contains(part) => Some(what),
                 Some((part, skip, what)) => {
-                    *meanwhile = Some((part, skip - usize::from(location.as_ref().contains(part)), what));
+                    *before_write = Some((part, skip - usize::from(location.as_ref().contains(part)), what));
                     None
                 }
                 None => None,
@@ -181,19 +182,19 @@ impl ObjectStore for Failing {
     }
 }
 
-/// One thread, whose clock goes on by itself when all wait.
+/// Runs a future on one thread, whose clock advances when all tasks wait.
 pub fn run<T>(what: impl Future<Output = T>) -> T {
     let mut builder = tokio::runtime::Builder::new_current_thread();
     builder.enable_all().start_paused(true).build().unwrap().block_on(what)
 }
 
-/// A group of text that tells its number apart from others.
+/// A group of text that is distinct for each number.
 pub fn text(number: u64) -> Bytes {
     let line = format!("group {number} of an image, line after line; ");
     line.bytes().cycle().take(GROUP as usize).collect::<Vec<u8>>().into()
 }
 
-/// Bytes that no codec shrinks.
+/// Bytes that no codec compresses.
 pub fn noise(seed: u64, len: usize) -> Bytes {
     testkit::noise(seed, len).into()
 }
@@ -208,7 +209,7 @@ pub fn stored(data: Bytes) -> StoredGroup {
     StoredGroup { codec: encoded.frame.codec, data_len, crc: encoded.frame.crc, bytes: encoded.stored }
 }
 
-/// Decodes what a reader got.
+/// Decodes the group that a reader got.
 pub fn data(group: &blob::Group, len: usize) -> Vec<u8> {
     match group {
         blob::Group::Zero => vec![0; len],

@@ -1,8 +1,8 @@
 //! The model of lives, pins, removals and clones of clones: keys 0 (the source), 1 (its clone) and
-//! 2 (the clone's clone), with a rival that uses key 1, and collectors that drop dead pins. Commits
-//! are one step here: the model of one log shows why they may be.
+//! 2 (the clone's clone), with a rival that uses key 1, and collectors that drop dead pins. A
+//! commit is one step here: the model of one log shows why that is allowed.
 //!
-//! A pin is an object of its own: it is written, late or twice, and its maker looks at the log
+//! A pin is an object of its own: it is written, late or twice, and its maker reads the log
 //! afterwards. Expiry, collectors and removers list the pins, and act on the list at any later
 //! time.
 
@@ -26,16 +26,16 @@ type Pin = (usize, Key, usize);
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 struct Blob {
     versions: Vec<BTreeSet<Pack>>,
-    /// Versions that the log has given up.
+    /// Expired versions.
     expired: BTreeSet<usize>,
-    /// The pin objects that are there.
+    /// Existing pin objects.
     pins: BTreeSet<Pin>,
-    /// Requests to write a pin whose answer was lost: they may have their effect at any time, also
-    /// after the pin was removed.
+    /// Requests to write a pin whose answer was lost: they may take effect at any time, even after
+    /// the pin was removed.
     late: BTreeSet<Pin>,
     closed: bool,
     own: BTreeSet<Pack>,
-    /// What an expiry will give up: it has listed the pins.
+    /// The versions that an expiry will expire: it has listed the pins.
     expiring: Option<BTreeSet<usize>>,
     collecting: Collecting,
     removing: Removing,
@@ -49,7 +49,7 @@ enum Collecting {
     Idle,
     /// Only with a bug: it has listed the pins first, on these versions.
     ListedFirst(BTreeSet<usize>),
-    /// These packs are named by no version that is live as of the record in hand.
+    /// These packs are named by no version that is live as of the known record.
     Marked(BTreeSet<Pack>),
     /// And by none that is pinned.
     Listed(BTreeSet<Pack>),
@@ -61,9 +61,9 @@ enum Removing {
     Idle,
     /// It has listed the pins.
     Listed(BTreeSet<usize>),
-    /// It has given up all other versions.
+    /// It has expired all other versions.
     GivenUp,
-    /// It has listed the pins again, and keeps these versions.
+    /// It has listed the pins again, and retains these versions.
     Deleting(BTreeSet<usize>),
 }
 
@@ -75,7 +75,7 @@ enum Phase {
         life: usize,
         left: Vec<(Inc, usize)>,
         made: Vec<(Inc, Pin)>,
-        /// The first of the list is written; its maker has yet to look at the log.
+        /// The first of the list is written; its maker has not read the log yet.
         written: bool,
     },
     Bearing {
@@ -103,7 +103,7 @@ pub struct World {
     cloners: Vec<Cloner>,
     puts: u8,
     rivals: u8,
-    /// What a collector has decided to take away, and not yet taken.
+    /// Pins that a collector has decided to remove but has not removed yet.
     dropping: BTreeSet<(Inc, Pin)>,
 }
 
@@ -123,7 +123,7 @@ pub enum Step {
     /// Writes the next pin; whether its request may have a second effect.
     Pin(usize, bool),
     Late(Inc, Pin),
-    /// Looks at the log after the pin is written.
+    /// Reads the log after the pin is written.
     Look(usize),
     Kill(usize),
     Bear(usize),
@@ -136,14 +136,14 @@ pub enum Step {
 #[derive(Debug, Clone)]
 pub struct CloneModel {
     pub canary: &'static str,
-    /// Clones of clones are made, and expiries, collectors, removers and the making of a pin are
-    /// one step each. Otherwise there is one clone, and each of their steps may have any other step
-    /// before it.
+    /// Clones of clones are made, and an expiry, a collection, a removal and the making of a pin
+    /// are one step each. Otherwise there is one clone, and any other step may come between their
+    /// steps.
     pub deep: bool,
 }
 
 impl Blob {
-    /// Tells whether a version is live as of the newest record: pins are no matter of the log.
+    /// Returns whether a version is live as of the newest record. Pins are not part of the log.
     fn is_live(&self, version: usize) -> bool {
         !self.expired.contains(&version) || (!self.closed && version + 1 == self.versions.len())
     }
@@ -160,7 +160,7 @@ impl Blob {
         versions.iter().filter_map(|version| self.versions.get(*version)).flatten().copied().collect()
     }
 
-    /// The versions that an expiry means, or a remover.
+    /// The versions that an expiry or a remover selects.
     fn old(&self) -> BTreeSet<usize> {
         let kept = usize::from(!self.closed);
         (0..self.versions.len().saturating_sub(kept)).filter(|version| !self.expired.contains(version)).collect()
@@ -256,7 +256,7 @@ impl CloneModel {
         let Phase::Pinning { life, mut left, mut made, .. } = cloner.phase else { return None };
         let (inc, version) = left.remove(0);
         cloner.phase = if !world.blobs[inc].is_live(version) && !self.has("pin-not-looked-behind") {
-            // The clone is refused; what it has pinned is garbage.
+            // The clone is refused; its pins are garbage.
             Phase::Done
         } else {
             made.push((inc, (version, cloner.to, life)));
@@ -286,7 +286,7 @@ impl CloneModel {
         Some(())
     }
 
-    /// Takes one step, or all until nothing is under way.
+    /// Takes one step, or all until nothing is in progress.
     fn all_or_one(
         &self,
         world: &mut World,
@@ -326,7 +326,7 @@ impl CloneModel {
         Some(())
     }
 
-    /// The next step of a collector: it has a record in hand before it lists the pins.
+    /// The next step of a collector: it knows a record before it lists the pins.
     fn collect(&self, world: &mut World, inc: Inc) -> Option<()> {
         let blob = &mut world.blobs[inc];
         let marked = |blob: &Blob| &blob.own - &blob.names(&blob.live());
@@ -344,8 +344,7 @@ impl CloneModel {
         Some(())
     }
 
-    /// Whether a collector may take a pin away; it may have to make sure that the holder is never
-    /// born.
+    /// Whether a collector may remove a pin; it may first have to prevent the birth of the holder.
     fn judge(&self, world: &mut World, pin: Pin) -> bool {
         let (_, key, life) = pin;
         match world.lives[key].get(life - 1) {
@@ -401,7 +400,7 @@ impl Model for CloneModel {
                 steps.push(Step::Remove(inc));
             }
             let is_begun = blob.collecting != Collecting::Idle;
-            // A collector of a closed blob cannot fence: it goes on only if it has.
+            // A collector of a closed blob cannot fence: it continues only if it has.
             if is_begun || (!blob.closed && blob.own.iter().any(|pack| world.there[*pack])) {
                 steps.push(Step::Collect(inc));
             }
@@ -508,8 +507,7 @@ impl Model for CloneModel {
                 }
                 world.dropping.insert((inc, pin));
             }
-            // The decision stays: the request may have its effect again, after a late write of the
-            // pin.
+            // The decision stays: the request may take effect again, after a late write of the pin.
             Step::Drop(inc, pin) => drop(world.blobs[inc].pins.remove(&pin)),
         }
         (world != *last).then_some(world)
@@ -527,7 +525,7 @@ impl Model for CloneModel {
                 let clone = world.newest(2).is_some_and(|inc| !world.blobs[inc].versions.is_empty());
                 clone && world.newest(0).is_none() && world.newest(1).is_none()
             }),
-            Property::sometimes("a pin keeps what was given up after it was listed", |_, world: &World| {
+            Property::sometimes("a pin keeps a version that expired after the pins were listed", |_, world: &World| {
                 let source = &world.blobs[0];
                 let raced = source.pins.iter().any(|pin| !source.is_live(pin.0) && world.there[pin.0]);
                 raced && world.newest(1).is_some_and(|inc| !world.blobs[inc].versions.is_empty())

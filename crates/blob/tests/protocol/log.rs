@@ -1,14 +1,16 @@
-//! The model of one log: writers, expiry, tags, restores, rewrites, staged commits, kill and resume, and GC, over a store that
-//! loses, repeats and delays requests.
+//! The model of one log: writers, expiry, tags, restores, rewrites, staged commits, kill and
+//! resume, and GC, over a store that loses, repeats and delays requests.
 //!
-//! A request to create a record stays in the network for ever once it is sent: it may never land, land late, and land again.
-//! An answer other than "done" tells a writer nothing, so timeouts, 409, 412 and 500 are one step: the writer reads the number.
-//! A read that wrongly finds nothing makes the writer send the same body again, which the network has already: it changes nothing,
-//! as do readers and hints, which only choose where a client begins to look; the model lets every client begin at any record.
-//! An offer that is left stays for ever, and any writer may carry it, also when its own writer has been killed.
-//! A list that is late leaves packs out, and then GC leaves them, too: `gc_may_miss` has it.
+//! A request to create a record stays in the network permanently once it is sent: it may never
+//! arrive, arrive late, and arrive again. An answer other than "done" has no information for a
+//! writer, so timeouts, 409, 412 and 500 are one step: the writer reads the number. A read that
+//! wrongly finds nothing makes the writer send the same body again, which is already in the
+//! network, so it changes nothing. The same holds for readers and hints, which only choose where a
+//! client begins to search; the model lets every client begin at any record. An offer is never
+//! deleted, and any writer may carry it, even when its own writer has been killed. A late list
+//! misses packs, and then GC does not delete them: `gc_may_miss` models it.
 //!
-//! Content is a list of cells, each the operation that wrote it and the pack that holds it.
+//! Content is a list of cells, each with the operation that wrote it and the pack that holds it.
 
 use std::collections::BTreeSet;
 
@@ -18,24 +20,24 @@ pub type Seq = u8;
 pub type OpName = u8;
 pub type PackNo = u8;
 
-/// What a writer is to do.
+/// The task of a writer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Op {
     /// A cell at the end.
     Append,
     /// A cell at the end from two sessions, the first of which began earlier: a staged commit.
     Staged,
-    /// The first cell anew.
+    /// The first cell, written again.
     Over,
     /// The first cell in another pack.
     Rewrite,
     /// A cell at the end, together with a node for the cells before.
     Fold,
-    /// The oldest live version is the newest again.
+    /// The oldest live version becomes the newest again.
     Restore,
     /// A tag for the oldest live version.
     Tag,
-    /// All older versions are given up.
+    /// All older versions expire.
     Expire,
 }
 
@@ -80,13 +82,13 @@ struct Writer {
     from: Seq,
     /// Cells as they were at `from`.
     base: Vec<(OpName, PackNo)>,
-    /// Nonces of the operation that its writer remembers.
+    /// The nonces that the writer of the operation remembers.
     nonce: u8,
-    /// Where an append put its cell the first time, for the canary that keeps it.
+    /// The offset of an append at its first attempt, for the canary that reuses it.
     offset: Option<usize>,
     uploads: u8,
     killed: bool,
-    /// A process that resumes, or has left an offer, reads every record behind this one.
+    /// A process that resumes, or has left an offer, reads every record after this one.
     resumes: Option<Seq>,
     offered: bool,
 }
@@ -109,7 +111,8 @@ struct Gc {
     candidates: BTreeSet<PackNo>,
 }
 
-/// An operation that any writer may carry: in no record up to the number, and with what packs.
+/// An operation that any writer may carry: it is in no record up to the number, and has these
+/// packs.
 type Offer = (OpName, Seq, Vec<(Seq, PackNo)>);
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -121,9 +124,9 @@ pub struct World {
     writers: Vec<Writer>,
     gcs: Vec<Gc>,
     acknowledged: BTreeSet<(OpName, Seq)>,
-    /// They stay for ever.
+    /// Never removed.
     offers: BTreeSet<Offer>,
-    /// What the records were, for the property that a tombstone hides.
+    /// Whether a record was reused, for the property that a tombstone hides.
     reused: bool,
     lost_races: u8,
     deletions: u8,
@@ -143,7 +146,7 @@ pub enum Step {
     Read(usize, bool),
     /// The answer is "exists" or "conflict", and a canary believes it.
     Believe(usize),
-    /// A canary sends a new body though the old one is undecided.
+    /// A canary sends a new body although the old one is undecided.
     SendAnew(usize),
     Kill(usize),
     Mark(usize, bool),
@@ -166,7 +169,7 @@ pub struct LogModel {
     pub offers: bool,
     pub records_max: usize,
     pub gc_may_miss: bool,
-    /// A collector goes on when its second look meets a tombstone.
+    /// A collector continues when its second check meets a tombstone.
     pub passes_tombstones: bool,
     pub canary: &'static str,
 }
@@ -258,7 +261,7 @@ impl LogModel {
                 }
             }
             Op::Fold => {
-                // A fold is left out when the base has other cells than those that the node holds.
+                // A fold is left out when the base has other cells than the node.
                 if base.cells == writer.base {
                     next.nodes.insert(writer.packs[0].1);
                 } else if self.has("fold-kept-over-loss") {
@@ -301,7 +304,7 @@ impl LogModel {
         Some(next)
     }
 
-    /// A tombstone keeps the operation, so that a writer can still tell what became of it.
+    /// A tombstone keeps the operation, so that a writer can still learn its outcome.
     fn finds(&self, record: &Rec, world: &World, index: usize) -> bool {
         let writer = &world.writers[index];
         if self.has("new-nonce-forgets-old") {
@@ -350,7 +353,8 @@ impl LogModel {
         (writer.uploads, writer.from) = (0, 0);
     }
 
-    /// What a process that resumes finds when it reads every record behind those that its predecessor began at: the operation.
+    /// The operation that a resuming process finds by reading every record after the one at which
+    /// its predecessor began.
     fn resumed(&self, world: &World, index: usize) -> Option<Seq> {
         let writer = &world.writers[index];
         let name = self.name(index, writer.op);
@@ -392,7 +396,7 @@ impl LogModel {
         let head = world.record(view);
         let live: BTreeSet<PackNo> =
             (1..=view).filter(|seq| head.is_live(view, *seq)).flat_map(|seq| world.record(seq).names()).collect();
-        // The youngest fence that there may be: a clock that is all wrong chooses no worse one.
+        // The youngest fence possible: a clock that is completely wrong chooses no worse one.
         let mut candidates: BTreeSet<PackNo> = (0..world.packs.len() as PackNo)
             .filter(|pack| {
                 let (born, state) = world.packs[usize::from(*pack)];
@@ -582,7 +586,7 @@ impl Model for LogModel {
                 }
                 let name = self.name(index, world.writers[index].op);
                 let writer = &mut world.writers[index];
-                // Every record up to its view is known not to have the operation.
+                // The operation is in no record up to the writer's view.
                 let since = writer.view;
                 (writer.offered, writer.resumes) = (true, Some(since));
                 world.offers.insert((name, since, writer.packs.clone()));
@@ -605,7 +609,7 @@ impl Model for LogModel {
                         world.writers[index].phase = Phase::Waiting { seq };
                         world.network.insert((seq, body));
                     }
-                    // Fenced, or its version expired: upload again under a new session, or give up.
+                    // Fenced, or its version expired: upload again in a new session, or give up.
                     None if matches!(self.scripts[index][last.writers[index].op], Op::Restore | Op::Tag) => {
                         self.next_op(&mut world, index, None);
                     }
@@ -644,7 +648,7 @@ impl Model for LogModel {
             Step::Read(index, far) => {
                 let Phase::Waiting { seq } = world.writers[index].phase else { return None };
                 if world.takes(seq) {
-                    // Nothing there: the same body again, which the network has.
+                    // Absent: send the same body again, which the network already has.
                     return None;
                 }
                 let record = world.record(seq);
@@ -663,7 +667,8 @@ impl Model for LogModel {
             Step::Believe(index) => {
                 let Phase::Waiting { seq } = world.writers[index].phase else { return None };
                 let writer = &mut world.writers[index];
-                // "Conflict" read as "exists": the writer goes on as if the number were another's.
+                // "Conflict" read as "exists": the writer continues as if the number were
+                // another's.
                 writer.view = len.max(seq);
                 writer.phase = Phase::Uploading;
             }
@@ -678,7 +683,8 @@ impl Model for LogModel {
             }
             Step::Kill(index) => {
                 let writer = &mut world.writers[index];
-                // What a session's file keeps: the packs, the names of operations, and where it began.
+                // Content of a session's file: the packs, the names of operations, and where it
+                // began.
                 let born = writer.packs.iter().map(|pack| pack.0).min().unwrap_or(writer.from);
                 (writer.killed, writer.resumes) = (true, Some(born));
                 (writer.phase, writer.packs, writer.uploads) = (Phase::Idle, Vec::new(), 0);
@@ -744,7 +750,7 @@ impl Model for LogModel {
                 })
             }),
             Property::always("the head is no tombstone", |_, world: &World| !world.record(world.len()).tombstone),
-            Property::always("an acknowledged operation is in its record for ever", |_, world: &World| {
+            Property::always("an acknowledged operation stays in its record", |_, world: &World| {
                 world.acknowledged.iter().all(|(op, seq)| world.record(*seq).has(*op))
             }),
             Property::always("no operation is in two records", |_, world: &World| {
@@ -757,8 +763,8 @@ impl Model for LogModel {
                     .flatten()
                     .all(|op| seen.insert(op))
             }),
-            Property::always("a number has one body for ever", |_, world: &World| !world.reused),
-            Property::always("every version is what its operations make of the one before", replays),
+            Property::always("a number never has two bodies", |_, world: &World| !world.reused),
+            Property::always("every version is the previous one with its operations applied", replays),
             Property::always("the fence never falls", |_, world: &World| {
                 let fences: Vec<Seq> = world.log.iter().flatten().map(|record| record.fence).collect();
                 fences.is_sorted()
@@ -771,7 +777,8 @@ impl Model for LogModel {
     }
 }
 
-/// Tells whether each record's cells are what its operation makes of those of the record before.
+/// Returns whether each record's cells result from applying its operation to those of the record
+/// before.
 fn replays(model: &LogModel, world: &World) -> bool {
     (1..=world.len()).all(|seq| {
         let (before, record) = (world.record(seq - 1), world.record(seq));
@@ -798,7 +805,8 @@ fn replays(model: &LogModel, world: &World) -> bool {
     })
 }
 
-/// Tells whether GC ever deleted a pack and buried a record: a configuration with GC that never does proves nothing.
+/// Returns whether GC ever deleted a pack and buried a record: a configuration with GC that never
+/// does tests nothing.
 pub fn swept(world: &World) -> bool {
     world.deletions > 0 && world.tombstones > 0
 }

@@ -1,24 +1,25 @@
-//! A client: does what the seed tells it, is killed and comes back, and writes down what it asked and was told.
+//! A client: follows the seed, is killed and comes back, and writes down its requests and their
+//! answers.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use blob::{
-    BlobKey, CommitOptions, Committer, Error, ExpireRule, Extent, Frame, GcOptions, Log, Op, OpId, PackRef, Patch,
-    Piece, Place, Run, Session, What, World, expire, gc,
+    Action, Backend, BlobKey, CommitOptions, Committer, Error, ExpireRule, Extent, Frame, GcOptions, Log, Op, OpId,
+    PackRef, Patch, Piece, Place, Run, Session, expire, gc,
 };
 use bytes::Bytes;
 use object_store::ObjectStoreExt;
 use sim::Rng;
 
-use super::history::{Asked, History, Told};
+use super::history::{Answer, History, Request};
 use super::store::LyingStore;
 
-/// How often a client comes back to one operation: with timeouts of a minute at most, longer than any effect is late.
+/// Attempts at one operation: with timeouts of at most a minute, longer than any effect is late.
 const TRIES_MAX: usize = 60;
 
 pub struct Client {
-    pub world: World,
+    pub backend: Backend,
     pub store: LyingStore,
     pub key: BlobKey,
     pub history: Arc<History>,
@@ -32,7 +33,7 @@ impl Client {
         let mut committer = self.open().await;
         for _ in 0..self.ops {
             if self.collects && self.rng.percent(40) {
-                // A run that is broken off by the store leaves garbage, never a hole: the oracle looks.
+                // A run that the store interrupts leaves garbage, never a hole: the oracle checks.
                 let options = GcOptions { upload_max: Duration::ZERO, grace: Duration::ZERO, ..GcOptions::default() };
                 let limit = Duration::from_millis(self.rng.between(500, 100_000));
                 let _ = tokio::time::timeout(limit, gc(&committer, &options)).await;
@@ -49,13 +50,14 @@ impl Client {
     async fn open(&mut self) -> Committer {
         let timeout = Duration::from_millis(*self.rng.pick(&[300, 3_000, 60_000]));
         loop {
-            if let Ok((log, head)) = Log::open_or_create(self.world.clone(), self.key.clone()).await {
+            if let Ok((log, head)) = Log::open_or_create(self.backend.clone(), self.key.clone()).await {
                 return Committer::new(log, head, CommitOptions { timeout, folder: None });
             }
         }
     }
 
-    /// Does one operation to its end, through kills and unknown outcomes, and returns the committer that did it.
+    /// Completes one operation through kills and unknown outcomes, and returns the committer that
+    /// did it.
     async fn operate(&mut self, mut committer: Committer) -> Committer {
         let id = OpId(u128::from(self.rng.next_u64()) << 64 | u128::from(self.rng.next_u64()));
         let kind = self.rng.below(12);
@@ -75,7 +77,7 @@ impl Client {
             };
             match answer {
                 Ok(Ok(done)) => {
-                    self.history.told(id, Told::Done(done));
+                    self.history.note_answer(id, Answer::Done(done));
                     return committer;
                 }
                 // Not committed, and the packs may be deleted: upload again.
@@ -84,11 +86,11 @@ impl Client {
                     op = again;
                 }
                 Ok(Err(Error::Expired(_) | Error::NoVersion(_))) => {
-                    self.history.told(id, Told::Refused);
+                    self.history.note_answer(id, Answer::Refused);
                     return committer;
                 }
-                Ok(Err(Error::Refused(_))) if matches!(op.what, What::Rewrite(_)) => return committer,
-                // Killed, or told nothing: another process takes it up.
+                Ok(Err(Error::Refused(_))) if matches!(op.action, Action::Rewrite(_)) => return committer,
+                // Killed, or without an answer: another process resumes it.
                 Ok(Err(_)) | Err(_) => {
                     if self.rng.coin() {
                         committer = self.open().await;
@@ -100,38 +102,38 @@ impl Client {
         committer
     }
 
-    /// Uploads what an operation needs, and writes down what is asked.
+    /// Uploads the data of an operation, and writes down the request.
     async fn op(&mut self, committer: &Committer, id: OpId, kind: u64, data: &[u8]) -> Option<Op> {
         let head = committer.head().await;
-        let new = Op { id, born: u64::MAX, raw: 0, stored: 0, message: String::new(), what: What::Close };
+        let new = Op { id, born: u64::MAX, raw: 0, stored: 0, message: String::new(), action: Action::Close };
         let versions = head.live();
-        let (asked, what, born) = match kind {
+        let (request, action, born) = match kind {
             0..=3 => {
                 let run = self.upload(committer, head.seq, data).await;
-                (Asked::Append(data.to_vec()), What::Append(run), head.seq)
+                (Request::Append(data.to_vec()), Action::Append(run), head.seq)
             }
             4..=6 => {
                 let run = self.upload(committer, head.seq, data).await;
                 let at = self.rng.below(64);
-                (Asked::Write(at, data.to_vec()), What::Write { at, run }, head.seq)
+                (Request::Write(at, data.to_vec()), Action::Write { at, run }, head.seq)
             }
             7 => {
                 let run = self.upload(committer, head.seq, data).await;
-                (Asked::Put(data.to_vec()), What::Put(run), head.seq)
+                (Request::Put(data.to_vec()), Action::Put(run), head.seq)
             }
             8 => {
                 let size = self.rng.below(80);
-                (Asked::Resize(size), What::Resize(size), u64::MAX)
+                (Request::Resize(size), Action::Resize(size), u64::MAX)
             }
             9 if !versions.is_empty() => {
                 let version = *self.rng.pick(&versions);
                 let record = committer.log().version(&head, version).await.ok()?;
                 let (size, layout) = (record.size, record.layout.clone());
-                (Asked::Restore, What::Restore { version, size, layout }, u64::MAX)
+                (Request::Restore, Action::Restore { version, size, layout }, u64::MAX)
             }
             10 if !versions.is_empty() => {
                 let (name, version) = (format!("tag-{}", self.rng.below(2)), *self.rng.pick(&versions));
-                (Asked::Same, What::Tag { name, version }, u64::MAX)
+                (Request::Same, Action::Tag { name, version }, u64::MAX)
             }
             _ => {
                 // The first piece in another pack.
@@ -145,11 +147,11 @@ impl Client {
                 run.pieces[0].set_start(piece.start());
                 let (from, to) = (piece.start(), piece.end());
                 let patch = Patch { from, to, before: vec![piece], after: run.pieces };
-                (Asked::Same, What::Rewrite(vec![patch]), head.seq)
+                (Request::Same, Action::Rewrite(vec![patch]), head.seq)
             }
         };
-        self.history.asks(id, asked);
-        Some(Op { born, what, ..new })
+        self.history.note_request(id, request);
+        Some(Op { born, action, ..new })
     }
 
     /// Uploads a pack of one raw frame under a new session, until it is acknowledged.

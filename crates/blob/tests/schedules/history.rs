@@ -1,4 +1,5 @@
-//! What clients asked and were told, and what the log must hold for it: the oracle. It reads the truth behind the store's lies.
+//! The oracle: the clients' requests and answers, and the log that must result. It reads the true
+//! state of the store.
 
 use std::collections::BTreeMap;
 
@@ -8,45 +9,45 @@ use parking_lot::Mutex;
 
 use super::store::LyingStore;
 
-/// What a client asked for.
+/// A client's request.
 #[derive(Debug, Clone)]
-pub enum Asked {
+pub enum Request {
     Append(Vec<u8>),
     Write(#[allow(dead_code, reason = "shown when a schedule fails")] u64, Vec<u8>),
     Put(Vec<u8>),
     Resize(u64),
     Restore,
-    /// Content stays as it is.
+    /// Content is unchanged.
     Same,
 }
 
-/// What it was told.
+/// The answer that the client got.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Told {
+pub enum Answer {
     Done(Committed),
-    /// It was not done, and will not be.
+    /// It was not applied, and never will be.
     Refused,
-    /// Nothing.
+    /// No answer.
     Unknown,
 }
 
 #[derive(Debug, Default)]
 pub struct History {
-    ops: Mutex<BTreeMap<OpId, (Asked, Told)>>,
+    ops: Mutex<BTreeMap<OpId, (Request, Answer)>>,
 }
 
 impl History {
-    pub fn asks(&self, op: OpId, asked: Asked) {
-        self.ops.lock().insert(op, (asked, Told::Unknown));
+    pub fn note_request(&self, op: OpId, request: Request) {
+        self.ops.lock().insert(op, (request, Answer::Unknown));
     }
 
-    pub fn told(&self, op: OpId, told: Told) {
+    pub fn note_answer(&self, op: OpId, answer: Answer) {
         if let Some(entry) = self.ops.lock().get_mut(&op) {
-            entry.1 = told;
+            entry.1 = answer;
         }
     }
 
-    /// Checks one incarnation's log against all that was asked, and returns how many records it has.
+    /// Checks one incarnation's log against all requests, and returns the number of its records.
     pub fn check(&self, store: &LyingStore, key: &BlobKey, inc: Inc) -> Result<u64, String> {
         let mut records: Vec<Record> = Vec::new();
         while let Some(bytes) = store.truth(&key.record(inc, records.len() as u64 + 1)) {
@@ -76,13 +77,13 @@ impl History {
                 if found.insert(done.op, committed).is_some() {
                     return Err(format!("operation {} is in two records, the second is {seq}", done.op));
                 }
-                let Some((asked, _)) = ops.get(&done.op) else {
+                let Some((request, _)) = ops.get(&done.op) else {
                     if matches!(done.kind, OpKind::Fence | OpKind::Expire) {
                         continue;
                     }
-                    return Err(format!("operation {} of record {seq} was never asked for", done.op));
+                    return Err(format!("operation {} of record {seq} was never requested", done.op));
                 };
-                apply(&mut bytes, asked, done.at, &versions)?;
+                apply(&mut bytes, request, done.at, &versions)?;
             }
             versions.push(bytes);
         }
@@ -108,45 +109,46 @@ impl History {
                 Err(_) => {}
             }
         }
-        for (op, (_, told)) in ops.iter() {
-            match (told, found.get(op)) {
-                (Told::Done(told), Some(found)) if told == found => {}
-                (Told::Done(told), found) => {
-                    return Err(format!("operation {op} was acknowledged as {told:?}, and the log has {found:?}"));
+        for (op, (_, answer)) in ops.iter() {
+            match (answer, found.get(op)) {
+                (Answer::Done(answer), Some(found)) if answer == found => {}
+                (Answer::Done(answer), found) => {
+                    return Err(format!("operation {op} was acknowledged as {answer:?}, and the log has {found:?}"));
                 }
-                (Told::Refused, Some(found)) => return Err(format!("operation {op} was refused, and is {found:?}")),
-                (Told::Refused, None) | (Told::Unknown, _) => {}
+                (Answer::Refused, Some(found)) => return Err(format!("operation {op} was refused, and is {found:?}")),
+                (Answer::Refused, None) | (Answer::Unknown, _) => {}
             }
         }
         Ok(head.seq)
     }
 }
 
-fn apply(bytes: &mut Vec<u8>, asked: &Asked, at: u64, versions: &[Vec<u8>]) -> Result<(), String> {
+fn apply(bytes: &mut Vec<u8>, request: &Request, at: u64, versions: &[Vec<u8>]) -> Result<(), String> {
     let at = at as usize;
-    match asked {
-        Asked::Append(data) => {
+    match request {
+        Request::Append(data) => {
             if bytes.len() != at {
                 return Err(format!("an append at {at} of a blob of {} bytes", bytes.len()));
             }
             bytes.extend_from_slice(data);
         }
-        Asked::Write(asked, data) => {
-            if *asked != at as u64 {
-                return Err(format!("a write at {asked} was done at {at}"));
+        Request::Write(wanted, data) => {
+            if *wanted != at as u64 {
+                return Err(format!("a write at {wanted} was done at {at}"));
             }
             bytes.resize(bytes.len().max(at + data.len()), 0);
             bytes[at..at + data.len()].copy_from_slice(data);
         }
-        Asked::Put(data) => bytes.clone_from(data),
-        Asked::Resize(size) => bytes.resize(*size as usize, 0),
-        Asked::Restore => bytes.clone_from(versions.get(at).ok_or("a version that is not there was restored")?),
-        Asked::Same => {}
+        Request::Put(data) => bytes.clone_from(data),
+        Request::Resize(size) => bytes.resize(*size as usize, 0),
+        Request::Restore => bytes.clone_from(versions.get(at).ok_or("a version that is not there was restored")?),
+        Request::Same => {}
     }
     Ok(())
 }
 
-/// Reads a version as a reader does, from the truth. The frames of these tests are raw, and their extents have one each.
+/// Reads a version as a reader does, from the true state. The frames of these tests are raw, and
+/// each extent has one.
 pub fn read(store: &LyingStore, key: &BlobKey, inc: Inc, layout: &Layout, size: u64) -> Result<Vec<u8>, String> {
     let mut bytes = vec![0; size as usize];
     for piece in layout.pieces() {

@@ -1,6 +1,7 @@
-//! A store that lies, from a seed: answers are lost before or after their effect, effects come late or twice, conflicts are reported
-//! where there are none, reads find nothing, lists are old, bodies are cut or damaged. What it keeps to is what the protocol assumes: a
-//! key is created once, and a read that finds something finds the newest.
+//! A lying store, driven by a seed: answers are lost before or after their effect, effects come
+//! late or twice, conflicts are reported where there are none, reads find nothing, lists are stale,
+//! bodies are truncated or damaged. It respects the assumptions of the protocol: a key is created
+//! once, and a read that finds something finds the newest.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -17,9 +18,9 @@ use object_store::{
 use parking_lot::Mutex;
 use sim::Rng;
 
-/// The longest that an effect is late, in milliseconds: longer than any client waits.
+/// The longest delay of an effect, in milliseconds: longer than any client waits.
 const LATE_MS_MAX: u64 = 400_000;
-/// How long a list may not know of an object, in milliseconds.
+/// How long a list may miss a new object, in milliseconds.
 const STALE_MS_MAX: u64 = 2_000;
 
 #[derive(Debug)]
@@ -29,9 +30,10 @@ struct Inner {
     /// Percent of requests with a fault.
     faults: u64,
     requests: u64,
-    /// Looks whether there is an object, and creates it some time later: what the protocol cannot live with.
+    /// Checks whether an object exists, and creates it some time later, which violates the
+    /// protocol's assumptions.
     racy: bool,
-    /// No list shows a young object, be it a pin: the protocol cannot live with that, either.
+    /// No list shows a young object, not even a pin, which violates them as well.
     lists_late: bool,
     /// Each request takes the same time: 60 ms.
     steady: bool,
@@ -39,7 +41,7 @@ struct Inner {
     keeping: bool,
     /// The disk below it is full.
     is_full: bool,
-    /// The next write finds room all the same, and has its effect late.
+    /// The next write finds room nevertheless, and takes effect late.
     is_next_late: bool,
 }
 
@@ -112,14 +114,14 @@ impl LyingStore {
         Self(Arc::new(Mutex::new(inner)))
     }
 
-    /// A store without faults that looks first, and then creates.
+    /// A store without faults that checks first, and then creates.
     pub fn racy(seed: u64) -> Self {
         let store = Self::new(seed, 0);
         store.0.lock().racy = true;
         store
     }
 
-    /// A store without faults whose lists are old.
+    /// A store without faults whose lists are stale.
     pub fn with_old_lists(seed: u64) -> Self {
         let store = Self::new(seed, 0);
         store.0.lock().lists_late = true;
@@ -145,13 +147,13 @@ impl LyingStore {
         self.0.lock().is_full = is_full;
     }
 
-    /// The same; the next write has its effect late, and only those behind it are refused.
+    /// The same, but the next write takes effect late, and only those after it are refused.
     pub fn set_full_behind_a_late_request(&self) {
         self.set_full(true);
         self.0.lock().is_next_late = true;
     }
 
-    /// The truth.
+    /// Returns the true content.
     pub fn truth(&self, path: &Path) -> Option<Bytes> {
         self.0.lock().objects.get(path).map(|object| object.0.clone())
     }
@@ -172,7 +174,7 @@ impl LyingStore {
         tokio::time::sleep(Duration::from_millis(ms)).await;
     }
 
-    /// Has an effect some time later, whether or not its client is still there.
+    /// Takes effect some time later, whether or not the client still exists.
     fn later(&self, effect: impl FnOnce(&mut Inner) + Send + 'static) {
         let ms = {
             let mut inner = self.0.lock();
@@ -332,7 +334,7 @@ impl ObjectStore for LyingStore {
             store.delay().await;
             let mut inner = store.0.lock();
             let fate = inner.fate(&[|| Fate::LostBefore, || Fate::NotThere]);
-            // Lists of pins and of a log are never old (A4).
+            // Lists of pins and of a log are never stale (A4).
             let is_sure = prefix.as_ref().is_some_and(|prefix| matches!(prefix.filename(), Some("pin" | "log")));
             let is_old = inner.lists_late || matches!(fate, Fate::NotThere) && !is_sure;
             let stale = if is_old { STALE_MS_MAX } else { 0 };

@@ -11,6 +11,8 @@ mod content;
 mod pax;
 mod posix_sink;
 mod posix_source;
+mod restore;
+mod restore_places;
 mod share_sink;
 mod share_source;
 mod tar_header;
@@ -29,6 +31,8 @@ use operations::{Failure, stop_if};
 
 pub use posix_sink::PosixSink;
 pub use posix_source::{PosixSource, identity};
+pub use restore::{Place, Restore, STAGE_PREFIX, Staged, Whole, restore};
+pub use restore_places::{MountPlace, TreePlace};
 pub use share_sink::ShareSink;
 pub use share_source::ShareSource;
 pub use tar_sink::TarSink;

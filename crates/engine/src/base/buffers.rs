@@ -1,5 +1,5 @@
-//! Aligned buffers that are used again: allocating and clearing a megabyte for each batch would
-//! cost as much as copying it.
+//! A pool of aligned buffers: allocating and clearing a megabyte for each batch would cost as much
+//! as copying it.
 
 use std::sync::Arc;
 
@@ -8,8 +8,8 @@ use env::{AlignedBuf, Arena, HUGE_PAGE_BYTES, Pages};
 use crate::base::ranked::Mutex;
 use crate::base::ranks;
 
-/// Bytes kept, of those of the memory budget, and at least: for each batch that may wait for a
-/// writer, and those that are being filled or read.
+/// Bytes of buffers kept: a part of the memory budget, and a lower bound, enough for each batch
+/// that may wait for a writer, and those being filled or read.
 const KEPT_DIVISOR: u64 = 16;
 const KEPT_BYTES_MIN: usize = 12 << 20;
 const KEPT_BYTES_MAX: usize = 32 << 20;
@@ -17,15 +17,15 @@ const KEPT_BYTES_MAX: usize = 32 << 20;
 const BUFFER_BYTES_MAX: usize = 2 << 20;
 /// Smallest buffer.
 const BUFFER_BYTES_MIN: usize = 4 << 10;
-/// Sizes are powers of two, and from this one on three steps between them, so that every buffer
-/// serves many lengths and none is much longer than was asked for: a batch is a little more than a
-/// megabyte.
+/// Sizes are powers of two, and from this one on with three steps between them, so that every
+/// buffer serves many lengths and none is much longer than requested: a batch is a little more than
+/// a megabyte.
 const STEPPED_BYTES_MIN: usize = 32 << 10;
 const STEPS: usize = 4;
-/// Reads of more than this land in huge pages: those of a page have one segment anyway.
+/// Larger reads use huge pages; a read of one page is a single segment anyway.
 const SMALL_READ_BYTES_MAX: usize = 4 << 10;
-/// Bytes of such reads, of those of the memory budget, and at most: 128 requests of 128 KiB, which
-/// is what a buffer of 65 KiB takes too.
+/// Large reads in flight: a part of the memory budget, and an upper bound of 128 requests of 128
+/// KiB (a read of 65 KiB takes a buffer of that size as well).
 const LARGE_READS_DIVISOR: u64 = 24;
 const LARGE_READS_BYTES_MAX: u64 = 16 << 20;
 /// One list for each size.
@@ -33,9 +33,9 @@ const CLASSES: usize = ((BUFFER_BYTES_MAX / BUFFER_BYTES_MIN).ilog2() as usize +
 
 #[derive(Default)]
 struct Class {
-    /// The last one that came back is used first: it is still in the processor's cache.
+    /// The buffer returned last is used first: it is still in the processor's cache.
     buffers: Vec<AlignedBuf>,
-    /// When one was asked for last, in requests of all classes.
+    /// When one was last requested, counted in requests of all classes.
     asked: u64,
 }
 
@@ -58,13 +58,13 @@ impl Default for BufferPool {
     }
 }
 
-/// Bytes of large reads that a pool with so much memory may have under way: about the bytes in huge
+/// Bytes of large reads that a pool with so much memory may have in flight: about the bytes in huge
 /// pages.
 pub(crate) fn large_reads_bytes(memory_bytes: u64) -> u64 {
     (memory_bytes / LARGE_READS_DIVISOR).min(LARGE_READS_BYTES_MAX)
 }
 
-/// The least size of buffers that holds `len` bytes.
+/// Returns the smallest buffer size that holds `len` bytes.
 fn size_for(len: usize) -> usize {
     let power = len.next_power_of_two().max(BUFFER_BYTES_MIN);
     if power < STEPPED_BYTES_MIN { power } else { len.next_multiple_of(power / 2 / STEPS) }
@@ -81,19 +81,19 @@ fn class_of(len: usize) -> Option<usize> {
 }
 
 impl Kept {
-    /// The class of which none has been asked for the longest.
+    /// Returns the class that was not requested for longest.
     fn stalest(&mut self) -> Option<&mut Class> {
         self.classes.iter_mut().filter(|class| !class.buffers.is_empty()).min_by_key(|class| class.asked)
     }
 }
 
 impl BufferPool {
-    /// One for a pool with so much memory.
+    /// Returns a pool for this memory budget.
     pub(crate) fn new(memory_bytes: u64) -> Self {
         let bytes_max = ((memory_bytes / KEPT_DIVISOR) as usize).clamp(KEPT_BYTES_MIN, KEPT_BYTES_MAX);
         let classes = std::array::from_fn(|_| Class::default());
         let huge_bytes = large_reads_bytes(memory_bytes) as usize / HUGE_PAGE_BYTES * HUGE_PAGE_BYTES;
-        // Without them reading is slower, and that is all.
+        // Without them reads are slower; there is no other effect.
         let reserve = || Arena::reserve(huge_bytes, Pages::Huge).ok();
         let huge = (huge_bytes > 0).then(reserve).flatten();
         Self { bytes_max, kept: Mutex::new(Kept { classes, bytes: 0, requests: 0 }), huge }
@@ -104,8 +104,8 @@ impl BufferPool {
         self.get_large(len).unwrap_or_else(|| self.get(len))
     }
 
-    /// A buffer in huge pages of at least `len` bytes with any content, if so much is worth it and
-    /// there is room, for a caller that has a buffer of its own otherwise.
+    /// Returns a buffer in huge pages of at least `len` bytes with any content, if the length
+    /// justifies one and there is room, for a caller that otherwise has a buffer of its own.
     pub(crate) fn get_large(&self, len: usize) -> Option<AlignedBuf> {
         let arena = self.huge.as_ref().filter(|_| len > SMALL_READ_BYTES_MAX)?;
         AlignedBuf::of_arena(arena, len)
@@ -125,7 +125,7 @@ impl BufferPool {
         kept.unwrap_or_else(|| AlignedBuf::new(len))
     }
 
-    /// Gives a buffer back. If that makes too many, those go that are asked for no more.
+    /// Returns a buffer to the pool. If there are too many, those of unrequested sizes are freed.
     pub(crate) fn put(&self, buf: AlignedBuf) {
         let Some(class) = class_of(buf.len()).filter(|_| !buf.is_of_arena()) else { return };
         let mut dropped = Vec::new();
@@ -138,14 +138,14 @@ impl BufferPool {
             kept.bytes -= buf.len();
             dropped.push(buf);
         }
-        // Giving memory back takes time: not under the lock.
+        // Freeing memory takes time: not under the lock.
         drop(kept);
     }
 }
 
-/// A buffer of some length; it goes back when it is dropped.
+/// A buffer that returns to the pool when it is dropped.
 pub(crate) struct PooledBuf {
-    /// `None` only while it is dropped.
+    /// `None` only during the drop.
     buf: Option<AlignedBuf>,
     len: usize,
     home: Arc<BufferPool>,
@@ -212,8 +212,8 @@ mod tests {
         assert!(BufferPool::new(47 << 20).get_large(1 << 20).is_none());
     }
 
-    /// A store of buffers full of sizes that no caller wants any more must take others, else each
-    /// batch is allocated and cleared anew.
+    /// A store full of buffer sizes that are no longer requested must accept others; otherwise each
+    /// batch is allocated and cleared again.
     #[test]
     fn sizes_that_are_asked_for_no_more_make_room() {
         let pool = BufferPool::default();

@@ -19,7 +19,7 @@ impl Counter {
     }
 }
 
-/// See `PoolStatus` for what each counts.
+/// See `PoolStatus` for the meaning of each.
 #[derive(Debug, Default)]
 pub(crate) struct Counters {
     pub written_bytes: Counter,
@@ -33,13 +33,13 @@ pub(crate) struct Counters {
     /// Those of them that the cleaner read.
     pub cleaner_read_bytes: Counter,
     pub decoded: DecodeCounts,
-    /// Of chunks sent and received: it grows with each of them, even if it tells of holes only.
+    /// Of chunks sent and received: it grows with each of them, even if it has only holes.
     pub streamed_bytes: Counter,
     pub checkpoints: Counter,
     pub light_checkpoints: Counter,
-    /// Groups whose records got what light checkpoints had left beside them.
+    /// Groups whose records absorbed the changes of light checkpoints.
     pub folded_groups: Counter,
-    /// Checkpoints of which readers know: raised before anything is freed by one.
+    /// Published checkpoints: raised before any of them frees something.
     pub published: Counter,
     pub flushes: Counter,
     pub syncs: Counter,
@@ -57,8 +57,8 @@ pub(crate) struct Counters {
 }
 
 impl Counters {
-    /// Bytes that were read and written, sent and received for users: stays as it is while none of
-    /// them is at work.
+    /// Bytes that were read and written, sent and received for users: constant while all of them
+    /// are idle.
     pub(crate) fn foreground_bytes(&self) -> u64 {
         self.written_bytes.get() + self.read_bytes.get() + self.streamed_bytes.get()
     }

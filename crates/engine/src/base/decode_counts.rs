@@ -1,4 +1,4 @@
-//! What decompression cost since the pool was opened, by codec. Owns the counts; any thread adds to
+//! Cost of decompression since the pool was opened, by codec. Owns the counts; any thread adds to
 //! them, and nothing depends on them.
 //!
 //! A unit costs two additions; the CPU time of one unit in eight is measured, as for compression.
@@ -11,7 +11,7 @@ use units::BLOCK_BYTES;
 
 /// One unit in this many has its CPU time measured: reading that clock is a system call.
 pub(crate) const TIMED_EVERY: u64 = 8;
-/// Numbers of codecs are below it; others are counted as the last one.
+/// Codec numbers are below it; others are counted as the last one.
 const CODECS: usize = 128;
 
 /// Estimates the CPU time of all bytes from that of the bytes that were timed; none if none were.
@@ -25,9 +25,9 @@ pub(crate) fn cpu_ns_of_all(timed_ns: u64, timed_bytes: u64, all_bytes: u64) -> 
 pub struct DecodeEffort {
     /// Bytes of the units.
     pub raw_bytes: u64,
-    /// What they were stored as.
+    /// Their stored size.
     pub stored_bytes: u64,
-    /// About what that took, in nanoseconds of CPU time; one unit in eight is timed.
+    /// Approximate CPU time in nanoseconds; one unit in eight is timed.
     pub cpu_ns: u64,
 }
 

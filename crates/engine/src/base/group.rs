@@ -1,4 +1,4 @@
-//! The name of a group of an object, and the form of what the map knows of it.
+//! The key of a group of an object, and the form of its records in the map.
 
 use format::Record;
 use smallvec::SmallVec;
@@ -14,26 +14,26 @@ pub(crate) struct GroupKey {
 }
 
 impl GroupKey {
-    /// Which of `count` shards, a power of two, the group belongs to.
+    /// Returns the group's shard among `count`, a power of two.
     pub(crate) const fn shard(self, count: usize) -> usize {
         let mixed = (self.group.0 ^ self.object.0.rotate_left(32)).wrapping_mul(MULTIPLIER);
         (mixed >> (u64::BITS - count.ilog2())) as usize
     }
 }
 
-/// Groups of an object of which the map store had records when it was asked.
+/// Groups of an object for which the map store had records when it was asked.
 #[derive(Debug)]
 pub(crate) struct StoredGroups {
     pub object: ObjectId,
     pub from: GroupIndex,
-    /// Where the look ended.
+    /// Where the search ended.
     pub to: GroupIndex,
     /// In order. `None`: the store could not be read.
     pub groups: Option<Vec<GroupIndex>>,
-    /// How often changes had left the map's layers for the store before it was asked.
+    /// Number of departures from the map's layers to the store before it was asked.
     pub departures: u64,
 }
 
-/// Records of one group, one an epoch, newest first. Most groups have one: it lies where the list
-/// does, and needs no memory of its own.
+/// Records of one group, one for each epoch, newest first. Most groups have one, which is stored
+/// inline and needs no allocation.
 pub(crate) type GroupRecords = SmallVec<[(Epoch, Record); 1]>;

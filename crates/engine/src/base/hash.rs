@@ -1,4 +1,4 @@
-//! A hasher for small integer keys that no attacker chooses: one multiplication a word. Block
+//! A hasher for small integer keys that no attacker controls: one multiplication a word. Block
 //! numbers come from clients, but a client that crafts collisions slows down only its own volume's
 //! groups within one shard.
 

@@ -1,5 +1,6 @@
-//! Whether a pool still takes writes, and why not. Owns that alone: whatever meets a failure after
-//! which only recovery knows what holds tells it here, and all that begins something new asks.
+//! Whether a pool still accepts writes, and why not. Owns that state. Fatal failures are recorded
+//! here, after which only recovery can establish the state; every new operation checks first. Any
+//! thread may call it.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -14,22 +15,22 @@ pub(crate) struct Health {
     failed: Mutex<Option<String>, ranks::Failed>,
     /// Whether there is a reason, to be read without the lock.
     has_failed: AtomicBool,
-    /// The data file has been deleted: it is gone when the pool lets go of it.
+    /// The data file has been deleted: it is gone when the pool closes it.
     is_deleted: AtomicBool,
     closed: AtomicBool,
 }
 
 impl Health {
-    /// No more writes, for this reason; the first one is kept.
+    /// Refuses writes from now on, for this reason; the first one is kept.
     pub(crate) fn fail(&self, why: &Error) {
         self.failed.lock().get_or_insert_with(|| why.to_string());
-        if tells_of_deletion(why) {
+        if is_deletion(why) {
             self.is_deleted.store(true, Ordering::Release);
         }
         self.has_failed.store(true, Ordering::Release);
     }
 
-    /// Nothing more at all.
+    /// Refuses all requests from now on.
     pub(crate) fn close(&self) {
         self.fail(&Error::new(ErrorKind::Io, "it has been closed"));
         self.closed.store(true, Ordering::Release);
@@ -43,7 +44,7 @@ impl Health {
         self.has_failed.load(Ordering::Acquire)
     }
 
-    /// The reason, if there is one.
+    /// Returns the reason, if there is one.
     pub(crate) fn why(&self) -> Option<String> {
         self.failed.lock().clone()
     }
@@ -53,8 +54,8 @@ impl Health {
     }
 }
 
-/// Whether the storage below says, in whatever context, that it is not there any more.
-fn tells_of_deletion(error: &Error) -> bool {
+/// Returns whether an I/O error among the causes means that the data file is gone.
+fn is_deletion(error: &Error) -> bool {
     let causes = std::iter::successors(std::error::Error::source(error), |error| error.source());
     let mut causes = causes.filter_map(|cause| cause.downcast_ref::<std::io::Error>());
     causes.any(|cause| cause.kind() == std::io::ErrorKind::NotFound)

@@ -1,5 +1,5 @@
-//! What every room stands on: memory, sums, options, counters, reports, locks with a rank. Owns no
-//! state of a pool. All rooms may call it; it calls none.
+//! The foundation of all rooms: memory, sums, options, counters, reports, locks with a rank. Owns
+//! no state of a pool. All rooms may call it; it calls none.
 
 pub(crate) mod buffers;
 pub(crate) mod canary;

@@ -1,4 +1,4 @@
-//! What a pool is made with and opened with.
+//! Options for creating and for opening a pool.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -8,7 +8,7 @@ use env::{Clock, Disk, Entropy, MapStore, Origins, Standby};
 /// Properties as a user writes them: key to value.
 pub type Properties = BTreeMap<String, String>;
 
-/// The outside world of one pool.
+/// The environment of one pool.
 #[derive(Clone)]
 pub struct PoolEnv {
     /// The data file or block device that holds the log.
@@ -19,15 +19,15 @@ pub struct PoolEnv {
     pub clock: Arc<dyn Clock>,
     /// Randomness, for identifiers.
     pub entropy: Arc<dyn Entropy>,
-    /// Memory that outlives the process: acknowledged data is there until the log has it. `None`:
-    /// the death of the process takes unflushed data along.
+    /// Memory that survives the process: it keeps acknowledged data until the log has it. `None`: a
+    /// crash of the process loses unflushed data.
     pub standby: Option<Arc<dyn Standby>>,
-    /// The way to images that volumes were cloned from. `None`: what has not been fetched of one
-    /// cannot be read.
+    /// The connection to images that volumes were cloned from. `None`: groups that have not been
+    /// fetched cannot be read.
     pub origins: Option<Arc<dyn Origins>>,
 }
 
-/// What a new pool is made with.
+/// Options for a new pool.
 #[derive(Debug, Clone)]
 pub struct FormatOptions {
     /// Bytes of the data file that the pool may use, superblock extent included.
@@ -42,19 +42,19 @@ pub struct FormatOptions {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Training {
     /// Bytes of samples of a volume for one training, if the memory budget allows: bounds its
-    /// memory and its CPU time. They are taken from four times as much that is written.
+    /// memory and its CPU time. They are sampled from four times as many written bytes.
     pub sample_bytes: usize,
     /// Bytes of small units that a volume writes between a training and the samples for the next
-    /// one; twice as many after each training that brought nothing.
+    /// one; twice as many after each training without success.
     pub pause_bytes: u64,
     /// When a dictionary is adopted.
     pub adoption: policy::Adoption,
 }
 
 impl Training {
-    /// The usual one. 4 MiB: with half of it dictionaries gain a tenth less, with twice as much
-    /// hardly more. 1 GiB: a training takes about two seconds of CPU time, which compressing that
-    /// much takes ten times over.
+    /// The default. 4 MiB: with half of it dictionaries gain a tenth less, with twice as much
+    /// hardly more. 1 GiB: a training takes about two seconds of CPU time, a tenth of the time for
+    /// compressing that much.
     pub const USUAL: Self = Self { sample_bytes: 4 << 20, pause_bytes: 1 << 30, adoption: policy::Adoption::USUAL };
 }
 
@@ -64,32 +64,32 @@ impl Default for Training {
     }
 }
 
-/// What a pool is opened with.
+/// Options for opening a pool.
 #[derive(Debug, Clone)]
 pub struct PoolOptions {
     /// Budget for the write buffer, the map's dirty records, the group cache and the decoded units,
     /// in bytes. The map store's own memory is part of it, but is set where the store is opened.
     pub memory_bytes: u64,
     /// Worker threads that compress, drain and decompress. With 0 the pool starts no thread at all:
-    /// everything happens inside the caller's calls, in one order, as the simulator needs it.
+    /// all work is done inside the caller's calls, in one order, as the simulator needs it.
     pub workers: usize,
     /// Bytes of log after which a checkpoint is taken: bounds the time of recovery.
     pub checkpoint_log_bytes: u64,
-    /// Memory for what light checkpoints leave beside the map's records until they are merged, in
-    /// bytes; `None`: that of the changes between two checkpoints.
+    /// Memory for changes stored by light checkpoints until they are merged into the map's records,
+    /// in bytes; `None`: as much as for the changes between two checkpoints.
     pub settled_bytes_max: Option<usize>,
-    /// Age in milliseconds at which a dirty block is drained even if nothing presses.
+    /// Age in milliseconds at which a dirty block is drained even without memory pressure.
     pub age_limit_ms: u64,
-    /// For `check --repair` only: mends the map store first, and a log that is damaged where it was
-    /// durable, as far as nothing is lost by that. If something is, opening fails with an error
-    /// whose source is a [`Loss`](crate::Loss). [`Pool::check`](crate::Pool::check) tells the
+    /// For `check --repair` only: repairs the map store first, and a log that is damaged where it
+    /// was durable, as far as no data is lost by that. If data is lost, opening fails with an error
+    /// whose source is a [`Loss`](crate::Loss). [`Pool::check`](crate::Pool::check) reports the
     /// repairs.
     pub repair: bool,
     /// With `repair`: opens the pool without damaged or cut off data, and remembers the loss.
     pub accept_loss: bool,
     /// How dictionaries are trained.
     pub training: Training,
-    /// Most bytes of standby memory to make; 0: none. What an earlier process left there is taken
+    /// Upper bound of standby memory to create; 0: none. Memory left by an earlier process is taken
     /// over in any case.
     pub standby_bytes_max: usize,
 }

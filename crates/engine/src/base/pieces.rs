@@ -1,29 +1,29 @@
-//! Reads what can be read of a range of the data file: all at once, or, if that fails, in ever
-//! smaller parts. Does not judge the missing parts.
+//! Reads all readable parts of a range of the data file: at once, or, if that fails, in ever
+//! smaller parts. Does not interpret the missing parts.
 //!
-//! Each read that fails may take a bad disk seconds. Few bad blocks among good ones are found
-//! exactly, for as many reads as there are halvings. Where one read after the other fails, nothing
-//! but bad blocks is to be expected, and a smaller part is only divided if one of its ends can be
-//! read: so an extent that is gone as a whole costs a seventh of the reads (of 16 MiB; a third of 1
-//! MiB), and the edge of a large area is found as exactly as that of a small one. Nothing else can
-//! tell a batch beside it from one that is lost.
+//! Each failed read may take a bad disk seconds. Few bad blocks among good ones are located
+//! exactly, for as many reads as there are halvings. After many consecutive failures, more bad
+//! blocks are expected, and a smaller part is only divided if one of its ends can be read: so an
+//! extent that is entirely unreadable costs a seventh of the reads (of 16 MiB; a third of 1 MiB),
+//! and the edge of a large area is located as exactly as that of a small one. That edge is the only
+//! way to separate a whole batch from a lost one next to it.
 
 use std::ops::Range;
 
 use env::{AlignedBuf, Disk};
 use format::BATCH_ALIGN;
 
-/// As many reads that fail one after the other make an area that is gone: more than single bad
-/// blocks side by side and all halvings on the way to them.
+/// This many consecutive failed reads indicate an unreadable area: more than adjacent single bad
+/// blocks and all halvings on the way to them.
 const FAILURES_MAX: usize = 64;
-/// In such an area parts of this size and less are only divided if their first or their last block
-/// can be read.
+/// In an unreadable area, parts of this size and less are only divided if their first or their last
+/// block can be read.
 const COARSE_BYTES: usize = 128 << 10;
 
-/// Reads `len` bytes at `start`. What cannot be read, in multiples of [`BATCH_ALIGN`], is zeroes in
-/// `buf`, and returned: finer than anything in the log begins, so that no batch is lost for a
-/// neighbour's sake. Only within an area that is gone, less than [`COARSE_BYTES`] with bad blocks
-/// on both sides may be given up. Who needs it for certain tries it with [`read_again`].
+/// Reads `len` bytes at `start`. Unreadable parts, in multiples of [`BATCH_ALIGN`], are zeroes in
+/// `buf`, and returned: nothing in the log has a finer alignment, so no batch is lost because of a
+/// neighbour. Only within an unreadable area, less than [`COARSE_BYTES`] with bad blocks on both
+/// sides may be skipped. A caller that needs certainty uses [`read_again`].
 pub(crate) fn read(disk: &dyn Disk, start: u64, buf: &mut AlignedBuf, len: usize) -> Vec<Range<usize>> {
     if disk.read_at(start, buf, len).is_ok() {
         return Vec::new();
@@ -49,7 +49,7 @@ pub(crate) fn read(disk: &dyn Disk, start: u64, buf: &mut AlignedBuf, len: usize
             if !is_divided {
                 let mut is_readable = |at| disk.read_at(start + at as u64, &mut piece, BATCH_ALIGN).is_ok();
                 is_divided = is_readable(part.start) || is_readable(part.end - BATCH_ALIGN);
-                // The area ends here.
+                // The unreadable area ends here.
                 failures = if is_divided { 0 } else { failures };
             }
             if is_divided {
@@ -66,8 +66,9 @@ pub(crate) fn read(disk: &dyn Disk, start: u64, buf: &mut AlignedBuf, len: usize
     unreadable
 }
 
-/// Tries what could not be read from byte `from` on again, block by block, up to the first that
-/// fails: where that begins. The others come to `buf`, and are not among the unreadable any more.
+/// Reads unreadable parts from byte `from` on again, block by block, up to the first failure, whose
+/// position is returned. Blocks read by that are stored in `buf` and removed from the unreadable
+/// parts.
 pub(crate) fn read_again(
     disk: &dyn Disk,
     start: u64,
@@ -127,12 +128,12 @@ mod tests {
         }
     }
 
-    /// The ranges returned when these blocks are bad, and the number of failed reads.
+    /// Returns the ranges reported when these blocks are bad, and the number of failed reads.
     fn read_around(bad: &[Range<u64>]) -> (Vec<Range<usize>>, usize) {
         read_extent(EXTENT, bad)
     }
 
-    /// The same, of an extent of so many bytes.
+    /// The same, for an extent of `len` bytes.
     fn read_extent(len: usize, bad: &[Range<u64>]) -> (Vec<Range<usize>>, usize) {
         let machine = sim::Machine::new(2 * EXTENT as u64, 1);
         machine.disk.poke(EXTENT as u64, &[7; EXTENT]);
@@ -166,7 +167,7 @@ mod tests {
         assert!(failed < 100, "{failed}");
     }
 
-    /// Up to 128 KiB at its end were given up with it.
+    /// Up to 128 KiB at its end were skipped with it.
     #[test]
     fn what_lies_beside_an_area_that_is_gone_is_read() {
         for bad in [0..71, 300..1201, 31..97, 64..4095, 1..4095] {

@@ -1,17 +1,17 @@
-//! Locks that have a rank. Owns the rule by which no two threads can wait for each other: a thread
-//! waits only for a lock that comes behind all those that it holds. `base::ranks` has the order.
+//! Locks that have a rank. Owns the rule that prevents deadlocks: a thread waits only for a lock
+//! that comes after all those that it holds. `base::ranks` has the order.
 //!
 //! Debug builds, and so all tests, keep a list of the locks that each thread holds, and panic with
 //! the names of both where the rule is broken: before the thread waits, and whether or not another
 //! thread has the lock at that moment. In other builds these are the plain locks.
 //!
-//! 1. A lock that is waited for must come behind all that the thread holds, or stand beside them
+//! 1. A lock that is waited for must come after all that the thread holds, or be a peer of them
 //!    where the table allows that ([`Peers`]).
-//! 2. A lock that is only tried, or waited for with patience, cannot keep the thread for ever: it
-//!    may come out of turn. While it is held it counts like the others.
-//! 3. Who waits for a signal gives up one lock and takes it again: it must be the last one held.
-//! 4. Who asks the storage does not hold a lock of which all others need to be sure that it is let
-//!    go soon ([`expect_storage`]).
+//! 2. A lock that is only tried, or waited for with a timeout, cannot block the thread
+//!    indefinitely: it may be taken out of order. While it is held it is treated like the others.
+//! 3. Waiting for a signal releases one lock and takes it again: it must be the last one held.
+//! 4. A thread that calls the storage must not hold a lock that all other threads need released
+//!    soon ([`expect_storage`]).
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -22,7 +22,7 @@ use std::time::Duration;
 use crate::base::ranks;
 use crate::base::ranks::Rank;
 
-/// A note that a thread holds a lock, for as long as this lives.
+/// Records that a thread holds a lock, for the lifetime of this value.
 struct Held<R: Rank> {
     #[cfg(debug_assertions)]
     is_noted: bool,
@@ -30,7 +30,7 @@ struct Held<R: Rank> {
 }
 
 impl<R: Rank> Held<R> {
-    /// The thread has the lock.
+    /// Records that the thread has the lock.
     fn new() -> Self {
         #[cfg(debug_assertions)]
         held::note(R::PLACE);
@@ -41,7 +41,7 @@ impl<R: Rank> Held<R> {
         }
     }
 
-    /// The thread has the lock, and need not be told.
+    /// A token for a lock that is held but not listed.
     const fn untold() -> Self {
         Self {
             #[cfg(debug_assertions)]
@@ -50,13 +50,13 @@ impl<R: Rank> Held<R> {
         }
     }
 
-    /// The thread is about to wait for the lock.
+    /// Checks the rule before the thread waits for the lock.
     fn expect() {
         #[cfg(debug_assertions)]
         held::check(R::PLACE);
     }
 
-    /// The thread is about to wait for a signal, and gives up the lock meanwhile.
+    /// Checks the rule before the thread waits for a signal, which releases the lock for that time.
     fn expect_signal() {
         #[cfg(debug_assertions)]
         held::check_signal(R::PLACE);
@@ -84,7 +84,7 @@ mod held {
     }
 
     fn with<T>(look: impl FnOnce(&mut Vec<Place>) -> T) -> Option<T> {
-        // A thread that ends has no list any more.
+        // A thread that is ending has no list any more.
         HELD.try_with(|held| look(&mut held.borrow_mut())).ok()
     }
 
@@ -113,33 +113,33 @@ mod held {
             held.iter().find(|one| !is_before(held, one)).copied()
         });
         if let Some(held) = in_the_way.flatten() {
-            refuse(&format!("the lock '{}' is waited for while '{}' is held", place.name, held.name));
+            refuse(&format!("waiting for the lock '{}' while '{}' is held", place.name, held.name));
         }
     }
 
     pub(super) fn check_signal(place: Place) {
         let behind = with(|held| held.iter().find(|one| one.level > place.level).copied()).flatten();
         if let Some(held) = behind {
-            refuse(&format!("the lock '{}' is given up for a signal while '{}' is held", place.name, held.name));
+            refuse(&format!("releasing the lock '{}' to wait for a signal while '{}' is held", place.name, held.name));
         }
     }
 
     pub(super) fn check_storage(brief: &[Place]) {
         let held = with(|held| held.iter().find(|one| brief.contains(one)).copied()).flatten();
         if let Some(held) = held {
-            refuse(&format!("the storage is asked while '{}' is held", held.name));
+            refuse(&format!("calling the storage while '{}' is held", held.name));
         }
     }
 
-    /// A fault of the program, which could make two threads wait for each other for ever.
+    /// Panics: the program has a bug that could deadlock two threads.
     pub(super) fn refuse(what: &str) {
-        // A thread that panics drops what it holds, whatever that takes.
+        // A thread that panics drops its locks in any order.
         assert!(std::thread::panicking(), "{what}: base/ranks.rs has the order of locks");
     }
 }
 
-/// The thread is about to ask the storage, which may take any time: with the log's state or the
-/// map's layers held, it would keep all others from reading and writing meanwhile.
+/// Checks the rule before the thread calls the storage, which may take any time: with the log's
+/// state or the map's layers held, it would keep all others from reading and writing.
 #[cfg(debug_assertions)]
 pub(crate) fn expect_storage() {
     held::check_storage(&[ranks::LogState::PLACE, ranks::MapLayers::PLACE]);
@@ -169,10 +169,10 @@ impl<L: fmt::Debug, R: Rank> fmt::Debug for Ranked<L, R> {
     }
 }
 
-/// Access to the content of a lock, for as long as this lives.
+/// Access to the content of a lock, for the lifetime of this value.
 #[must_use = "the lock is let go at once"]
 pub(crate) struct Guard<G, R: Rank> {
-    // Let go before the note of it.
+    // Released before the record of it.
     plain: G,
     held: Held<R>,
 }
@@ -190,7 +190,7 @@ pub(crate) type RwLockWriteGuard<'a, T, R> = Guard<parking_lot::RwLockWriteGuard
 pub(crate) type MappedRwLockReadGuard<'a, T, R> = Guard<parking_lot::MappedRwLockReadGuard<'a, T>, R>;
 
 impl<G, R: Rank> Guard<G, R> {
-    /// The thread has the lock.
+    /// Records that the thread has the lock.
     fn new(plain: G) -> Self {
         Self { plain, held: Held::new() }
     }
@@ -224,7 +224,7 @@ impl<T, R: Rank> Mutex<T, R> {
         self.plain.try_lock().map(Guard::new)
     }
 
-    /// The thread is about to wait for the lock in a way of its own.
+    /// Checks the rule before the thread waits for the lock by other means.
     pub(crate) fn expect(&self) {
         Held::<R>::expect();
     }
@@ -277,7 +277,7 @@ impl<T, R: Rank> RwLock<T, R> {
         Self { plain: parking_lot::RwLock::new(value), rank: PhantomData }
     }
 
-    /// The thread is about to wait for the lock in a way of its own.
+    /// Checks the rule before the thread waits for the lock by other means.
     #[allow(clippy::unused_self)]
     pub(crate) fn expect(&self) {
         Held::<R>::expect();
@@ -306,7 +306,7 @@ impl<T, R: Rank> RwLock<T, R> {
     pub(crate) fn read_unchanging(&self) -> RwLockReadGuard<'_, T, R> {
         #[cfg(debug_assertions)]
         if self.plain.is_locked_exclusive() {
-            held::refuse(&format!("the lock '{}' is shared as that of what no thread changes", R::PLACE.name));
+            held::refuse(&format!("the lock '{}' is shared as one whose content never changes", R::PLACE.name));
         }
         Guard { plain: self.plain.read(), held: Held::untold() }
     }
@@ -320,7 +320,7 @@ impl<T, R: Rank> RwLock<T, R> {
 }
 
 impl<'a, T, R: Rank> RwLockReadGuard<'a, T, R> {
-    /// Goes on with a part of it, if there is one.
+    /// Narrows the guard to a part of the content, if there is one.
     pub(crate) fn try_map<U>(
         guard: Self,
         part: impl FnOnce(&T) -> Option<&U>,
@@ -339,7 +339,7 @@ mod tests {
     use super::*;
     use crate::base::ranks;
 
-    /// Whether something is refused, and with which words.
+    /// Returns the message with which something is refused, if it is.
     fn refusal(work: impl FnOnce()) -> Option<String> {
         let panic = catch_unwind(AssertUnwindSafe(work)).err()?;
         Some(panic.downcast_ref::<String>().expect("a message").clone())
@@ -354,15 +354,16 @@ mod tests {
             let _admin = admin.lock();
         });
         let text = text.expect("it was granted");
-        assert!(text.contains("'admin' is waited for while 'gate' is held"), "{text}");
-        // Nothing is held any more, and in turn both are granted; so is the second one alone.
+        assert!(text.contains("waiting for the lock 'admin' while 'gate' is held"), "{text}");
+        // Nothing is held any more; in order both are granted, and so is the second one alone.
         assert_eq!(refusal(|| drop((admin.lock(), gate.write()))), None);
         assert_eq!(refusal(|| drop(gate.write())), None);
-        // Locks of which no other is waited for come last, whichever it is.
-        let (told, kept) = (Mutex::<_, ranks::Suspicion>::new(()), Mutex::<_, ranks::Unpunched>::new(()));
+        // Locks under which no other lock is waited for come last, in any order.
+        let (suspicion, kept) = (Mutex::<_, ranks::Suspicion>::new(()), Mutex::<_, ranks::Unpunched>::new(()));
         for in_turn in [true, false] {
-            let text =
-                refusal(|| if in_turn { drop((told.lock(), kept.lock())) } else { drop((kept.lock(), told.lock())) });
+            let text = refusal(|| {
+                if in_turn { drop((suspicion.lock(), kept.lock())) } else { drop((kept.lock(), suspicion.lock())) }
+            });
             assert!(text.expect("it was granted").contains("is held"));
         }
     }
@@ -371,7 +372,7 @@ mod tests {
     fn a_lock_is_never_waited_for_twice_unless_the_table_says_so() {
         let table = RwLock::<_, ranks::Objects>::new(0);
         let text = refusal(|| drop((table.read(), table.read()))).expect("it was granted");
-        assert!(text.contains("'objects' is waited for while 'objects' is held"), "{text}");
+        assert!(text.contains("waiting for the lock 'objects' while 'objects' is held"), "{text}");
         let shards = [(); 2].map(RwLock::<_, ranks::OverlayShard>::new);
         assert_eq!(refusal(|| drop((shards[0].read(), shards[1].write()))), None);
         // Gates of several volumes, by a thread that may change the table of objects.
@@ -388,7 +389,7 @@ mod tests {
         let still = RwLock::<_, ranks::Still>::new(());
         assert_eq!(refusal(|| drop((still.read(), checkpoint.try_lock().unwrap()))), None);
         let text = refusal(|| drop((checkpoint.try_lock().unwrap(), admin.lock()))).expect("it was granted");
-        assert!(text.contains("'admin' is waited for while 'checkpoint' is held"), "{text}");
+        assert!(text.contains("waiting for the lock 'admin' while 'checkpoint' is held"), "{text}");
     }
 
     #[test]
@@ -400,7 +401,10 @@ mod tests {
             let _table = objects.read();
             settled.wait_for(&mut state, Duration::ZERO);
         });
-        assert!(text.expect("it waited").contains("'log state' is given up for a signal while 'objects' is held"));
+        assert!(
+            text.expect("it waited")
+                .contains("releasing the lock 'log state' to wait for a signal while 'objects' is held")
+        );
         assert_eq!(refusal(|| settled.wait_for(&mut log.lock(), Duration::ZERO)), None);
     }
 
@@ -411,7 +415,7 @@ mod tests {
             let _state = log.lock();
             expect_storage();
         });
-        assert!(text.expect("it was asked").contains("the storage is asked while 'log state' is held"));
+        assert!(text.expect("it was asked").contains("calling the storage while 'log state' is held"));
         let layers = RwLock::<_, ranks::MapLayers>::new(());
         assert!(
             refusal(|| {

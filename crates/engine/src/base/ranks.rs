@@ -1,7 +1,7 @@
 //! The order of all locks of the engine, the first one first. A thread waits only for a lock that
-//! comes behind all those that it holds (`base::ranked`). A thread that holds one of
-//! those behind `last` waits for nothing. A lock that a thread only tries, or waits for with a
-//! limit, may come out of turn.
+//! comes after all those that it holds (`base::ranked`). A thread that holds one of those after
+//! `last` waits for nothing. A lock that a thread only tries, or waits for with a timeout, may be
+//! taken out of order.
 #![cfg_attr(not(debug_assertions), allow(dead_code))]
 
 /// Where a lock stands in the order.
@@ -12,13 +12,13 @@ pub(crate) struct Place {
     pub peers: Peers,
 }
 
-/// Whether a thread that holds one lock of a rank may wait for another one of the same rank.
+/// Whether a thread that holds a lock of a rank may wait for another one of the same rank.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Peers {
     None,
     /// All threads take them in the same order.
     Beside,
-    /// Only a thread that holds the lock of that level as well.
+    /// Only a thread that also holds the lock of that level.
     Under(u8),
 }
 
@@ -72,61 +72,61 @@ macro_rules! ranks {
 
 ranks! {
     in order:
-    /// The pool's threads: held while they are started, and while their ends are waited for.
+    /// The pool's threads: held while they are started, and while their ends are awaited.
     Threads "threads";
     /// Held by the thread that trains dictionaries.
     Training "training";
     /// Held by a slice of the recompression.
     Recompressing "recompressing";
-    /// How far the recompression is.
+    /// Progress of the recompression.
     Recompressed "recompressed";
     /// Held by the sorting.
     Sorting "sorting";
-    /// Held by a slice of the scrub, and by the others that change the list of damages.
+    /// Held by a slice of the scrub, and by other changes of the list of damages.
     Scrub "scrub";
-    /// Held while clones are passed on, and by a check, which keeps that off.
+    /// Held while clones are reparented, and by a check, which excludes that.
     PassedOn "passed on";
-    /// Held by whatever changes the table of objects.
+    /// Held by all changes to the table of objects.
     Admin "admin";
-    /// How far the pool is made smaller.
+    /// Progress of a shrink.
     Shrinking "shrinking";
-    /// Held shared while a piece of a share's file is written, exclusively while tables go.
+    /// Held shared while a piece of a share's file is written, exclusively while tables are
+    /// dropped.
     TablesStay "tables stay";
     /// The tables of a share's files; they are read and written while it is held.
     Tables "tables";
-    /// A volume's gate. Who closes several of them holds `admin`.
+    /// A volume's gate. A thread that closes several of them holds `admin`.
     Gate "gate" under Admin;
-    /// Held by the writer that counts what a quota leaves.
+    /// Held by the writer that computes the remaining quota.
     QuotaLook "quota look";
     /// Held shared while a large range becomes a hole.
     Punching "punching";
-    /// Held shared by a writer of a part of a block, exclusively while a large range becomes a
-    /// hole.
+    /// Held shared by a writer of a partial block, exclusively while a large range becomes a hole.
     Parts "parts";
     /// Held by the writer that makes room in a pool that seems full.
     MakingRoom "making room";
     /// Held shared by rounds of cleaning in the background, exclusively by others.
     Cleaning "cleaning";
-    /// Held by the round that may take the extents kept for moves.
+    /// Held by the round that may use the extents kept for moves.
     Dipping "dipping";
-    /// Held shared while dictionaries that may be given up are in use.
+    /// Held shared while dictionaries that may be dropped are in use.
     DictionariesInUse "dictionaries in use";
     /// The state of checkpoints: held while one is taken.
     Checkpoint "checkpoint";
     /// Held shared from a look at the map to the moves that follow from it, exclusively by a
     /// checkpoint that captures.
     Still "still";
-    /// Held by the thread that waits until those who use locations in the data file have gone.
+    /// Held by the thread that waits until all users of locations in the data file are done.
     ReadersGo "readers go";
     /// Held shared while locations in the data file are used.
     Readers "readers";
     /// The records of the group that salvage compared last.
     Witness "witness";
-    /// What the cleaner knows between rounds.
+    /// State of the cleaner between rounds.
     Cleaner "cleaner";
-    /// How often cleaning won nothing; writers at the soft wall wait with it.
+    /// Number of cleanings without gain; writers at the soft wall wait with it.
     Futile "futile";
-    /// How much had come into the log when that changed last.
+    /// Bytes in the log when that figure last changed.
     Resting "resting";
     /// Samples for dictionaries.
     Samples "samples";
@@ -140,25 +140,25 @@ ranks! {
     Objects "objects";
     /// The descriptor of an object.
     Descriptor "descriptor";
-    /// The other parts of an object: title, settings, the way down, the captured descriptor.
+    /// The other parts of an object: title, settings, chain of levels, captured descriptor.
     ObjectPart "object part";
     /// The accounts of extents.
     Extents "extents";
-    /// Held shared while records of the map's base are gone through, exclusively where changes
-    /// leave the layers above for the store.
+    /// Held shared during scans of the map's base, exclusively where changes leave the layers above
+    /// for the store.
     MapBase "map base";
     /// The layers of the map.
     MapLayers "map layers";
     /// A shard of an overlay: those of one overlay in their order, those of a newer overlay before
     /// those of an older one.
     OverlayShard "overlay shard" beside;
-    /// Notes of where moved fragments came from.
+    /// Notes of the former locations of moved fragments.
     MovedFrom "moved from";
     /// Dead fragments of extents.
     Deaths "deaths";
     /// How far extents are filled.
     Inventory "inventory";
-    /// When the oldest dirty data came.
+    /// Arrival time of the oldest dirty data.
     Aging "aging";
     /// A shard of the write buffer.
     BufferShard "buffer shard";
@@ -168,51 +168,51 @@ ranks! {
     StandbyMemory "standby memory";
     /// The ring of standby memory.
     StandbyRing "standby ring";
-    /// Why the pool takes no writes.
+    /// The reason why the pool accepts no writes.
     Failed "failed";
     /// Syncs of the data file.
     Syncs "syncs";
-    /// Which extents have their space below.
+    /// Extents with allocated space.
     Backing "backing";
-    /// What could not be read behind the end of the log; it is written over while this is held.
+    /// Unreadable areas after the end of the log; they are written over while this is held.
     Unreadable "unreadable";
 
     last:
-    /// Extents whose space is owed to the file system below.
+    /// Extents owed to the file system.
     Unpunched "unpunched";
-    /// Where damage is suspected.
+    /// Places of suspected damage.
     Suspicion "suspicion";
-    /// Damage that the opening has mended.
+    /// Damage that the opening has repaired.
     Mended "mended";
-    /// What the opening has put right.
+    /// Corrections by the opening.
     OpeningNotes "opening notes";
-    /// What repairs have lost.
+    /// Losses by repairs.
     Losses "losses";
-    /// What cleaning could not move.
+    /// Damage that cleaning could not move.
     Damages "damages";
-    /// How the standby memory was found.
+    /// State in which the standby memory was found.
     StandbyFacts "standby facts";
-    /// Writers that are slowed down wait with it.
+    /// Throttled writers wait with it.
     Easing "easing";
-    /// What the pool's threads have to do.
+    /// Work of the pool's threads.
     Work "work";
     /// Batches that wait for a writer thread.
     LogQueue "log queue";
     /// Parts that were compressed before a flush.
     Ahead "ahead";
-    /// Groups of images on their way.
+    /// Groups of images being fetched.
     Images "images";
     /// When parts of images were read.
     ImagesUsed "images used";
     /// Streams of reads of a volume.
     ReadAhead "read ahead";
-    /// Where logs of a file system above end.
+    /// Tails of the logs of a file system above.
     LogTails "log tails";
-    /// Who has the tree of a share open.
+    /// Opened trees of shares.
     TreeClaims "tree claims";
     /// The trace of choices.
     Trace "trace";
-    /// Dictionaries that could not be read a moment ago.
+    /// Dictionaries that recently could not be read.
     UnreadableDictionaries "unreadable dictionaries";
     /// Buffers that are kept.
     Buffers "buffers";

@@ -1,5 +1,4 @@
-//! What each thread keeps for itself: codec contexts and buffers, so that the hot paths do not
-//! allocate.
+//! Thread-local codec contexts and buffers, so that the hot paths do not allocate.
 
 use std::cell::RefCell;
 
@@ -14,9 +13,9 @@ pub(crate) struct Scratch {
     pub codecs: Workspace,
     /// One unit, decoded or gathered.
     pub unit: Vec<u8>,
-    /// What a unit was compressed to while something better may come; made when it is first needed.
+    /// The best compressed form of a unit so far, while others are tried; allocated on first use.
     pub spare: Vec<u8>,
-    /// Bytes as they come from the data file; grows to what the thread's reads need.
+    /// Raw bytes from the data file; grows to the size of the thread's reads.
     pub io: AlignedBuf,
 }
 
@@ -28,7 +27,7 @@ thread_local! {
 pub(crate) fn with<R>(work: impl FnOnce(&mut Scratch) -> R) -> R {
     SCRATCH.with(|scratch| match scratch.try_borrow_mut() {
         Ok(mut scratch) => work(&mut scratch),
-        // Lent out further up the stack: a worker that helps with a read in the middle of a drain.
+        // In use further up the stack: a worker that helps with a read in the middle of a drain.
         Err(_) => work(&mut Scratch::new()),
     })
 }

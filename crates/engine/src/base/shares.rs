@@ -1,15 +1,15 @@
-//! How the memory budget of a pool is divided.
+//! The division of a pool's memory budget.
 
-/// Least limit of the write buffer, however full the pool is: a few batches' worth.
+/// Lower bound for the limit of the write buffer, however full the pool is: a few batches' worth.
 pub(crate) const BUFFER_BYTES_MIN: usize = 512 << 10;
 
-/// More than this much of a write buffer, or of changes between checkpoints, makes nothing faster:
-/// what a large budget has left belongs to decoded units.
+/// A larger write buffer, or more changes between checkpoints, makes nothing faster: the rest of a
+/// large budget is for decoded units.
 const BUFFER_BYTES_MAX: usize = 256 << 20;
 
-/// How the memory budget is divided, in 64ths. A checkpoint needs about three times the overlay's
-/// share on top of it: what changes meanwhile, and its batch. The rest is what allocation rounding,
-/// batches under way and the threads' scratch space cost.
+/// Shares of the memory budget, in 64ths. A checkpoint needs about three times the overlay's share
+/// in addition: for changes made while it runs, and for its batch. The rest covers allocation
+/// rounding, batches in flight and the threads' scratch space.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Shares {
     /// Write buffer: writers wait when it is full.
@@ -22,7 +22,7 @@ pub(crate) struct Shares {
     pub units: usize,
     /// Prepared dictionaries.
     pub dictionaries: u64,
-    /// Bytes for the dead fragments of extents.
+    /// Bytes for the map of dead fragments of extents.
     pub deaths: usize,
 }
 

@@ -1,4 +1,4 @@
-//! Figures that a pool reports of itself.
+//! Figures that a pool reports about itself.
 
 use std::collections::BTreeMap;
 
@@ -11,16 +11,15 @@ use crate::base::options::Properties;
 /// Figures of one volume.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct VolumeStatus {
-    /// Number, which it keeps whatever it is called, and which no other gets.
+    /// Number, which survives renaming and is never reused.
     pub id: DeviceId,
     /// Name.
     pub name: String,
     /// Size that its users see, in bytes; of a share [`SHARE_BYTES`].
     pub size_bytes: u64,
-    /// Logical bytes that hold data; what was overwritten since a snapshot counts once more.
+    /// Logical bytes that hold data; each version kept by a snapshot is counted.
     pub allocated_bytes: u64,
-    /// Bytes of payload that it occupies in the log, what only its snapshots and clones see
-    /// included.
+    /// Bytes of payload in the log, including data that only its snapshots and clones see.
     pub stored_bytes: u64,
     /// When it was created, in seconds since 1970.
     pub created_unix_s: u64,
@@ -28,7 +27,7 @@ pub struct VolumeStatus {
     pub properties: Properties,
     /// Number of snapshots and rollbacks that the volume has seen.
     pub epoch: u32,
-    /// The other volume's snapshot that it came from, `VOLUME@SNAPSHOT`.
+    /// The other volume's snapshot that it was cloned from, `VOLUME@SNAPSHOT`.
     pub origin: Option<String>,
     /// Whether `allocated_bytes` and `stored_bytes` are exact: nothing has changed them since the
     /// last checkpoint.
@@ -41,7 +40,7 @@ impl VolumeStatus {
         self.size_bytes == SHARE_BYTES
     }
 
-    /// The size that its users see; of a share, which has none, what it holds.
+    /// The size that its users see; for a share, which has no size, that of its content.
     pub const fn logical_bytes(&self) -> u64 {
         if self.is_share() { self.allocated_bytes } else { self.size_bytes }
     }
@@ -50,11 +49,11 @@ impl VolumeStatus {
 /// One snapshot.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SnapshotStatus {
-    /// Number, which it keeps whatever it is called, and which no other gets.
+    /// Number, which survives renaming and is never reused.
     pub id: DeviceId,
     /// The volume that it is listed under.
     pub volume: String,
-    /// Name: the part behind the `@`.
+    /// Name: the part after the `@`.
     pub name: String,
     /// Size in bytes.
     pub size_bytes: u64,
@@ -62,29 +61,29 @@ pub struct SnapshotStatus {
     pub created_unix_s: u64,
     /// Whether a schedule made it.
     pub scheduled: bool,
-    /// Whether an import into the volume had brought a part of its data only.
+    /// Whether an import into the volume had brought only a part of its data.
     pub incomplete: bool,
 }
 
-/// What a snapshot costs.
+/// Space used by a snapshot.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SnapshotUsage {
-    /// Name: the part behind the `@`.
+    /// Name: the part after the `@`.
     pub name: String,
-    /// Bytes that come back if it alone is destroyed.
+    /// Bytes that are freed if it alone is destroyed.
     pub unique_bytes: u64,
-    /// Bytes of what it sees that others see too.
+    /// Visible bytes that others see too.
     pub shared_bytes: u64,
     /// Logical bytes that hold data in it.
     pub data_bytes: u64,
 }
 
-/// What becomes of acknowledged writes when the process dies, and what became of those of the last
-/// one that did.
+/// State of the standby memory, which keeps acknowledged writes if the process dies; and the
+/// outcome for those of the last process that died.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct StandbyStatus {
-    /// Where acknowledged writes are until the log has them; `None`: the death of the process loses
-    /// those that were not flushed.
+    /// Place of the memory that keeps acknowledged writes until the log has them; `None`: a crash
+    /// of the process loses those that were not flushed.
     pub place: Option<String>,
     /// Bytes of that memory.
     pub bytes: u64,
@@ -92,14 +91,14 @@ pub struct StandbyStatus {
     pub is_wanted: bool,
     /// Writes and discards that were replayed from it when the pool was opened.
     pub replayed: u64,
-    /// Bytes that these had written.
+    /// Bytes written by these.
     pub replayed_bytes: u64,
-    /// Reports of memory that was found and not replayed, and of memory that is wanted and is not
-    /// there.
+    /// Reports of memory that was found and not replayed, and of memory that is wanted but missing.
     pub notes: Vec<String>,
 }
 
-/// How full a pool is, as of its last checkpoint: known at once, however many volumes there are.
+/// How full a pool is, as of its last checkpoint: known immediately, however many volumes there
+/// are.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct PoolRoom {
     /// See [`PoolStatus::live_bytes`].
@@ -123,7 +122,7 @@ pub struct PoolStatus {
     pub capacity_bytes: u64,
     /// Bytes of an extent.
     pub extent_bytes: u64,
-    /// Extents that can be taken at once.
+    /// Extents that can be used immediately.
     pub extents_free: u64,
     /// All extents that can hold data.
     pub extents_total: u64,
@@ -133,38 +132,38 @@ pub struct PoolStatus {
     pub allocated_bytes: u64,
     /// Bytes of live fragments: exact at a checkpoint, estimated since.
     pub live_bytes: u64,
-    /// Those of them that belong to destroyed volumes: clones still need them, or they are just
-    /// being removed.
+    /// Those of them that belong to destroyed volumes: clones still need them, or they are being
+    /// removed.
     pub unlisted_bytes: u64,
     /// Logical bytes that hold data in destroyed volumes: not in `allocated_bytes`.
     pub unlisted_allocated_bytes: u64,
-    /// Trained dictionaries of volumes, and the bytes of live fragments that they are.
+    /// Trained dictionaries of volumes, and their live bytes.
     pub dictionaries: u64,
     /// See `dictionaries`.
     pub dictionary_bytes: u64,
-    /// Objects of which something was destroyed whose space is still coming back.
+    /// Objects with destroyed parts whose space is still being freed.
     pub reaping: u64,
-    /// Bytes of extents in use that hold nothing live: dead fragments, batch headers, padding.
+    /// Bytes of used extents that hold nothing live: dead fragments, batch headers, padding.
     pub dead_bytes: u64,
-    /// Bytes in free extents, or what the storage below has for them if that is less.
+    /// Bytes in free extents, or the free space of the file system if that is less.
     pub free_bytes: u64,
     /// Bytes that are kept for volumes with reservations, and not used by them yet.
     pub reserved_bytes: u64,
-    /// Of which volumes that is, and how many bytes of each, the most first.
+    /// These volumes, with the bytes kept for each, the largest first.
     pub reserved_for: Vec<(String, u64)>,
-    /// Bytes of free extents that data does not get: for cleaning, and for the log's own needs.
+    /// Bytes of free extents that data may not use: for cleaning, and for the log's own needs.
     pub kept_bytes: u64,
     /// Bytes that were discarded, overwritten or destroyed since the last checkpoint: the next one
     /// makes them available.
     pub returning_bytes: u64,
-    /// Bytes, as stored, for which new data finds room, if all that is dead is cleaned, counted
-    /// cautiously.
+    /// Bytes, as stored, of new data for which there is room if all dead data is cleaned, estimated
+    /// conservatively.
     pub available_bytes: u64,
-    /// Whether a write was refused for want of room, and nothing has changed since.
+    /// Whether a write was refused for lack of room, and nothing has changed since.
     pub is_full: bool,
-    /// The storage below has less room than the pool: growing the pool does not help.
+    /// The file system has less room than the pool: growing the pool does not help.
     pub is_short_below: bool,
-    /// Writes that found no room, those that were held and tried again included.
+    /// Writes that found no room, including those that were held and tried again.
     pub refused_writes: u64,
     /// Whether live and dead bytes are exact: nothing has changed them since the last checkpoint.
     pub is_exact: bool,
@@ -182,33 +181,32 @@ pub struct PoolStatus {
     pub read_bytes: u64,
     /// Checkpoints taken.
     pub checkpoints: u64,
-    /// Light checkpoints taken: they free space and leave the records of the map as they are.
+    /// Light checkpoints taken: they free space without changing the records of the map.
     pub light_checkpoints: u64,
-    /// Groups of the map that were merged behind light checkpoints.
+    /// Groups of the map that were merged after light checkpoints.
     pub folded_groups: u64,
-    /// Flushes asked for, and disk syncs that served them.
+    /// Flushes requested, and disk syncs that served them.
     pub flushes: u64,
     /// See `flushes`.
     pub syncs: u64,
-    /// Memory that outlives the process.
+    /// Memory that survives the process.
     pub standby: StandbyStatus,
-    /// What the last open had to replay: batches, and bytes of log read for it.
+    /// Log replayed by the last open: batches, and bytes read.
     pub recovered_batches: u64,
     /// See `recovered_batches`.
     pub recovered_bytes: u64,
     /// Nanoseconds that recovery took.
     pub recovery_ns: u64,
-    /// Extents that were cleaned, bytes of fragments that were moved for it (or written anew by
+    /// Extents that were cleaned, bytes of fragments that were moved for it (or rewritten by
     /// sorting), and nanoseconds that it took.
     pub cleaned_extents: u64,
     /// See `cleaned_extents`.
     pub moved_bytes: u64,
-    /// Bytes of the log that were written anew because a user asked for it: to recompress, and to
-    /// sort.
+    /// Bytes of the log that were rewritten at a user's request: to recompress, and to sort.
     pub rewritten_bytes: u64,
     /// See `cleaned_extents`.
     pub cleaning_ns: u64,
-    /// Bytes of fragments that the cleaner compressed anew (the property `cold-mode`), before and
+    /// Bytes of fragments that the cleaner recompressed (the property `cold-mode`), before and
     /// after.
     pub cold_before_bytes: u64,
     /// See `cold_before_bytes`.
@@ -216,27 +214,27 @@ pub struct PoolStatus {
     /// Bytes of the catalogue in the log, from which `salvage` would know names and sizes; 0: the
     /// pool is too full for one.
     pub catalogue_bytes: u64,
-    /// Extents that are kept for it alone.
+    /// Extents that are kept only for it.
     pub catalogue_extents: u64,
-    /// What could not be moved because it is damaged, at most the first hundred.
+    /// Data that could not be moved because it is damaged, at most the first hundred.
     pub damages: Vec<String>,
-    /// Set when a write to the data file failed for good: what failed. Writes are refused until the
-    /// pool is reopened.
+    /// Set when a write to the data file failed permanently: the reason. Writes are refused until
+    /// the pool is reopened.
     pub failed: Option<String>,
 }
 
 /// A folder, with the sums over everything in it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FolderStatus {
-    /// Number, which it keeps whatever it is called.
+    /// Number, which survives renaming.
     pub id: DeviceId,
     /// Full name.
     pub name: String,
     /// Volumes and shares in it, and in the folders in it.
     pub volumes: u64,
-    /// Logical bytes of theirs that hold data.
+    /// Logical bytes with data in these.
     pub allocated_bytes: u64,
-    /// What these take in the pool.
+    /// Bytes that these occupy in the pool.
     pub stored_bytes: u64,
     /// When it was created, in seconds since 1970.
     pub created_unix_s: u64,
@@ -264,20 +262,20 @@ pub enum PropertySource {
     Default,
     /// Set on the pool.
     Pool,
-    /// Set on the folder of that name, which is one above.
+    /// Set on the folder of that name, which is above.
     Folder(String),
-    /// Set on the volume itself, or on the folder that was asked for.
+    /// Set on the volume itself, or on the requested folder.
     Own,
 }
 
-/// A moment of the log: so many extents had been filled. What a pass over the pool has as its
-/// target was there at its mark, so that it ends while writers fill others: each extent of the
-/// target is emptied once at most.
+/// A moment of the log, as the number of extents filled until then. The target of a pass over the
+/// pool is the set of extents filled at its mark, so that it ends while writers fill others: each
+/// extent of the target is emptied once at most.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct CleanMark(pub u32);
 
 impl CleanMark {
-    /// Behind all moments.
+    /// After all moments.
     pub const NEVER: Self = Self(u32::MAX);
 }
 
@@ -287,16 +285,16 @@ impl Default for CleanMark {
     }
 }
 
-/// What cleaning on demand did.
+/// Result of cleaning on demand.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct CleanReport {
-    /// Extents that were emptied meanwhile, on whatever thread.
+    /// Extents that were emptied during the pass, by any thread.
     pub extents_cleaned: u64,
-    /// Bytes of fragments that were moved for it.
+    /// Bytes of fragments that were moved for this.
     pub bytes_moved: u64,
-    /// What the log had filled when the pass began: its target.
+    /// The log's mark when the pass began: its target.
     pub mark: CleanMark,
-    /// Extents of the target that are left of which more than a twentieth is dead.
+    /// Remaining extents of the target of which more than a twentieth is dead.
     pub extents_todo: u64,
     /// Whether there is nothing more to do, or nothing more that can be done.
     pub is_finished: bool,
@@ -306,7 +304,7 @@ pub struct CleanReport {
     pub extents_free_after: u64,
 }
 
-/// What `check` found.
+/// Result of `check`.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct CheckReport {
     /// Fragments read, verified and decoded.
@@ -315,25 +313,25 @@ pub struct CheckReport {
     pub fragment_bytes: u64,
     /// Map records read.
     pub records: u64,
-    /// What is wrong, the first [`PROBLEMS_LISTED_MAX`]; empty when the pool is clean.
+    /// The problems, the first [`PROBLEMS_LISTED_MAX`]; empty when the pool is clean.
     pub problems: Vec<Problem>,
-    /// How much is wrong in all.
+    /// Number of problems in all.
     pub problems_total: u64,
-    /// How much of that is not repaired.
+    /// Number of unrepaired problems.
     pub problems_left: u64,
-    /// Volumes and snapshots, by name, that have any of it, listed or not, with how many each.
+    /// Volumes and snapshots with problems, listed or not, with the number for each.
     pub volumes: BTreeMap<String, u64>,
-    /// Kinds of problem, listed or not, with how many of each.
+    /// Kinds of problem, listed or not, with the number of each.
     pub kinds: BTreeMap<&'static str, u64>,
-    /// What can be said of the end of the log, as the opening found it, if that was not an orderly
-    /// one: no problem, and not to be concealed.
+    /// Description of the log's end as the opening found it, if it was not orderly. Not a problem,
+    /// but reported.
     pub log_end: Option<String>,
-    /// What opening the pool has put right that a crash may have left as well: no problem, and
-    /// not to be concealed.
+    /// Corrections by the opening that a crash may explain as well. Not problems, but reported.
     pub notes: Vec<String>,
 }
 
-/// Problems that are listed one by one: a pool on a dead disk has one for each fragment.
+/// Upper bound of problems that are listed one by one: a pool on a dead disk has one for each
+/// fragment.
 pub const PROBLEMS_LISTED_MAX: usize = 1000;
 
 impl CheckReport {
@@ -350,7 +348,7 @@ impl CheckReport {
         }
     }
 
-    /// A problem concerns a volume or a snapshot.
+    /// Counts a problem of a volume or a snapshot.
     pub(crate) fn concerns(&mut self, volume: String) {
         *self.volumes.entry(volume).or_default() += 1;
     }
@@ -362,18 +360,19 @@ impl Problem {
         Self { kind: "data", detail: what, repaired: true, ..Self::default() }
     }
 
-    /// A snapshot, `VOLUME@SNAPSHOT`, has got a new identity.
+    /// A snapshot, `VOLUME@SNAPSHOT`, has a new identity.
     pub(crate) fn estranged(title: &str) -> Self {
-        let text = "may show what had been discarded or taken back: it counts as another snapshot now, in streams";
+        let text = "may show data that had been discarded or rolled back: it has a new identity, and is a \
+             different snapshot for streams";
         Self { kind: "object", detail: format!("'{title}' {text}"), repaired: true, ..Self::default() }
     }
 
-    /// The log was damaged where it was durable, and nothing was lost but what is damaged itself.
+    /// The log was damaged where it was durable, and only the damaged data itself was lost.
     pub(crate) fn log_damage(what: String) -> Self {
         Self { kind: "log", detail: what, repaired: true, ..Self::default() }
     }
 
-    /// What was dropped, and of whom.
+    /// The dropped data, by volume.
     pub(crate) fn losses(loss: &Loss) -> impl Iterator<Item = Self> {
         let kind = "lost";
         let all = Self { kind, detail: loss.what.clone(), repaired: true, ..Self::default() };
@@ -385,24 +384,24 @@ impl Problem {
     }
 }
 
-/// One thing that is wrong.
+/// One problem found by a check.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Problem {
     /// A stable name: `superblock`, `record`, `fragment`, `header`, `usage`, `overlap`, `object`,
-    /// `history`, `catalogue`, `costs`, `map-store`, `log`, `data`; `lost` is what a repair was
-    /// allowed to drop.
+    /// `history`, `catalogue`, `costs`, `map-store`, `log`, `data`; `lost` is data that a repair
+    /// was allowed to drop.
     pub kind: &'static str,
-    /// Volume or snapshot that is concerned, if any: the volume if it is, else the newest that sees
-    /// the place.
+    /// Affected volume or snapshot, if any: the volume if it is affected, otherwise the newest
+    /// snapshot that sees the place.
     pub volume: Option<String>,
     /// Other volumes and snapshots that see the place. `detail` names the first of them.
     pub others: Vec<String>,
     /// Byte offset in the volume, if any.
     pub offset: Option<u64>,
-    /// Bytes from there that are concerned, if they are known and lie together.
+    /// Affected bytes from there, if they are known and contiguous.
     pub length: Option<u64>,
-    /// What was found and what was expected, with places.
+    /// Found and expected state, with locations.
     pub detail: String,
-    /// Whether `check --repair` mended it.
+    /// Whether `check --repair` repaired it.
     pub repaired: bool,
 }

@@ -1,5 +1,6 @@
-//! The storage as debug builds, and so all tests, see it: a thread that asks it holds no lock that
-//! all others need (`ranked::expect_storage`). In other builds it is the plain storage.
+//! A wrapper of the storage for debug builds, and so all tests: it checks that a thread that calls
+//! the storage holds no lock that all others need (`ranked::expect_storage`). In other builds it is
+//! the plain storage.
 
 use crate::base::options::PoolEnv;
 

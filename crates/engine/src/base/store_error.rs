@@ -3,7 +3,7 @@
 use env::MapError;
 use surface::{Error, ErrorKind};
 
-/// What a caller can do about a failure of the store.
+/// Maps a failure of the store to the kind that says how a caller can react.
 pub fn store_error_kind(error: &MapError) -> ErrorKind {
     match (error.corrupt, error.full) {
         (true, _) => ErrorKind::Corrupt,

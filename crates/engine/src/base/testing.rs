@@ -1,4 +1,4 @@
-//! What unit tests of the engine share.
+//! Shared helpers of the engine's unit tests.
 #![allow(clippy::unwrap_used)]
 
 use std::sync::Arc;
@@ -21,13 +21,13 @@ pub(crate) fn env_on(machine: &Machine, disk: Arc<dyn Disk>) -> PoolEnv {
     }
 }
 
-/// A new pool with extents of 64 KiB on that machine, with `disk` instead of its own, and so many
-/// workers.
+/// A new pool with extents of 64 KiB on that machine, with `disk` instead of its own, and this
+/// number of workers.
 pub(crate) fn pool_on(machine: &Machine, disk: Arc<dyn Disk>, capacity_bytes: u64, workers: usize) -> Pool {
     pool_in(env_on(machine, disk), capacity_bytes, workers)
 }
 
-/// The same, in that world.
+/// The same, in that environment.
 pub(crate) fn pool_in(env: PoolEnv, capacity_bytes: u64, workers: usize) -> Pool {
     let options = FormatOptions { capacity_bytes, extent_bytes: 64 << 10, properties: Default::default() };
     Pool::format(&env, &options).unwrap();

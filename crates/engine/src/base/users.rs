@@ -1,15 +1,15 @@
-//! A lock that many threads share while they use something, and that a thread waits for until all
-//! who used it before have gone. Owns the rule that this keeps no thread out that comes meanwhile:
-//! one user may be slow, and must not hold up all later ones by way of the thread that waits.
+//! A lock that many threads share while they use something; another thread can wait until all
+//! earlier users are gone. Owns the rule that this never blocks later users: one user may be slow,
+//! and must not hold up the later ones through the waiting thread.
 //!
 //! There are two gates, of which one is open.
-//! 1. Who comes shares the open gate. If it was closed in that moment, the other one is open.
-//! 2. Who waits closes the open gate by opening the other one, and then takes the closed one alone:
-//!    when all who share it have gone.
+//! 1. A new user shares the open gate. If it was closed at that moment, the other one is open.
+//! 2. A waiting thread closes the open gate by opening the other one, and then locks the closed one
+//!    exclusively: that succeeds when its users are gone.
 //!
-//! **No user is missed.** A user who has a gate has seen it open when it was shared already. So the
-//! thread that closed it later finds it shared, and waits. A user who shared it too late sees that
-//! it is closed, and lets it go. Threads that wait do so one after the other. So the last one has
+//! **No user is missed.** A user of a gate has seen it open while it was already shared. So the
+//! thread that closes it later finds it shared, and waits. A user that shared it too late sees that
+//! it is closed, and releases it. Threads that wait do so one after the other. So the last one has
 //! waited for the gate that is opened now, and all users share the gate that is closed.
 
 use std::sync::atomic::{AtomicUsize, Ordering, fence};
@@ -17,7 +17,7 @@ use std::sync::atomic::{AtomicUsize, Ordering, fence};
 use crate::base::ranked::{Mutex, RwLock, RwLockReadGuard};
 use crate::base::ranks;
 
-/// What a user has.
+/// Held by a user.
 pub(crate) type Using<'a> = RwLockReadGuard<'a, (), ranks::Readers>;
 
 /// See the module.
@@ -41,17 +41,17 @@ impl Users {
         }
     }
 
-    /// The same; `None` if a gate was closed in that moment.
+    /// The same; `None` if a gate was being closed at that moment.
     pub(crate) fn try_read(&self) -> Option<Using<'_>> {
         let at = self.open.load(Ordering::Relaxed);
         let using = self.gates[at].try_read()?;
         // Either this sees that the gate is closed, or the thread that closes it sees that it is
-        // shared. Who finds it open sees all that was done before it was opened.
+        // shared. A user that finds it open sees everything done before it was opened.
         fence(Ordering::SeqCst);
         (self.open.load(Ordering::Acquire) == at).then_some(using)
     }
 
-    /// Returns when all who were users before have gone.
+    /// Returns when all earlier users are gone.
     pub(crate) fn wait_until_gone(&self) {
         let _alone = self.waiting.lock();
         let before = self.open.load(Ordering::Relaxed);
@@ -95,8 +95,8 @@ mod tests {
         assert!(is_gone.load(Ordering::SeqCst));
     }
 
-    /// Threads use a valid thing, while two others make another one valid, wait, and spoil the one
-    /// before.
+    /// Threads use a valid thing, while two others make another one valid, wait, and invalidate the
+    /// previous one.
     #[test]
     fn nothing_is_spoiled_while_it_is_used() {
         const ROUNDS: usize = 3000;

@@ -1,12 +1,12 @@
 //! Blocks in the write buffer that no client has written, but that are on their way to a better
-//! place (see `upkeep::defrag`). They count as cleaning and not as users' data. Their former stored size is
-//! kept, so that they do not take more afterwards.
+//! place (see `upkeep::defrag`). They are counted as cleaning and not as users' data. Their former
+//! stored size is kept, so that they do not take more afterwards.
 //!
-//! Data compressed in another way than the volume's properties say now could grow by being written
-//! anew. It comes from `recompress --mode archive`, or from before a change of a property. So a
-//! unit that comes out larger than its blocks were is compressed again, with the strongest of the
+//! Data compressed with other settings than the volume's current ones could grow when it is
+//! rewritten. It comes from `recompress --mode archive`, or from before a change of a property. So
+//! a unit that comes out larger than its blocks were is compressed again, with the strongest of the
 //! codecs that its blocks had, and the smaller result is kept. **Bound**: no unit takes more than
-//! that codec makes of it.
+//! its size under that codec.
 
 use codec::{Codec, CodecId, Workspace, ZstdLevel};
 use format::{Entry, FragmentRef};
@@ -15,18 +15,19 @@ use units::{BLOCK_BYTES, BlockMask};
 use crate::base::group::GroupKey;
 use crate::buffer::write_buffer::{DirtyRun, Taken};
 
-/// Level at which what had a dictionary is tried again: its number does not tell its own.
+/// Level for compressing data again that had a dictionary: its codec number does not include its
+/// level.
 const DICTIONARY_LEVEL: ZstdLevel = match ZstdLevel::new(3) {
     Some(level) => level,
     None => ZstdLevel::MIN,
 };
 
-/// Where a run of blocks comes from.
+/// Origin of a run of blocks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Sorted {
-    /// What a block of it takes in the log, rounded up.
+    /// Size of one of its blocks in the log, rounded up.
     pub block_bytes: u16,
-    /// The strongest codec of what it was read from.
+    /// The strongest codec among its sources.
     pub codec: CodecId,
 }
 
@@ -51,8 +52,7 @@ fn stronger(a: CodecId, b: CodecId) -> CodecId {
     if policy::strength(b) > policy::strength(a) { b } else { a }
 }
 
-/// Blocks of each group, in the order of their keys, that are sorted; groups without any are left
-/// out.
+/// Sorted blocks of each group, in the order of their keys; groups without any are left out.
 pub(crate) fn sorted_blocks(taken: &[Taken]) -> Vec<(GroupKey, BlockMask)> {
     let sorted_of = |taken: &Taken| {
         let runs = taken.runs.iter().filter(|run| run.sorted.is_some());
@@ -61,7 +61,7 @@ pub(crate) fn sorted_blocks(taken: &[Taken]) -> Vec<(GroupKey, BlockMask)> {
     taken.iter().map(sorted_of).filter(|(_, mask)| !mask.is_empty()).collect()
 }
 
-/// Bytes of payload of a batch that are sorted: of units of which at least half are.
+/// Bytes of payload of a batch that are sorted: of units with at least half sorted blocks.
 pub(crate) fn sorted_bytes(entries: &[Entry], sorted: &[(GroupKey, BlockMask)]) -> u64 {
     if sorted.is_empty() {
         return 0;
@@ -78,8 +78,8 @@ pub(crate) fn sorted_bytes(entries: &[Entry], sorted: &[(GroupKey, BlockMask)]) 
     bytes
 }
 
-/// What a unit's blocks took in the log, and the strongest codec among them, if all of it is
-/// sorted.
+/// Returns the size of a unit's blocks in the log, and the strongest codec among them, if all of
+/// them are sorted.
 pub(crate) fn came_from(runs: &[DirtyRun], unit: BlockMask) -> Option<(usize, CodecId)> {
     let (mut bytes, mut codec) = (0, CodecId::RAW);
     let mut missing = unit;
@@ -96,8 +96,8 @@ pub(crate) fn came_from(runs: &[DirtyRun], unit: BlockMask) -> Option<(usize, Co
     missing.is_empty().then_some((bytes, codec))
 }
 
-/// Compresses `raw` as what it came from was, if that takes less than the `stored` bytes that it
-/// takes now; into `target` then.
+/// Compresses `raw` with its former codec into `target`, if the result is smaller than the current
+/// `stored` bytes.
 pub(crate) fn compress_as_before(
     codecs: &mut Workspace,
     before: CodecId,

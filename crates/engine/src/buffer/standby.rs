@@ -1,63 +1,64 @@
-//! What was acknowledged and is not in the log yet, once more in memory that outlives the process
-//! (`env::Standby`): so the death of the server loses nothing that was acknowledged. Owns the ring
-//! of records and when each is given up; `standby_open` has what an opening does with a ring that
-//! was left. Loss of power takes the memory along: then what was flushed is there, as ever.
+//! The standby ring: a second copy of acknowledged data that is not in the log yet, in memory that
+//! survives the process (`env::Standby`), so that a crash of the server loses no acknowledged
+//! write. Owns the ring of records and their release; `standby_open` handles a ring that an opening
+//! finds. A power failure destroys the memory: then only flushed data survives, as without it.
 //!
 //! A write or a discard goes through these steps, under the lock of its group's shard of the write
 //! buffer:
 //! 1. A record gets the next *position* of the ring and its head is written, under the ring's lock:
 //!    so heads follow one another without a gap, and a reader of the ring can step over a record
-//!    that was never finished. Then a word says that the records reach past this one: up to there
-//!    a head that is not whole is damage, and not the end.
-//! 2. Its blocks are copied behind the head.
-//! 3. The word that makes it count is stored: a checksum of head and blocks.
+//!    that was never finished. Then a word is updated to say that the records reach past this one:
+//!    before that position an incomplete head is damage, and not the end.
+//! 2. Its blocks are copied after the head.
+//! 3. The word that makes it valid is stored: a checksum of head and blocks.
 //! 4. The run goes into the write buffer, and keeps the record ([`Kept`]) as long as any part of it
 //!    is there. Here the request may be acknowledged.
-//! 5. When no part of the run is left in the buffer, the record is *given up*: its blocks are in
-//!    the log, applied; or a newer run covers them, whose record counts by step 3; or their volume
-//!    is gone. The *tail* is the position behind which no record has been given up before all older
-//!    ones: it moves when the oldest record is given up, and only the tail says, in the memory,
-//!    what is still needed.
+//! 5. When no part of the run is left in the buffer, the record is *released*: its blocks are in
+//!    the log, applied; or a newer run covers them, whose record is valid by step 3; or their
+//!    volume is gone. The *tail* is the position of the oldest record that has not been released.
+//!    It moves when that record is released, and it alone marks, in the memory, the records that
+//!    are still needed.
 //!
-//! **Claim.** Replaying the records from the tail on, in their order, over what recovery makes of
-//! the log, gives each block the content of the newest acknowledged request.
+//! **Claim.** Replaying the records from the tail on, in order, over the state after recovery,
+//! gives each block the content of the newest acknowledged request.
 //! - Requests to a block are ordered by its shard's lock, and positions follow that order, since
 //!   step 1 is under it.
-//! - Let *r* be the record of the newest acknowledged request to a block. If *r* is at or behind
-//!   the tail, it counts (step 3 was before the acknowledgement), and no later record that counts
-//!   names the block but those of requests that were never acknowledged: either is right.
-//! - If *r* is before the tail, it was given up, and no newer request covers it: so its blocks are
+//! - Let *r* be the record of the newest acknowledged request to a block. If *r* is at or after the
+//!   tail, it is valid (step 3 was before the acknowledgement), and the only later valid records
+//!   that name the block are those of requests that were never acknowledged: either result is
+//!   right.
+//! - If *r* is before the tail, it was released, and no newer request covers it: so its blocks are
 //!   in a batch that was applied, and the system has its bytes. Recovery finds every applied batch:
 //!   the machine has not failed, and a batch is applied only when all before it are. No record from
 //!   the tail on names the block.
-//! - Records that the log has as well do no harm: from the tail on all are replayed in order, so
-//!   the last word is the newest one's.
+//! - Records that the log has as well do no harm: all records from the tail on are replayed in
+//!   order, so the newest one wins.
 //! - Replaying twice does no harm for the same reason, as long as nothing else was written in
 //!   between (see `standby_open`).
 //!
-//! **What changes blocks past the write buffer** (a large discard, a volume that is cut off or
-//! taken back, a snapshot that was received) is ordered by `Core::leave_behind` (`write::room`): it
-//! returns when the tail has come past all records that were there when it was called.
+//! **Changes that bypass the write buffer** (a large discard, a volume that is truncated or rolled
+//! back, a snapshot that was received) are ordered by `Core::drain_past_current` (`write::room`): it
+//! returns when the tail has passed all records that existed when it was called.
 //! - Under a volume's closed gate, before the batch that changes the volume: no record of older
-//!   data can come to lie over it. Snapshots do the same, so that what is replayed never belongs to
-//!   an epoch that is over.
-//! - A large discard does it when its batches are applied, before it is acknowledged: what is
-//!   behind the tail then came after the hole.
+//!   data can be replayed over it. Snapshots do the same, so that a replayed record never belongs
+//!   to a past epoch.
+//! - A large discard does it when its batches are applied, before it is acknowledged: all records
+//!   after the tail are then newer than the hole.
 //! - Destroying needs none of it: records of an object that is no live volume are not replayed, and
-//!   its number is never used again.
+//!   its number is never reused.
 //! - Moves and sorting change no content, so they need no record.
 //!
 //! **Replacement.** The file of the ring may be removed or damaged while it is in use
 //! ([`Ring::fault`]). The ring then moves to a new file ([`Ring::replace`]), with its positions and
 //! its session, while no thread uses its memory.
-//! - This process knows the header and the words, so they are written anew and never copied.
-//! - Records are copied as they are. A damaged record does not match its checksum in the new file
+//! - This process knows the header and the words, so they are written from memory and never copied.
+//! - Records are copied unchanged. A damaged record does not match its checksum in the new file
 //!   either, so an opening reports it as lost. That ends when the write buffer has been drained:
 //!   the tail is then past all records that were copied.
 //!
-//! **Bound.** The ring has the write buffer's limit and [`SLACK_BYTES`]. Its bytes count like those
-//! of the write buffer where writers wait and workers drain ([`WriteBuffer::held`]); who finds no
-//! room for a record waits for a drain.
+//! **Bound.** The ring has the write buffer's limit and [`SLACK_BYTES`]. Its bytes are included
+//! where writers wait and workers drain ([`WriteBuffer::held`]); a writer that finds no room for a
+//! record waits for a drain.
 //!
 //! [`WriteBuffer::held`]: crate::buffer::write_buffer::WriteBuffer::held
 
@@ -82,8 +83,8 @@ use crate::buffer::write_buffer::{DirtyRun, briefly};
 
 /// Bytes of the largest record.
 const RECORD_BYTES_MAX: usize = STANDBY_ALIGN + GROUP_BYTES;
-/// What the ring has beyond the limit of the write buffer: a record that is as long as can be, the
-/// pad before it, and as much again for writers that passed the limit at the same time.
+/// Size of the ring beyond the limit of the write buffer: one record of maximum length, the pad
+/// before it, and as much again for writers that passed the limit at the same time.
 pub(crate) const SLACK_BYTES: usize = 4 * RECORD_BYTES_MAX;
 /// Time that a thread waits for the tail before it drains again.
 const PATIENCE: Duration = Duration::from_millis(20);
@@ -92,7 +93,7 @@ const COPY_BYTES: usize = 256 << 10;
 
 /// A record in the ring.
 struct Live {
-    /// The position behind it.
+    /// The position after it.
     end: u64,
     is_needed: bool,
 }
@@ -104,13 +105,13 @@ struct State {
     records: VecDeque<Live>,
     /// Number of the first of `records`.
     first: u64,
-    /// Newest incarnation of the log that the memory goes with.
+    /// Newest incarnation of the log that the memory matches.
     incarnation: u64,
     /// Number of the first batch that is not known to be durable.
     durable: u64,
     /// Number of the first batch that was not applied when the tail moved last.
     applied: u64,
-    /// The memory stays as it is: what goes from now on was not drained.
+    /// The memory is frozen: records released from now on were not drained.
     is_frozen: bool,
 }
 
@@ -166,7 +167,7 @@ impl Drop for Kept {
 }
 
 impl Ring {
-    /// A ring without records in memory that has its beginning.
+    /// A ring without records, in memory whose beginning has been written.
     pub(crate) fn new(memory: Arc<dyn StandbyMemory>, header: &StandbyHeader, log: LogFacts) -> Self {
         Self {
             bytes: memory.len(),
@@ -179,7 +180,7 @@ impl Ring {
         }
     }
 
-    /// Bytes that records take, those that were given up behind the tail included.
+    /// Bytes that records take, including released ones after the tail.
     pub(crate) fn used(&self) -> usize {
         self.used.load(Ordering::Relaxed)
     }
@@ -194,7 +195,7 @@ impl Ring {
         (self.header.ring_bytes as usize).saturating_sub(SLACK_BYTES)
     }
 
-    /// The file goes with this incarnation of the log as well.
+    /// The memory matches this incarnation of the log as well.
     pub(crate) fn goes_with(&self, incarnation: u64) {
         let memory = self.memory.read();
         let mut state = briefly(&self.state);
@@ -204,7 +205,7 @@ impl Ring {
         }
     }
 
-    /// Returns the reason why the next process would not find the memory, or not know whose it is.
+    /// Returns the reason why the next process would not find the memory, or not recognise it.
     /// `None` if it would. Damaged records are left to an opening, which reads them all.
     pub(crate) fn fault(&self, standby: &dyn Standby, pool: &[u8; 16]) -> Option<String> {
         let memory = self.memory.read();
@@ -224,11 +225,11 @@ impl Ring {
         memory.read(0, &mut bytes) && bytes[..] == self.header.encode() && state.words().into_iter().all(is_word)
     }
 
-    /// Moves the ring to memory that `make` makes: so many bytes, filled by a function. `path` is
-    /// the pool's directory, for people.
+    /// Moves the ring to memory created by `make`: so many bytes, filled by a function. `path` is
+    /// the pool's directory, for messages.
     ///
     /// # Errors
-    /// When no other memory can be made.
+    /// When no other memory can be created.
     pub(crate) fn replace(
         &self,
         path: &[u8],
@@ -268,7 +269,7 @@ impl Ring {
         }
     }
 
-    /// Leaves the memory as it is: what the write buffer forgets from now on is not in the log.
+    /// Freezes the memory: data that the write buffer drops from now on is not in the log.
     pub(crate) fn freeze(&self) {
         self.state.lock().is_frozen = true;
     }
@@ -336,7 +337,7 @@ impl Ring {
         if let Some(record) = state.records.get_mut(index) {
             record.is_needed = false;
         }
-        // The oldest record may be a pad, which no run gives up: so the tail moves whenever the
+        // The oldest record may be a pad, which no run releases: so the tail moves whenever the
         // oldest is not needed, not only when this record is the oldest.
         if state.is_frozen || state.records.front().is_some_and(|oldest| oldest.is_needed) {
             return;
@@ -345,7 +346,7 @@ impl Ring {
             state.tail = record.end;
             state.first += 1;
         }
-        // How far the log must be, before what is in it is not needed here any more.
+        // The log must reach this batch before its data can be dropped here.
         state.applied = self.log_seq.load(Ordering::Acquire);
         set_word(&**memory, self.header.session, STANDBY_SEQ_OFFSET, state.applied);
         set_word(&**memory, self.header.session, STANDBY_TAIL_OFFSET, state.tail);
@@ -359,7 +360,7 @@ impl Ring {
         self.state.lock().head
     }
 
-    /// Waits a moment for the tail to come to a position; whether it has.
+    /// Waits briefly for the tail to reach a position; returns whether it has.
     pub(crate) fn is_behind(&self, position: u64) -> bool {
         let mut state = self.state.lock();
         if state.tail < position && !state.is_frozen {
@@ -384,7 +385,7 @@ impl State {
         }
     }
 
-    /// The words that change, with their places.
+    /// The mutable words, with their offsets.
     fn words(&self) -> [(usize, u64); 5] {
         [
             (STANDBY_TAIL_OFFSET, self.tail),
@@ -396,7 +397,7 @@ impl State {
     }
 
     /// Writes everything before the records over zeroes; the header last, because it makes the rest
-    /// count.
+    /// valid.
     fn write_beginning(&self, memory: &dyn StandbyMemory, header: &StandbyHeader, path: &[u8]) {
         self.words().into_iter().for_each(|(offset, value)| set_word(memory, header.session, offset, value));
         memory.write(STANDBY_PATH_OFFSET, &path[..path.len().min(STANDBY_RING_OFFSET - STANDBY_PATH_OFFSET)]);

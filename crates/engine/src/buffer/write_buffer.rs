@@ -1,18 +1,17 @@
 //! The write buffer: blocks that were written (or made holes) and are not in the map yet. Owns
-//! their bytes, the order in which they are drained, and the bookkeeping that tells a flush when
-//! everything before it has been drained.
+//! their bytes, the order in which they are drained, and the bookkeeping by which a flush knows
+//! when everything before it has been drained.
 //!
 //! A group goes through these steps:
-//! 1. *dirty*: a write or a discard put runs of blocks here; the group stands in the queue once. A
-//!    rewrite replaces what is dirty and costs nothing more.
+//! 1. *dirty*: a write or a discard put runs of blocks here; the group is in the queue once. A
+//!    rewrite replaces dirty blocks at no further cost.
 //! 2. *in flight*: [`WriteBuffer::take`] moved its runs out to be compressed and appended; readers
 //!    still find them here. New writes make it dirty again, but it is not taken a second time
 //!    before
-//! 3. *completed*: the batch is in the log and in the map, and the runs are forgotten. Or *failed*:
-//!    the runs go back below whatever was written since.
+//! 3. *completed*: the batch is in the log and in the map, and the runs are dropped. Or *failed*:
+//!    the runs become dirty again, below all newer writes.
 //!
-//! So of one group there is never more than one batch under way, and the log keeps the order of its
-//! writes.
+//! So a group never has more than one batch in flight, and the log keeps the order of its writes.
 //!
 //! Locks: a shard's lock may be held while the queue's is taken, never the other way round.
 
@@ -35,25 +34,26 @@ use crate::buffer::standby::{Kept, Ring};
 
 /// Shards of the buffer: enough that two cores rarely meet, few enough to walk.
 const SHARDS: usize = 256;
-/// What a dirty group costs in memory beside its data: maps, queue, run headers.
+/// Memory of a dirty group in addition to its data: maps, queue, run headers.
 const GROUP_OVERHEAD_BYTES: usize = 256;
 
-/// What is left of an overwritten run is copied when the request that brought it is more than so
-/// many times as large: its bytes stay in memory as long as any of them is needed, and only what is
-/// needed is counted. 8: a group of a request of a megabyte is not copied as long as it is whole.
+/// The rest of an overwritten run is copied if the request that brought it is more than this many
+/// times as large: a request's bytes stay in memory as long as any of them is needed, but only the
+/// needed ones are counted. 8: a group of a request of a megabyte is not copied as long as it is
+/// whole.
 const PINNED_TIMES_MAX: usize = 8;
 
-/// How often one looks for a lock that is held for a fraction of a microsecond before one sleeps,
-/// and how long one pauses between two looks.
+/// Number of attempts on a lock that is held for a fraction of a microsecond before sleeping, and
+/// the pause between two attempts.
 const LOOKS_MAX: u32 = 50;
 const PAUSES: u32 = 4;
 
 /// Queue entries taken under one lock.
 const ENTRIES_PER_LOCK: usize = 16;
 
-/// Takes a lock that no thread holds for long. The lock itself gives up the core after a few looks,
-/// and gets it back when all others have had their turn: of eight writers on two cores one write in
-/// two hundred took a hundred times as long for that.
+/// Takes a lock that no thread holds for long. The lock itself yields the core after a few
+/// attempts, and gets it back when all others have had their turn: with eight writers on two cores
+/// that made one write in two hundred take a hundred times as long.
 pub(crate) fn briefly<T, R: Rank>(mutex: &Mutex<T, R>) -> MutexGuard<'_, T, R> {
     mutex.expect();
     for _ in 0..LOOKS_MAX {
@@ -72,13 +72,13 @@ pub(crate) struct DirtyRun {
     pub count: u8,
     /// `count` x 4 KiB, or `None` for a hole.
     pub data: Option<Bytes>,
-    /// Blocks of the request whose buffer `data` lies in.
+    /// Blocks of the request that owns the buffer of `data`.
     pub pinned: u16,
     /// Set if no client has written it: it is on its way to a better place.
     pub sorted: Option<Sorted>,
     /// Its record in the standby memory, if there is one.
     pub kept: Option<Arc<Kept>>,
-    /// What its writer knows of it.
+    /// The writer's hint about it.
     pub hint: Hint,
 }
 
@@ -148,8 +148,8 @@ fn data_bytes(runs: &[DirtyRun]) -> usize {
 #[derive(Default)]
 struct DirtyGroup {
     dirty: Vec<DirtyRun>,
-    /// What is being drained: never empty. `None` costs no allocation, which most groups of random
-    /// writes would pay twice.
+    /// Runs that are being drained: never empty. `None` costs no allocation, which most groups of
+    /// random writes would pay twice.
     in_flight: Option<Arc<Vec<DirtyRun>>>,
     /// Whether a queue entry stands for `dirty`.
     queued: bool,
@@ -166,14 +166,14 @@ impl DirtyGroup {
 #[derive(Default)]
 struct Shard {
     groups: HashMap<GroupKey, DirtyGroup, FastHash>,
-    /// Bytes of data by object, in flight included; none that has no data.
+    /// Bytes of data by object, in flight included; objects without data have no entry.
     data: HashMap<ObjectId, usize, FastHash>,
-    /// Raised by every insertion, so that a read-modify-write notices what came between.
+    /// Raised by every insertion, so that a read-modify-write notices a change in between.
     version: u64,
 }
 
 impl Shard {
-    /// The data of an object became so much more or less.
+    /// Changes the data bytes of an object.
     fn count(&mut self, object: ObjectId, before: usize, after: usize) {
         if before == after {
             return;
@@ -213,7 +213,7 @@ impl Queue {
     }
 }
 
-/// A group handed out to be drained.
+/// A group taken to be drained.
 #[derive(Debug)]
 pub(crate) struct Taken {
     pub key: GroupKey,
@@ -230,7 +230,7 @@ pub(crate) struct WriteBuffer {
     bytes: AtomicUsize,
     /// Groups that hold something.
     groups: AtomicUsize,
-    /// Where what comes is kept once more, for the death of the process.
+    /// Keeps a second copy of incoming data in case the process dies.
     standby: OnceLock<Arc<Ring>>,
 }
 
@@ -264,20 +264,20 @@ impl WriteBuffer {
         self.standby.get()
     }
 
-    /// From now on all that comes is kept in the standby memory as well.
+    /// From now on all incoming data is kept in the standby memory as well.
     pub(crate) fn begin_standby(&self, ring: Arc<Ring>) {
         // There is one opening, and it does this once.
         let _ = self.standby.set(ring);
     }
 
-    /// Bytes that count against its limit: its own, or those of the standby memory, where what was
-    /// overwritten takes room until all that is older has been drained.
+    /// Bytes that are compared with its limit: its own, or those of the standby memory, where
+    /// overwritten data takes room until all older data has been drained.
     pub(crate) fn held(&self) -> usize {
         self.bytes().max(self.standby().map_or(0, |ring| ring.used()))
     }
 
-    /// Bytes of data that it holds of an object, in flight included. What is drained while this
-    /// counts is in the object's figures by then.
+    /// Bytes of data that it holds of an object, in flight included. Data drained during the count
+    /// is already in the object's figures.
     pub(crate) fn data_bytes_of(&self, object: ObjectId) -> usize {
         self.shards.iter().filter_map(|shard| shard.lock().data.get(&object).copied()).sum()
     }
@@ -287,7 +287,7 @@ impl WriteBuffer {
         self.groups.load(Ordering::Relaxed)
     }
 
-    /// Lays a run over a group. It comes back if the standby memory has no room for it.
+    /// Lays a run over a group. Returns the run if the standby memory has no room for it.
     pub(crate) fn insert(&self, key: GroupKey, mut run: DirtyRun) -> Result<(), DirtyRun> {
         let mut shard = self.shard(key);
         if !self.keep(key, &mut run) {
@@ -297,8 +297,8 @@ impl WriteBuffer {
         Ok(())
     }
 
-    /// Keeps a run in the standby memory, unless its content is in the log already. `false`: there
-    /// is no room.
+    /// Keeps a run in the standby memory, unless its content is in the log already. Returns `false`
+    /// if there is no room.
     fn keep(&self, key: GroupKey, run: &mut DirtyRun) -> bool {
         let is_forgotten = run.data.is_none() && Canary::StandbyForgetsDiscards.is_planted();
         let Some(ring) = self.standby().filter(|_| run.sorted.is_none() && !is_forgotten) else { return true };
@@ -312,7 +312,7 @@ impl WriteBuffer {
     }
 
     /// Inserts only if nothing was inserted near `key` since [`version`](Self::version) returned
-    /// `version`; whether it did. The run comes back if the standby memory has no room for it.
+    /// `version`; returns whether it did. Returns the run if the standby memory has no room for it.
     pub(crate) fn insert_if(&self, key: GroupKey, mut run: DirtyRun, version: u64) -> Result<bool, DirtyRun> {
         let mut shard = self.shard(key);
         let is_planted = run.sorted.is_some() && Canary::SortDropsANewerWrite.is_planted();
@@ -350,7 +350,7 @@ impl WriteBuffer {
         }
     }
 
-    /// Hands the runs that cover any of `wanted` to `visit`, older ones first, and returns the
+    /// Passes the runs that cover any of `wanted` to `visit`, older ones first, and returns the
     /// blocks found.
     pub(crate) fn read(&self, key: GroupKey, wanted: BlockMask, visit: &mut dyn FnMut(&DirtyRun)) -> BlockMask {
         let mut found = BlockMask::EMPTY;
@@ -387,7 +387,7 @@ impl WriteBuffer {
         self.take_leaving(bytes_max, limit, 0)
     }
 
-    /// The same, but the last `left` groups stay: those that became dirty last.
+    /// Like `take`, but leaves the last `left` groups: those that became dirty last.
     pub(crate) fn take_leaving(&self, bytes_max: usize, limit: u64, left: usize) -> Vec<Taken> {
         let mut taken = Vec::new();
         let mut bytes = 0;
@@ -408,7 +408,7 @@ impl WriteBuffer {
                     bytes += data_bytes(&runs) + GROUP_OVERHEAD_BYTES;
                     taken.push(Taken { key, runs, generation });
                 }
-                // A batch that failed put its content back under an entry of its own.
+                // A failed batch has put its content back under an entry of its own.
                 _ => {
                     drop(shard);
                     self.queue().done(generation, 1);
@@ -422,13 +422,13 @@ impl WriteBuffer {
                 queue.put_back(entry);
             }
             drop(queue);
-            // A flush may have found the queue empty meanwhile.
+            // A flush may have found the queue empty in between.
             self.changed.notify_all();
         }
         taken
     }
 
-    /// Moves some entries up to generation `limit` out of the queue, but for the last `left`;
+    /// Removes some entries up to generation `limit` from the queue, except the last `left`;
     /// several at a time to take its lock less often.
     fn pop_entries(&self, entries: &mut VecDeque<(u64, GroupKey)>, limit: u64, left: usize) {
         let mut queue = self.queue();
@@ -440,12 +440,12 @@ impl WriteBuffer {
         }
     }
 
-    /// Forgets groups whose batch is in the map.
+    /// Drops groups whose batch is in the map.
     pub(crate) fn completed(&self, taken: &[Taken]) {
         self.finish(taken, false);
     }
 
-    /// Puts groups back whose batch could not be written.
+    /// Makes groups dirty again whose batch could not be written.
     pub(crate) fn failed(&self, taken: &[Taken]) {
         self.finish(taken, true);
     }
@@ -475,7 +475,7 @@ impl WriteBuffer {
             }
             shard.count(key.object, released, 0);
         }
-        // All writers come to the queue: what they wait for shall be short.
+        // All writers need the queue: keep this short.
         let done = if put_back { &[] } else { taken };
         let mut queue = self.queue();
         for same in done.chunk_by(|one, next| one.generation == next.generation) {

@@ -57,7 +57,7 @@ fn what_was_put_off_comes_back_in_the_order_of_its_generations() {
     buffer.insert(KEY, run(0, 1, 2)).unwrap();
     let generation = buffer.begin_flush();
     buffer.insert(other, run(0, 1, 2)).unwrap();
-    // Both are in flight; the one that the flush does not wait for comes back last.
+    // Both are in flight; the one that the flush does not wait for is returned last.
     assert!(buffer.take(usize::MAX, u64::MAX).is_empty());
     buffer.completed(&first);
     buffer.completed(&second);
@@ -111,7 +111,7 @@ fn read_modify_write_notices_what_came_between() {
     assert_eq!(content(&buffer, KEY), [(0, Some(3))]);
 }
 
-/// A group that was handed out, for tests of those who carry it.
+/// A group that was taken, for tests of its carriers.
 pub(crate) fn taken() -> Taken {
     Taken { key: KEY, runs: Arc::new(Vec::new()), generation: 0 }
 }

@@ -1,26 +1,26 @@
-//! Folding: what light checkpoints left beside the map's records goes into them a slice at a time,
-//! so that no full checkpoint has to merge all of it at once. While that took place no space came
-//! back, and in a full log writers stood still.
+//! Folding: changes stored by light checkpoints are merged into the map's records a slice at a
+//! time, so that no full checkpoint has to merge all of them at once. During such a merge no space
+//! is freed, and in a full log writers stand still.
 //!
-//! 1. A *sweep* begins when most of the memory for the settled overlay is used. It goes through the
-//!    groups with settled changes of that moment: all that the deltas say up to that checkpoint.
-//! 2. Behind each light checkpoint comes a slice of it: the groups' records, with their settled
-//!    changes laid over them, go into the store in one batch. That changes nothing of the base, so
-//!    that nothing has to be counted, and it does not matter when it becomes durable. Then the
-//!    groups leave the overlay.
+//! 1. A *sweep* begins when most of the memory for the settled overlay is used. It covers the
+//!    groups with settled changes at that moment: all deltas up to that checkpoint.
+//! 2. Each light checkpoint is followed by a slice of it: the groups' records, with their settled
+//!    changes laid over them, go into the store in one batch. That does not change the base, so
+//!    nothing has to be counted, and it does not matter when it becomes durable. Then the groups
+//!    leave the overlay.
 //! 3. At the end of the sweep the store is made durable, and the next light checkpoint removes the
 //!    deltas up to where it began.
 //!
-//! Only what merging would leave as it is can be folded: groups with one record that some point
-//! sees, and with which nothing goes from the object's origin (`objects::clone_needs`), as of the checkpoint: later
-//! changes may be forgotten in a crash. Blocks taken out of others must be counted, and a delta
-//! would bring it back. Those are *left*: the checkpoint that removes the deltas says their settled
-//! changes again.
+//! Only groups that merging would leave unchanged can be folded: those with one record that some
+//! point sees, and without blocks to remove from the object's origin (`objects::clone_needs`), as
+//! of the checkpoint: later changes may be lost in a crash. Blocks removed from other records must
+//! be counted, and a delta would restore them. Such groups are *left*: the checkpoint that removes
+//! the deltas stores their settled changes again.
 //!
-//! **After a crash** deltas are laid over records that may have more than they say. It comes to the
-//! same: the deltas that are there are all those since some checkpoint, in order. If one of them
-//! speaks of a block, the last one that does has its last change. If none does, its last change was
-//! said by deltas that were removed, and the record has it.
+//! **After a crash** deltas are laid over records that may be newer than they are. The result is
+//! the same: the existing deltas are all those since some checkpoint, in order. If a delta names a
+//! block, the last one that does has its last change. If none does, its last change was in deltas
+//! that were removed, and the record has it.
 
 use env::MapBatch;
 use surface::Result;
@@ -36,11 +36,11 @@ use crate::objects::clone_needs::Needs;
 use crate::objects::timeline::Timelines;
 use crate::pool::core::Core;
 
-/// Percents of the settled overlay's memory that are used before anything is folded: the longer a
+/// Percentage of the settled overlay's memory that is used before anything is folded: the longer a
 /// group waits, the more changes are merged at once.
 const FOLD_FROM_PERCENT: usize = 75;
-/// Percents more at which as many groups are folded as are added, and so the most that is used if
-/// the load is even. Then twice as many are folded long before a full checkpoint is due.
+/// Percentage above that at which as many groups are folded as are added, which is also the maximum
+/// in use under constant load. Then twice as many are folded long before a full checkpoint is due.
 const FOLD_EVEN_PERCENT: usize = 10;
 /// Most groups of a slice: some hundred milliseconds.
 const SLICE_MAX: usize = 32 << 10;
@@ -57,21 +57,21 @@ struct Sweep {
     since: u64,
 }
 
-/// Deltas that need not stay, and the changes to say again in their place.
+/// Deltas that can be dropped, and the changes to store again in their place.
 #[derive(Default)]
 pub(crate) struct Folded {
     /// The last checkpoint whose deltas are not needed.
     pub number: u64,
-    /// Groups of which they say something that is nowhere else.
+    /// Groups for which they have the only copy of a change.
     pub left: Vec<GroupKey>,
 }
 
-/// How far folding has come since the last full checkpoint.
+/// Progress of folding since the last full checkpoint.
 #[derive(Default)]
 pub(crate) struct Folding {
     /// The sweep that is under way.
     sweep: Option<Sweep>,
-    /// What the next light checkpoint removes.
+    /// Deltas that the next light checkpoint removes.
     pub folded: Folded,
     /// Most settled changes cannot be folded: a full checkpoint must merge them.
     is_vain: bool,
@@ -93,8 +93,8 @@ impl Slice {
     }
 }
 
-/// How many groups are folded behind a checkpoint that added so many to the settled overlay, which
-/// has `bytes` of at most `max`.
+/// Returns how many groups to fold after a checkpoint that added so many to the settled overlay,
+/// which has `bytes` of at most `max`.
 fn slice_of(added: usize, bytes: usize, max: usize) -> usize {
     let pace = (bytes.saturating_mul(100) / max.max(1)).saturating_sub(FOLD_FROM_PERCENT);
     (added.saturating_mul(pace) / FOLD_EVEN_PERCENT).max(pace).min(SLICE_MAX)
@@ -105,8 +105,8 @@ impl Core {
     /// to the settled overlay.
     ///
     /// # Errors
-    /// When the store does not take the slice. The content of the store is unknown then: the pool
-    /// takes no writes until it is reopened.
+    /// When the store does not accept the slice. The content of the store is unknown then: the pool
+    /// accepts no writes until it is reopened.
     pub(crate) fn fold_some(&self, state: &mut CheckpointState, timelines: &Timelines, added: usize) -> Result<()> {
         let settled = self.map.settled();
         let count = slice_of(added, settled.bytes(), self.settled_bytes_max());
@@ -133,7 +133,7 @@ impl Core {
             folded_groups += folded.len();
             sweep.left.append(&mut left);
         }
-        // A volume whose data is all in snapshots would be looked at in vain, again and again.
+        // A volume whose data is all in snapshots cannot be folded: do not try again and again.
         state.folding.is_vain = sweep.left.len() - left_before > folded_groups;
         if Canary::DeltasRemovedEarly.is_planted() {
             sweep.since = state.number;
@@ -170,7 +170,7 @@ impl Core {
                 continue;
             }
             let mut records = (*base).clone();
-            // Nothing is lost by it but holes that hide nothing.
+            // That loses only holes that hide nothing.
             timeline.trim(&mut records, &Needs::new(), &GroupRecords::new(), &mut |_, _| ());
             put_group(key, &base, &settled, &mut records, &mut slice.batch);
             slice.folded.push(key);
@@ -178,8 +178,8 @@ impl Core {
         Ok(slice)
     }
 
-    /// Whether merging would take something out of a group, or out of one below it, because clones
-    /// do not need it any more (`objects::clone_needs`).
+    /// Returns whether merging would remove blocks from a group, or from one below it, because
+    /// clones do not need them any more (`objects::clone_needs`).
     fn frees_some(&self, key: GroupKey, base: &GroupRecords, settled: &Overlay, timelines: &Timelines) -> Result<bool> {
         let frees = |key: GroupKey, base: &GroupRecords| {
             let needs = self.needs(timelines, (key, base), (settled, None), &mut 0);

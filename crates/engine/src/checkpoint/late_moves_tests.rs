@@ -1,5 +1,5 @@
-//! Moves that come between a checkpoint's capture and its end: what that checkpoint takes out must
-//! not come back with them.
+//! Moves between a checkpoint's capture and its end: they must not restore data that the checkpoint
+//! removes.
 #![allow(clippy::unwrap_used)]
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -18,7 +18,7 @@ use crate::pool::core::Core;
 
 const BLOCKS: u64 = 64;
 
-/// Cleans while a checkpoint syncs the log, which is behind its capture.
+/// Cleans while a checkpoint syncs the log, which is after its capture.
 struct CleaningDisk {
     below: Arc<dyn Disk>,
     core: OnceLock<Weak<Core>>,
@@ -42,7 +42,7 @@ impl DiskLayer for CleaningDisk {
                     self.moved.fetch_add(moved, Ordering::Relaxed);
                 }
             };
-            // The checkpoint's thread holds locks that the cleaner's has nothing to do with.
+            // The checkpoint's thread holds locks that the cleaner's thread does not have.
             std::thread::scope(|scope| scope.spawn(clean).join().unwrap());
         }
         Ok(())
@@ -89,7 +89,7 @@ impl World {
         data
     }
 
-    /// A checkpoint beside which everything is moved that it does not know to be dead.
+    /// Takes a checkpoint, and in parallel moves all data that it does not know to be dead.
     fn checkpoint_beside_moves(&self) {
         // So that there is something to sync.
         self.write(BLOCKS, 0);
@@ -99,8 +99,8 @@ impl World {
         assert!(self.disk.moved.load(Ordering::Relaxed) > 0, "nothing was moved");
     }
 
-    /// All blocks are what `expected` says (nothing: zeroes): now, after checkpoints, and when the
-    /// pool was opened again.
+    /// Asserts that all blocks match `expected` (`None`: zeroes): now, after checkpoints, and when
+    /// the pool was opened again.
     fn verify(self, expected: impl Fn(u64) -> Option<u64>) {
         let verify = |world: &Self, when: &str| {
             world.pool.drop_caches();
@@ -112,7 +112,7 @@ impl World {
             assert!(report.problems.is_empty(), "{when}: {:?}", report.problems);
         };
         verify(&self, "at once");
-        // What entering a descriptor, and checkpoints, make of it.
+        // The same after a new descriptor and more checkpoints.
         self.pool.snapshot("v", "later").unwrap();
         verify(&self, "after a snapshot");
         self.pool.checkpoint().unwrap();
@@ -130,8 +130,8 @@ impl World {
 #[test]
 fn what_a_discard_hid_does_not_come_back_with_a_move() {
     let world = World::new();
-    // Every third block is dead where it was, and all belong to an older epoch that no point sees
-    // any more.
+    // Every third block is dead in its old location, and all belong to an older epoch that no point
+    // sees any more.
     (0..BLOCKS).step_by(3).for_each(|block| world.write(block, 100 + block));
     world.pool.snapshot("v", "s").unwrap();
     world.pool.checkpoint().unwrap();
@@ -170,7 +170,8 @@ fn what_a_clone_hides_of_its_origin_does_not_come_back_with_a_move() {
     world.pool.destroy("v", true).unwrap();
     world.pool.rename("w", "v").unwrap();
     world.pool.checkpoint().unwrap();
-    // Of what the clone sees of the other volume, half is discarded and a quarter written over.
+    // Of the other volume's blocks that the clone sees, half are discarded and a quarter written
+    // over.
     let volume = world.pool.volume("v").unwrap();
     volume.discard(0, BLOCKS / 2 * BLOCK_BYTES as u64).unwrap();
     drop(volume);
@@ -204,7 +205,7 @@ fn an_object_of_which_something_comes_back_is_not_passed_over() {
     world.pool.checkpoint().unwrap();
     world.pool.volume("v").unwrap().discard(0, (BLOCKS + 1) * BLOCK_BYTES as u64).unwrap();
     world.checkpoint_beside_moves();
-    // All of it has gone with that checkpoint, and all of it was moved behind its capture.
+    // All of it was removed by that checkpoint, and all of it was moved after its capture.
     let clone = world.pool.core.objects.named("v").unwrap();
     world.pool.core.pass_on();
     assert_eq!(clone.levels().len(), 2);

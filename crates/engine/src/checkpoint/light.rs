@@ -1,8 +1,8 @@
-//! Settling: what a light checkpoint does with the changes of the map. It counts what became live
-//! and dead, as merging does, and puts the changes into the store as they are (*deltas*).
+//! Settling: a light checkpoint's handling of the map's changes. It counts new live and dead bytes,
+//! as merging does, and puts the changes into the store unmerged (*deltas*).
 //!
-//! Where the changes of a group are all moves, or have come over them, the cleaner's notes tell
-//! what was there before (`map::relocation_notes`); of others the map is asked.
+//! Where the changes of a group are all moves, or lie over moves, the cleaner's notes have the
+//! previous content (`map::relocation_notes`); for other groups the map is read.
 
 use format::{DeltaWriter, RecordKey, delta_key};
 use surface::Result;
@@ -23,17 +23,17 @@ fn say(writer: &mut DeltaWriter, key: GroupKey, changes: &GroupRecords) {
 }
 
 impl Core {
-    /// Step 2. Every change gets a delta, but those of objects that are gone: `thaw` lays all of `frozen` over what is settled, and
-    /// what has no delta must never be counted as one by the next full checkpoint. It is not:
+    /// Step 2. Every change gets a delta, but those of objects that are gone: `thaw` lays all of
+    /// `frozen` over the settled overlay, and the next full checkpoint must not count a change
+    /// without a delta as one with a delta. It does not:
     ///
     /// - An object that is there is seen. One that is not is due for reaping from the moment when
     ///   the last point went (`Table::lost_a_point`, `Table::enter`) until the full checkpoint that
     ///   removes it; while anything is due, checkpoints are full (`checkpoint_with`).
-    /// - One that is gone may have changes: a move of what it held that was decided between the
-    ///   capture and the end of that full checkpoint. Reaping has counted the old place as dead,
-    ///   nothing counts the new one, no point sees it, and the next full checkpoint drops the
-    ///   change (`merge` passes over objects that are gone). Object identifiers are never used
-    ///   again.
+    /// - One that is gone may have changes: a move of its data that was decided between the capture
+    ///   and the end of that full checkpoint. Reaping has counted the old place as dead, nothing
+    ///   counts the new one, no point sees it, and the next full checkpoint drops the change
+    ///   (`merge` skips objects that are gone). Object identifiers are never reused.
     pub(crate) fn settle(&self, state: &CheckpointState, frozen: &Overlay, captured: &Captured) -> Result<Merged> {
         let settled = self.map.settled();
         let is_there = |key: &&GroupKey| self.objects.get(key.object).is_some() && captured.sees(key.object);
@@ -72,7 +72,7 @@ impl Core {
             let is_seen = captured.sees(key.object);
             debug_assert!(
                 object.is_none() || is_seen,
-                "{key:?}: a light checkpoint has met an object that nobody sees"
+                "{key:?}: a light checkpoint has met an object that no point sees"
             );
             let (Some(object), true) = (object, is_seen) else { continue };
             let Some(changes) = frozen.frozen_records(key) else { continue };
@@ -80,15 +80,15 @@ impl Core {
                 Some(base) => base,
                 None => self.map.base_below(key, object.epoch(), &changes)?,
             };
-            debug_assert!(self.counts_alike(key, object, &base, &changes), "{key:?}: not what the map says");
+            debug_assert!(self.counts_alike(key, object, &base, &changes), "{key:?}: differs from the map");
             self.count_changes(key.object, &base, &changes, &mut merged);
             say(&mut writer, key, &changes);
         }
         Ok((merged, writer.finish()))
     }
 
-    /// Whether changes of a group come to the same with `base` as with what the map says, if it can
-    /// be read.
+    /// Returns whether changes of a group count the same over `base` as over the records in the
+    /// map, if these can be read.
     fn counts_alike(&self, key: GroupKey, object: &Object, base: &GroupRecords, changes: &GroupRecords) -> bool {
         let settled = self.map.settled().with(key, Clone::clone).unwrap_or_default();
         let Ok(real) = self.map.base_for_checkpoint(key, object.epoch(), &settled) else { return true };

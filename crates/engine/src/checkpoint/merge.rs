@@ -1,12 +1,13 @@
 //! Step 2 of a full checkpoint: the changes are merged into the groups' records, in the order of the groups.
 //!
 //! Where there are many groups, two threads have half of them each: an opening after a crash waits
-//! for the merge, and in a full log no space comes back before it is done. Groups are independent
-//! of one another, and the parts are put together in order, so that the result is the same.
+//! for the merge, and in a full log no space is freed before it is done. Groups are independent of
+//! one another, and the parts are put together in order, so that the result is the same.
 //!
 //! A clone no longer needs blocks of its origin that it now has itself in these groups. Where no
-//! other clone needs them (`objects::clone_needs`), the same groups of the origin are trimmed along, and those of
-//! the origin's own. So a destroyed volume's space comes back as its clones are written over.
+//! other clone needs them (`objects::clone_needs`), the same groups of the origin are trimmed
+//! along, and those of the origin's own. So a destroyed volume's space is freed as its clones are
+//! written over.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::thread::Builder;
@@ -30,29 +31,27 @@ use crate::space::extents::UsageChanges;
 /// Groups for which a second thread is worth it: tens of milliseconds.
 pub(crate) const SHARED_GROUPS_MIN: usize = 8192;
 
-/// Groups whose changes are asked for together: a few more than the processor fetches at the same
-/// time.
+/// Groups whose changes are fetched together: a few more than the processor loads at the same time.
 const ASKED_TOGETHER: usize = 16;
 
-/// Groups for which those below are looked at together: a few megabytes of keys.
+/// Groups for which those below are collected together: a few megabytes of keys.
 const BELOW_MAX: usize = 64 << 10;
 
-/// What the merge made.
+/// Result of the merge.
 #[derive(Default)]
 pub(crate) struct Merged {
     pub batch: MapBatch,
     pub usage: UsageChanges,
-    /// What of it died, and where.
+    /// Fragments that died, and their extents.
     pub deaths: Toll,
     /// Change of allocated blocks and stored bytes by object.
     pub objects: BTreeMap<ObjectId, (i64, i64)>,
     /// Groups whose records differ from the old ones with the changes laid over them, because more
-    /// blocks went; and their new records, where these are wanted.
+    /// blocks were removed; and their new records, if requested.
     pub trimmed: Vec<(GroupKey, Option<GroupRecords>)>,
-    /// Groups that had no changes, and were trimmed because less of them is needed below those that
-    /// had.
+    /// Groups without changes that were trimmed because the changed groups need less of them.
     pub below: HashSet<GroupKey>,
-    /// Objects of which something was taken out that a rollback had undone.
+    /// Objects from which blocks were removed that a rollback had undone.
     pub undone: BTreeSet<ObjectId>,
     /// The progress of reaping.
     pub reaped: Vec<Reaped>,
@@ -61,7 +60,7 @@ pub(crate) struct Merged {
 }
 
 impl Merged {
-    /// With what the groups behind these came to.
+    /// Appends the result for the groups after these.
     pub(crate) fn append(&mut self, mut behind: Self) {
         self.batch.changes.append(&mut behind.batch.changes);
         self.deaths.append(behind.deaths);
@@ -80,11 +79,11 @@ impl Merged {
     }
 }
 
-/// Does something for groups, in two threads where there are many of them; `append` puts what the
-/// second half came to behind what the first did.
+/// Runs `part` for groups, in two threads where there are many of them; `append` appends the second
+/// half's result to the first.
 ///
 /// # Errors
-/// The first of either half.
+/// The first error of either half.
 pub(crate) fn in_two<G: Sync, T: Send>(
     core: &Core,
     groups: &[G],
@@ -107,8 +106,8 @@ pub(crate) fn in_two<G: Sync, T: Send>(
     })
 }
 
-/// The groups of which less may be needed because `some` have changed: without those that have
-/// changed themselves (`all`, sorted), and those that were `done`.
+/// Returns the groups of which less may be needed because `some` have changed: without those that
+/// have changed themselves (`all`, sorted), and those that were `done`.
 fn groups_below(some: &[GroupKey], all: &[GroupKey], timelines: &Timelines, done: &HashSet<GroupKey>) -> Vec<GroupKey> {
     let mut groups = Vec::new();
     for of_object in some.chunk_by(|one, other| one.object == other.object) {
@@ -126,8 +125,8 @@ fn groups_below(some: &[GroupKey], all: &[GroupKey], timelines: &Timelines, done
 /// A group that is to be merged, and its changes: none, if it is only settled.
 type Changed<'a> = (GroupKey, &'a GroupRecords);
 
-/// Has the processor's cache load the changes of a group. The changes of neighbours lie all over
-/// the memory: asked for one after the other, each takes as long as many that are asked for
+/// Prefetches the changes of a group into the processor's cache. The changes of neighbours are
+/// scattered over memory: fetched one after the other, each takes as long as many that are fetched
 /// together.
 fn ask_for((_, changes): &Changed<'_>) {
     let known = |(_, change): &(_, Record)| change.known();
@@ -158,14 +157,14 @@ impl Core {
         })
     }
 
-    /// Takes records that no point needs any more out of groups that have no changes.
+    /// Removes records that no point needs any more from groups without changes.
     fn trim_below(&self, groups: &[GroupKey], frozen: &Overlay, settled: &Overlay, captured: &Captured) -> Merged {
         let mut merged = Merged::default();
         let mut last = None;
         for key in groups.iter().copied() {
             let object = self.objects.get_again(&mut last, key.object);
             let (Some(object), Some(timeline)) = (object, captured.timelines.get(&key.object)) else { continue };
-            // One that is damaged stays as it is: `check` names it.
+            // A damaged one stays unchanged: `check` names it.
             let base = self.map.base_for_checkpoint(key, object.epoch(), &GroupRecords::new());
             let Ok(Base { records: base, cached }) = base else { continue };
             if base.is_empty() {
@@ -205,7 +204,7 @@ impl Core {
             };
             let settled = all_settled.with(key, Clone::clone).unwrap_or_default();
             if timeline.is_dead() {
-                // Of an object that no point sees, reaping takes away the records in the store. Its
+                // For an object that no point sees, reaping removes the records in the store. Its
                 // changes are never counted.
                 let uncounted = changes.iter().flat_map(|(_, change)| &change.fragments);
                 uncounted.for_each(|f| merged.deaths.push(Death::of(&self.geometry, f, f.live)));
@@ -230,7 +229,8 @@ impl Core {
         Ok(merged)
     }
 
-    /// Counts the bytes that changes make live and dead in a group, and those that they allocate.
+    /// Counts the bytes that changes make live and dead in a group, and the blocks that they
+    /// allocate.
     pub(crate) fn count_changes(
         &self,
         object: ObjectId,
@@ -286,8 +286,8 @@ mod tests {
         line.bytes().cycle().take(BLOCK_BYTES).collect()
     }
 
-    /// Whether two threads merge or one: the same records, and figures that a recount confirms,
-    /// before and after everything was overwritten.
+    /// The result of one or two merging threads: the same records, and figures that a recount
+    /// confirms, before and after everything was overwritten.
     #[test]
     fn what_two_threads_merge_is_what_one_would() {
         let merged = [0, 2].map(|workers| {

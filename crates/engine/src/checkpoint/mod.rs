@@ -3,23 +3,28 @@
 //!
 //! 1. *Capture*, while no batch can be applied: the log's position, the descriptors that changed, and the overlay, which is
 //!    frozen; changes go to a new one from here on.
-//! 2. *Merge* the frozen changes into the records (`merge`), counting what became live and dead in each extent. What nobody looks at any
-//!    more goes from the groups that are merged, and from others as far as that is due (see `reap`).
+//! 2. *Merge* the frozen changes into the records (`merge`), counting new live and dead bytes in
+//!    each extent. Blocks that no point needs any more are removed from the merged groups, and from
+//!    others as far as that is due (see `reap`).
 //! 3. *Decide* which extents are freed and which the log fills next.
 //! 4. *Write the inventory* of extents (`inventory`), and *sync* the data file: one sync for the log and for the inventory. A store may keep
 //!    a batch that no call asked it to persist, and must not refer to bytes that are not durable.
-//! 5. *Commit* all of it and *persist*. From here on the checkpoint counts. One that names a new incarnation is noted in the data file (`opening`).
+//! 5. *Commit* all of it and *persist*. From here on the checkpoint is valid. One that names a new
+//!    incarnation is noted in the data file (`opening`).
 //! 6. *Publish*: the changes are laid over the cached groups, too, the overlays go, and, when no reader is left that could
 //!    be in a freed extent, the log gets its new extents and the other freed ones are punched out.
 //!
-//! A **light** checkpoint leaves out what is dear: in step 2 it counts what became live and dead, but does not rewrite records (`checkpoint::light`); in step 5 the
-//! changes go into the store as they are (*deltas*), and in step 6 they become the map's *settled* overlay, which lies over the records
-//! until they are merged: a slice at a time behind each light checkpoint (`fold`), the rest by the next full one. So it frees extents for the price of a
-//! few syncs: the cleaner needs many of them. It is taken where space is what is wanted, and as long as the settled overlay is within its
-//! memory.
+//! A **light** checkpoint leaves out the expensive parts: in step 2 it counts new live and dead
+//! bytes, but does not rewrite records (`checkpoint::light`); in step 5 the changes go into the
+//! store unmerged (*deltas*), and in step 6 they become the map's *settled* overlay, which lies
+//! over the records until they are merged: a slice at a time after each light checkpoint (`fold`),
+//! the rest by the next full one. So it frees extents for the price of a few syncs: the cleaner
+//! needs many of them. It is taken where space is needed, and as long as the settled overlay is
+//! within its memory.
 //!
-//! An error before step 5 leaves everything as it was; the next checkpoint repeats it. An error in
-//! step 5 leaves unknown what the store holds: the pool takes no writes until it is reopened.
+//! An error before step 5 leaves everything unchanged; the next checkpoint repeats it. After an
+//! error in step 5 the content of the store is unknown: the pool accepts no writes until it is
+//! reopened.
 
 pub(crate) mod catalogue;
 pub(crate) mod fold;
@@ -61,29 +66,29 @@ use crate::objects::timeline::Timelines;
 use crate::pool::core::Core;
 use crate::space::extents::ExtentPlan;
 
-/// Shortest and longest list of extents that the log is given. The longest bounds the checkpoint's
+/// Minimum and maximum length of the log's list of extents. The maximum bounds the checkpoint's
 /// record to 16 KiB.
 const LISTED_MIN: u64 = 16;
 const LISTED_MAX: u64 = 4096;
 
-/// What a checkpoint captured.
+/// State captured by a checkpoint.
 pub(crate) struct Captured {
     position: Position,
     next_object: u64,
-    /// Objects that there are.
+    /// Number of objects.
     objects: usize,
     properties: BTreeMap<String, String>,
     pins: Pins,
     /// Descriptors that changed since the last checkpoint.
     descriptors: Vec<ObjectDescriptor>,
-    /// Who looked at whose records at the position. An object destroyed since, however dead by now,
-    /// may be alive again after a crash.
+    /// Which points see which records at the position. An object destroyed since, however dead by
+    /// now, may be alive again after a crash.
     pub timelines: Arc<Timelines>,
     /// Reaping that was due.
     pub reaping: Vec<(ObjectId, Reap, u64)>,
     /// Extents that had been cleaned, and become free with this checkpoint.
     evacuated: u64,
-    /// Groups of images that are dropped, as far as the store has them.
+    /// Groups of images that are dropped and that the store has.
     pub drops: Vec<GroupKey>,
     /// How far extents are filled.
     filled: BTreeMap<ExtentIndex, Filled>,
@@ -102,12 +107,12 @@ pub(crate) struct CheckpointState {
     pub number: u64,
     /// Captured by a checkpoint that failed before its commit.
     unfinished: Option<Captured>,
-    /// Deltas in the store, each the number of its checkpoint and its part of it: what a full
-    /// checkpoint removes.
+    /// Deltas in the store, each the number of its checkpoint and its part of it: a full checkpoint
+    /// removes them.
     deltas: Vec<(u64, u32)>,
     /// Number of the last full one.
     pub last_full: u64,
-    /// The part of them that is merged behind light checkpoints.
+    /// The part of them that is merged after light checkpoints.
     pub folding: Folding,
 }
 
@@ -116,8 +121,8 @@ impl CheckpointState {
         Self { number, unfinished: None, deltas, last_full: number, folding: Folding::default() }
     }
 
-    /// Whether one failed and waits to be repeated: then the map has changes that are neither new
-    /// nor in the store.
+    /// Returns whether one failed and waits to be repeated: then the map has changes that are
+    /// neither new nor in the store.
     pub(crate) fn is_unfinished(&self) -> bool {
         self.unfinished.is_some()
     }
@@ -126,7 +131,7 @@ impl CheckpointState {
 /// The state, held by the thread that takes a checkpoint.
 type Running<'a> = MutexGuard<'a, CheckpointState, ranks::Checkpoint>;
 
-/// Whether the delta of an earlier checkpoint stays when one of a kind is taken.
+/// Returns whether the delta of an earlier checkpoint stays when one of this kind is taken.
 const fn is_kept(kind: Kind, folded: u64, number: u64) -> bool {
     matches!(kind, Kind::Light) && number > folded
 }
@@ -137,13 +142,13 @@ impl Core {
         self.checkpoint_unless(Kind::Full, |_| false)
     }
 
-    /// Takes whatever checkpoint frees space soonest.
+    /// Takes the kind of checkpoint that frees space soonest.
     pub(crate) fn take_light_checkpoint(&self) -> Result<()> {
         self.checkpoint_unless(Kind::Light, |_| false)
     }
 
-    /// Takes a checkpoint unless `done` says, once no other checkpoint runs, that it is not needed
-    /// any more. A light one becomes a full one if there is more to do.
+    /// Takes a checkpoint unless `done` returns, once no other checkpoint runs, that it is not
+    /// needed any more. A light one becomes a full one if there is more to do.
     pub(crate) fn checkpoint_unless(&self, kind: Kind, done: impl Fn(&Self) -> bool) -> Result<()> {
         let mut state = self.checkpoint.lock();
         if done(self) {
@@ -152,8 +157,8 @@ impl Core {
         self.checkpoint_with(&mut state, kind)
     }
 
-    /// Takes a full checkpoint and holds off the next one for as long as the returned guard is
-    /// kept: the store has everything.
+    /// Takes a full checkpoint and holds off the next one for the lifetime of the returned guard:
+    /// the store has everything.
     pub(crate) fn checkpoint_and_hold(&self) -> Result<Running<'_>> {
         let mut state = self.checkpoint.lock();
         self.checkpoint_with(&mut state, Kind::Full)?;
@@ -196,7 +201,7 @@ impl Core {
         self.options.settled_bytes_max.unwrap_or(self.shares.overlay)
     }
 
-    /// Makes the log go on after a failed write.
+    /// Lets the log continue after a failed write.
     pub(crate) fn heal(&self) -> Result<()> {
         if self.log.is_broken() {
             self.checkpoint_unless(Kind::Light, |core| !core.log.is_broken())?;
@@ -206,7 +211,7 @@ impl Core {
 
     /// Step 1.
     fn capture(&self, number: u64) -> Captured {
-        // Moves that follow from a look at the map hold first.
+        // Moves that follow from a look at the map are applied first.
         let _still = self.still.write();
         self.map_version.fetch_add(1, Ordering::AcqRel);
         self.captured.store(number, Ordering::Release);
@@ -250,7 +255,7 @@ impl Core {
         }
     }
 
-    /// Whether extents that are kept for the catalogue alone stand in the way now.
+    /// Returns whether extents that are kept only for the catalogue take space from writers now.
     fn run_checkpoint(&self, state: &mut Running<'_>, kind: Kind, captured: Captured) -> Result<bool> {
         let result = self.prepare_checkpoint(state, kind, &captured);
         let (mut merged, plan) = match result {
@@ -293,7 +298,7 @@ impl Core {
         self.inventory_holds(&captured.position);
         self.note_opening(captured.position.incarnation)?;
         // Before anything is appended: the log, or a catalogue that moves to the open extent, may
-        // come there at once.
+        // get there immediately.
         write_over(&*self.env.disk, &std::mem::take(&mut *self.unreadable.lock()));
         self.catalogue.begin();
         let count = if kind == Kind::Full { &self.counters.checkpoints } else { &self.counters.light_checkpoints };
@@ -350,8 +355,8 @@ impl Core {
             let used = extents.used_after(&plan);
             (plan, live_bytes, used)
         };
-        // Every object that was captured has a descriptor in the store: it came there when it was
-        // new, or comes with this batch.
+        // Every captured object has a descriptor in the store: it was stored when it was new, or is
+        // in this batch.
         let gone = merged.reaped.iter().filter(|reaped| reaped.is_gone).count();
         let folded = state.folding.folded.number;
         let deltas_kept = state.deltas.iter().filter(|(number, _)| is_kept(kind, folded, *number)).count();
@@ -375,7 +380,7 @@ impl Core {
             catalogue: captured.pins.stored(),
         };
         merged.batch.put(KEY_CHECKPOINT, checkpoint.encode());
-        // Nothing depends on it; if this checkpoint fails, the next change brings it again.
+        // Nothing depends on it; if this checkpoint fails, the next change stores it again.
         if let Some(learned) = self.chooser.costs.encode_if_changed() {
             merged.batch.put(KEY_LEARNED, learned);
         }
@@ -403,8 +408,9 @@ impl Core {
         if syncs { self.log.sync_all() } else { Ok(()) }
     }
 
-    /// How many extents the log should have before it: two intervals' worth, and the reserve. Few where space below is short, or the pool
-    /// is being closed, because what is listed is not given back.
+    /// Returns how many listed extents the log should have: two intervals' worth, and the reserve.
+    /// Fewer if the file system is short of space, or the pool is being closed, because listed
+    /// extents are not punched out.
     fn list_target(&self) -> usize {
         if self.wants_short_list() {
             return (LISTED_MIN + self.geometry.reserve_extents()) as usize;
@@ -450,8 +456,8 @@ impl Core {
         {
             let mut extents = self.extents.lock();
             extents.apply(plan);
-            // Before the thaw: who looks at the overlays first, and then at this, sees each change
-            // in one of them.
+            // Before the thaw: a reader that looks at the overlays first, and then at this, sees
+            // each change in one of them.
             let mut deaths = self.applier.deaths.lock();
             deaths.take(&merged.deaths, &plan.freed);
             deaths.begin(&plan.listed, (captured.position.incarnation, captured.position.next_seq));
@@ -459,7 +465,8 @@ impl Core {
         self.map_version.fetch_add(1, Ordering::AcqRel);
         self.map.thaw(kind, merged.trimmed);
         self.map_version.fetch_add(1, Ordering::AcqRel);
-        // Only now: until here the frozen changes may have said what a dropped cut hides.
+        // Not earlier: until here the frozen changes may have named blocks that a dropped cut
+        // hides.
         for reaped in &merged.reaped {
             self.objects.reaped(reaped);
         }

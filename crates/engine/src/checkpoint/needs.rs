@@ -12,7 +12,7 @@ use crate::pool::core::Core;
 
 impl Core {
     /// Returns the needed ones among the blocks that `of` knows in a group: as of the base, with
-    /// the `frozen` changes laid over it. `reads` counts the groups that were looked at for it.
+    /// the `frozen` changes laid over it. `reads` counts the groups that were read for it.
     pub(crate) fn needs(
         &self,
         timelines: &Timelines,

@@ -1,23 +1,23 @@
-//! Which opening of the pool is the newest, by the data file and by the map: so one that was put
-//! back from a backup beside a newer other one is told. Batches of later openings tell it, too, but
-//! they go with the extents that they lie in; the *note* lies in extent 0 and stays.
+//! Finds the newest opening of the pool, by the data file and by the map: so a map or data file
+//! from a backup next to a newer counterpart is recognised. Batches of later openings show it, too,
+//! but they disappear with their extents; the *note* is in extent 0 and stays.
 //!
 //! 1. A checkpoint that names incarnation *n* is durable.
-//! 2. Both copies of the note say *n*, durably. What cannot be written is left: then the log alone
-//!    tells, as far as it does.
-//! 3. The map says, durably, that the note says *n*, if all of step 2 was done: a small batch of
-//!    the store, no checkpoint.
-//! 4. Only now the log may go on under *n*: so map and data belong together from the first batch of
-//!    an opening on.
+//! 2. Both copies of the note name *n*, durably. A copy that cannot be written is skipped: then
+//!    only the log can show it.
+//! 3. The map records, durably, that the note names *n*, if all of step 2 was done: a small batch
+//!    of the store, no checkpoint.
+//! 4. Only now may the log continue under *n*: so map and data belong together from the first batch
+//!    of an opening on.
 //!
 //! - A note above the checkpoint's incarnation: that checkpoint is not the newest one, by step 1.
 //!   The map is older than the data.
-//! - A note below what the map says of it: the data is older than the map, by step 2.
+//! - A note below the map's record of it: the data is older than the map, by step 2.
 //! - A crash before step 4 leaves a note below the checkpoint's incarnation, in one copy or in
-//!   both, or a map that says less than the note. That proves nothing, and need not: nothing was
-//!   written under *n*, so the data of the opening before has all that was acknowledged.
-//! - A copy is one sector, so it is the old one or the new one; the higher one counts. One that is
-//!   damaged says nothing; without any, as in pools of older programs, nothing is told.
+//!   both, or a map that records less than the note. That proves nothing, and need not: nothing was
+//!   written under *n*, so the data of the opening before has all acknowledged writes.
+//! - A copy is one sector, so it is the old one or the new one; the higher one wins. A damaged one
+//!   is ignored; without any, there is no result.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -33,14 +33,14 @@ use crate::pool::core::Core;
 
 const SALVAGE: &str = "make another pool from the data file alone: shale salvage DATA --into NEW";
 
-/// How far the openings of a running pool have been noted.
+/// Progress of noting the openings of a running pool.
 #[derive(Debug, Default)]
 pub(crate) struct Noted {
     /// The newest incarnation for which it was tried.
     tried: AtomicU64,
 }
 
-/// Writes both copies and makes them durable. `false`: one could not be written.
+/// Writes both copies and makes them durable. Returns `false` if one could not be written.
 ///
 /// # Errors
 /// When the sync failed.
@@ -48,11 +48,11 @@ pub(crate) fn write_note(disk: &dyn Disk, pool: [u8; 16], incarnation: u64) -> R
     let mut buf = AlignedBuf::new(BATCH_ALIGN);
     buf[..OPENING_NOTE_BYTES].copy_from_slice(&OpeningNote { pool, incarnation }.encode());
     let written = OPENING_NOTE_OFFSETS.map(|offset| disk.write_at(offset, &buf, BATCH_ALIGN).is_ok());
-    disk.sync().map_err(|e| Error::from_io("syncing the data file failed when the opening was noted", e))?;
+    disk.sync().map_err(|e| Error::from_io("syncing the data file failed while the opening was being noted", e))?;
     Ok(written == [true; 2])
 }
 
-/// The newest opening by the data file, if it tells.
+/// Returns the newest opening recorded in the data file, if there is a note.
 pub(crate) fn read_note(disk: &dyn Disk, pool: [u8; 16]) -> Option<u64> {
     let mut buf = AlignedBuf::new(BATCH_ALIGN);
     let copies = OPENING_NOTE_OFFSETS.map(|offset| {
@@ -63,21 +63,22 @@ pub(crate) fn read_note(disk: &dyn Disk, pool: [u8; 16]) -> Option<u64> {
     copies.into_iter().flatten().max()
 }
 
-/// An older map beside newer data: nothing but [`SALVAGE`] mends it.
+/// An older map next to newer data: only [`SALVAGE`] can handle it.
 pub(crate) fn older_map(incarnation: u64, newer: u64) -> Error {
     let text = format!(
-        "the map is older than the data: it was last written in opening {incarnation} of the pool, and the data file holds what opening {newer} \
-         wrote, so the map may have been put back from a backup. Put back the newest one, or {SALVAGE}"
+        "the map is older than the data: it was last written in opening {incarnation} of the pool, and the data \
+         file was written in opening {newer}, so the map may come from a backup. Restore the newest map, or \
+         {SALVAGE}"
     );
     Error::new(ErrorKind::Corrupt, text)
 }
 
-/// Makes sure that neither the map nor the data file is older than the other one, as far as they
-/// tell.
+/// Verifies that neither the map nor the data file is older than the other one, as far as their
+/// notes show.
 ///
 /// # Errors
-/// [`ErrorKind::Corrupt`] if one is, and what the store fails with. Missing and damaged records are
-/// left to the reader that loads them.
+/// [`ErrorKind::Corrupt`] if one is, and those of the store. Missing and damaged records are left
+/// to the reader that loads them.
 pub(crate) fn check(store: &dyn MapStore, disk: &dyn Disk, pool: [u8; 16]) -> Result<()> {
     let Some(noted) = read_note(disk, pool) else { return Ok(()) };
     let checkpoint = store.get(KEY_CHECKPOINT).map_err(store_error)?.and_then(|bytes| Checkpoint::decode(&bytes).ok());
@@ -89,9 +90,9 @@ pub(crate) fn check(store: &dyn MapStore, disk: &dyn Disk, pool: [u8; 16]) -> Re
     match known.filter(|known| known.pool == pool && known.incarnation > noted) {
         Some(OpeningNote { incarnation: known, .. }) => {
             let text = format!(
-                "the data file is older than the map: it was last written in opening {noted} of the pool, and the map knows that opening {known} \
-                 wrote to it, so the data file may have been put back from a backup. Put back the newest one, or the map that belongs to this one, \
-                 or {SALVAGE}"
+                "the data file is older than the map: it was last written in opening {noted} of the pool, and \
+                 the map records opening {known}, so the data file may come from a backup. Restore the newest \
+                 data file, or the map that belongs to this one, or {SALVAGE}"
             );
             Err(Error::new(ErrorKind::Corrupt, text))
         }
@@ -114,8 +115,8 @@ impl Core {
             let mut batch = MapBatch::default();
             batch.put(KEY_NOTED, OpeningNote { pool: self.pool_id, incarnation }.encode());
             let store = &self.env.store;
-            let told = store.commit(batch).and_then(|()| store.persist()).map_err(store_error);
-            told.inspect_err(|error| self.fail(error))?;
+            let stored = store.commit(batch).and_then(|()| store.persist()).map_err(store_error);
+            stored.inspect_err(|error| self.fail(error))?;
         }
         Ok(())
     }

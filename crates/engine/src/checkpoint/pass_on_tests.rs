@@ -20,7 +20,7 @@ fn write(pool: &Pool, blocks: std::ops::Range<u64>, byte: u8) {
     }
 }
 
-/// The volume goes on as a clone of itself, and the old one goes.
+/// The volume is replaced by a clone of itself, and the old one is destroyed.
 fn next_generation(pool: &Pool) {
     pool.snapshot("v", "s").unwrap();
     pool.clone_snapshot("v@s", "next", &BTreeMap::new()).unwrap();
@@ -28,8 +28,8 @@ fn next_generation(pool: &Pool) {
     pool.rename("next", "v").unwrap();
 }
 
-/// An object that had lost its origin was never gone through again: it kept its holes, and was a
-/// step on the way down for ever.
+/// An object that had lost its origin was never processed again: it kept its holes, and stayed a
+/// level in the chain.
 #[test]
 fn an_object_of_which_only_holes_are_left_goes_with_what_they_hid() {
     let machine = Machine::new(8 << 20, 5);
@@ -42,7 +42,7 @@ fn an_object_of_which_only_holes_are_left_goes_with_what_they_hid() {
     next_generation(&pool);
     let levels = || pool.core.objects.named("v").unwrap().levels().len();
     assert_eq!(levels(), 3);
-    // Nothing of the first one is seen any more; of the second, the hole is.
+    // The first one is no longer seen; of the second, the hole is.
     write(&pool, 1..BLOCKS, 3);
     for _ in 0..8 {
         pool.checkpoint().unwrap();

@@ -3,16 +3,16 @@
 //! records that only these needed go, a bounded number of them in each checkpoint. Records that
 //! clones have overwritten go as the clones' changes are merged (`merge`).
 //!
-//! 1. The descriptors say that it is due, and from which group on: a circle over all groups, begun
-//!    anew when another point goes meanwhile. So it goes on after a crash where the last durable
-//!    checkpoint left it.
-//! 2. A checkpoint goes through as many groups as its budget allows, in the state that it captured.
-//!    Groups that it merges anyway, or has trimmed below them, are left out: what goes must be
+//! 1. The descriptors record that it is due, and from which group on: a circle over all groups,
+//!    started over when another point goes in the meantime. So it continues after a crash where the
+//!    last durable checkpoint left it.
+//! 2. A checkpoint processes as many groups as its budget allows, in the state that it captured.
+//!    Groups that it merges anyway, or has trimmed below them, are left out: each removal must be
 //!    counted once.
 //! 3. At the end of the circle nothing is left within cuts that no point sees: they are dropped, by
-//!    the first checkpoint that has taken nothing out of them; records that a checkpoint takes out
-//!    may have been moved since it captured its state, and come back with that move. A destroyed
-//!    object that no point sees is gone.
+//!    the first checkpoint that has removed nothing from them. A record that a checkpoint removes
+//!    may have been moved since it captured its state, and the move restores it. A destroyed object
+//!    that no point sees is gone.
 
 use std::ops::ControlFlow;
 
@@ -32,16 +32,17 @@ use crate::objects::timeline::Timeline;
 use crate::pool::core::Core;
 use crate::space::dead_map::Death;
 
-/// Most records that one checkpoint looks at: bounds its time to about a tenth of a second.
+/// Upper bound of records that one checkpoint examines: bounds its time to about a tenth of a
+/// second.
 const SCANNED_MAX: u64 = 65536;
-/// Memory of the pool for each record that one checkpoint looks at, and how many it looks at for
+/// Memory of the pool for each record that one checkpoint examines, and how many it examines for
 /// one that it changes or removes: bounds its batch to a fraction of the memory.
 const MEMORY_PER_SCANNED: u64 = 8 << 10;
 const SCANNED_PER_CHANGED: usize = 4;
-/// Least of either, so that it comes to an end.
+/// Lower bound of either, so that it always ends.
 const RECORDS_MIN: usize = 8;
 
-/// What a checkpoint may still do.
+/// Remaining budget of a checkpoint.
 struct Budget {
     scanned: usize,
     changed: usize,
@@ -58,7 +59,7 @@ impl Budget {
     }
 }
 
-/// What the checkpoint merges anyway.
+/// Groups that the checkpoint merges anyway.
 struct Changing<'a> {
     frozen: &'a Overlay,
     settled: &'a Overlay,
@@ -80,7 +81,7 @@ struct Stored {
 }
 
 impl Core {
-    /// Goes on with all reaping that was due when the checkpoint captured its state.
+    /// Continues all reaping that was due when the checkpoint captured its state.
     pub(crate) fn reap(
         &self,
         frozen: &Overlay,
@@ -111,7 +112,8 @@ impl Core {
         Ok(())
     }
 
-    /// Goes through groups of an object until the circle or the budget ends; where it stands then.
+    /// Processes groups of an object until the circle or the budget ends; returns the position
+    /// reached.
     fn reap_object(
         &self,
         id: ObjectId,
@@ -132,8 +134,7 @@ impl Core {
         Ok(left.map(|next| Reap { next, stop: reap.stop, wrapped: true }))
     }
 
-    /// Goes through the groups `from..to`; the first one for which the budget did not suffice, if
-    /// it did not.
+    /// Processes the groups `from..to`; returns the first one that exceeded the budget, if any.
     #[allow(clippy::too_many_arguments)]
     fn reap_range(
         &self,
@@ -167,8 +168,8 @@ impl Core {
                 open.get_or_insert(Stored { group: key.group, records: GroupRecords::new(), is_damaged: false });
             match Record::decode(value) {
                 Ok(record) => stored.records.push((key.epoch, record)),
-                // Of an object that no point sees, it goes unread: its extent keeps a few bytes too
-                // many until `check`.
+                // For an object that no point sees, the record is deleted unread: its extent counts
+                // a few bytes too many until `check`.
                 Err(_) if !captured.sees(id) => merged.batch.delete(record_key(&key)),
                 Err(_) => stored.is_damaged = true,
             }
@@ -209,7 +210,7 @@ impl Core {
         }
     }
 
-    /// Takes the records that no point needs out of a group, and counts them as dead. Records may
+    /// Removes the records that no point needs from a group, and counts them as dead. Records may
     /// be empty afterwards.
     pub(crate) fn trim_group(
         &self,
@@ -235,8 +236,8 @@ impl Core {
 }
 
 /// Puts a group's changed records into the batch: those that differ from their old content
-/// (`before`), and those that the store does not have so because some of it was only `settled`.
-/// Empty ones are deleted, and leave `records`.
+/// (`before`), and those that the store has in another form because a part was only `settled`.
+/// Empty ones are deleted, and removed from `records`.
 pub(crate) fn put_group(
     key: GroupKey,
     before: &GroupRecords,

@@ -3,14 +3,14 @@
 //! A destroyed volume stays while clones read through it. Once they have overwritten all inherited
 //! data, it has no records any more (`objects::clone_needs`). But each look-up would still visit it, and chains
 //! would grow with each round of promoting and destroying. So:
-//! 1. Behind a full checkpoint, look for destroyed objects without figures that have clones and
-//!    that no other point sees.
-//! 2. Make sure that such an object is empty: no record in the store, none in any layer above it,
-//!    and no move under way that was decided while it had records. From then on it stays empty: no
+//! 1. After a full checkpoint, look for destroyed objects without figures that have clones and that
+//!    no other point sees.
+//! 2. Verify that such an object is empty: no record in the store, none in any layer above it, and
+//!    no move in flight that was decided while it had records. From then on it stays empty: no
 //!    client writes to it, and it has no fragments to move.
-//! 3. Append a batch that gives its clones its own origin, or none. Replay finds the same data at
-//!    each position of the log, with or without an empty level. A reader that runs meanwhile may go
-//!    down the old way.
+//! 3. Append a batch that sets its clones' origin to its own, or to none. Replay finds the same
+//!    data at each position of the log, with or without an empty level. A reader in progress may
+//!    still use the old chain.
 //! 4. No point sees the object any more: it is reaped like any other.
 //!
 //! An object that has dictionaries stays: data that its clones have written may need them.
@@ -25,8 +25,8 @@ use crate::base::store_error::store_error;
 use crate::pool::core::Core;
 
 impl Core {
-    /// All steps, if a full checkpoint has come since the last time. It waits for no lock: steps
-    /// that other threads block are tried again.
+    /// Runs all steps, if a full checkpoint has been taken since the last time. It waits for no
+    /// lock: steps that other threads block are tried again.
     pub(crate) fn pass_on(&self) {
         let Some(mut last) = self.passed_on.try_lock() else { return };
         let checkpoints = self.counters.checkpoints.get();
@@ -45,7 +45,7 @@ impl Core {
         *last = checkpoints;
     }
 
-    /// Step 2: whether there is still something of an object; `None`: a checkpoint is under way.
+    /// Step 2: returns whether any record of an object is left; `None`: a checkpoint is running.
     fn is_left(&self, id: ObjectId) -> Result<Option<bool>> {
         let Some(_checkpoint) = self.checkpoint.try_lock() else { return Ok(None) };
         let _still = self.still.write();
@@ -62,7 +62,7 @@ impl Core {
         Ok(Some(is_left))
     }
 
-    /// Step 3, as many in one batch as fit in a piece of an extent.
+    /// Step 3, with as many clones in one batch as fit in a piece of an extent.
     fn pass_clones_on(&self, id: ObjectId) -> Result<()> {
         let bytes_max = self.geometry.extent_bytes as usize / 4;
         let (mut entries, mut bytes) = (Vec::new(), 0);

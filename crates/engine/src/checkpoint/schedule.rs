@@ -9,12 +9,12 @@ use surface::Result;
 use crate::map::kind::Kind;
 use crate::pool::core::Core;
 
-/// How long nothing must have come into the log, and how much must have come since the last
-/// checkpoint, for one that nothing else asks for. Longer than data stays in the write buffer.
+/// Idle time of the log, and the bytes since the last checkpoint, that justify a checkpoint without
+/// any other reason. Longer than data stays in the write buffer.
 const IDLE_NS: u64 = 10_000_000_000;
 const IDLE_LOG_BYTES: u64 = 1 << 20;
-/// As many bytes of changes of the map do, however little that was in the log: a discard of a few
-/// MiB is a line there, and its space comes back.
+/// As many bytes of map changes do, even if they were few in the log: a discard of a few MiB is a
+/// line there, but frees space.
 const IDLE_CHANGES_BYTES: usize = 16 << 10;
 
 impl Core {
@@ -32,9 +32,8 @@ impl Core {
             || self.objects.has_reaping()
     }
 
-    /// Takes a light checkpoint if nothing has come into the log for a while: then it is cheap to
-    /// have figures that are exact, and little to recover. If it fails, the next attempt is a while
-    /// later, too.
+    /// Takes a light checkpoint if the log has been idle for a while: then exact figures are cheap,
+    /// and there is little to recover. If it fails, the next attempt is a while later, too.
     pub(crate) fn checkpoint_if_idle(&self) -> Result<()> {
         let bytes = self.log.bytes_since_checkpoint();
         let now = self.env.clock.now_ns();
@@ -52,12 +51,12 @@ impl Core {
         self.checkpoint_unless(Kind::Light, |core| !core.has_much_changed())
     }
 
-    /// Whether so much has come since the last checkpoint that it is worth one.
+    /// Returns whether there have been enough changes since the last checkpoint to justify one.
     fn has_much_changed(&self) -> bool {
         self.log.bytes_since_checkpoint() >= IDLE_LOG_BYTES || self.map.active().bytes() >= IDLE_CHANGES_BYTES
     }
 
-    /// Whether nothing has come into the log for a while.
+    /// Returns whether the log has been idle for a while.
     pub(crate) fn is_resting(&self) -> bool {
         let resting = self.resting.lock();
         resting.0 == self.log.bytes_since_checkpoint() && self.env.clock.now_ns().saturating_sub(resting.1) >= IDLE_NS

@@ -1,17 +1,17 @@
-//! Cold data in the cleaner's hands: where a volume's property `cold-mode` asks for it, it is
-//! compressed anew on its way (`recode`), instead of being moved as it is. It has been read already
-//! and will be written anyway, so only CPU time is spent; and what takes less room lets the log
-//! write less.
+//! Recompresses cold data on its way through the cleaner: where a volume's property `cold-mode`
+//! asks for it, the data is compressed again (`recode`) instead of being moved unchanged. It has
+//! been read already and will be written anyway, so only CPU time is spent; and smaller data lets
+//! the log write less.
 //!
-//! *Cold* is data that is not written again and again, as far as `clean::write_heat` knows. A fragment is
-//! tried when it is moved for the first time. One that was moved before may have been tried in
-//! vain, or there was no time: of these as large a share is tried as has won of them lately. One
-//! with another codec than its volume writes was most likely compressed anew already: of these the
-//! least share is tried.
+//! *Cold* is data that is not written repeatedly, as far as `clean::write_heat` knows. A fragment
+//! is tried when it is moved for the first time. One that was moved before may have been tried
+//! without success, or there was no time: the share of these that is tried equals the share that
+//! has lately gained. One with another codec than its volume writes was most likely recompressed
+//! already: of these the smallest share is tried.
 //!
 //! **Pace.** While space is short, a cleaner spends at most half of its time here, so that no
-//! writer waits for it more than twice as long as without; else as much as there is to do, because
-//! it rests between rounds, the longer the longer they take (`clean::pacing`).
+//! writer waits for it more than twice as long as without; otherwise without limit, because it
+//! rests between rounds, the longer the longer they take (`clean::pacing`).
 
 use std::sync::atomic::{AtomicI64, Ordering};
 
@@ -26,24 +26,24 @@ use crate::clean::recode::Recoder;
 use crate::clean::survivors::Survivors;
 use crate::pool::core::Core;
 
-/// The least share of those that were moved before that is tried, in thousandths.
+/// Lower bound of the share of previously moved fragments that is tried, in thousandths.
 const AGAIN_PERMILLE_MIN: u32 = 125;
 /// The weight of one sample in the running estimate.
 const AGAIN_MEMORY: i64 = 64;
-/// Most time that is saved up for later.
+/// Upper bound of time saved up for later.
 const CREDIT_NS_MAX: i64 = 100_000_000;
 
-/// The cleaners' budget for compressing while space is short, and the kinds of data that were worth
-/// it.
+/// The cleaners' budget for compressing while space is short, and the success rate so far.
 #[derive(Debug, Default)]
 pub(crate) struct ColdPace {
     credit_ns: AtomicI64,
-    /// Of those that were moved before and then tried, those that won, in millionths.
+    /// Share of fragments that gained, among those that were moved before and then tried, in
+    /// millionths.
     again_ppm: AtomicI64,
 }
 
 impl ColdPace {
-    /// A round took so long, compressing included.
+    /// Called after a round that took so long, compressing included.
     pub(crate) fn earn(&self, ns: u64) {
         let ns = i64::try_from(ns).unwrap_or(CREDIT_NS_MAX).min(CREDIT_NS_MAX);
         let _ = self.credit_ns.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |credit| {
@@ -51,7 +51,7 @@ impl ColdPace {
         });
     }
 
-    /// So long was spent on compressing. It counts twice, because the round's time, which is
+    /// Called for time spent on compressing. It counts twice, because the round's time, which is
     /// earned, includes it.
     fn spend(&self, ns: u64) {
         self.credit_ns.fetch_sub(i64::try_from(ns).map_or(i64::MAX / 4, |ns| ns.saturating_mul(2)), Ordering::Relaxed);
@@ -61,7 +61,7 @@ impl ColdPace {
         self.credit_ns.load(Ordering::Relaxed) > 0
     }
 
-    /// One that was moved before was tried.
+    /// Records a try of a fragment that was moved before.
     fn tried_again(&self, has_won: bool) {
         let known = self.again_ppm.load(Ordering::Relaxed);
         let now = if has_won { 1_000_000 } else { 0 };
@@ -77,9 +77,9 @@ impl ColdPace {
 pub(crate) struct ColdRecoder<'a> {
     core: &'a Core,
     recoder: Recoder<'a>,
-    /// The volume that was asked about last, how it is written, and its settings.
+    /// The volume of the last fragment, its compression, and its settings.
     known: Option<(ObjectId, Compression, Option<Settings>)>,
-    /// Bytes before and after, of extents that were collected whole, and of the one under way.
+    /// Bytes before and after, for extents that were collected whole, and for the current one.
     whole: (u64, u64),
     part: (u64, u64),
 }
@@ -89,8 +89,8 @@ impl<'a> ColdRecoder<'a> {
         Self { core, recoder: Recoder::new(core), known: None, whole: (0, 0), part: (0, 0) }
     }
 
-    /// Makes survivors of the blocks `live` of a fragment whose payload has been verified, if they
-    /// are to be compressed anew and that pays.
+    /// Turns the blocks `live` of a fragment with a verified payload into survivors, if they are to
+    /// be recompressed and that pays.
     pub(crate) fn recode(
         &mut self,
         resident: &Resident,
@@ -127,7 +127,7 @@ impl<'a> ColdRecoder<'a> {
         true
     }
 
-    /// An extent is done; it was collected whole, or nothing of it counts.
+    /// Ends an extent; it was collected whole, or none of it counts.
     pub(crate) fn end_extent(&mut self, is_whole: bool) {
         let (before, after) = std::mem::take(&mut self.part);
         if is_whole {
@@ -135,7 +135,7 @@ impl<'a> ColdRecoder<'a> {
         }
     }
 
-    /// The round is done; its results were moved, or not.
+    /// Ends the round; its results were moved, or not.
     pub(crate) fn finish(self, has_moved: bool) {
         self.recoder.finish();
         if has_moved {
@@ -145,13 +145,13 @@ impl<'a> ColdRecoder<'a> {
     }
 }
 
-/// Whether it is the turn of one that was moved to that place, if so many thousandths of them are
-/// tried.
+/// Returns whether to try a fragment that was moved to that location, if this share of them, in
+/// thousandths, is tried.
 fn is_turn(location: u64, permille: u32) -> bool {
     (location.wrapping_mul(MULTIPLIER) >> 32) % 1000 < u64::from(permille)
 }
 
-/// Whether that is not what a volume's own codec makes.
+/// Returns whether a volume's own setting would use another codec.
 fn is_other(written: Compression, codec: CodecId) -> bool {
     matches!(written, Compression::Fixed(own) if codec != own.id() && codec != CodecId::RAW)
 }

@@ -1,12 +1,12 @@
-//! What lives in an extent: the fragments that its own batches name and that records of the map
-//! point to.
+//! Finds the live fragments of an extent: those that its own batches name and that records of the
+//! map point to. Owns no state; any thread may call it.
 //!
-//! 1. The batches tell who has written what where ([`extent_scan`]).
-//! 2. The map tells what of it counts, as of the last checkpoint. Fragments are looked up in the
-//!    order of their groups, each group once. The cleaner need not ask it where it is known what
-//!    has died ([`space::dead_map`](crate::space::dead_map)).
-//! 3. If that makes fewer live bytes than the checkpoint counted, headers are damaged, and all
-//!    records are searched for ones that point here: slow, but it finds everything.
+//! 1. The batches list all fragments with their locations ([`extent_scan`]).
+//! 2. The map decides which of them are live, as of the last checkpoint. Fragments are looked up in
+//!    the order of their groups, each group once. The cleaner need not ask the map where all dead
+//!    fragments are known ([`space::dead_map`](crate::space::dead_map)).
+//! 3. If this finds fewer live bytes than the checkpoint counted, headers are damaged, and all
+//!    records are searched for ones that point here: slow, but complete.
 
 use std::sync::Arc;
 
@@ -21,17 +21,17 @@ use crate::pool::core::Core;
 use crate::space::dead_map::Since;
 use crate::space::extents::Victim;
 
-/// A fragment that lives in an extent.
+/// A live fragment in an extent.
 pub(crate) struct Resident {
     pub object: Arc<Object>,
     pub stored: Stored,
     /// Where its payload begins in the data file.
     pub location: u64,
-    /// What the record says of it.
+    /// The reference in its record.
     pub reference: FragmentRef,
 }
 
-/// The residents of an extent, as far as they can be found.
+/// The live fragments of an extent, as far as they can be found.
 #[derive(Default)]
 pub(crate) struct Residents {
     pub found: Vec<Resident>,
@@ -72,7 +72,7 @@ pub(crate) struct Lookup {
 }
 
 impl Lookup {
-    /// The fragment at `location` in the record of that group and epoch.
+    /// Returns the fragment at `location` in the record of that group and epoch.
     pub(crate) fn at(
         &mut self,
         core: &Core,
@@ -91,9 +91,9 @@ impl Lookup {
 }
 
 impl Core {
-    /// What lives in an extent that the log has passed, whose bytes are `bytes`, and since when it
-    /// is in its present use: if that is known without asking the map, as of the last checkpoint
-    /// that was published.
+    /// Returns the live fragments of an extent that the log has passed, and when its present use
+    /// began, if that is known without asking the map, as of the last published checkpoint. `bytes`
+    /// is the extent's content.
     pub(crate) fn known_residents(&self, extent: ExtentIndex, bytes: &[u8]) -> Option<(Vec<Resident>, Since)> {
         let (live, dead) = {
             let extents = self.extents.lock();
@@ -122,13 +122,13 @@ impl Core {
             debug_assert!(!self.is_inline() || self.are_all(Victim { extent, live }, bytes, &residents), "{extent:?}");
             return Some((residents, dead.since));
         }
-        // Headers are damaged, or a write has failed here: what it brought is named, and was never
+        // Headers are damaged, or a write has failed here: its batch is named, but was never
         // entered.
         self.applier.deaths.lock().forget(extent);
         None
     }
 
-    /// Whether the map says the same, if it can be read.
+    /// Returns whether the map agrees, if it can be read.
     fn are_all(&self, victim: Victim, bytes: &[u8], known: &[Resident]) -> bool {
         let Ok(residents) = self.residents(victim, bytes, || false) else { return true };
         let references = |residents: &[Resident]| {
@@ -139,9 +139,9 @@ impl Core {
         references(&residents) == references(known)
     }
 
-    /// What lives in an extent whose bytes are `bytes`. `is_current` tells whether the last
-    /// checkpoint is still the one as of which `victim.live` was read: if not, damaged headers are
-    /// not noticed, and what only they name is left out.
+    /// Returns the live fragments of an extent whose bytes are `bytes`. `is_current` returns
+    /// whether the last checkpoint is still the one from which `victim.live` was read: if not,
+    /// damaged headers are not noticed, and fragments that only they name are left out.
     ///
     /// # Errors
     /// When the map cannot be read.
@@ -160,7 +160,7 @@ impl Core {
         self.residents_by_map(victim.extent)?.all()
     }
 
-    /// Steps 1 and 2: what lives in an extent by its own batches.
+    /// Steps 1 and 2: the live fragments of an extent by its own batches.
     ///
     /// # Errors
     /// When the map cannot be read. Damaged records are [`Residents::damaged`].
@@ -193,7 +193,7 @@ impl Core {
         Ok(residents)
     }
 
-    /// Step 3: what lives in an extent by all records of the map.
+    /// Step 3: the live fragments of an extent by all records of the map.
     ///
     /// # Errors
     /// When the map cannot be read. Damaged records of the whole map are [`Residents::damaged`].
@@ -208,8 +208,8 @@ impl Core {
             let FragmentRef { count, codec, stored, checksum, location, .. } = reference;
             let fragment = FragmentEntry { first, count, codec, stored, checksum };
             let offset = (location - start) as usize;
-            // How old it is cannot be told any more. Data written before this look at the map is
-            // older than the map's present state; later data is newer.
+            // Its age is unknown. Data written before this look at the map is older than the map's
+            // present state; later data is newer.
             let stored = Stored {
                 object: id.object,
                 epoch: id.epoch,
@@ -225,7 +225,7 @@ impl Core {
     }
 }
 
-/// Whether a batch's entry and a record speak of the same fragment.
+/// Returns whether a batch's entry and a record refer to the same fragment.
 pub(crate) fn is_same(entry: &FragmentEntry, reference: &FragmentRef) -> bool {
     let place = (entry.first.in_group(), entry.count, entry.codec);
     place == (reference.first.into(), reference.count, reference.codec)
@@ -246,7 +246,7 @@ mod tests {
     const POOL_BYTES: u64 = 64 << 20;
     const BLOCKS: u64 = 4096;
 
-    /// What shrinks to a third or so.
+    /// Data that shrinks to about a third.
     fn data(blocks: u64, seed: u64) -> Bytes {
         let words = (0..blocks * BLOCK_BYTES as u64 / 24).map(|n| (seed + n).wrapping_mul(0x9e37_79b9_7f4a_7c15));
         let mut bytes: Vec<u8> = words.flat_map(|word| [word.to_le_bytes(), [0; 8], [1; 8]].concat()).collect();
@@ -254,8 +254,8 @@ mod tests {
         bytes.into()
     }
 
-    /// Extents with live data whose live fragments are known, and those whose are not. The known
-    /// ones agree with the map.
+    /// Returns the number of extents with live data whose live fragments are known, and of those
+    /// whose are not. The known ones agree with the map.
     fn known(pool: &crate::Pool) -> (usize, usize) {
         let core = &pool.core;
         let (mut known, mut unknown) = (0, 0);

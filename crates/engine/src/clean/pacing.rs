@@ -1,20 +1,20 @@
-//! When the cleaner runs, and for how long: in the background by how much space is left, for a
-//! writer that finds none, and on demand.
+//! Decides when the cleaner runs, and for how long: in the background by the amount of free space,
+//! for a writer that finds none, and on demand.
 //!
 //! Bands of free space, the tightest first:
 //! - *Wall*: the reserve. Data never gets past it.
 //! - *Pressed*: little is left before the wall, measured by how much could be free at best. Then
-//!   everything that wins space is cleaned. A log that is overwritten for ever ends up there. The
-//!   later an extent is cleaned, the less live data it has, so the band is narrow.
+//!   everything that gains space is cleaned. A log that is constantly overwritten stays in this
+//!   band. The later an extent is cleaned, the less live data it has, so the band is narrow.
 //! - *Below*: between the marks that the properties `clean-low` and `clean-high` set. Then only
-//!   extents are cleaned of which three quarters are dead, so that a byte moved wins three.
-//!   Half-dead extents hold the data that is written most, and will soon be deader.
+//!   extents are cleaned of which three quarters are dead, so that a byte moved gains three.
+//!   Half-dead extents hold the data that is written most, and will soon have less live data.
 //! - *Idle*: half dead suffices, and the pool is treated as if it were below until the high mark.
 //!
-//! *Soft wall*: some extents before the wall, in pools that have some to spare. A writer that comes
-//! to it waits for the cleaner; only if cleaning wins nothing may it go on, up to the wall. The
-//! cleaner needs this room to work in. With the last extents alone it wins one or two at a time,
-//! and each time a checkpoint has to be taken before they are of use.
+//! *Soft wall*: some extents before the wall, in pools that have some to spare. A writer that
+//! reaches it waits for the cleaner; only if cleaning gains nothing may it continue, up to the
+//! wall. The cleaner needs this room to work in. With the last extents alone it gains one or two at
+//! a time, and needs a checkpoint each time before they can be used.
 //!
 //! **No cliff.** The nearer the wall, the less the cleaner rests between rounds. Once the pool is
 //! pressed, writers are slowed down smoothly towards the rate at which cleaning has been winning
@@ -37,53 +37,52 @@ use crate::pool::core::Core;
 use crate::space::admission::Admitted;
 use crate::space::rule::Rule;
 
-/// Extents before the wall below which the cleaner is pressed, and up to which it goes on, as parts
-/// of what could be free at best; and the least of each.
+/// Extents before the wall below which the cleaner is pressed, and up to which it continues, as
+/// parts of the extents that could be free at best; and the minimum of each.
 const PRESSED_DIVISOR: u64 = 40;
 const PRESSED_MIN: u64 = 2;
 const RELIEVED_DIVISOR: u64 = 20;
 const RELIEVED_MIN: u64 = 4;
-/// The soft wall, as a part of what could be free at best. Space that lies idle there makes the log
-/// write more.
+/// The soft wall, as a part of the extents that could be free at best. Space that lies idle there
+/// makes the log write more.
 const SOFT_DIVISOR: u64 = 64;
 const SOFT_MAX: u64 = 256;
-/// The room, as a part of the soft wall, that a writer waits for who came to it.
+/// The room, as a part of the soft wall, that a writer waits for at the soft wall.
 const SOFT_AWAITED_DIVISOR: u64 = 2;
-/// Cleaned extents for which a checkpoint is taken at the latest, and as soon as that when space is
+/// Upper bound of cleaned extents before a checkpoint is taken, and the lower one when space is
 /// needed.
 const EVACUATED_MAX: u64 = 64;
 const EVACUATED_PRESSED: u64 = 8;
-/// Least dead share of an extent that is cleaned in the background below the marks, without writers
-/// and with writers.
+/// Minimum dead share of an extent that is cleaned in the background below the marks, without
+/// writers and with writers.
 const IDLE_DEAD_PERMILLE: u32 = 500;
 const BELOW_DEAD_PERMILLE: u32 = 750;
-/// Least dead share of an extent that is cleaned on demand, in thousandths.
+/// Minimum dead share of an extent that is cleaned on demand, in thousandths.
 const PASS_PERMILLE: u32 = 50;
-/// How long the cleaner rests when there is nothing to do, and when the wall is near.
+/// Pause of the cleaner when there is nothing to do, and when the wall is near.
 const REST: Duration = Duration::from_millis(200);
 const REST_NEAR: Duration = Duration::from_millis(10);
-/// The cleaner rests at most so many times as long as it works, when it is pressed: 1 / this.
+/// When it is pressed, the cleaner rests at most this many times as long as it works: 1 / this.
 const URGENCY_MIN: f64 = 0.2;
-/// Longest wait of a writer for its turn: a bound on latency; the wall itself is behind it.
+/// Longest wait of a writer for its turn: a bound on latency; the wall itself still holds.
 const BRAKE_NS_MAX: u64 = 50_000_000;
 /// Shorter waits than this cost more than they regulate; they add up in `next_ns`.
 const BRAKE_LEAST: Duration = Duration::from_millis(10);
-/// How often and how long a writer at the soft wall waits for the cleaner to say something, before
-/// it acts itself.
+/// How often and how long a writer at the soft wall waits for a signal of the cleaner, before it
+/// acts itself.
 const WAITS_MAX: u32 = 50;
 const WAIT: Duration = Duration::from_millis(20);
-/// Rounds for which what new data asked to be kept counts.
+/// Rounds for which extents kept back from new data stay kept.
 const KEPT_ROUNDS: u64 = 16;
-/// Rounds that win something after which a writer who cleans lets the cleaner's threads have their
-/// turn.
+/// Successful rounds after which a writer that cleans lets the cleaner's threads have their turn.
 const TURN_ROUNDS: u32 = 8;
-/// Rounds in a row that want a checkpoint first after which there is no hope for one more.
+/// Consecutive rounds that ask for a checkpoint, after which another one is not expected to help.
 const STUCK_MAX: u32 = 2;
 
 impl Pool {
-    /// Cleans now the extents of which more than a twentieth is dead, at most `rounds` rounds of
-    /// it: until the pool is as free as the background cleaner would make it, or with `all` as much
-    /// as there is; extents that writers fill meanwhile are left out. The won space is free on
+    /// Cleans the extents of which more than a twentieth is dead, in at most `rounds` rounds: until
+    /// the pool is as free as the background cleaner would make it, or with `all` until none is
+    /// left; extents that writers fill in the meantime are left out. The gained space is free on
     /// return.
     ///
     /// # Errors
@@ -93,8 +92,8 @@ impl Pool {
         self.core.clean_pass(all, rounds, None)
     }
 
-    /// Goes on with a pass of which [`clean`](Self::clean) has reported the mark: only extents of
-    /// that time are cleaned, so that the pass ends however much is written meanwhile.
+    /// Continues a pass for which [`clean`](Self::clean) has reported the mark: only extents of
+    /// that time are cleaned, so that the pass ends however much is written in the meantime.
     ///
     /// # Errors
     /// Those of [`clean`](Self::clean).
@@ -122,7 +121,7 @@ pub(crate) fn run(core: &Weak<Core>) {
         let has_braked = core.brake.has_braked.swap(false, Ordering::Relaxed);
         let is_awaited = core.brake.waiting.load(Ordering::Acquire) > 0;
         if paced == Paced::Nothing && is_awaited {
-            // Space won before may be all that there is.
+            // Space gained before may be all that is left.
             let _ = core.take_light_checkpoint();
             *core.brake.futile.lock() += 1;
             core.brake.room.notify_all();
@@ -131,10 +130,10 @@ pub(crate) fn run(core: &Weak<Core>) {
         let urgency = core.urgency();
         pause = match (paced, urgency > 0.0) {
             (Paced::Busy, _) => REST_NEAR,
-            // No writer shall wait for a cleaner that rests.
+            // No writer may wait for a resting cleaner.
             (Paced::Worked, _) if is_awaited || has_braked => Duration::ZERO,
-            // Of two cores, cleaning for its own sake takes an eighth; where rounds are long,
-            // because they compress (`cold`), a quarter at most.
+            // Without demand, cleaning uses an eighth of two cores; where rounds are long, because
+            // they compress (`cold`), a quarter at most.
             (Paced::Worked, false) => (took * 3).min(REST.max(took)),
             (Paced::Worked, true) => took.mul_f64((1.0 - urgency) / urgency.max(URGENCY_MIN)).min(REST),
             (Paced::Nothing, true) => REST_NEAR,
@@ -165,26 +164,26 @@ pub(crate) fn help(core: &Weak<Core>) {
 /// The outcome of a bounded piece of background cleaning.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Paced {
-    /// It is not due, or there is nothing to clean.
+    /// Cleaning is not due, or there is nothing to clean.
     Nothing,
-    /// All that is worth it is in the hands of the other cleaner.
+    /// All candidates are being cleaned by the other cleaner.
     Busy,
     Worked,
 }
 
-/// What slows writers down when the cleaner is pressed.
+/// Slows writers down when the cleaner is pressed.
 #[derive(Debug, Default)]
 pub(crate) struct Brake {
-    /// Extents left below which it works, and below which it does so fully.
+    /// Extents left below which it brakes, and below which it does so fully.
     from: AtomicU64,
-    /// Extents before the wall at which the soft wall stands.
+    /// Distance of the soft wall from the wall, in extents.
     soft: AtomicU64,
-    /// Nanoseconds that cleaning takes for a MiB that it wins; 0 if it wins none.
+    /// Nanoseconds that cleaning takes for a MiB that it gains; 0 if it gains none.
     ns_per_mib: AtomicU64,
-    /// When the next write may go on. Changed by every write, so without a lock: the holder of a
+    /// When the next write may proceed. Changed by every write, so without a lock: the holder of a
     /// lock may lose its core.
     next_ns: AtomicU64,
-    /// Those who wait for their turn.
+    /// Writers that wait for their turn.
     easing: Mutex<(), ranks::Easing>,
     eased: Condvar,
     /// Writers that wait at the soft wall.
@@ -193,11 +192,11 @@ pub(crate) struct Brake {
     has_braked: AtomicBool,
     /// Rounds of the cleaners' threads that are under way.
     cleaning: AtomicU64,
-    /// Times that cleaning won nothing.
+    /// Number of cleanings without gain.
     futile: Mutex<u64, ranks::Futile>,
     room: Condvar,
-    /// Extents before the soft wall that new data, which came to it, must leave alone, and the
-    /// rounds for which that still counts.
+    /// Extents before the soft wall that new data at that wall must not use, and the remaining
+    /// rounds for which this applies.
     kept: AtomicU64,
     kept_rounds: AtomicU64,
 }
@@ -208,13 +207,13 @@ impl Core {
         self.geometry.reserve_extents() + self.brake.soft.load(Ordering::Relaxed)
     }
 
-    /// The wall that counts for pacing.
+    /// The wall used for pacing.
     fn paced_wall(&self) -> u64 {
         self.soft_wall() + self.brake.kept.load(Ordering::Relaxed)
     }
 
-    /// Waits until the cleaner has made room for `bytes`, and takes it. `None`: it wins nothing, or
-    /// there is no cleaner.
+    /// Waits until the cleaner has made room for `bytes`, and takes it. Returns `None` if it gains
+    /// nothing, or there is no cleaner.
     pub(crate) fn wait_for_cleaner(&self, bytes: u64, kept: &dyn Fn() -> u64) -> Option<Admitted<'_>> {
         if self.is_inline() {
             return None;
@@ -230,7 +229,7 @@ impl Core {
         let before = *futile;
         let mut taken = None;
         for _ in 0..WAITS_MAX {
-            // With a little room, each of a few writes would be let in and the next one wait again.
+            // With little room, each of a few writes would be admitted and the next one wait again.
             let kept = kept();
             let wall = self.soft_wall() + kept;
             let awaited = self.brake.soft.load(Ordering::Relaxed) / SOFT_AWAITED_DIVISOR;
@@ -245,30 +244,30 @@ impl Core {
         taken.or_else(|| self.try_admit(bytes, kept()))
     }
 
-    /// Whether the cleaner has to work for this pool, or soon will: then it pays to care where data
-    /// goes.
+    /// Returns whether the cleaner has to work for this pool, or soon will: then it pays to
+    /// separate hot and cold data.
     pub(crate) fn is_short_of_space(&self) -> bool {
         let total = u64::from(self.geometry.extents()) - 1;
         self.extents_left() * 1000 < total * u64::from(self.objects.clean_marks().high_permille)
     }
 
-    /// Whether a writer waits for the space that the cleaner wins, or will if it takes its time.
+    /// Returns whether a writer waits for space from the cleaner, or soon will.
     pub(crate) fn needs_space_soon(&self) -> bool {
         self.brake.waiting.load(Ordering::Acquire) > 0 || self.urgency() > 0.0
     }
 
-    /// How near the wall is: 0 where the brake begins, 1 at the wall.
+    /// Returns how near the wall is: 0 where the brake begins, 1 at the wall.
     fn urgency(&self) -> f64 {
         let (from, wall) = (self.brake.from.load(Ordering::Relaxed), self.paced_wall());
         let left = self.extents_left();
         if left >= from || from <= wall {
             return 0.0;
         }
-        // Behind the soft wall nothing more can be done than to do all that can be done.
+        // Past the soft wall the urgency cannot grow further.
         ((from - left) as f64 / (from - wall) as f64).min(1.0)
     }
 
-    /// Lets a write of so many bytes wait for its turn, if space is won more slowly than it is
+    /// Delays a write of so many bytes until its turn, if space is gained more slowly than it is
     /// used. Bounded.
     pub(crate) fn brake(&self, bytes: u64) {
         let ns_per_mib = self.brake.ns_per_mib.load(Ordering::Relaxed);
@@ -286,7 +285,7 @@ impl Core {
         self.brake.has_braked.store(true, Ordering::Relaxed);
         if wait >= BRAKE_LEAST {
             let mut easing = self.brake.easing.lock();
-            // It may have been eased meanwhile.
+            // It may have been eased by now.
             if self.brake.next_ns.load(Ordering::Relaxed) > 0 {
                 self.brake.eased.wait_for(&mut easing, wait);
             }
@@ -298,18 +297,18 @@ impl Core {
         self.brake.ns_per_mib.load(Ordering::Relaxed) > 0 && self.urgency() > 0.0
     }
 
-    /// A checkpoint may have freed what writers wait for.
+    /// Lets waiting writers check again: a checkpoint may have freed the space that they wait for.
     pub(crate) fn ease_brake(&self) {
         self.brake.room.notify_all();
         if self.urgency() == 0.0 {
             self.brake.next_ns.store(0, Ordering::Relaxed);
-            // A writer that saw the urgency before waits by now, and hears the wake-up below.
+            // A writer that saw the urgency before is waiting by now, and gets the wake-up below.
             drop(self.brake.easing.lock());
             self.brake.eased.notify_all();
         }
     }
 
-    /// Extents with so many live bytes or fewer can be worth cleaning.
+    /// Returns the rule for extents with few enough live bytes to be worth cleaning.
     pub(crate) fn rule(&self, dead_permille: u32, greedy: bool) -> Rule {
         let live_max = u64::from(self.geometry.extent_bytes) * u64::from(1000 - dead_permille) / 1000;
         let within = (ExtentIndex(0), ExtentIndex(self.geometry.extents_usable()));
@@ -320,12 +319,12 @@ impl Core {
             within,
             filled_by,
             away: false,
-            beside_damage: false,
+            despite_damage: false,
             recodes: !greedy,
         }
     }
 
-    /// What to clean now in the background, if anything.
+    /// Returns the rule for background cleaning now, if there is anything to clean.
     pub(crate) fn clean_pace(&self, cleaner: &mut Cleaner, idle: bool) -> Option<Rule> {
         let extent_bytes = u64::from(self.geometry.extent_bytes);
         let total = u64::from(self.geometry.extents_usable()) - 1;
@@ -362,7 +361,7 @@ impl Core {
         let Some(rule) = self.clean_pace(&mut self.cleaner.lock(), idle) else { return Ok(Paced::Nothing) };
         let began = self.env.clock.now_ns();
         let at_once = self.brake.cleaning.fetch_add(1, Ordering::AcqRel) + 1;
-        let round = self.clean_round_beside(rule);
+        let round = self.clean_round_shared(rule);
         self.brake.cleaning.fetch_sub(1, Ordering::AcqRel);
         let round = round?;
         match round {
@@ -396,10 +395,9 @@ impl Core {
         }
     }
 
-    /// A round of the cleaner that counts as one in the background: a writer that wants to know
-    /// what can be won at all keeps it out, else its victims would be missing from what that writer
-    /// finds.
-    pub(crate) fn clean_round_beside(&self, rule: Rule) -> Result<Round> {
+    /// Runs a round in the background. A writer that determines how much can be gained at all keeps
+    /// it out; otherwise the round's victims would be missing from its result.
+    pub(crate) fn clean_round_shared(&self, rule: Rule) -> Result<Round> {
         let _shared = self.cleaning.read();
         self.clean_round(rule)
     }
@@ -409,7 +407,8 @@ impl Core {
         self.extents_left() < self.brake.from.load(Ordering::Relaxed)
     }
 
-    /// Whether the won space should become free now: it is of no use before a checkpoint.
+    /// Returns whether the gained space should become free now: it cannot be used before a
+    /// checkpoint.
     pub(crate) fn is_space_due(&self) -> bool {
         let left = self.extents_left().saturating_sub(self.geometry.reserve_extents());
         let patience = if self.is_pressed() { EVACUATED_PRESSED } else { EVACUATED_MAX };
@@ -460,16 +459,17 @@ impl Core {
         Ok(report)
     }
 
-    /// Cleans until a writer of `bytes`, from whom `kept` extents are kept back beside the reserve,
-    /// has room before the soft wall and some more lies before it, or until cleaning wins nothing.
-    /// Returns the writer's room; `None`: not even up to the wall is there any, the pool is full.
+    /// Cleans until a writer of `bytes`, from whom `kept` extents are withheld in addition to the
+    /// reserve, has room before the soft wall and some more is left before it, or until cleaning
+    /// gains nothing. Returns the writer's room; `None` if there is none even up to the wall: the
+    /// pool is full.
     ///
-    /// Others are let in as soon as there is room for them. Where they take the won space, this
-    /// would keep the cleaners' threads out for ever, which win more together: after a few rounds
-    /// they have their turn.
+    /// Other writers are admitted as soon as there is room for them. Where they take the gained
+    /// space, this loop would keep the cleaner's threads out indefinitely, which gain more
+    /// together: after a few rounds they have their turn.
     ///
     /// # Errors
-    /// Whatever storage and map fail with.
+    /// Those of the storage and the map.
     pub(crate) fn clean_for_room(&self, bytes: u64, kept: &dyn Fn() -> u64) -> Result<Option<Admitted<'_>>> {
         let rule = self.rule(0, true);
         // Each round that cleans leaves fewer extents in use; this many cannot be needed.
@@ -499,7 +499,7 @@ impl Core {
                     }
                 }
                 is_exhausted |= stuck > STUCK_MAX;
-                // Won space is of use only behind a checkpoint, and each costs as much as many
+                // Gained space can be used only after a checkpoint, and each costs as much as many
                 // extents.
                 if stuck > 0 || self.evacuated.load(Ordering::Relaxed) >= soft {
                     self.take_light_checkpoint()?;
@@ -509,8 +509,8 @@ impl Core {
                 self.take_light_checkpoint()?;
             }
             if is_exhausted && !enough(self) {
-                // Waiting before the soft wall wins nothing now. The background cleaner will set it
-                // up again.
+                // Waiting before the soft wall gains nothing now. The background cleaner sets it up
+                // again.
                 self.brake.soft.store(0, Ordering::Relaxed);
             }
             // The turn has ended: there may be room soon before the soft wall.
@@ -519,9 +519,9 @@ impl Core {
             let admitted = {
                 // See `is_surely_full`.
                 let _still = self.checkpoint.lock();
-                self.try_set_aside(bytes, wall)
+                self.try_reserve(bytes, wall)
             };
-            // Other writers may have been quicker to take the won space: that does not make the
+            // Other writers may have been quicker to take the gained space: that does not make the
             // pool full.
             if admitted.is_some() || is_exhausted {
                 return Ok(admitted);
@@ -534,21 +534,21 @@ impl Core {
     }
 }
 
-/// Whether rounds bring anything. Where extents are small, the ends of batches may take what a
-/// round has won by its own account, and the next round would win it again, and so on.
+/// Detects rounds without progress. Where extents are small, the ends of batches may use up the
+/// gain that a round reports, and the next round would report it again, and so on.
 #[derive(Debug, Default)]
 struct Progress {
     /// Most extents that were left, or will be after a checkpoint.
     best: u64,
     /// Rounds since then.
     futile: u64,
-    /// Data that others have brought meanwhile, which takes what rounds win.
+    /// Data that others have written in the meantime, which takes the gained space.
     brought: u64,
 }
 
 impl Progress {
-    /// A round has cleaned. Each wins the [`GAIN_DIVISOR`]th part of an extent at least: after
-    /// twice as many that have not won one, there is none to be won.
+    /// Called after each round that cleaned. Each gains at least a [`GAIN_DIVISOR`]th of an extent:
+    /// if twice as many have not gained one, there is none to gain.
     fn is_none(&mut self, core: &Core) -> bool {
         let left = core.extents_left() + core.evacuated.load(Ordering::Relaxed);
         let brought = core.counters.fragment_bytes.get();
@@ -568,7 +568,7 @@ mod tests {
     use crate::base::testing::pool_on;
 
     /// Writers stood still while rounds read their victims: the space before the soft wall was kept
-    /// for the rounds, and so was the space that they had set aside.
+    /// for the rounds, and so was the space that they had reserved.
     #[test]
     fn what_a_round_sets_aside_before_the_soft_wall_stands_in_nobodys_way() {
         let machine = Machine::new(8 << 20, 1);
@@ -578,12 +578,12 @@ mod tests {
         let left = |wall: u64| core.room_before(wall) - core.committed_bytes();
         let (data, all) = (left(core.soft_wall()), left(reserve));
         assert_eq!(all - data, 4 * extent);
-        let aside = core.set_aside_to_clean(3 * extent);
+        let aside = core.reserve_for_cleaning(3 * extent);
         assert_eq!((left(core.soft_wall()), left(reserve)), (data, all - 3 * extent));
-        let more = core.set_aside_to_clean(3 * extent);
+        let more = core.reserve_for_cleaning(3 * extent);
         assert_eq!((left(core.soft_wall()), left(reserve)), (data - 2 * extent, all - 6 * extent), "4 are kept");
         drop(aside);
-        let others = core.set_aside(extent);
+        let others = core.reserve(extent);
         assert_eq!(
             (left(core.soft_wall()), left(reserve)),
             (data - extent, all - 4 * extent),

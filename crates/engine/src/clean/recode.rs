@@ -1,11 +1,11 @@
-//! Compresses fragments anew, for the callers that move them: recompression and, for cold data, the
+//! Recompresses fragments for the callers that move them: recompression and, for cold data, the
 //! cleaner.
 //!
 //! A fragment is decoded; its live part is compressed as if it were written now, and becomes moves
-//! from where it was, if that makes it clearly smaller. So data never becomes larger. Units that
-//! are larger than the property `unit` has it are divided, if they become smaller all the same;
-//! small ones are not joined, because a move has one place that it comes from (`upkeep::defrag` does that).
-//! They keep their epoch: snapshots see the same data.
+//! from its old location, if that makes it clearly smaller. So data never becomes larger. Units
+//! larger than the property `unit` are divided, if that still makes them smaller; small ones are
+//! not joined, because a move has a single source (`upkeep::defrag` does that). They keep their
+//! epoch: snapshots see the same data.
 
 use codec::{CodecId, DictionaryNumber};
 use format::FragmentRef;
@@ -23,18 +23,18 @@ use crate::codecs::hints::{compression_of, place_of};
 use crate::codecs::regions::RegionKey;
 use crate::pool::core::Core;
 
-/// A fragment is moved for it only if that wins this share of its size: less is not worth a write
-/// and a dead place.
+/// A fragment is moved only if that gains this share of its size: less is not worth a write and a
+/// dead location.
 const GAIN_DIVISOR: usize = 32;
-/// Marks regions of data that is compressed anew: their memory is apart from that of present
-/// writes, which may be chosen for in another mode.
+/// Marks regions of recompressed data: their statistics are apart from those of new writes, whose
+/// codec may be chosen in another mode.
 const APART: u64 = 1 << 63;
 
 /// Compresses one fragment after the other.
 pub(crate) struct Recoder<'a> {
     core: &'a Core,
     batch: chooser::Batch<'a>,
-    /// The volume that the last one was of, and the dictionaries for it.
+    /// The volume of the last fragment, and its dictionaries.
     known: Option<(ObjectId, Option<Encoders<'a>>)>,
 }
 
@@ -44,9 +44,9 @@ impl<'a> Recoder<'a> {
         Self { core, batch, known: None }
     }
 
-    /// Compresses the blocks `live` of a fragment whose payload has been verified; returns their
-    /// old and new size in bytes, if the new one is clearly less. The new fragments are then among
-    /// the survivors. All of a volume's are rewritten under the same settings; `hint`: known
+    /// Compresses the blocks `live` of a fragment with a verified payload. Returns their old and
+    /// new size in bytes, if the new one is clearly smaller; the new fragments are then among the
+    /// survivors. All fragments of a volume are rewritten under the same settings; `hint`: known
     /// facts on the file that it is a part of.
     pub(crate) fn recode(
         &mut self,
@@ -66,13 +66,14 @@ impl<'a> Recoder<'a> {
         let before = FragmentRef { live, ..*reference }.live_bytes() as usize;
         let raw_len = usize::from(stored.fragment.count) * BLOCK_BYTES;
         let codec = CodecId(stored.fragment.codec);
-        // What needs an old dictionary is compressed anew wherever that costs nothing: then the old
-        // one can be given up.
+        // Data that needs an old dictionary is recompressed wherever that costs no space: then the
+        // old one can be dropped.
         let newest = dictionaries.as_ref().and_then(|encoders| encoders.number(encoders.count()));
         let is_outdated = codec == CodecId::ZSTD_DICTIONARY
             && DictionaryNumber::split(payload).is_some_and(|(number, _)| Some(number) != newest);
         let least_gain = if is_outdated { 0 } else { before / GAIN_DIVISOR };
-        // In units as large as the property has them; if that wins too little, in one as it is.
+        // Try units as large as the property allows; if that gains too little, keep the unit's
+        // size.
         let sizes = [settings.unit_blocks.max(1), GROUP_BLOCKS as u32];
         let sizes = if u32::from(stored.fragment.count) > sizes[0] { &sizes[..] } else { &sizes[1..] };
         scratch::with(|scratch| {
@@ -116,7 +117,7 @@ impl<'a> Recoder<'a> {
         })
     }
 
-    /// Pays the time spent into the budget for tests.
+    /// Adds the time spent to the budget for tests.
     pub(crate) fn finish(self) {
         self.batch.finish();
     }

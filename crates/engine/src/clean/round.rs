@@ -1,24 +1,24 @@
 //! The cleaner: moves live data out of extents that are mostly dead, so that a checkpoint can free
 //! them.
 //!
-//! A round goes through these steps; only the last one keeps others out:
+//! A round goes through these steps; only the last one excludes others:
 //! 1. *Choose* victims: `Extents::victims`, as of a checkpoint whose number is noted.
 //! 2. *Collect* their live data, until the round's budget is full: `survivors`. If it takes as much
 //!    space elsewhere as in the victims, these are shunned until something in them dies.
 //! 3. *Append* the moves, and wait until they are applied. If a checkpoint captured or was
 //!    published since step 1, the collected data is looked up again first. From the last look at
-//!    the map on, no checkpoint captures before the moves hold: that makes them exact (see
-//!    `apply`). The rest of a checkpoint goes on beside. If the log has no room left, the round
-//!    ends there: moves that were appended hold, and other data stays in its place.
+//!    the map on, no checkpoint captures before the moves are applied: that makes them exact (see
+//!    `apply`). The rest of a checkpoint runs in parallel. If the log has no room left, the round
+//!    ends there: appended moves stay valid, and other data stays in its place.
 //!
 //! The victims hold only dead data afterwards, and the next checkpoint frees them. So a crash at
-//! any moment leaves each block in one place that counts. It is the old place until the moves are
-//! in the log behind a checkpoint, and the new one from then on.
+//! any moment leaves each block in one valid place. It is the old place until the moves are in the
+//! log after a checkpoint, and the new one from then on.
 //!
 //! **Room.** Data is admitted only if it leaves two extents for moves. Of the other extents, a
-//! round sets aside those that neither dirty nor admitted data needs. First come those before the
-//! soft wall (`clean::pacing`), which are left for rounds anyway. The live data of one extent fits in
-//! two. So a pool in which anything is dead can be cleaned, however full it is. A crash in the
+//! round reserves those that neither dirty nor admitted data needs. First come those before the
+//! soft wall (`clean::pacing`), which are left for rounds anyway. The live data of one extent fits
+//! in two. So a pool in which anything is dead can be cleaned, however full it is. A crash in the
 //! middle of a round may leave those two used and nothing freed. Then one extent at a time is moved
 //! into those that are kept for metadata (`Purpose::Rescue`).
 //!
@@ -41,23 +41,23 @@ use crate::space::admission::Admitted;
 use crate::space::extents::Victim;
 use crate::space::rule::Rule;
 
-/// Victims looked at in one round: bounds the bytes read.
+/// Victims examined in one round: bounds the bytes read.
 const VICTIMS_MAX: usize = 64;
-/// Most bytes that one round moves: bounds its memory, and for how long a checkpoint may have to
-/// wait for it.
+/// Upper bound of bytes that one round moves: bounds its memory, and how long a checkpoint may have
+/// to wait for it.
 const ROUND_BYTES_MAX: u64 = 8 << 20;
-/// A round's memory up to this size is used again: what a vector took that grew to that. More comes
-/// from large extents.
+/// A round's buffers are reused if they have grown no larger than this. Only large extents need
+/// more.
 const SPARE_BYTES_MAX: usize = 2 * ROUND_BYTES_MAX as usize;
 /// Headers and padding of moved fragments take this part of their payload, for fragments of half a
 /// block.
 const HEADERS_DIVISOR: u64 = 32;
-/// Extents that a round may fill from which on hot survivors and others go to different ones.
+/// Extents available to a round from which on hot survivors and others go to different ones.
 const APART_EXTENTS_MIN: u64 = CLEAN_EXTENTS + 2;
-/// A round must win at least this share of the extents that it cleans: below that, it costs more
+/// A round must gain at least this share of the extents that it cleans: below that, it costs more
 /// than 32 times its gain.
 pub(crate) const GAIN_DIVISOR: u64 = 32;
-/// Damages that are remembered one by one.
+/// Upper bound of damages that are remembered one by one.
 const DAMAGES_MAX: usize = 100;
 /// Extents shunned at the same time; beyond it, all are tried again.
 const SHUNNED_MAX: usize = 1 << 20;
@@ -69,41 +69,42 @@ pub(crate) enum Round {
     Idle,
     /// So many extents will be free after the next checkpoint, for so many bytes moved.
     Cleaned { extents: u64, moved: u64 },
-    /// The victims looked at are not worth it; there may be more.
+    /// The examined victims are not worth it; there may be more.
     Shunned,
-    /// All that there is to clean is in the hands of another round.
+    /// All candidates are being cleaned by another round.
     Busy,
     /// A checkpoint must be taken before anything can be moved.
     NeedsCheckpoint,
 }
 
-/// What a round may use.
+/// Limits of a round.
 struct Allowance<'a> {
     /// Of the log.
     bytes: u64,
     victims: usize,
     purpose: Purpose,
-    /// Room that is the round's as long as this lives.
+    /// Room reserved for the round, for the lifetime of this value.
     _aside: Option<Admitted<'a>>,
 }
 
-/// An extent that a round has left as it was.
+/// An extent that a round has left unchanged.
 #[derive(Debug, Clone, Copy)]
 struct Shunned {
     live: u32,
-    /// What lives there could not be moved; otherwise it was not worth it, which is nothing to one
-    /// that is to go.
+    /// Its live data could not be moved. Otherwise it was not worth it, which does not matter for
+    /// an extent that must be emptied.
     is_stuck: bool,
 }
 
-/// What the cleaner knows between rounds.
+/// State of the cleaner between rounds.
 #[derive(Debug, Default)]
 pub(crate) struct Cleaner {
     /// Extents that are not tried again while they have that many live bytes.
     shunned: BTreeMap<ExtentIndex, Shunned>,
-    /// Cleaned when the checkpoint of that number was the last to have captured, oldest first.
+    /// Sets of extents with the number of the last checkpoint that had captured when they were
+    /// cleaned, oldest first.
     evacuated: Vec<(u64, BTreeSet<ExtentIndex>)>,
-    /// Victims of rounds that are under way.
+    /// Victims of rounds in progress.
     busy: BTreeSet<ExtentIndex>,
     /// Memory that is used again, round after round.
     spare: Vec<Survivors>,
@@ -112,7 +113,7 @@ pub(crate) struct Cleaner {
     pub below: bool,
 }
 
-/// The victims of a round, which no other one may choose as long as this lives.
+/// The victims of a round, which no other one may choose during its lifetime.
 struct Claim<'a> {
     core: &'a Core,
     /// The checkpoint as of which they were chosen.
@@ -134,8 +135,8 @@ impl Drop for Claim<'_> {
     }
 }
 
-/// Keeps as many of the first victims as live in `bytes`, headers and padding included, and one at
-/// least. One more would be read in vain.
+/// Keeps as many of the first victims as have `bytes` of live data, headers and padding included,
+/// and at least one. Reading one more would be wasted.
 fn keep_within(victims: &mut Vec<Victim>, bytes: u64) {
     let mut live = 0;
     let fit = victims.iter().take_while(|victim| {
@@ -162,17 +163,17 @@ impl Cleaner {
     fn shuns(&self, extent: ExtentIndex, live: u32, rule: Rule) -> bool {
         let still_shunned = |shunned: &Shunned| {
             // Damage that has stopped another round does not stop this one.
-            shunned.live == live && (shunned.is_stuck && !rule.beside_damage || !rule.away)
+            shunned.live == live && (shunned.is_stuck && !rule.despite_damage || !rule.away)
         };
         self.shunned.get(&extent).is_some_and(still_shunned)
     }
 }
 
 impl Core {
-    /// Step 1: the victims, and the number of the checkpoint as of which they are that.
+    /// Step 1: returns the victims, and the number of the checkpoint as of which they were chosen.
     fn choose(&self, cleaner: &Cleaner, rule: Rule) -> (u64, Vec<Victim>) {
         let extents = self.extents.lock();
-        // Extents evacuated behind the capture of the last checkpoint still seem to live.
+        // Extents evacuated after the last checkpoint's capture still appear to be live.
         let is_taken =
             |e: ExtentIndex| cleaner.busy.contains(&e) || cleaner.evacuated.iter().any(|(_, set)| set.contains(&e));
         let skip = |e: ExtentIndex, live: u32| is_taken(e) || cleaner.shuns(e, live, rule);
@@ -188,9 +189,9 @@ impl Core {
         let ahead = self.log.ahead();
         let reachable = ahead.saturating_sub(self.geometry.kept_back(Purpose::Clean)) as u64;
         if rule.away {
-            // It wins nothing that could be used: so it takes nothing that others may need.
+            // It gains nothing that could be used: so it takes nothing that others may need.
             let wanted = self.extents_spare().min(memory).min(reachable.saturating_sub(CLEAN_EXTENTS));
-            let aside = self.set_aside(wanted * self.geometry.usable_bytes_min());
+            let aside = self.reserve(wanted * self.geometry.usable_bytes_min());
             let (bytes, victims, purpose) = (wanted * extent_bytes, VICTIMS_MAX, Purpose::Clean);
             let has_room = wanted > 0 && self.has_room();
             return has_room.then_some(Allowance { bytes, victims, purpose, _aside: Some(aside) });
@@ -207,18 +208,18 @@ impl Core {
                 _aside: None,
             });
         }
-        // What others could take meanwhile is set aside first, and given up if another user was
+        // Room that others could take is reserved first, and released if another thread was
         // quicker.
         let wanted = self.extents_spare().min(memory).min(reachable.saturating_sub(CLEAN_EXTENTS));
-        let aside = self.set_aside_to_clean(wanted * self.geometry.usable_bytes_min());
+        let aside = self.reserve_for_cleaning(wanted * self.geometry.usable_bytes_min());
         let (spare, aside) = if self.has_room() { (wanted, Some(aside)) } else { (0, None) };
         let kept = if may_dip { CLEAN_EXTENTS } else { 0 };
         let bytes = (kept + spare).min(reachable).min(memory) * extent_bytes;
         (bytes > 0).then_some(Allowance { bytes, victims: VICTIMS_MAX, purpose: Purpose::Clean, _aside: aside })
     }
 
-    /// One round. Two may run at the same time: they have different victims, and only one of them
-    /// takes the extents kept for moves.
+    /// Runs one round. Two may run at the same time: they have different victims, and only one of
+    /// them takes the extents kept for moves.
     ///
     /// # Errors
     /// When storage or map fail. Damage in the extents is remembered, not returned.
@@ -253,7 +254,7 @@ impl Core {
         round
     }
 
-    /// Steps 2 and 3 for the victims that are a round's own.
+    /// Steps 2 and 3 for the victims claimed by a round.
     fn clean_claim(
         &self,
         claim: &mut Claim<'_>,
@@ -270,7 +271,7 @@ impl Core {
         let apart = is_apart_worth && allowance.bytes >= APART_EXTENTS_MIN * extent_bytes;
         let budget = allowance.bytes - if apart { extent_bytes } else { 0 };
         let Claim { number, ref victims, ref mut survivors, .. } = *claim;
-        // A checkpoint that is running holds the lock.
+        // A running checkpoint holds the lock.
         let is_current = || self.checkpoint.try_lock().is_some_and(|checkpoint| checkpoint.number == number);
         let (mut taken, mut overflowed) = (Vec::new(), false);
         let mut reads = VictimReads::new(self, victims.clone());
@@ -280,7 +281,7 @@ impl Core {
                 Ok(buf) => {
                     let extent = &buf[..extent_bytes as usize];
                     let collected =
-                        self.collect(victim, extent, survivors, cold.as_mut(), (is_current, rule.beside_damage))?;
+                        self.collect(victim, extent, survivors, cold.as_mut(), (is_current, rule.despite_damage))?;
                     self.buffers.put(buf);
                     collected
                 }
@@ -291,7 +292,7 @@ impl Core {
             };
             match collected {
                 Collected::All if apart => {
-                    survivors.tell_hot(mark, |object, group, blocks| self.rewrites.are_hot(object, group, blocks));
+                    survivors.mark_hot(mark, |object, group, blocks| self.rewrites.are_hot(object, group, blocks));
                 }
                 Collected::All => {}
                 Collected::Left(why) => {
@@ -300,7 +301,7 @@ impl Core {
                         self.suspect_extent(victim.extent);
                     }
                     self.remember_damage(why);
-                    if !rule.beside_damage || survivors.mark() == mark {
+                    if !rule.despite_damage || survivors.mark() == mark {
                         survivors.cut_back(mark);
                         self.cleaner.lock().shun(victim, true);
                         continue;
@@ -326,8 +327,7 @@ impl Core {
         let wins = |packed: u64| packed + cleaned_bytes / GAIN_DIVISOR <= cleaned_bytes;
         let mut packed = survivors.measure(self.geometry.extent_bytes).bytes;
         if apart && !wins(packed) {
-            // The end of the one part and of the other may leave an extent's worth that neither
-            // needs.
+            // The ends of the two parts may waste an extent's worth of space.
             survivors.forget_hot();
             packed = survivors.measure(self.geometry.extent_bytes).bytes;
         }
@@ -373,7 +373,7 @@ impl Core {
         }
         let mut last = None;
         let mut ended = Ok(true);
-        // One at a time: a writer has the one while the next is made.
+        // One at a time: a writer has one while the next is made.
         for batch in self.pack(survivors) {
             let bytes = batch.payload_bytes() as u64;
             let appended =
@@ -394,8 +394,8 @@ impl Core {
             }
         }
         if !matches!(ended, Ok(true)) {
-            // Some of the refused moves may be on their way: the next capture must not come between
-            // their look at the map and their end.
+            // Some of the refused moves may still be in flight: the next capture must not come
+            // between their look at the map and their end.
             self.log.wait_settled();
         }
         let done = ended?;

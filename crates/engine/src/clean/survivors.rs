@@ -1,15 +1,16 @@
-//! What lives in the extents that are cleaned, on its way to another place: collected, verified,
-//! cut down to what is still read, put in order, and packed into batches.
+//! Live data of the extents that are cleaned, on its way to a new place: collected, verified, cut
+//! down to the parts that are still read, ordered, and packed into batches.
 //!
-//! 1. *Collect*: an extent is read whole (`victim_reads`); its `clean::extent_liveness` are taken.
-//! 2. *Verify*: each payload against its checksum. A damaged one stays where it is, and its extent
-//!    with it: then nothing that could still be saved is lost, and its readers are told.
-//! 3. *Compress anew* what is cold, where that is wanted (`cold`). *Cut* what is not: a unit of
-//!    which blocks have been overwritten is decoded, and the runs that are left become units of
-//!    their own, if that makes less of it. Whole units move as they are: their checksum covers who
-//!    they are, not where.
+//! 1. *Collect*: an extent is read whole (`victim_reads`), and its live fragments are determined
+//!    (`clean::extent_liveness`).
+//! 2. *Verify*: each payload against its checksum. A damaged one stays in place, and its extent
+//!    with it: then no recoverable data is lost, and its readers get an error.
+//! 3. *Recompress* cold data, where that is wanted (`cold`). *Cut* the rest: a unit with
+//!    overwritten blocks is decoded, and the remaining runs become units of their own, if that
+//!    saves space. Whole units move unchanged: their checksum covers their identity, not their
+//!    location.
 //! 4. *Order*: by object and block over all extents of a round, so that neighbours come together
-//!    again; what is written often apart (`clean::write_heat`).
+//!    again; frequently written data apart (`clean::write_heat`).
 //! 5. *Pack* into batches of at most an extent, of one stream each.
 
 use std::collections::{BTreeMap, VecDeque};
@@ -38,14 +39,14 @@ use crate::space::dead_map::Since;
 use crate::space::extents::Victim;
 use crate::write::drain::stream_of;
 
-/// Largest batch of survivors, as that of a drain: more would only take memory.
+/// Largest batch of survivors, as that of a drain: more would only cost memory.
 const BATCH_BYTES_MAX: usize = 1 << 20;
 // The count of an entry's moves has two bytes.
 const _: () = assert!(BATCH_BYTES_MAX / MOVE_ENTRY_BYTES < 1 << 16);
-/// Cutting a unit takes decoding and compressing it: not for less than this share of its blocks.
+/// Cutting a unit means decoding and compressing it: not for less than this share of its blocks.
 const CUT_DIVISOR: u32 = 8;
-/// Level at which what is left of a unit with a dictionary is compressed: its number does not tell
-/// its own.
+/// Level for compressing the rest of a unit with a dictionary: the codec number of such a unit does
+/// not include its level.
 const CUT_LEVEL: ZstdLevel = match ZstdLevel::new(3) {
     Some(level) => level,
     None => ZstdLevel::MIN,
@@ -74,9 +75,9 @@ impl Survivor {
 /// A batch that is being filled.
 #[derive(Default)]
 struct Filling {
-    /// Bytes of what was added, and of the headers that it needs.
+    /// Bytes of the survivors added, and of their headers.
     bytes: usize,
-    /// What was added last.
+    /// The survivor added last.
     last: Option<(ObjectId, Epoch, bool)>,
 }
 
@@ -92,7 +93,7 @@ impl Filling {
         heads + move_entry_bytes(survivor.moved.fragment.first) + survivor.payload.len()
     }
 
-    /// Whether one more fits into `room` bytes, and goes to the same stream.
+    /// Returns whether one more fits into `room` bytes, and goes to the same stream.
     fn fits(&self, survivor: &Survivor, room: usize) -> bool {
         self.bytes + self.cost(survivor) <= room && self.last.is_none_or(|(.., is_hot)| is_hot == survivor.is_hot)
     }
@@ -102,29 +103,28 @@ impl Filling {
         self.last = Some((survivor.object, survivor.epoch, survivor.is_hot));
     }
 
-    /// What the batch takes in the log.
+    /// Size of the batch in the log.
     fn batch_bytes(&self) -> usize {
         self.bytes.next_multiple_of(BATCH_ALIGN)
     }
 }
 
-/// What a round of cleaning moves.
+/// The data that a round of cleaning moves.
 #[derive(Debug, Default)]
 pub(crate) struct Survivors {
     list: Vec<Survivor>,
     bytes: Vec<u8>,
-    /// Extents of which it was known without asking the map what lives there, and since when they
-    /// were in that use.
+    /// Extents whose live data was known without asking the map, and when their present use began.
     known: BTreeMap<ExtentIndex, Since>,
 }
 
 /// How collecting from an extent ended.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Collected {
-    /// All that lives there is among the survivors.
+    /// All live data of the extent is among the survivors.
     All,
-    /// Some of it cannot move, so none of it shall; what is damaged, if that is why. If a rule says
-    /// so, what can be read beside damage is among the survivors.
+    /// A part of it cannot move, so nothing moves; with a description of the damage, if that is
+    /// why. If the rule allows it, readable data next to damage is among the survivors.
     Left(Option<String>),
 }
 
@@ -137,7 +137,7 @@ pub(crate) struct Packed {
 }
 
 impl Survivors {
-    /// Bytes of memory that it holds for payloads, whether there are any or not.
+    /// Bytes of memory allocated for payloads.
     pub(crate) fn held_bytes(&self) -> usize {
         self.bytes.capacity()
     }
@@ -147,7 +147,7 @@ impl Survivors {
         (self.list.len(), self.bytes.len())
     }
 
-    /// Forgets what was collected since the mark.
+    /// Discards everything collected since the mark.
     pub(crate) fn cut_back(&mut self, mark: (usize, usize)) {
         self.list.truncate(mark.0);
         self.bytes.truncate(mark.1);
@@ -161,21 +161,20 @@ impl Survivors {
         self.bytes.len()
     }
 
-    /// Tells of those collected since the mark which are hot.
-    pub(crate) fn tell_hot(&mut self, mark: (usize, usize), are_hot: impl Fn(ObjectId, GroupIndex, BlockMask) -> bool) {
+    /// Marks the hot ones among those collected since the mark.
+    pub(crate) fn mark_hot(&mut self, mark: (usize, usize), are_hot: impl Fn(ObjectId, GroupIndex, BlockMask) -> bool) {
         for survivor in self.list.iter_mut().skip(mark.0) {
             let GroupKey { object, group } = survivor.key();
             survivor.is_hot = are_hot(object, group, survivor.moved.live);
         }
     }
 
-    /// Treats all of them alike.
+    /// Treats all of them as cold.
     pub(crate) fn forget_hot(&mut self) {
         self.list.iter_mut().for_each(|survivor| survivor.is_hot = false);
     }
 
-    /// Keeps of each survivor the blocks that `still` says, and only survivors of which some are
-    /// left.
+    /// Keeps of each survivor the blocks that `still` returns, and only survivors with any left.
     pub(crate) fn keep(
         &mut self,
         mut still: impl FnMut(&Survivor, &BTreeMap<ExtentIndex, Since>) -> surface::Result<BlockMask>,
@@ -210,15 +209,14 @@ impl Survivors {
         self.push(was, Move { fragment, live: fragment.unit(), from, made: was.made }, payload);
     }
 
-    /// Bytes of payload that were added since the mark, and what they take in the log with what
-    /// describes them.
+    /// Returns the payload bytes added since the mark, and their size in the log including entries.
     pub(crate) fn since(&self, mark: (usize, usize)) -> (usize, usize) {
         let payload = self.bytes.len() - mark.1;
         let entries = self.list[mark.0..].iter().map(|survivor| move_entry_bytes(survivor.moved.fragment.first));
         (payload, payload + entries.sum::<usize>())
     }
 
-    /// Where they lay, as of a checkpoint of that number or a newer one.
+    /// Returns their former locations, as of a checkpoint of that number or a newer one.
     pub(crate) fn moved_from(&self, as_of: u64) -> Vec<MovedFrom> {
         let note = |survivor: &Survivor| {
             let Move { live, from, .. } = survivor.moved;
@@ -235,8 +233,8 @@ impl Survivors {
         ordered
     }
 
-    /// Divides ordered survivors into batches of at most `max` bytes, none of which has both hot
-    /// ones and others; which, and the bytes of each.
+    /// Divides ordered survivors into batches of at most `max` bytes, each either hot or cold;
+    /// returns the batches with their bytes.
     fn divide(ordered: &[&Survivor], max: usize) -> Vec<(Range<usize>, usize)> {
         let mut batches = Vec::new();
         let (mut begin, mut filling) = (0, Filling::default());
@@ -253,8 +251,8 @@ impl Survivors {
         batches
     }
 
-    /// Takes those survivors out of `rest` that fill a batch of at most `room` bytes, in order, as
-    /// far as they lie in the first `max` bytes.
+    /// Takes from `rest` the survivors that fill a batch of at most `room` bytes, in order, if they
+    /// are within the first `max` bytes.
     fn fill<'a>(rest: &mut VecDeque<&'a Survivor>, room: usize, max: usize) -> Vec<&'a Survivor> {
         let mut filling = Filling::default();
         let (mut taken, mut passed, mut passed_bytes) = (Vec::new(), Vec::new(), 0);
@@ -274,7 +272,7 @@ impl Survivors {
         taken
     }
 
-    /// What [`pack`](Self::pack) would make, beginning with an empty extent.
+    /// Returns the result that [`pack`](Self::pack) would have, beginning with an empty extent.
     pub(crate) fn measure(&self, extent_bytes: u32) -> Packed {
         let extent_bytes = extent_bytes as usize;
         let batches = Self::divide(&self.ordered(), extent_bytes.min(BATCH_BYTES_MAX));
@@ -282,7 +280,7 @@ impl Survivors {
         let (mut bytes, last) = (0u64, batches.len().saturating_sub(1));
         for (index, (_, len)) in batches.iter().enumerate() {
             // A batch of an extent's size was closed because nothing more fits there. The last one
-            // leaves a tail that is worth something only if such fragments fit in it.
+            // leaves a tail that is only useful if such fragments fit in it.
             let closed = extent_bytes <= BATCH_BYTES_MAX && (index < last || extent_bytes - len < largest);
             bytes += if closed { extent_bytes as u64 } else { *len as u64 };
         }
@@ -291,9 +289,9 @@ impl Survivors {
 }
 
 impl Core {
-    /// Steps 1 to 3 for one extent, whose bytes are `bytes`. `is_current` tells whether the last
-    /// checkpoint is still the one as of which the victim's live bytes were read. With
-    /// `beside_damage`, damage ends nothing: what can be read is collected all the same.
+    /// Steps 1 to 3 for one extent, whose bytes are `bytes`. `is_current` returns whether the last
+    /// checkpoint is still the one from which the victim's live bytes were read. With
+    /// `despite_damage`, damage does not end it: readable data is still collected.
     ///
     /// # Errors
     /// When the map cannot be read.
@@ -303,7 +301,7 @@ impl Core {
         bytes: &[u8],
         survivors: &mut Survivors,
         mut cold: Option<&mut ColdRecoder<'_>>,
-        (is_current, beside_damage): (impl Fn() -> bool, bool),
+        (is_current, despite_damage): (impl Fn() -> bool, bool),
     ) -> surface::Result<Collected> {
         let mark = survivors.mark();
         let residents = match self.known_residents(victim.extent, bytes) {
@@ -317,8 +315,8 @@ impl Core {
         for resident in residents {
             match self.survive(&resident, bytes, survivors, cold.as_deref_mut()) {
                 Collected::All => {}
-                Collected::Left(Some(damage)) if beside_damage => {
-                    // The first one is told.
+                Collected::Left(Some(damage)) if despite_damage => {
+                    // The first damage is reported.
                     if all == Collected::All {
                         all = Collected::Left(Some(damage));
                     }
@@ -369,7 +367,7 @@ impl Core {
             match self.cut(object, stored, &whole, payload, survivors) {
                 Ok(true) => return Collected::All,
                 Ok(false) => {}
-                // Destroyed meanwhile, and perhaps its dictionary with it.
+                // Destroyed in the meantime, and perhaps its dictionary with it.
                 Err(()) if !self.objects.is_seen(object.id) => return Collected::Left(None),
                 Err(()) => return damaged("cannot be decoded"),
             }
@@ -378,9 +376,9 @@ impl Core {
         Collected::All
     }
 
-    /// Step 3: makes units of the live runs of a unit, compressed as it was; if it was with a
-    /// dictionary that is not in force any more, with the newest, or without one. `false` if that
-    /// would not make less of it.
+    /// Step 3: makes units of the live runs of a unit, with the same codec; if its dictionary is no
+    /// longer in force, with the newest one, or without. Returns `false` if that would not save
+    /// space.
     fn cut(
         &self,
         object: &Object,
@@ -430,8 +428,8 @@ impl Core {
         Ok(wins)
     }
 
-    /// Looks at the map again: a checkpoint came between since the survivors were collected, and
-    /// the places that they come from may hold something else by now.
+    /// Looks survivors up in the map again: a checkpoint came between since they were collected,
+    /// and their locations may have been reused.
     pub(crate) fn keep_unmoved(&self, survivors: &mut Survivors) -> surface::Result<()> {
         survivors.keep(|survivor, known| {
             let Some(object) = self.objects.get(survivor.object).filter(|o| self.objects.is_seen(o.id)) else {
@@ -440,8 +438,7 @@ impl Core {
             let (key, from) = (survivor.key(), survivor.moved.from);
             let extent = self.geometry.extent_at(from);
             if let Some(since) = known.get(&extent) {
-                // In this order: what a checkpoint publishes is among the dead before it leaves the
-                // overlays.
+                // In this order: a checkpoint enters dead fragments before they leave the overlays.
                 let live = self.map.unmoved(key, survivor.epoch, from, survivor.moved.live);
                 let deaths = self.applier.deaths.lock();
                 if let Some(dead) = deaths.of(extent).filter(|dead| dead.since == *since) {
@@ -453,7 +450,7 @@ impl Core {
         })
     }
 
-    /// Steps 4 and 5; each batch is made when it is asked for.
+    /// Steps 4 and 5; each batch is made on demand.
     pub(crate) fn pack<'a>(&'a self, survivors: &'a Survivors) -> impl Iterator<Item = Prepared> + 'a {
         let mut rest = VecDeque::from(survivors.ordered());
         let max = (self.geometry.extent_bytes as usize).min(BATCH_BYTES_MAX);
@@ -549,7 +546,7 @@ mod tests {
             left.extend(batch);
             assert_eq!(left.len(), 400);
         }
-        // What is larger than any batch goes alone, and the log says that it does not fit.
+        // A unit larger than any batch is packed alone, and the log reports that it does not fit.
         let large = survivors([(0, 70_000), (1, 100)]);
         let mut rest = VecDeque::from(large.ordered());
         assert!(blocks(&Survivors::fill(&mut rest, 50, MAX)).is_empty());
@@ -571,7 +568,7 @@ mod tests {
             divided
         };
         assert_eq!(batches(&survivors), [[1, 2, 3, 4, 6, 7, 8, 9]]);
-        survivors.tell_hot((0, 0), |_, _, blocks| blocks.0.trailing_zeros() % 2 == 0);
+        survivors.mark_hot((0, 0), |_, _, blocks| blocks.0.trailing_zeros() % 2 == 0);
         assert_eq!(batches(&survivors), [[1, 3, 7, 9], [2, 4, 6, 8]]);
         survivors.forget_hot();
         assert_eq!(batches(&survivors).len(), 1);

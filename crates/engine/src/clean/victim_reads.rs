@@ -1,13 +1,14 @@
-//! Reads the extents that are to be cleaned, scrubbed or checked, a few ahead of who looks at them,
-//! so that the device works meanwhile.
+//! Reads the extents that are to be cleaned, scrubbed or checked a few ahead of their consumer, so
+//! that the device stays busy. Owns the reads in flight of one round; belongs to the thread that
+//! runs the round.
 //!
-//! The reader threads do it, in pieces between which others' requests come. What they drop because
-//! they have too much to do, or where there are none, is read by the thread that wants it.
+//! The reader threads read them in pieces, between which other requests are served. Reads that they
+//! drop because of load, or for lack of threads, are done by the consumer's thread.
 //!
-//! Who scrubs or checks while nothing else goes on has whole extents read through a ring of its
-//! own, as many as the device needs to be as fast as it can be. On a virtual disk such requests
-//! starve writes (see `env::FileDisk`), so that this ends, until the next round, as soon as
-//! anything else is read or written.
+//! On an idle pool, scrub and check read whole extents through a ring of their own, with the queue
+//! depth that the device needs for full throughput. On a virtual disk such requests starve writes
+//! (see `env::FileDisk`), so this stops, until the next round, as soon as anything else is read or
+//! written.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
@@ -21,13 +22,13 @@ use crate::log::log_reads::Source;
 use crate::pool::core::Core;
 use crate::space::extents::Victim;
 
-/// Most extents of a round in memory at the same time beside others: the one that is looked at, and
-/// those that are read meanwhile.
+/// Upper bound of extents of a round in memory while there is other load: one in use, the others
+/// being read.
 const EXTENTS_MAX: u64 = 4;
-/// The part of the memory budget that they may take, if there are two at least.
+/// The part of the memory budget that they may take, if that is at least two extents.
 const MEMORY_DIVISOR: u64 = 32;
-/// The same while nothing else goes on. What [`large_reads_bytes`] allows keeps a device busy, and
-/// a client that begins then waits for these reads.
+/// The same bound on an idle pool. [`large_reads_bytes`] keeps a device busy, and a client that
+/// begins then waits for these reads.
 const ALONE_EXTENTS_MAX: u64 = 64;
 
 type Outcome = io::Result<AlignedBuf>;
@@ -48,16 +49,16 @@ enum Ahead {
     Ring(usize),
 }
 
-/// The ring, with what has come before its turn.
+/// The ring, with reads that completed out of order.
 struct Ring<'a> {
     reads: Box<dyn ReadRing + 'a>,
-    /// `None`: it could not be read so.
+    /// `None`: it could not be read in this way.
     come: BTreeMap<usize, Option<AlignedBuf>>,
     next_tag: usize,
-    /// [`Core::traffic_bytes`] as long as nothing else goes on: grows with what the ring reads.
-    /// `None`: nothing else can.
+    /// [`Core::traffic_bytes`] on an idle pool: grows with the bytes that the ring reads. `None`:
+    /// there can be no other load.
     traffic_bytes: Option<u64>,
-    /// A read was not whole: what is wrong with the device or the ring may be so with the next one.
+    /// A read was incomplete: the device or the ring may fail again.
     has_failed: bool,
 }
 
@@ -75,7 +76,7 @@ impl Ring<'_> {
         tag
     }
 
-    /// What was begun under that tag; `None`: it has to be read in the ordinary way.
+    /// Returns the result of the read with that tag; `None` if it must be read in the ordinary way.
     fn take(&mut self, core: &Core, tag: usize) -> Option<AlignedBuf> {
         while !self.come.contains_key(&tag) {
             let ended = self.reads.wait()?;
@@ -93,14 +94,14 @@ impl Ring<'_> {
 }
 
 impl<'a> VictimReads<'a> {
-    /// Reads beside others.
+    /// Reads under other load.
     pub(crate) fn new(core: &'a Core, victims: Vec<Victim>) -> Self {
         Self { core, rest: victims.into_iter(), ahead: VecDeque::new(), ring: None }
     }
 
-    /// Reads as fast as the device can for as long as nothing else goes on: [`Core::traffic_bytes`]
-    /// has been `traffic_bytes` since the last round, and only grows by these reads. `None`:
-    /// nothing else can go on.
+    /// Reads with the device's full throughput as long as the pool is otherwise idle:
+    /// [`Core::traffic_bytes`] has been `traffic_bytes` since the last round, and only grows by
+    /// these reads. `None`: there can be no other load.
     pub(crate) fn while_alone(core: &'a Core, victims: Vec<Victim>, traffic_bytes: Option<u64>) -> Self {
         let is_worth_it = !victims.is_empty() && traffic_bytes.is_none_or(|bytes| bytes == core.traffic_bytes());
         let reads = if is_worth_it { core.env.disk.read_ring() } else { None };
@@ -109,7 +110,7 @@ impl<'a> VictimReads<'a> {
         Self { ring, ..Self::new(core, victims) }
     }
 
-    /// The next victim, and its extent's bytes or why they cannot be read.
+    /// Returns the next victim, and its extent's bytes or the error of reading them.
     pub(crate) fn next(&mut self) -> Option<(Victim, Outcome)> {
         self.begin();
         let Some((victim, ahead)) = self.ahead.pop_front() else {
@@ -123,7 +124,7 @@ impl<'a> VictimReads<'a> {
         Some((victim, read.unwrap_or_else(|| self.core.read_extent(victim.extent))))
     }
 
-    /// Begins to read as much as may be read ahead.
+    /// Begins as many reads ahead as allowed.
     fn begin(&mut self) {
         let core = self.core;
         let mut ring = self.ring.as_mut().filter(|ring| ring.is_wanted(core));
@@ -156,14 +157,14 @@ fn extents_max(bytes: u64, extent_bytes: u32, most: u64) -> usize {
 }
 
 impl Core {
-    /// What users have read and written, sent and received since the pool was opened, and what was
-    /// read and written of the data file: stays as it is while nothing goes on.
+    /// Returns the bytes that users have read, written, sent and received since the pool was
+    /// opened, plus those read from and written to the data file: constant while the pool is idle.
     pub(crate) fn traffic_bytes(&self) -> u64 {
         let counters = &*self.counters;
         counters.foreground_bytes() + counters.log_bytes.get() + counters.read_disk_bytes.get()
     }
 
-    /// All bytes of an extent, in a buffer of the pool's that may be longer.
+    /// Reads all bytes of an extent, into a buffer of the pool's that may be longer.
     pub(crate) fn read_extent(&self, extent: ExtentIndex) -> Outcome {
         self.counters.read_disk_bytes.add(u64::from(self.geometry.extent_bytes));
         self.counters.cleaner_read_bytes.add(u64::from(self.geometry.extent_bytes));

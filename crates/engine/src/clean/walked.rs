@@ -1,15 +1,15 @@
-//! How much of the pool's live data work that goes from extent to extent has gone through, and how
-//! much is left: capacity without data takes no time, so that it does not count.
+//! Progress of work that goes from extent to extent, in live data done and left: capacity without
+//! data takes no time, so it is not included.
 
 use units::ExtentIndex;
 
 use crate::space::extents::Extents;
 
-/// Extents passed between two counts of what is left: others write and free meanwhile. A count
-/// looks at each extent, some 5 ms where there are ten million.
+/// Extents passed between two recounts of the rest: others write and free during the work. A
+/// recount looks at each extent, some 5 ms where there are ten million.
 const PASSED_MAX: u32 = 256;
 
-/// How far the work is, in live bytes.
+/// Progress of the work, in live bytes.
 #[derive(Debug, Default, Clone)]
 pub(crate) struct Walked {
     next: ExtentIndex,
@@ -19,8 +19,8 @@ pub(crate) struct Walked {
 }
 
 impl Walked {
-    /// Takes over where the work is: it goes on with the extent `next`. Counts what is left if that
-    /// is due, and all if the work is not where it was left.
+    /// Notes the current position: the work continues with the extent `next`. Recounts the rest if
+    /// that is due, and everything if the work has moved elsewhere.
     pub(crate) fn at(&mut self, extents: &Extents, next: ExtentIndex) {
         let is_where_it_was = self.next == next && next.0 > 0;
         if !is_where_it_was {
@@ -33,7 +33,7 @@ impl Walked {
         self.next = next;
     }
 
-    /// An extent with so many live bytes is done; the next one is `next`.
+    /// Notes that an extent with so many live bytes is done; the next one is `next`.
     pub(crate) fn pass(&mut self, live_bytes: u64, next: ExtentIndex) {
         self.done_bytes += live_bytes;
         self.left_bytes = self.left_bytes.saturating_sub(live_bytes);
@@ -41,7 +41,7 @@ impl Walked {
         self.next = next;
     }
 
-    /// Bytes done, and done and left together.
+    /// Returns the bytes done, and the total of bytes done and left.
     pub(crate) const fn bytes(&self) -> (u64, u64) {
         (self.done_bytes, self.done_bytes + self.left_bytes)
     }

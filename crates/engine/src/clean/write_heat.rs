@@ -1,25 +1,24 @@
-//! Which blocks are written often: what is rewritten again and again within a while will be
-//! rewritten soon, so it goes to the log's hot stream; all else goes to the cold one, beside what
-//! the cleaner moves. Owns a table of fixed size; what it says is a guess that nothing but the cost
-//! of cleaning depends on.
+//! Estimates which blocks are written often: a block that is rewritten repeatedly within a while
+//! will be rewritten soon, so it goes to the log's hot stream; everything else goes to the cold
+//! one, together with data moved by the cleaner. Owns a table of fixed size; a wrong guess affects
+//! only the cost of cleaning.
 //!
 //! The table has buckets of four slots in one word; a slot has 7 bits of the block's hash, the time
 //! of its last write, in sixteenths of the window, modulo 128, and a *heat* from 0 to 3: one more
 //! for each write within a window of the last one, two less for a later one. A block is hot at a
-//! heat of 3, for a window behind its last write. A block that is not found replaces the oldest one
-//! of its bucket. So a guess costs one cache miss and no lock; a word that two threads write at the
-//! same time keeps one of both writes.
+//! heat of 3, for one window after its last write. A block that is not found replaces the oldest
+//! one of its bucket. So a guess costs one cache miss and no lock; a word that two threads write at
+//! the same time keeps one of both writes.
 //!
-//! What the cleaner moves is divided in the same way: survivors that are hot go to the hot stream
-//! again.
+//! Data moved by the cleaner is divided in the same way: hot survivors go to the hot stream again.
 //!
-//! **The window** is one and a half times what lives in a pool that is four fifths full, counted in
-//! bytes of the log, so that it is as long whatever data compress to. (In pools that are larger
-//! than the memory for the table, blocks drop out of it sooner, and only the hottest are found.)
+//! **The window** is one and a half times the live data of a pool that is four fifths full, counted
+//! in bytes of the log, so that its length does not depend on compression. (In pools too large for
+//! the table's memory, blocks drop out of it sooner, and only the hottest are found.)
 //!
-//! **What it saves.** In a model of a log that is 80 % full and cleaned by `Extents::victims`, of
-//! blocks of 4 KiB, four fifths of the writes to a fifth of the blocks, these are bytes written for
-//! each of the users':
+//! **Savings.** In a model of a log that is 80 % full and cleaned by `Extents::victims`, of blocks
+//! of 4 KiB, four fifths of the writes to a fifth of the blocks, these are bytes written for each
+//! of the users':
 //!
 //! | | four fifths to a fifth | self-similar |
 //! | --- | --: | --: |
@@ -34,12 +33,12 @@
 //! One interval is not enough: of cold blocks, written once in four volumes, a fifth is written
 //! within one by chance. With perfect knowledge, and spare space divided in the best way, no
 //! cleaner can do with less than 2.00 (`bench`'s `theory`); the victims' formula, which knows
-//! nothing of kinds, comes to 2.06. Space that lies idle costs much, each twentieth of what is
-//! spare 0.07 (`clean::pacing` keeps about that much), and headers and padding cost 0.03: so what is
-//! measured is more: 2.34 in a pool of 6 GiB, 2.31 in one of 2 GiB, where one interval comes to
-//! 2.57. More streams for two kinds of blocks would win nothing. At uniform overwrites nothing
+//! nothing of kinds, reaches 2.06. Idle space costs much: 0.07 for each twentieth of the spare
+//! space (`clean::pacing` keeps about that much); headers and padding cost 0.03. So measured
+//! figures are higher: 2.34 in a pool of 6 GiB, 2.31 in one of 2 GiB, where one interval reaches
+//! 2.57. More streams for two kinds of blocks would gain nothing. At uniform overwrites nothing
 //! changes. (After SepBIT, Wang et al., *Separating Data via Block Invalidation Time Inference*,
-//! FAST 2022: the age at which a block was overwritten foretells how soon it will be again.)
+//! FAST 2022: the age at which a block was overwritten predicts how soon it will be again.)
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -65,12 +64,12 @@ const TAG_BITS: u32 = 7;
 const TIME_BITS: u32 = 16 - TAG_BITS - HEAT_BITS;
 const HEAT_MAX: u8 = (1 << HEAT_BITS) - 1;
 const HEAT_HOT: u8 = HEAT_MAX;
-/// What a write behind the window takes off a block's heat.
+/// Heat lost by a write after the window.
 const HEAT_LOST: u8 = 2;
-/// When time begins, so that unwritten slots are older than a window.
+/// Start of time, so that unwritten slots are older than a window.
 const BEGIN: u64 = 2 * WINDOW_TICKS as u64;
 
-/// What is known of a block.
+/// State of one block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Slot {
     tag: u8,
@@ -97,7 +96,7 @@ impl Slot {
         self.heat >= HEAT_HOT && self.age(now) < WINDOW_TICKS
     }
 
-    /// It is written now.
+    /// The slot after a write now.
     fn written(self, now: u8) -> Self {
         let is_soon = self.age(now) < WINDOW_TICKS;
         let heat = if is_soon { (self.heat + 1).min(HEAT_MAX) } else { self.heat.saturating_sub(HEAT_LOST) };
@@ -106,7 +105,7 @@ impl Slot {
 }
 
 pub(crate) struct Rewrites {
-    /// Made when it is first asked.
+    /// Allocated on first use.
     buckets: OnceLock<Box<[AtomicU64]>>,
     count: u64,
     tick_bytes: u64,
@@ -114,7 +113,7 @@ pub(crate) struct Rewrites {
 }
 
 impl Rewrites {
-    /// For a pool of so many bytes and a memory budget of so many.
+    /// Makes a table for a pool of this capacity and this memory budget.
     pub(crate) fn new(capacity_bytes: u64, memory_bytes: u64) -> Self {
         let slots = capacity_bytes / BLOCK_BYTES as u64 * SLOT_PARTS.0 / SLOT_PARTS.1;
         let slots = slots.min(memory_bytes / MEMORY_DIVISOR / SLOT_BYTES);
@@ -123,8 +122,7 @@ impl Rewrites {
         Self { buckets: OnceLock::new(), count, tick_bytes, written_bytes: AtomicU64::new(0) }
     }
 
-    /// Notes that a block is written, which takes so many bytes of the log, and tells whether it is
-    /// hot.
+    /// Notes a write of a block that takes so many bytes of the log, and returns whether it is hot.
     pub(crate) fn note(&self, object: ObjectId, block: BlockIndex, stored_bytes: u64) -> bool {
         let buckets = self.buckets.get_or_init(|| (0..self.count).map(|_| AtomicU64::new(0)).collect());
         let now = self.tick(self.written_bytes.fetch_add(stored_bytes, Ordering::Relaxed));
@@ -148,7 +146,7 @@ impl Rewrites {
         slots_of(bucket).iter().any(|slot| slot.tag == tag && slot.is_hot(now))
     }
 
-    /// Whether most of these blocks of a group are.
+    /// Returns whether most of these blocks of a group are hot.
     pub(crate) fn are_hot(&self, object: ObjectId, group: GroupIndex, blocks: BlockMask) -> bool {
         let start = group.first_block().0;
         let runs = blocks.runs().flat_map(|(first, count)| u64::from(first)..u64::from(first + count));
@@ -156,12 +154,12 @@ impl Rewrites {
         2 * hot >= blocks.count() as usize
     }
 
-    /// The time when so many bytes have been written, modulo that of a slot.
+    /// Returns the time after so many written bytes, modulo that of a slot.
     fn tick(&self, written_bytes: u64) -> u8 {
         ((BEGIN + written_bytes / self.tick_bytes) & ((1 << TIME_BITS) - 1)) as u8
     }
 
-    /// The bucket of a block, and what its slot is recognised by.
+    /// Returns the bucket of a block, and the tag that identifies its slot.
     fn place(&self, object: ObjectId, block: BlockIndex) -> (usize, u8) {
         let hash = mix(object.0.rotate_left(40) ^ block.0);
         let tag = (hash & ((1 << TAG_BITS) - 1)) as u8;

@@ -1,5 +1,5 @@
-//! `compression=auto` in the drain: joins what the policy needs to know (regions, costs, pressure,
-//! the budget for tests) and lets it decide about each unit.
+//! `compression=auto` in the drain: collects the policy's inputs (regions, costs, pressure, the
+//! budget for tests) and lets it decide about each unit.
 //!
 //! 1. A batch begins: plans are empty, no clock is read before something is compressed.
 //! 2. Each unit goes through [`Planner::store`]; its region's memory is fetched when the region
@@ -27,10 +27,10 @@ use crate::codecs::pressure::Meter;
 use crate::codecs::regions::{RegionKey, Regions};
 use crate::codecs::trace::{Trace, TraceRecord};
 
-/// Of how many units the CPU time of one is measured.
+/// One unit in this many has its CPU time measured.
 const TIMED_EVERY: u64 = 16;
 
-/// What `auto` knows of a pool.
+/// State of `auto` for a pool.
 pub(crate) struct Chooser {
     pub costs: Costs,
     pub regions: Regions,
@@ -41,12 +41,12 @@ pub(crate) struct Chooser {
     units: AtomicU64,
     /// Units by the reason of their codec.
     choices: [Counter; Why::ALL.len()],
-    /// Bits of the region that a batch ended with last: the writer that goes on begins next to it.
+    /// Bits of the region of the last batch's end: a writer that continues begins next to it.
     last: AtomicU64,
 }
 
 impl Chooser {
-    /// A unit has the codec that its properties, or a rule, name.
+    /// Counts a unit whose codec its properties, or a rule, name.
     pub(crate) fn count_fixed(&self) {
         self.choices[Why::Fixed as usize].add(1);
     }
@@ -60,7 +60,7 @@ impl Chooser {
         policy::Region::from_bits(self.last.load(Ordering::Relaxed))
     }
 
-    /// `kept`: what a checkpoint kept of the costs.
+    /// `kept`: costs stored by a checkpoint.
     pub(crate) fn new(clock: Arc<dyn Clock>, meter: Arc<Meter>, memory_bytes: u64, kept: Option<&[u8]>) -> Self {
         Self {
             costs: Costs::new(kept),
@@ -75,7 +75,7 @@ impl Chooser {
         }
     }
 
-    /// `written_bytes`: bytes that they have written since the pool was opened.
+    /// `written_bytes`: bytes that writers have written since the pool was opened.
     pub(crate) fn begin(&self, pressed: bool, written_bytes: u64) -> Batch<'_> {
         self.meter.demanded(written_bytes);
         Batch { chooser: self, pressed, is_apart: false, planner: None, region: None, began: None, test_ns: 0 }
@@ -96,7 +96,7 @@ pub(crate) struct Batch<'a> {
     test_ns: u64,
 }
 
-/// One unit, and where its bytes go.
+/// One unit, and the target of its compressed bytes.
 pub(crate) struct Unit<'a, 'core> {
     pub object: ObjectId,
     pub first: BlockIndex,
@@ -104,40 +104,39 @@ pub(crate) struct Unit<'a, 'core> {
     pub settings: &'a Settings,
     /// The dictionaries that may help zstd, if the unit is small enough for one.
     pub dictionaries: Option<&'a mut Encoders<'core>>,
-    /// Whose memory counts for it: its region's, or that of its kind of content.
+    /// The memory that applies to it: its region's, or that of its kind of content.
     pub region: RegionKey,
-    /// Nothing that is remembered there counts.
+    /// Ignores the region's memory.
     pub afresh: bool,
     /// As long as the raw bytes.
     pub target: &'a mut [u8],
 }
 
-/// What became of a unit.
+/// Result for one unit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Chosen {
-    /// The codec that compressed it.
     pub codec: CodecId,
-    /// To how many bytes.
+    /// Its compressed size.
     pub stored: usize,
     /// Whether it looked random.
     pub is_random: bool,
 }
 
 impl<'a> Batch<'a> {
-    /// The same for data that is compressed anew: it lies next to nothing that is being written.
+    /// Like this batch, for data that is recompressed: it has no neighbours that are being written.
     pub(crate) fn apart(self) -> Self {
         Self { is_apart: true, ..self }
     }
 
-    /// Step 2: chooses, compresses into the unit's target (raw if nothing pays), and says with what
-    /// and how many bytes.
+    /// Step 2: chooses a codec, and compresses into the unit's target (raw if nothing pays).
+    /// Returns the codec and the size.
     pub(crate) fn store(&mut self, unit: Unit<'_, '_>, codecs: &mut Workspace, spare: &mut Vec<u8>) -> Chosen {
         let chooser = self.chooser;
         let key = unit.region;
         let remembered = self.enter(key, unit.settings.mode);
         let region = if unit.afresh { policy::Region::default() } else { remembered };
         if !chooser.trace.is_on() && !wants_probe(unit.settings.mode, region) {
-            // Most units of a long run of random ones: nothing is asked, nothing learned.
+            // Most units of a long run of random ones: no decision, no learning.
             self.region = Some((key, region.after_random()));
             chooser.choices[Why::RandomRun as usize].add(1);
             unit.target.copy_from_slice(unit.raw);
@@ -261,18 +260,18 @@ enum Place {
     Spare,
 }
 
-/// Compresses a unit into its target or, while the target holds what may be kept, into a spare
-/// buffer.
+/// Compresses a unit into its target or, while the target holds a result that may be kept, into a
+/// spare buffer.
 struct UnitAttempts<'a, 'core> {
     codecs: &'a mut Workspace,
     clock: &'a dyn Clock,
     raw: &'a [u8],
     dictionaries: Option<&'a mut Encoders<'core>>,
-    /// Which of them helps, from 1; 0: none.
+    /// The number of the dictionary that helps, from 1; 0: none.
     helper: u8,
     target: &'a mut [u8],
     spare: &'a mut Vec<u8>,
-    /// Most bytes that are worth storing compressed.
+    /// Maximum compressed size that is worth storing.
     limit: usize,
     /// Its place, its codec, and its compressed size in bytes.
     last: Option<(Place, CodecId, usize)>,
@@ -323,7 +322,7 @@ impl Attempts for UnitAttempts<'_, '_> {
 }
 
 impl UnitAttempts<'_, '_> {
-    /// Brings the kept result into the target; raw if there is none.
+    /// Moves the kept result into the target; raw if there is none.
     fn finish(self) -> (CodecId, usize) {
         match self.kept {
             Some((place, codec, len)) => {

@@ -1,4 +1,4 @@
-//! Compressing a unit with a codec that is known.
+//! Compresses a unit with a given codec.
 
 use codec::{Codec, CodecId, Workspace};
 use policy::{Settings, dst_limit};

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use format::{decode_learned, encode_learned};
 use policy::{CELLS, Key, Learned, Power, Table};
 
-/// Index of the word that is no cell of the table: the power of a busy CPU.
+/// Index of the word that is not a cell of the table: the power of a busy CPU.
 const POWER_INDEX: u16 = u16::MAX;
 const _: () = assert!(CELLS <= POWER_INDEX as usize);
 
@@ -18,8 +18,8 @@ pub(crate) struct Costs {
 }
 
 impl Costs {
-    /// With what a checkpoint kept. Without it, or when it cannot be understood, learning begins
-    /// anew: nothing but time is lost.
+    /// Restores the costs stored by a checkpoint. Without them, or if they cannot be decoded,
+    /// learning starts over, which only costs time.
     pub(crate) fn new(kept: Option<&[u8]>) -> Self {
         let costs = Self {
             cells: (0..CELLS).map(|_| AtomicU64::new(0)).collect(),
@@ -35,7 +35,7 @@ impl Costs {
         costs
     }
 
-    /// To be kept by a checkpoint, if anything has changed since the last one.
+    /// Encodes the table for a checkpoint, if anything has changed since the last one.
     pub(crate) fn encode_if_changed(&self) -> Option<Vec<u8>> {
         if !self.changed.swap(false, Ordering::Relaxed) {
             return None;
@@ -47,12 +47,12 @@ impl Costs {
         Some(encode_learned(&cells))
     }
 
-    /// What a busy CPU takes; nominal before a calibration.
+    /// Power of a busy CPU; nominal before a calibration.
     pub(crate) fn power(&self) -> Power {
         Power::from_bits(self.power.load(Ordering::Relaxed))
     }
 
-    /// A calibration found it.
+    /// Sets the power found by a calibration.
     pub(crate) fn set_power(&self, power: Power) {
         self.power.store(power.bits(), Ordering::Relaxed);
         self.changed.store(true, Ordering::Relaxed);

@@ -1,5 +1,5 @@
 //! Dictionaries in use: prepared for decoding and encoding, in bounded caches, loaded from the log
-//! when they are needed. How they come to be is in `training`.
+//! on demand. `training` makes them.
 //!
 //! A dictionary is an object that users do not see: its content is the dictionary
 //! ([`format::encode_dictionary`]), its parent the volume that it was trained for, its number the
@@ -7,14 +7,14 @@
 //!
 //! **Why none is missing.**
 //! 1. A dictionary comes into the log in one batch, descriptor and content together, which is
-//!    applied before any thread can find it: so every fragment that needs it lies behind it in the
-//!    log, and recovery, which applies a prefix of the log, has it too.
-//! 2. Fragments of an object are only compressed with dictionaries of that object or of those that
-//!    it came from ([`Objects::newest_dictionaries`]).
-//! 3. A dictionary is kept for as long as its parent is in the table of objects, in whatever state
-//!    (`timeline`). The parent stays there while it has records, and while anything that came from
-//!    it is seen; and fragments are decoded of objects only that are seen.
-//! 4. Those that are given up earlier have been shown to be needed by no fragment
+//!    applied before any thread can find it: so every fragment that needs it follows it in the log,
+//!    and recovery, which applies a prefix of the log, has it too.
+//! 2. Fragments of an object are only compressed with dictionaries of that object or of its origins
+//!    ([`Objects::newest_dictionaries`]).
+//! 3. A dictionary is kept for as long as its parent is in the table of objects, in any state
+//!    (`timeline`). The parent stays there while it has records, and while any of its descendants
+//!    is visible; and fragments are decoded only for visible objects.
+//! 4. Those that are dropped earlier have been shown to be needed by no fragment
 //!    (`dictionary_review`).
 //!
 //! [`Objects::newest_dictionaries`]: crate::objects::Objects::newest_dictionaries
@@ -39,15 +39,15 @@ use crate::codecs::samples::Sampling;
 use crate::objects::Object;
 use crate::pool::core::Core;
 
-/// Dictionaries that a cache holds at least, however small the memory budget is, in bytes.
+/// Minimum size of a cache of dictionaries, however small the memory budget is, in bytes.
 const CACHE_BYTES_MIN: u64 = 1 << 20;
-/// What a prepared dictionary takes, for the size of the caches' tables.
+/// Memory of a prepared dictionary, for the size of the caches' tables.
 const USUAL_BYTES: u64 = 128 << 10;
-/// What one takes that is prepared to compress at a quick level: as many as the cache holds are in
-/// force, so that it does not lose one while it makes room for another.
+/// Memory of a dictionary prepared to compress at a fast level: the cache holds as many as are in
+/// force, so that it does not evict one for another.
 const ENCODER_BYTES: u64 = 512 << 10;
-/// How long one that could not be read is left alone by compressing threads: each batch would wait
-/// for the same failing read.
+/// How long compressing threads skip a dictionary that could not be read: otherwise each batch
+/// would wait for the same failing read.
 const UNREADABLE_PAUSE_NS: u64 = 60_000_000_000;
 
 #[derive(Clone, Copy)]
@@ -74,15 +74,16 @@ pub(crate) enum Readers {
     Free,
 }
 
-/// What a pool knows of its dictionaries.
+/// The dictionaries of a pool.
 pub(crate) struct Dictionaries {
     decoders: Cache<u32, Arc<DecodeDictionary>, MemoryWeight>,
     encoders: Cache<(u32, ZstdLevel), Arc<EncodeDictionary>, MemoryWeight>,
-    /// Most that new units of a volume are compressed with.
+    /// Maximum number of dictionaries for new units of a volume.
     in_force_max: usize,
-    /// Those that are damaged or are retired: nothing more is written with them.
+    /// Damaged and retired ones: nothing more is written with them.
     unusable: Mutex<BTreeSet<ObjectId>, ranks::Unusable>,
-    /// Until when those that could not be read are not tried again, in nanoseconds of the clock.
+    /// Those that could not be read, each with the time before which it is not tried again, in
+    /// nanoseconds of the clock.
     unreadable: Mutex<BTreeMap<u32, u64>, ranks::UnreadableDictionaries>,
     pub sampling: Sampling,
     /// Held shared by rounds of the cleaner, which may use a dictionary at their beginning and
@@ -93,7 +94,7 @@ pub(crate) struct Dictionaries {
 }
 
 impl Dictionaries {
-    /// `bytes`: what prepared dictionaries may take.
+    /// `bytes`: memory for prepared dictionaries.
     pub(crate) fn new(bytes: u64, sampling: Sampling) -> Self {
         let bytes = bytes.max(CACHE_BYTES_MIN) / 2;
         let count = (bytes / USUAL_BYTES).max(4) as usize;
@@ -116,8 +117,8 @@ impl Dictionaries {
     }
 }
 
-/// The dictionaries in force for what an object writes, prepared for the levels that are asked for.
-/// They have the numbers from 1 on, the newest the last.
+/// The dictionaries in force for an object's writes, prepared for the requested levels. They are
+/// numbered from 1 on, the newest last.
 pub(crate) struct Encoders<'a> {
     core: &'a Core,
     /// At least one.
@@ -131,17 +132,18 @@ impl Encoders<'_> {
         self.numbers.len() as u8
     }
 
-    /// The name of one in fragments; `None` for 0.
+    /// Returns the number of one as fragments name it; `None` for 0.
     pub(crate) fn number(&self, index: u8) -> Option<DictionaryNumber> {
         self.numbers.get(usize::from(index.checked_sub(1)?)).copied()
     }
 
-    /// Which one a fragment names.
+    /// Returns the one that a fragment names.
     pub(crate) fn find(&self, number: DictionaryNumber) -> Option<u8> {
         self.numbers.iter().position(|known| *known == number).map(|at| at as u8 + 1)
     }
 
-    /// A dictionary at a level; `None` for 0, and if it cannot be had: then one compresses without.
+    /// Returns a dictionary at a level; `None` for 0, and if it is unavailable: then units are
+    /// compressed without one.
     pub(crate) fn at(&mut self, index: u8, level: ZstdLevel) -> Option<&Arc<EncodeDictionary>> {
         let number = self.number(index)?;
         let known = self.made.iter().position(|(of, made, _)| (*of, *made) == (index, level));
@@ -153,7 +155,7 @@ impl Encoders<'_> {
     }
 }
 
-/// A dictionary's number is its object's; the format sees to it that it fits.
+/// A dictionary's number is its object's; the format ensures that it fits.
 fn object_of(number: DictionaryNumber) -> ObjectId {
     ObjectId(number.0.into())
 }
@@ -172,12 +174,12 @@ impl Core {
         (!numbers.is_empty()).then_some(Encoders { core: self, numbers, made: Vec::new() })
     }
 
-    /// Nothing is compressed with these from now on, but for batches under way.
+    /// Compresses nothing with these from now on, except batches in flight.
     pub(crate) fn retire_dictionaries(&self, ids: &BTreeSet<ObjectId>) {
         self.dictionaries.unusable.lock().extend(ids.iter().copied());
     }
 
-    /// They may be used again: they have turned out to be needed.
+    /// Allows their use again: they have turned out to be needed.
     pub(crate) fn recall_dictionaries(&self, ids: &BTreeSet<ObjectId>) {
         self.dictionaries.unusable.lock().retain(|id| !ids.contains(id));
     }
@@ -195,7 +197,7 @@ impl Core {
         let bytes = match self.load_dictionary(number, Readers::Free) {
             Ok(bytes) => Some(bytes),
             Err(error) if error.kind() == ErrorKind::Corrupt => None,
-            // What cannot be read now may be read later.
+            // A failed read may succeed later.
             Err(_) => {
                 unreadable.lock().insert(number.0, self.env.clock.now_ns().saturating_add(UNREADABLE_PAUSE_NS));
                 return None;
@@ -228,7 +230,7 @@ impl Core {
             bytes = other;
         }
         let prepared = DecodeDictionary::prepare(number, &bytes).ok_or_else(|| {
-            Error::new(ErrorKind::Corrupt, format!("dictionary {number} is none, or there is no memory for it"))
+            Error::new(ErrorKind::Corrupt, format!("dictionary {number} is invalid, or there is no memory for it"))
         })?;
         let prepared = Arc::new(prepared);
         cache.insert(number.0, Arc::clone(&prepared));
@@ -243,11 +245,10 @@ impl Core {
     pub(crate) fn load_dictionary(&self, number: DictionaryNumber, readers: Readers) -> Result<Vec<u8>> {
         let corrupt = |text: String| Error::new(ErrorKind::Corrupt, text);
         let object = self.objects.get(object_of(number)).filter(|object| object.is_dictionary());
-        let object =
-            object.ok_or_else(|| corrupt(format!("dictionary {number}, which the data needs, is not there")))?;
+        let object = object.ok_or_else(|| corrupt(format!("dictionary {number}, which the data needs, is missing")))?;
         let length = object.size_bytes() as usize;
         if length > DICTIONARY_BYTES_MAX + DICTIONARY_FRAME_BYTES {
-            return Err(corrupt(format!("dictionary {number} is said to have {length} bytes")));
+            return Err(corrupt(format!("dictionary {number} has an impossible length of {length} bytes")));
         }
         let mut content = vec![0; length];
         let in_extents = matches!(readers, Readers::Free).then(|| self.readers.read());
@@ -259,12 +260,12 @@ impl Core {
         }
     }
 
-    /// Decodes the first `wanted` bytes at least of a payload of an object that has been verified;
-    /// `dst` is as long as the unit.
+    /// Decodes at least the first `wanted` bytes of a verified payload of an object; `dst` is as
+    /// long as the unit.
     ///
     /// # Errors
-    /// [`ErrorKind::Corrupt`] if it cannot be decoded, and whatever loading the dictionary that it
-    /// needs fails with.
+    /// [`ErrorKind::Corrupt`] if it cannot be decoded, and the errors of loading the dictionary
+    /// that it needs.
     pub(crate) fn decode(
         &self,
         readers: Readers,
@@ -276,8 +277,8 @@ impl Core {
     ) -> Result<()> {
         let mut failure = None;
         let mut find = |number| {
-            // A dictionary needs none itself: whatever says so is damaged, and must not lead in a
-            // circle.
+            // A dictionary never needs one: a record that claims so is damaged, and must not cause
+            // a loop.
             if object.is_dictionary() {
                 return None;
             }

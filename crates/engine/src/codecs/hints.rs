@@ -1,5 +1,5 @@
-//! What a writer knows of its data, and what that means for a unit of it. Owns how far a hint is
-//! believed; where hints come from is the writer's business (of a share, its tree's).
+//! A writer's hints about its data, and their effect on a unit. Owns how far a hint is trusted; the
+//! writer decides which hints to give (for a share, its tree).
 
 use codec::{Codec, CodecId};
 use policy::{Compression, Settings, codec_fits, probe};
@@ -11,27 +11,28 @@ use crate::buffer::write_buffer::DirtyRun;
 use crate::codecs::regions::Place;
 use crate::objects::file_layout::is_in_window;
 
-/// The hint of the newest data among runs of a group: they are of one file, whose hint may have
-/// changed.
+/// Returns the hint of the newest data among runs of a group: they are of one file, whose hint may
+/// have changed.
 pub(crate) fn hint_of(runs: &[DirtyRun], wanted: BlockMask) -> Hint {
     let touches = |run: &&DirtyRun| run.data.is_some() && !run.mask().and(wanted).is_empty();
-    // Data on its way to a better place has none.
+    // Data that is being sorted has none.
     let hints = runs.iter().filter(touches).map(|run| run.hint);
     hints.max_by_key(|hint| *hint != Hint::default()).unwrap_or_default()
 }
 
-/// The region that keeps the experience with such data: small files of a kind share one.
+/// Returns the region whose memory applies to such data: small files of a kind share one.
 pub(crate) fn place_of(first: BlockIndex, hint: Hint) -> Place {
     if hint.kind != 0 && is_in_window(first) { Place::of_kind(hint.kind) } else { Place::of(first) }
 }
 
-/// The part of its object for which dictionaries are trained with such data: small files of a kind
-/// are one.
+/// Returns the part of its object for which dictionaries are trained with such data: small files of
+/// a kind are one.
 pub(crate) fn taught_by(first: BlockIndex, hint: Hint) -> Place {
     if Canary::KindsTaughtTogether.is_planted() { Place::of(first) } else { place_of(first, hint) }
 }
 
-/// Whether a codec is only what a default rule guesses, and one that a dictionary could help.
+/// Returns whether a codec is only the guess of a default rule, and one that a dictionary could
+/// help.
 pub(crate) fn may_be_helped(hint: Hint, codec: Codec) -> bool {
     matches!((hint.how, codec), (Advice::Guess(_), Codec::Zstd(_)))
 }
@@ -41,8 +42,8 @@ fn known(number: u8) -> Option<Codec> {
     Codec::all().find(|codec| codec.id() == CodecId(number))
 }
 
-/// How a unit is compressed of which that is known. `is_helped`: there are dictionaries for units
-/// of its size, which do more than a codec of a default rule alone.
+/// Returns the compression of a unit with this hint. `is_helped`: there are dictionaries for units
+/// of its size, which gain more than a codec of a default rule alone.
 pub(crate) fn compression_of(hint: Hint, settings: &Settings, raw: &[u8], is_helped: bool) -> Compression {
     match hint.how {
         Advice::Usual => settings.compression,

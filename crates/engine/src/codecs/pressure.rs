@@ -1,6 +1,6 @@
-//! The limits that writers wait for, as measured over the last moments: how fast the device takes
-//! writes, how much of the CPUs compression gets, how fast writers bring data, how fast dirty data
-//! is compressed. Owns the measuring; what follows from it is the policy's affair.
+//! The bottlenecks of writers, as measured over the last moments: write throughput of the device,
+//! CPU share of compression, throughput of the writers, compression speed. Owns the measurements;
+//! the policy draws the conclusions.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -11,20 +11,20 @@ use policy::Pressure;
 use crate::base::ranked::Mutex;
 use crate::base::ranks;
 
-/// Busy time of the device over which its speed is averaged once: some writes of a megabyte.
+/// Busy time of the device for one sample of its speed: some writes of a megabyte.
 const DEVICE_SAMPLE_NS: u64 = 20_000_000;
-/// Time over which the demand is averaged once.
+/// Time for one sample of the demand.
 const DEMAND_SAMPLE_NS: u64 = 200_000_000;
 /// Weight of a new sample against the average of the old ones.
 const WEIGHT: f64 = 0.25;
 /// CPU nanoseconds that copying and checking a KiB take, raw: measured on the benchmark's machine.
-/// It matters only against codecs, the fastest of which takes ten times as long.
+/// It matters only in comparison with codecs, the fastest of which takes ten times as long.
 const RAW_NS_PER_KIB: f64 = 120.0;
-/// CPU time of a piece of work below which its share of the wall time says nothing.
+/// CPU time of a piece of work below which its share of the wall time is meaningless.
 const STRETCH_CPU_NS_MIN: u64 = 200_000;
 
-/// How long draining a full write buffer may take: dirty data must not take long to flush, whatever
-/// the codec.
+/// Longest time that draining a full write buffer may take: a flush of dirty data must not take
+/// long, with any codec.
 const DRAIN_NS_MAX: f64 = 4e9;
 
 /// A number that any thread may replace; 0 is unknown.
@@ -45,7 +45,7 @@ impl Average {
 #[derive(Default)]
 struct Device {
     in_flight: u32,
-    /// Since when at least one write is under way.
+    /// Since when at least one write is in flight.
     busy_since_ns: u64,
     busy_ns: u64,
     bytes: u64,
@@ -60,7 +60,7 @@ struct Demand {
 /// The measurements of a pool.
 pub(crate) struct Meter {
     clock: Arc<dyn Clock>,
-    /// Cores that compression could have to itself.
+    /// Cores that compression could use exclusively.
     cpus: f64,
     device: Mutex<Device, ranks::Device>,
     device_ns_per_kib: Average,
@@ -68,7 +68,7 @@ pub(crate) struct Meter {
     stretch: Average,
     demand: Mutex<Demand, ranks::Demand>,
     demand_ns_per_kib: Average,
-    /// Wall time that a worker takes to make a batch of dirty data.
+    /// Wall time of a worker for a batch of dirty data.
     drain_ns_per_kib: Average,
 }
 
@@ -111,14 +111,14 @@ impl Meter {
         }
     }
 
-    /// A thread compressed for so long.
+    /// Records that a thread compressed for so long.
     pub(crate) fn compressed(&self, wall_ns: u64, cpu_ns: u64) {
         if cpu_ns >= STRETCH_CPU_NS_MIN {
             self.stretch.add((wall_ns as f64 / cpu_ns as f64).clamp(1.0, 100.0));
         }
     }
 
-    /// Writers have brought so many bytes since the pool was opened.
+    /// Records the bytes that writers have brought since the pool was opened.
     pub(crate) fn demanded(&self, written_bytes: u64) {
         let now = self.clock.now_ns();
         let Some(mut demand) = self.demand.try_lock() else { return };
@@ -132,14 +132,14 @@ impl Meter {
         *demand = Demand { since_ns: now.max(1), written_bytes };
     }
 
-    /// A worker has made a batch of so many dirty bytes in so long.
+    /// Records that a worker has made a batch of so many dirty bytes in so long.
     pub(crate) fn drained(&self, bytes: u64, wall_ns: u64) {
         if bytes > 0 && wall_ns > 0 {
             self.drain_ns_per_kib.add(wall_ns as f64 * 1024.0 / bytes as f64);
         }
     }
 
-    /// Bytes that so many workers drain in the time that a flush may take.
+    /// Returns the bytes that so many workers drain in the time that a flush may take.
     pub(crate) fn timely_bytes(&self, workers: usize) -> usize {
         match self.drain_ns_per_kib.get() {
             0.0 => usize::MAX,
@@ -210,8 +210,8 @@ mod tests {
         let (clock, meter) = meter();
         assert_eq!(meter.pressure(false).device_ns_per_kib, 0.0);
         for _ in 0..50 {
-            // Two writes of a megabyte at the same time, in 20 ms together; then a long rest, which
-            // does not count.
+            // Two concurrent writes of a megabyte, in 20 ms together; then a long pause, which is
+            // not measured.
             meter.begin_write();
             meter.begin_write();
             clock.0.fetch_add(10_000_000, Ordering::Relaxed);

@@ -1,6 +1,6 @@
 //! The memory of regions of objects, for the policy: a table of a fixed number of words. Two
-//! regions that share a place push each other out, which costs a test and nothing else; so there
-//! are no locks and no lists.
+//! regions that share a slot evict each other, which costs a test and nothing else; so there are no
+//! locks and no lists.
 
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
@@ -11,28 +11,29 @@ use crate::base::hash::MULTIPLIER;
 
 /// Blocks of a region (4 MiB): 128 units of the default size.
 pub(crate) const REGION_BLOCKS: u64 = 1024;
-/// Fewest and most regions remembered (8 bytes each): the most are 1 TiB of regions, for 2 MiB.
+/// Minimum and maximum number of regions remembered (8 bytes each): the maximum is 1 TiB of
+/// regions, for 2 MiB.
 const SLOTS_MIN: usize = 1 << 10;
 const SLOTS_MAX: usize = 1 << 18;
 /// Bytes of the memory budget for each region.
 const BUDGET_PER_SLOT: u64 = 8 << 10;
-/// Reads in pieces after which a region counts as read in pieces, and the most that are counted;
-/// each group written takes one off.
+/// Partial reads after which a region is treated as read in pieces, and the maximum that is
+/// counted; each group written subtracts one.
 const PIECES_MANY: u8 = 16;
 const PIECES_MAX: u8 = 64;
 
-/// Which region of its object data belongs to.
+/// The region of its object to which data belongs.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Place(u64);
 
 impl Place {
-    /// The region in which a block lies.
+    /// The region of a block.
     pub(crate) const fn of(block: BlockIndex) -> Self {
         Self(block.0 / REGION_BLOCKS)
     }
-    /// The region of data of a kind that an object has small pieces of, wherever they lie.
+    /// The region for small pieces of one kind of data in an object, at any address.
     pub(crate) const fn of_kind(kind: u16) -> Self {
-        // No block has so high a number.
+        // No block has a number this high.
         Self((1 << 53) | kind as u64)
     }
     /// Its number.
@@ -66,12 +67,12 @@ impl RegionKey {
 
 pub(crate) struct Regions {
     slots: Box<[AtomicU64]>,
-    /// Reads in pieces, by the same places.
+    /// Partial reads, in the same slots.
     pieces: Box<[AtomicU8]>,
 }
 
 impl Regions {
-    /// As many as a budget allows.
+    /// Makes as many slots as a budget allows.
     pub(crate) fn new(memory_bytes: u64) -> Self {
         let count = ((memory_bytes / BUDGET_PER_SLOT) as usize).clamp(SLOTS_MIN, SLOTS_MAX).next_power_of_two();
         Self {
@@ -84,7 +85,7 @@ impl Regions {
         (key.0 >> (u64::BITS - self.slots.len().ilog2())) as usize
     }
 
-    /// The memory of a region; nothing if another region has pushed it out.
+    /// Returns the memory of a region; nothing if another region has evicted it.
     pub(crate) fn get(&self, key: RegionKey) -> Region {
         let word = self.slots[self.place(key)].load(Ordering::Relaxed);
         if word >> REGION_BITS == key.tag() { Region::from_bits(word) } else { Region::default() }
@@ -95,7 +96,7 @@ impl Regions {
         self.slots[self.place(key)].store(region.bits() | key.tag() << REGION_BITS, Ordering::Relaxed);
     }
 
-    /// A piece of a unit was read that is much smaller than the unit.
+    /// Records that a small piece of a unit was read.
     pub(crate) fn read_piece(&self, key: RegionKey) {
         let count = &self.pieces[self.place(key)];
         let now = count.load(Ordering::Relaxed);
@@ -109,8 +110,8 @@ impl Regions {
         self.pieces[self.place(key)].load(Ordering::Relaxed) >= PIECES_MANY
     }
 
-    /// Whether the region is read in pieces. Asked once for each group that is written, which makes
-    /// it forget.
+    /// Returns whether the region is read in pieces. Called once for each group written, which
+    /// subtracts one from the count.
     pub(crate) fn is_read_in_pieces(&self, key: RegionKey) -> bool {
         let count = &self.pieces[self.place(key)];
         let now = count.load(Ordering::Relaxed);

@@ -1,14 +1,14 @@
-//! Samples of what volumes write, from which dictionaries are trained. Owns which units are taken,
+//! Samples of volumes' writes, from which dictionaries are trained. Owns which units are sampled,
 //! and bounds the memory for them.
 //!
 //! 1. Small units that do not look random are offered as they are compressed. Of a volume that
 //!    collects, every *n*-th is copied.
 //! 2. When the budget is full, every second sample is dropped, and *n* doubles: so they are always
-//!    spread over all that was written.
+//!    spread over all writes.
 //! 3. When four times the budget has been written, or when the volume has been quiet for some
 //!    seconds, the samples are complete.
 //! 4. After the training the volume pauses: a quarter as long after the first one, because it has
-//!    seen little; longer each time that training brought nothing.
+//!    seen little; longer each time that training had no success.
 //!
 //! At most four volumes collect at the same time; one that has been quiet for long gives way.
 
@@ -24,33 +24,32 @@ use crate::codecs::regions::Place;
 
 /// Volumes that collect at the same time.
 const COLLECTING_MAX: usize = 4;
-/// Volumes that are remembered at all: others are forgotten, and begin anew.
+/// Upper bound of volumes with state: others are forgotten, and start over.
 const KNOWN_MAX: usize = 4096;
-/// Part of the memory budget that one volume's samples may take, and what they may take in any
-/// case.
+/// Part of the memory budget for one volume's samples, and a lower bound.
 const MEMORY_DIVISOR: u64 = 128;
 const SAMPLE_BYTES_MIN: usize = 64 << 10;
-/// Bytes written from which samples are taken, as a multiple of the samples' bytes.
+/// Written bytes from which samples are taken, as a multiple of the samples' bytes.
 const SPAN: u64 = 4;
-/// Units are cut into pieces so that a budget holds this many samples at least: training needs 32,
+/// Units are cut into pieces so that a budget holds at least this many samples: training needs 32,
 /// judging some more.
 const SAMPLES_WANTED: usize = 64;
-/// Shortest piece: what is shorter teaches nothing.
+/// Shortest useful piece for training.
 const PIECE_BYTES_MIN: usize = 256;
-/// Least part of the budget that quiet samples must fill to be complete.
+/// Minimum part of the budget that quiet samples must fill to be complete.
 const QUIET_PART: usize = 8;
 /// How long a volume has been quiet then.
 const QUIET_NS: u64 = 5_000_000_000;
 /// The first pause of a volume, as a part of the usual one.
 const FIRST_PAUSE_DIVISOR: u64 = 4;
-/// Doublings of the pause after trainings that brought nothing.
+/// Doublings of the pause after trainings without success.
 const PAUSE_DOUBLINGS_MAX: u32 = 6;
 
 /// Samples of one volume.
 #[derive(Debug, Default)]
 pub(crate) struct Samples {
     bytes: Vec<u8>,
-    /// Where each sample ends, and which region of the volume it is of.
+    /// End of each sample, and its region of the volume.
     ends: Vec<(usize, Place)>,
     stride: u64,
     units: u64,
@@ -92,8 +91,8 @@ impl Samples {
         self.stride = self.stride.max(1) * 2;
     }
 
-    /// The samples in parts of the volume, each of whole regions: what lies together is usually of
-    /// one kind, and small files of one type are one region.
+    /// Returns the samples in parts of the volume, each of whole regions: adjacent data is usually
+    /// of one kind, and small files of one type are one region.
     pub(crate) fn parts(&self) -> Vec<SamplePart<'_>> {
         let mut begin = 0;
         let pieces = self.ends.iter().map(|(end, place)| {
@@ -105,16 +104,16 @@ impl Samples {
     }
 }
 
-/// What is known of one volume.
+/// State of one volume.
 #[derive(Debug)]
 struct Volume {
     /// Bytes that it still writes before it collects.
     pause_bytes: u64,
-    /// Trainings, and how many of the last ones in a row brought nothing.
+    /// Number of trainings, and of the latest ones in a row without success.
     trainings: u32,
     failures: u32,
     samples: Option<Samples>,
-    /// `Samples::written_bytes` when a look last found it changed, and when that was.
+    /// `Samples::written_bytes` at its last observed change, and the time of that.
     seen: (u64, u64),
 }
 
@@ -131,8 +130,8 @@ impl Sampling {
         Self { budget: training.sample_bytes.min(affordable), training, volumes: Mutex::default() }
     }
 
-    /// A unit of a volume has been compressed. Whether its samples are complete now. No thread
-    /// waits for it: if another thread is offering at this moment, the unit is left out.
+    /// Offers a compressed unit of a volume. Returns whether the volume's samples are complete now.
+    /// Never blocks: if another thread is offering at this moment, the unit is left out.
     pub(crate) fn offer(&self, object: ObjectId, place: Place, raw: &[u8]) -> bool {
         let Some(mut volumes) = self.volumes.try_lock() else { return false };
         let collecting = volumes.values().filter(|volume| volume.samples.is_some()).count();
@@ -158,8 +157,8 @@ impl Sampling {
         samples.written_bytes >= SPAN * self.budget as u64
     }
 
-    /// Takes the samples of a volume that are complete, by step 3 or because it is said so (`now`):
-    /// whose they are. Samples of volumes that are not `alive` any more are dropped.
+    /// Takes the samples of a volume that are complete, by step 3 or on request (`now`); returns
+    /// them with the volume. Samples of volumes that are not `alive` any more are dropped.
     pub(crate) fn take(&self, now_ns: u64, now: bool, alive: impl Fn(ObjectId) -> bool) -> Option<(ObjectId, Samples)> {
         let mut volumes = self.volumes.lock();
         volumes.retain(|id, _| alive(*id));
@@ -175,14 +174,14 @@ impl Sampling {
                 return volume.samples.take().map(|samples| (*id, samples));
             }
             if is_quiet {
-                // Too few: others may have its place.
+                // Too few: others may have its slot.
                 volume.samples = None;
             }
         }
         None
     }
 
-    /// What the training came to.
+    /// Records the result of a training.
     pub(crate) fn trained(&self, object: ObjectId, adopted: bool) {
         let mut volumes = self.volumes.lock();
         let Some(volume) = volumes.get_mut(&object) else { return };
@@ -208,7 +207,7 @@ mod tests {
         Sampling::new(Training { sample_bytes: BUDGET, pause_bytes: 1 << 20, ..Training::default() }, 1 << 30)
     }
 
-    /// A unit that tells its number.
+    /// A unit whose content includes its number.
     fn unit(number: usize) -> Vec<u8> {
         (number as u32).to_le_bytes().repeat(1024)
     }
@@ -265,7 +264,7 @@ mod tests {
         let mut samples = Samples::default();
         (0..4000).for_each(|n| samples.offer(Place::of(BlockIndex(n * REGION_BLOCKS)), &unit(7), 64 << 20));
         assert_eq!(samples.parts().len(), 8);
-        // Kinds of small files, wherever these lie.
+        // Kinds of small files, at any address.
         let mut samples = Samples::default();
         (0..300).for_each(|n| samples.offer(Place::of_kind(1 + n % 3), &unit(usize::from(n % 3)), 64 << 20));
         let found: Vec<Vec<u32>> = samples.parts().iter().map(|part| regions_of(part).into_iter().collect()).collect();

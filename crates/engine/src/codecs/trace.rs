@@ -11,7 +11,7 @@ use crate::pool::Pool;
 /// Records kept: 64 Ki units are 2 GiB of data at the default size, and some 10 MiB of memory.
 const RECORDS_MAX: usize = 1 << 16;
 
-/// What was decided about one unit, and for what facts.
+/// The decision about one unit, with its inputs.
 #[derive(Debug, Clone, PartialEq)]
 pub struct TraceRecord {
     /// Number of the record: consecutive, unless the ring was full.
@@ -26,7 +26,7 @@ pub struct TraceRecord {
     pub raw_bytes: u32,
     /// Bytes stored.
     pub stored_bytes: u32,
-    /// Codec; `raw` when stored as it came.
+    /// Codec; `raw` when stored uncompressed.
     pub codec: String,
     /// Class of data, 0 (nearly constant) to 7 (looks random).
     pub class: u8,
@@ -42,11 +42,11 @@ pub struct TraceRecord {
     pub device_ns_per_kib: f64,
     /// Whether writers wait, or nearly.
     pub pressed: bool,
-    /// What a busy CPU takes, and whose figure that is.
+    /// The power of a busy CPU, and the source of that figure.
     pub power: policy::Power,
 }
 
-/// Seconds without a reader after which the trace ends by itself: the reader may have been killed.
+/// Seconds without a reader after which the trace ends: the reader may have been killed.
 const LEASE_S: u64 = 10;
 
 #[derive(Default)]
@@ -69,7 +69,7 @@ impl Trace {
         self.on.load(Ordering::Relaxed)
     }
 
-    /// Begins, or ends and forgets.
+    /// Starts the trace, or ends it and drops its records.
     pub(crate) fn set(&self, on: bool, unix_s: u64) {
         let mut ring = self.ring.lock();
         self.on.store(on, Ordering::Relaxed);
@@ -79,7 +79,7 @@ impl Trace {
         }
     }
 
-    /// Adds a record, and gives it its number.
+    /// Adds a record, and numbers it.
     pub(crate) fn add(&self, record: TraceRecord) {
         let mut ring = self.ring.lock();
         if record.unix_s > ring.read_unix_s + LEASE_S {
@@ -95,8 +95,8 @@ impl Trace {
         ring.records.push_back(TraceRecord { number, ..record });
     }
 
-    /// Up to `count` records, the oldest first; they are forgotten. A reader that asks wants more:
-    /// the trace goes on, or begins.
+    /// Takes up to `count` records, the oldest first. A reader that asks wants more: the trace
+    /// continues, or starts.
     pub(crate) fn take(&self, count: usize, unix_s: u64) -> Vec<TraceRecord> {
         let mut ring = self.ring.lock();
         self.on.store(true, Ordering::Relaxed);
@@ -107,15 +107,15 @@ impl Trace {
 }
 
 impl Pool {
-    /// Begins to keep a record of each unit that `auto` decides about, or ends it and forgets them.
-    /// Costs two looks at the clock for each unit while it is on. Ends by itself when no records
+    /// Starts recording each unit that `auto` decides about, or ends that and drops the records.
+    /// Costs two reads of the clock for each unit while it is on. Ends by itself when no records
     /// were taken for ten seconds.
     pub fn set_trace(&self, on: bool) {
         self.core.chooser.trace.set(on, self.core.env.clock.unix_s());
     }
 
-    /// Takes up to `count` records out of the ring, the oldest first; begins the trace if it was
-    /// not on. Numbers that are missing were lost because the ring was full.
+    /// Takes up to `count` records out of the ring, the oldest first; starts the trace if it was
+    /// not on. Missing numbers were lost because the ring was full.
     pub fn take_trace(&self, count: usize) -> Vec<TraceRecord> {
         self.core.chooser.trace.take(count, self.core.env.clock.unix_s())
     }

@@ -1,23 +1,23 @@
-//! Bookmarks: the memory of a snapshot that is gone, from which a difference can still be sent.
-//! A bookmark is an object without records that makes no point in time visible: it keeps no
-//! data, and costs a descriptor. It holds the snapshot's identity, its size and its position:
-//! epoch *e* of timeline *t*.
+//! Bookmarks: the memory of a destroyed snapshot, from which a difference can still be sent. A
+//! bookmark is an object without records that makes no point in time visible: it keeps no data, and
+//! costs a descriptor. It holds the snapshot's identity, its size and its position: epoch *e* of
+//! timeline *t*.
 //!
-//! **Changes since then**, as a later snapshot *s* sees them, follow from epochs alone. If *e*
-//! lies on the way down from *s*, a look from *e* saw the lower part of what *s* sees:
+//! **Changes since then**, as a later snapshot *s* sees them, follow from epochs alone. If *e* is
+//! in the chain of *s*, a look from *e* saw the lower part of the data that *s* sees:
 //!
-//! 1. A block that *s* finds in an epoch behind *e*, or in a clone of *t*, may have changed. It
-//!    is sent.
+//! 1. A block that *s* finds in an epoch after *e*, or in a clone of *t*, may have changed. It is
+//!    sent.
 //! 2. A block that *s* finds at *e* or below has not changed. Past epochs are never written;
 //!    blocks that *s* finds are not trimmed while *s* exists; moves keep object and epoch.
 //! 3. A block that *s* finds nowhere may have held data that was trimmed together with the
 //!    snapshot and with the hole that hid it. It is sent as a hole. The receiver skips holes
 //!    that hide nothing.
 //!
-//! The difference may contain more than has changed, never less. *e* does not lie on the way
-//! down if the volume was rolled back behind it: then the bookmark is of no use any more. The
-//! cuts of rollbacks tell this, undone cuts included: the map has lost what they took back, but
-//! the receiver has it.
+//! The difference may contain more than has changed, never less. *e* is not in the chain if the
+//! volume was rolled back to a point before it: then the bookmark can no longer be used. The cuts
+//! of rollbacks show this, undone cuts included: the map has lost the undone data, but the receiver
+//! has it.
 //!
 //! The superblock says that a pool may have bookmarks ([`superblock_copies`]), because older
 //! programs do not know their state.
@@ -39,9 +39,9 @@ use crate::pool::core::Core;
 pub struct BookmarkStatus {
     /// The volume that it is listed under.
     pub volume: String,
-    /// Name: the part behind the `#`.
+    /// Name: the part after the `#`.
     pub name: String,
-    /// What its snapshot is called in all pools.
+    /// Identity of its snapshot in all pools.
     pub identity: SnapshotIdentity,
     /// When the snapshot was taken, in seconds since 1970.
     pub created_unix_s: u64,
@@ -52,12 +52,19 @@ impl Pool {
     /// return.
     ///
     /// # Errors
-    /// [`ErrorKind::NotFound`], [`ErrorKind::Exists`], [`ErrorKind::Invalid`] for a name.
+    /// [`ErrorKind::NotFound`], [`ErrorKind::Exists`], [`ErrorKind::Invalid`] for a name,
+    /// [`ErrorKind::Unsupported`] for a share, of which no stream can begin at a bookmark.
     pub fn bookmark(&self, snapshot: &str, name: &str) -> Result<()> {
         check_name(name)?;
         let core = &self.core;
         let _admin = core.admin.lock();
         let object = core.objects.snapshot_named(snapshot)?;
+        if object.is_share() {
+            let text = format!(
+                "'{snapshot}' is of a share, whose differences cannot be sent from a bookmark: keep the snapshot"
+            );
+            return Err(Error::new(ErrorKind::Unsupported, text));
+        }
         let from = object.descriptor.read().clone();
         let volume = snapshot.split('@').next().unwrap_or_default();
         let title = format!("{volume}#{name}");
@@ -90,8 +97,8 @@ impl Pool {
         Ok(())
     }
 
-    /// The snapshots of a bookmark's volume to which a difference from it can be sent, oldest
-    /// first: names without the volume.
+    /// Returns the snapshots of a bookmark's volume to which a difference from it can be sent,
+    /// oldest first: names without the volume.
     ///
     /// # Errors
     /// [`ErrorKind::NotFound`], [`ErrorKind::Invalid`].
@@ -109,7 +116,7 @@ impl Pool {
         Ok(snapshots.into_iter().map(|snapshot| snapshot.descriptor.read().name.clone()).collect())
     }
 
-    /// What a snapshot (`VOLUME@SNAPSHOT`) is called in all pools.
+    /// Returns the identity of a snapshot (`VOLUME@SNAPSHOT`) in all pools.
     ///
     /// # Errors
     /// [`ErrorKind::NotFound`], [`ErrorKind::Invalid`].
@@ -119,7 +126,7 @@ impl Pool {
         identity.ok_or_else(|| Error::new(ErrorKind::Corrupt, format!("'{snapshot}' has no identity")))
     }
 
-    /// The snapshot that has an identity, `VOLUME@SNAPSHOT`: of `volume`, if that has one of it.
+    /// Returns the snapshot with an identity, `VOLUME@SNAPSHOT`: of `volume`, if that has one.
     pub fn snapshot_with_identity(&self, identity: SnapshotIdentity, volume: Option<&str>) -> Option<String> {
         let objects = &self.core.objects;
         let has = |snapshot: &std::sync::Arc<Object>| snapshot.descriptor.read().identity == Some(identity);
@@ -152,8 +159,8 @@ impl Pool {
     }
 }
 
-/// The way down from a bookmark, as it lies on that of a later moment; none if it does not lie on
-/// it.
+/// Returns the chain of levels from a bookmark, as a part of that of a later moment; none if it is
+/// not a part of it.
 pub(crate) fn levels_from(origin: Origin, later: &[Level]) -> Option<Vec<Level>> {
     let at = later.iter().position(|level| level.object == origin.object)?;
     let level = later.get(at).filter(|level| level.sees(origin.epoch))?;
@@ -170,21 +177,23 @@ impl Core {
     /// [`ErrorKind::Conflict`].
     pub(crate) fn check_bookmark(&self, bookmark: &Object, to: &Object) -> Result<()> {
         let lies_on = |origin: &Origin| {
-            // The levels do not list undone epochs any more.
+            // The levels no longer list undone epochs.
             let is_taken_back = self.objects.get(origin.object).is_none_or(|timeline| {
                 let undone = timeline.descriptor.read().undone.clone();
                 undone.hides(origin.epoch) || undone.forgotten.is_some_and(|cut| cut.hides(origin.epoch, cut.before))
             });
             !is_taken_back && levels_from(*origin, &to.levels()).is_some()
         };
-        // Before the table of objects is asked, which a batch that changes the bookmark has first.
+        // Before the table of objects is read, which a batch that changes the bookmark updates
+        // first.
         let origin = bookmark.descriptor.read().origin;
         if origin.as_ref().is_some_and(lies_on) {
             return Ok(());
         }
         let text = format!(
-            "'{}' does not lie in the history of '{}': it is of a later moment, or the volume was taken back behind it (rollback); send the \
-             difference from something else that the receiver has, or the whole",
+            "'{}' is not in the history of '{}': it is of a later moment, or the volume was rolled back to a \
+             snapshot before it; send the difference from a snapshot or bookmark that the receiver has, or the \
+             whole",
             bookmark.title(),
             to.title()
         );

@@ -1,8 +1,8 @@
-//! The changes between a snapshot and a later one, or the volume as it is: from the map alone, no
-//! data is read.
+//! The changes between a snapshot and a later one, or the volume's current state: from the map
+//! alone, no data is read.
 //!
 //! A block is the same if both find it in the same record: the content of a record of a past epoch
-//! never changes. It may be called changed although the same bytes were written again.
+//! never changes. It may be reported as changed although the same bytes were written again.
 
 use format::FragmentRef;
 use surface::{Allocation, Error, ErrorKind, Result};
@@ -29,20 +29,20 @@ pub struct Changed {
 pub struct DiffPage {
     /// In order; neighbours differ in their content.
     pub changes: Vec<Changed>,
-    /// From where to go on; `None`: that was all.
+    /// Where to continue; `None` at the end.
     pub next: Option<u64>,
-    /// Sizes before and now, in bytes: data behind the smaller one is there in one of them only.
+    /// Sizes before and now, in bytes: data beyond the smaller one exists in one of them only.
     pub sizes: (u64, u64),
 }
 
 impl Pool {
-    /// Changes from `from`, a snapshot, to `to`, another snapshot or a volume, beginning at byte
-    /// `start`. Returns after a bounded number of map records: go on from [`DiffPage::next`]. The
-    /// first page (`start` 0) takes a checkpoint, so that earlier writes are seen; of a volume that
-    /// is being written, later changes may or may not be.
+    /// Lists changes from `from`, a snapshot, to `to`, another snapshot or a volume, beginning at
+    /// byte `start`. Returns after a bounded number of map records: continue at [`DiffPage::next`].
+    /// The first page (`start` 0) takes a checkpoint, so that earlier writes are included; of a
+    /// volume that is being written, later changes may or may not be.
     ///
     /// # Errors
-    /// [`ErrorKind::NotFound`], [`ErrorKind::Corrupt`], and what a checkpoint fails with.
+    /// [`ErrorKind::NotFound`], [`ErrorKind::Corrupt`], and the errors of a checkpoint.
     pub fn diff(&self, from: &str, to: &str, start: u64) -> Result<DiffPage> {
         let core = &self.core;
         let old = core.objects.snapshot_named(from)?;
@@ -56,7 +56,7 @@ impl Pool {
             if let Some(gone) = [&old, &new].into_iter().find(|object| !object.is_readable()) {
                 return Err(Error::new(ErrorKind::NotFound, format!("'{}' has been destroyed", gone.title())));
             }
-            // As long as both look from the same points, nothing that they see has gone.
+            // As long as both look from the same points, all data that they see is still there.
             if (old.levels(), new.levels()) == (old_levels, new_levels) {
                 return Ok(page);
             }
@@ -111,7 +111,7 @@ impl Changes {
                 }
             }
         }
-        // Both kinds of a group in order, and joined to what comes before.
+        // Both kinds of a group in order, joined to the preceding range.
         let begin =
             self.list.iter().rposition(|c| c.offset < group.first_block().offset_bytes()).map_or(0, |at| at + 1);
         self.list[begin..].sort_unstable_by_key(|change| change.offset);

@@ -1,12 +1,12 @@
-//! What users do with folders: create, list, rename, destroy, and a snapshot of everything in one
-//! at one moment. A folder is a descriptor (`objects::folders`); creating and renaming one is one
-//! batch with that descriptor, whatever lies in it, durable on return.
+//! Operations on folders: create, list, rename, destroy, and a snapshot of everything in one at one
+//! moment. A folder is a descriptor (`objects::folders`); creating and renaming one is one batch
+//! with that descriptor, whatever it contains, durable on return.
 //!
 //! A snapshot of everything in a folder is taken in the steps of that of one volume (`history`),
 //! with the gates of all volumes closed at the same time. So it holds one moment: of two writes to
 //! two volumes, the second of which began when the first had been acknowledged, never the second
 //! alone. If the descriptors do not fit into one batch, a crash may leave the snapshots of some
-//! volumes; those that it leaves are of that moment.
+//! volumes; those are of that moment.
 
 use std::sync::Arc;
 
@@ -31,8 +31,8 @@ use crate::pool::Pool;
 use crate::pool::core::Core;
 
 impl Pool {
-    /// Creates a folder in the one that its name says, which must be there. From then on older
-    /// programs do not open the pool. Durable on return.
+    /// Creates a folder in the one that its name gives, which must exist. Names the feature in the
+    /// superblock. Durable on return.
     ///
     /// # Errors
     /// [`ErrorKind::Invalid`] for names and properties; [`ErrorKind::NotFound`] for the folder
@@ -50,7 +50,7 @@ impl Pool {
             properties: properties.clone(),
             ..ObjectDescriptor::folder(id, own, parent)
         };
-        // Before the log has one: an older program must not open the pool then.
+        // Before the log has one: a program that does not know folders must not open the pool then.
         superblock_copies::mark_feature(&core.env, INCOMPAT_FOLDERS).inspect_err(|error| core.fail(error))?;
         core.append_durably(vec![Entry::Object(folder)])?;
         Ok(DeviceId(id.0))
@@ -104,15 +104,15 @@ impl Pool {
     pub fn snapshot_folder(&self, folder: &str, name: &str) -> Result<Vec<String>> {
         check_own_snapshot_name(name)?;
         let core = &self.core;
-        let meant = core.objects.folder_named(folder)?;
+        let holder = core.objects.folder_named(folder)?;
         if Canary::SnapshotsOfManyMoments.is_planted() {
-            let volumes = core.objects.volumes_of(&meant).into_iter();
+            let volumes = core.objects.volumes_of(&holder).into_iter();
             return volumes.map(|v| self.snapshot(&v.title(), name).map(|()| v.title())).collect();
         }
         self.take_together(|| {
             let volumes = core.objects.volumes_of(&core.objects.folder_named(folder)?);
             if volumes.is_empty() {
-                return Err(Error::new(ErrorKind::NotFound, format!("there is no volume in the folder '{folder}'")));
+                return Err(Error::new(ErrorKind::NotFound, format!("the folder '{folder}' contains no volume")));
             }
             Ok(volumes.into_iter().map(|volume| (volume, name)).collect())
         })
@@ -133,15 +133,16 @@ impl Pool {
             }
             wanted.sort_by_key(|(volume, _)| volume.id);
             if let Some(pair) = wanted.windows(2).find(|pair| pair[0].0.id == pair[1].0.id) {
-                let text = format!("'{}' is named twice: one moment has one snapshot of it", pair[0].0.title());
+                let text =
+                    format!("'{}' is named twice: one moment can have only one snapshot of it", pair[0].0.title());
                 return Err(Error::new(ErrorKind::Invalid, text));
             }
             Ok(wanted)
         })
     }
 
-    /// Takes the snapshots that `wanted` names under the lock, in the order of the volumes'
-    /// numbers, all at one moment; their full names.
+    /// Takes the snapshots selected by `wanted` under the lock, in the order of the volumes'
+    /// numbers, all at one moment; returns their full names.
     fn take_together<'a>(&self, wanted: impl FnOnce() -> Result<Vec<(Arc<Object>, &'a str)>>) -> Result<Vec<String>> {
         let core = &self.core;
         // Step 1. The lock is not needed for it, and others need not wait for it.
@@ -161,7 +162,7 @@ impl Pool {
         }
         // Steps 2 and 3, in the order of the volumes' numbers.
         let _gates: Vec<_> = volumes.iter().map(|(volume, _)| volume.gate.write()).collect();
-        core.leave_behind()?;
+        core.drain_past_current()?;
         // Step 4.
         let (mut entries, mut bytes) = (Vec::new(), 0);
         let (now, mut id) = (core.env.clock.unix_s(), core.objects.next_id());
@@ -205,7 +206,7 @@ impl Pool {
                 self.give_up_receive(&partial)?;
             }
         }
-        // What a stream brought has gone.
+        // Partial receives are gone.
         for (object, snapshots) in going.iter().zip(snapshots).rev() {
             let state = object.descriptor.read().state;
             if !matches!(state, ObjectState::Volume | ObjectState::Folder) {
@@ -220,15 +221,17 @@ impl Pool {
         Ok(())
     }
 
-    /// Whether a folder, or a share with others in it, can be destroyed.
+    /// Checks that a folder, or a share that contains others, can be destroyed.
     pub(crate) fn check_folder_goes(&self, folder: &Arc<Object>, recursive: bool) -> Result<()> {
         let objects = &self.core.objects;
         let mut going = objects.below_folder(folder.id);
         if !going.is_empty() && !recursive {
             let (name, there) = (folder.title(), titles(&going));
             let kind = if folder.is_share() { "share" } else { "folder" };
-            let text =
-                format!("there is something in the {kind} '{name}' ({there}): destroy that, or all at once (-r)");
+            let text = format!(
+                "the {kind} '{name}' is not empty ({there}): destroy its content first, or everything \
+                     together (-r)"
+            );
             return Err(Error::new(ErrorKind::InUse, text));
         }
         going.insert(0, folder.clone());
@@ -241,7 +244,7 @@ impl Pool {
     ///
     /// # Errors
     /// [`ErrorKind::NotFound`] for its folder; [`ErrorKind::Invalid`] if names become too long;
-    /// [`ErrorKind::Full`] if it does not fit into the quota of what it comes to lie in.
+    /// [`ErrorKind::Full`] if it does not fit into the quota of its new folder.
     pub(crate) fn renamed(&self, object: &Arc<Object>, new: &str) -> Result<ObjectDescriptor> {
         let core = &self.core;
         let (parent, own) = core.place_for(new, object.is_share())?;
@@ -262,8 +265,8 @@ impl Pool {
         Ok(descriptor)
     }
 
-    /// Whether a volume or a folder can have the full name `new`, with what it inherits there, in
-    /// place of `old`.
+    /// Checks that a volume or a folder can have the full name `new`, with the properties inherited
+    /// there, in place of `old`.
     fn check_moved(&self, object: &Arc<Object>, old: (&str, &Properties), new: (&str, &Properties)) -> Result<()> {
         let objects = &self.core.objects;
         let listed = objects.snapshots_of(object.id).into_iter().chain(objects.partial_of(object.id));
@@ -278,7 +281,8 @@ impl Pool {
             .map_err(|error| error.context(format_args!("volume '{}' keeps its name", old.0)))
     }
 
-    /// The descriptor of a folder with other properties, if the volumes in it can live with them.
+    /// Returns the descriptor of a folder with changed properties, if the volumes in it accept
+    /// them.
     pub(crate) fn folder_with(
         &self,
         folder: &Arc<Object>,
@@ -290,8 +294,8 @@ impl Pool {
         Ok(descriptor)
     }
 
-    /// Fails if the volumes in a folder or a share cannot live with what they would inherit, if it
-    /// had this descriptor.
+    /// Fails if the volumes in a folder or a share cannot accept the properties that they would
+    /// inherit from this descriptor.
     pub(crate) fn check_below(&self, descriptor: &ObjectDescriptor) -> Result<()> {
         let objects = &self.core.objects;
         let base = objects.inherited(descriptor);
@@ -306,11 +310,12 @@ impl Pool {
 }
 
 impl Core {
-    /// Where an object of that full name is about to lie, which `is_share` or is none. Before one
-    /// lies in a share, older programs must not open the pool any more. The caller holds `admin`.
+    /// Returns the folder for a new object of that full name; `is_share` says whether the object is
+    /// a share. If the folder is a share, the superblock names that feature first. The caller holds
+    /// `admin`.
     ///
     /// # Errors
-    /// Those of [`place`](crate::objects::Objects::place), and what the storage fails with.
+    /// Those of [`place`](crate::objects::Objects::place), and of the storage.
     pub(crate) fn place_for(&self, name: &str, is_share: bool) -> Result<(Option<ObjectId>, String)> {
         let place = self.objects.place(name, is_share)?;
         let holder = place.0.and_then(|id| self.objects.get(id));
@@ -320,8 +325,8 @@ impl Core {
         Ok(place)
     }
 
-    /// Fails if an object that moves into the folder `into` would take that, or a folder above it,
-    /// beyond its quota.
+    /// Fails if an object that moves into the folder `into` would exceed its quota, or that of a
+    /// folder above.
     ///
     /// # Errors
     /// [`ErrorKind::Full`].
@@ -340,7 +345,8 @@ impl Core {
                 let (name, title) = (folder.title(), object.title());
                 let kind = if folder.is_share() { "share" } else { "folder" };
                 let text = format!(
-                    "'{title}' takes {}, and the {kind} '{name}' {} of its quota of {}: raise the quota, or make room in it",
+                    "'{title}' takes {}, but the {kind} '{name}' already uses {} of its quota of {}: raise \
+                     the quota, or free space in it",
                     format_size(moved),
                     format_size(stored),
                     format_size(quota)

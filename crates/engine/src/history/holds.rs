@@ -15,8 +15,8 @@ use crate::objects::names::check_name;
 use crate::objects::properties::HOLD_PREFIX;
 use crate::pool::Pool;
 
-/// Most tags of a snapshot: they go into the log with its descriptor, in one piece, which must fit
-/// the smallest extent, 32 KiB.
+/// Upper bound of tags of a snapshot: they go into the log with its descriptor, in one piece, which
+/// must fit the smallest extent, 32 KiB.
 const HOLDS_MAX: usize = 32;
 /// Longest tag, in bytes; with [`HOLDS_MAX`] of them a descriptor takes about 3 KiB more.
 const TAG_BYTES_MAX: usize = 64;
@@ -26,15 +26,15 @@ const TAG_BYTES_MAX: usize = 64;
 pub struct Hold {
     /// The volume that the snapshot is listed under.
     pub volume: String,
-    /// The part of the snapshot's name behind the `@`.
+    /// The part of the snapshot's name after the `@`.
     pub snapshot: String,
     /// The tag.
     pub tag: String,
-    /// When it was put there, in seconds since 1970.
+    /// When it was set, in seconds since 1970.
     pub created_unix_s: u64,
 }
 
-/// The tags among a snapshot's properties, and when each was put there.
+/// Returns the tags among a snapshot's properties, and when each was set.
 fn tags(own: &Properties) -> impl Iterator<Item = (&str, u64)> {
     own.iter().filter_map(|(key, value)| Some((key.strip_prefix(HOLD_PREFIX)?, value.parse().unwrap_or(0))))
 }
@@ -66,7 +66,7 @@ pub(crate) fn check_unheld<'a>(going: impl IntoIterator<Item = &'a std::sync::Ar
 }
 
 impl Pool {
-    /// Puts a tag on a snapshot: it stays until the tag is taken off. Durable on return.
+    /// Puts a tag on a snapshot: the snapshot stays until the tag is removed. Durable on return.
     ///
     /// # Errors
     /// [`ErrorKind::NotFound`]; [`ErrorKind::Exists`] if the snapshot has the tag;
@@ -88,7 +88,7 @@ impl Pool {
         core.append_durably(vec![Entry::Object(descriptor)])
     }
 
-    /// Takes a tag off a snapshot. Durable on return.
+    /// Removes a tag from a snapshot. Durable on return.
     ///
     /// # Errors
     /// [`ErrorKind::NotFound`], also if the snapshot has not got the tag.

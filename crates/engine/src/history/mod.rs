@@ -1,17 +1,18 @@
-//! What users do with the history of volumes: snapshots, clones, rollback, promote, rename,
-//! destroy. Each is a change of descriptors in one batch of the log, durable on return, and costs
-//! the same whatever the volume holds. What becomes unneeded by it comes back with the next
-//! checkpoints (see `reap`).
+//! Operations on the history of volumes: snapshots, clones, rollback, promote, rename, destroy.
+//! Each is a change of descriptors in one batch of the log, durable on return, at a cost that does
+//! not depend on the volume's size. Space that becomes unneeded is freed by the next checkpoints
+//! (see `reap`).
 //!
 //! A snapshot is taken in these steps:
 //! 1. dirty data is drained while writers go on;
-//! 2. the volume's gate is closed: requests under way end, others wait;
-//! 3. the little that became dirty meanwhile is drained: all that was acknowledged lies in the log,
+//! 2. the volume's gate is closed: requests in flight end, others wait;
+//! 3. the few blocks that have become dirty since are drained: all acknowledged data is in the log,
 //!    in the epoch in force;
 //! 4. one batch makes the snapshot, which sees up to that epoch, and raises the volume's epoch; it
-//!    is made durable, and with it all that the snapshot holds.
+//!    is made durable, and with it all data of the snapshot.
 //!
-//! Lock order: `admin`, then gates in the order of objects, then what a drain and an append take.
+//! Lock order: `admin`, then gates in the order of objects, then the locks of a drain and an
+//! append.
 
 pub(crate) mod bookmarks;
 pub(crate) mod diff;
@@ -34,37 +35,37 @@ use crate::objects::names::{TITLE_BYTES_MAX, check_full_name, check_name, check_
 use crate::objects::{Object, properties};
 use crate::pool::Pool;
 use crate::pool::core::Core;
-use crate::volume::devices::Meant;
+use crate::volume::devices::VolumeRef;
 
-/// Longest way down from an object: each level that has nothing of a block costs a look at the map.
+/// Longest chain below an object: each level without a block costs a look at the map.
 pub(crate) const LEVELS_MAX: usize = 32;
 /// Names that a refusal lists.
-const NAMES_TOLD: usize = 5;
+const NAMES_LISTED_MAX: usize = 5;
 
 fn refused(kind: ErrorKind, text: String) -> Error {
     Error::new(kind, text)
 }
 
 impl Pool {
-    /// Takes a snapshot of a volume: all that was acknowledged before the call, nothing that is
+    /// Takes a snapshot of a volume: it has everything acknowledged before the call, and nothing
     /// written after it.
     ///
     /// # Errors
-    /// [`ErrorKind::NotFound`], [`ErrorKind::Exists`], [`ErrorKind::Invalid`] for a name, and
-    /// whatever a flush fails with.
+    /// [`ErrorKind::NotFound`], [`ErrorKind::Exists`], [`ErrorKind::Invalid`] for a name, and the
+    /// errors of a flush.
     pub fn snapshot(&self, volume: &str, name: &str) -> Result<()> {
         check_own_snapshot_name(name)?;
         self.take_snapshot(volume, name, false)
     }
 
-    /// The same; a `scheduled` one may be removed by the schedule that made it.
+    /// Like `snapshot`; a `scheduled` one may be removed by the schedule that made it.
     ///
     /// # Errors
     /// Those of [`snapshot`](Self::snapshot).
     pub fn take_snapshot(&self, volume: &str, name: &str, scheduled: bool) -> Result<()> {
         check_name(name)?;
         let core = &self.core;
-        // Step 1. The lock is not needed for it, and others need not wait for it.
+        // Step 1. Done without the lock, so that others do not wait for it.
         core.objects.named(volume)?;
         core.drain_all()?;
         let _admin = core.admin.lock();
@@ -76,9 +77,9 @@ impl Pool {
         }
         // Steps 2 and 3.
         let _gate = object.gate.write();
-        core.leave_behind()?;
-        // Step 4. The snapshot comes first: so the epoch that the volume leaves is never without a
-        // point that looks at it.
+        core.drain_past_current()?;
+        // Step 4. The snapshot comes first: so the epoch that the volume leaves always has a point
+        // that sees it.
         let head = object.descriptor.read().clone();
         let snapshot = ObjectDescriptor {
             state: ObjectState::Snapshot,
@@ -94,9 +95,9 @@ impl Pool {
         core.append_durably(vec![Entry::Object(snapshot), Entry::Object(volume)])
     }
 
-    /// Makes a volume that begins as a snapshot was. It has the properties set on the snapshot's
-    /// volume, but not its reservation and its doors, changed by `properties`; it is incomplete if
-    /// the snapshot is.
+    /// Creates a volume with the content of a snapshot. It has the properties set on the snapshot's
+    /// volume, but not its reservation and its network settings, changed by `properties`; it is
+    /// incomplete if the snapshot is.
     ///
     /// # Errors
     /// [`ErrorKind::NotFound`], [`ErrorKind::Exists`], [`ErrorKind::Invalid`];
@@ -134,45 +135,45 @@ impl Pool {
         Ok(())
     }
 
-    /// Takes a volume back to one of its snapshots, size included. Snapshots that are newer must be
-    /// given up for it (`recursive`); clones of them stay.
+    /// Rolls a volume back to one of its snapshots, size included. Newer snapshots are destroyed
+    /// (which needs `recursive`); clones of them stay.
     ///
     /// # Errors
     /// [`ErrorKind::NotFound`]; [`ErrorKind::InUse`] if there are newer snapshots, or one of them
     /// is held; [`ErrorKind::Unsupported`] for a snapshot that was taken when the data belonged to
     /// another volume (see [`promote`](Self::promote)).
-    pub fn rollback<'a>(&self, snapshot: impl Into<Meant<'a>>, recursive: bool) -> Result<()> {
+    pub fn rollback<'a>(&self, snapshot: impl Into<VolumeRef<'a>>, recursive: bool) -> Result<()> {
         let core = &self.core;
         let _admin = core.admin.lock();
-        let snapshot = core.objects.meant_snapshot(snapshot.into())?;
+        let snapshot = core.objects.resolve_snapshot(snapshot.into())?;
         let (volume, origin, newer) = self.check_goes_back(&snapshot, recursive)?;
         let ObjectDescriptor { size_bytes, properties: moment, .. } = snapshot.descriptor.read().clone();
-        // Cuts go when the records that they hide have gone.
+        // Cuts go when the records that they hide are gone.
         while volume.descriptor.read().cuts.len() >= CUTS_MAX && core.objects.has_reaping() {
             core.take_checkpoint()?;
         }
         let cuts_that_stay = |head: &ObjectDescriptor, going: &[Arc<Object>]| {
-            let cuts = core.cuts_behind(head, origin.epoch, going);
+            let cuts = core.cuts_still_needed(head, origin.epoch, going);
             if cuts.len() < CUTS_MAX {
                 return Ok(cuts);
             }
             let text = format!(
-                "'{}' has been taken back {CUTS_MAX} times while clones of what was given up exist: destroy some, or clone '{}'",
+                "'{}' has been rolled back {CUTS_MAX} times while clones of the discarded data exist: destroy \
+                 some of them, or clone '{}'",
                 volume.title(),
                 snapshot.title()
             );
             Err(refused(ErrorKind::Unsupported, text))
         };
-        // What cannot be done must not cost the newer snapshots.
+        // A rollback that cannot succeed must not destroy the newer snapshots.
         let head = volume.descriptor.read().clone();
         next_epoch(&head)?;
         cuts_that_stay(&head, &newer)?;
         core.drain_all()?;
         self.destroy_in_steps(&newer)?;
         let _gate = volume.gate.write();
-        // Dirty data belongs to the past that is given up; writes under way must not end up behind
-        // it.
-        core.leave_behind()?;
+        // Dirty data belongs to the discarded past; writes in flight must not be ordered after it.
+        core.drain_past_current()?;
         let head = volume.descriptor.read().clone();
         let epoch = next_epoch(&head)?;
         let mut cuts = cuts_that_stay(&head, &[])?;
@@ -185,19 +186,19 @@ impl Pool {
         Ok(())
     }
 
-    /// Fails as [`rollback`](Self::rollback) would, but for what only the way there shows, and
-    /// changes nothing.
+    /// Performs the checks of [`rollback`](Self::rollback) and changes nothing. Errors that only
+    /// the operation itself can meet are not found.
     ///
     /// # Errors
     /// Those of [`rollback`](Self::rollback).
-    pub fn check_rollback<'a>(&self, snapshot: impl Into<Meant<'a>>, recursive: bool) -> Result<()> {
+    pub fn check_rollback<'a>(&self, snapshot: impl Into<VolumeRef<'a>>, recursive: bool) -> Result<()> {
         let _admin = self.core.admin.lock();
-        let snapshot = self.core.objects.meant_snapshot(snapshot.into())?;
+        let snapshot = self.core.objects.resolve_snapshot(snapshot.into())?;
         self.check_goes_back(&snapshot, recursive).map(drop)
     }
 
-    /// The volume that can be taken back to a snapshot, the point that this sees, and the newer
-    /// snapshots, which go.
+    /// Returns the volume that can be rolled back to a snapshot, the point that the snapshot sees,
+    /// and the newer snapshots, which will be destroyed.
     fn check_goes_back(
         &self,
         snapshot: &Arc<Object>,
@@ -224,7 +225,8 @@ impl Pool {
         let newer: Vec<_> = core.objects.snapshots_of(volume.id).into_iter().filter(is_newer).collect();
         if !newer.is_empty() && !recursive {
             let text = format!(
-                "'{}' has newer snapshots ({}), which going back to '{}' would destroy: ask for that (-r), or clone it",
+                "'{}' has newer snapshots ({}), which a rollback to '{}' would destroy: allow that with -r, or \
+                 clone it",
                 volume.title(),
                 titles(&newer),
                 snapshot.title()
@@ -237,28 +239,28 @@ impl Pool {
 
     /// Destroys a volume with its bookmarks, or a folder, or a snapshot (`VOLUME@SNAPSHOT`), or the
     /// received part of one that is being received. A volume's snapshots, and everything in a
-    /// folder, go with it if that is asked for (`recursive`). Clones keep what they see. Durable on
-    /// return; the space comes back with the next checkpoints.
+    /// folder, are destroyed with it on request (`recursive`). Clones keep their data. Durable on
+    /// return; the space is freed by the next checkpoints.
     ///
     /// # Errors
     /// [`ErrorKind::NotFound`]; [`ErrorKind::InUse`] for a volume with snapshots, for a folder that
     /// is not empty, and for a snapshot that is held.
-    pub fn destroy<'a>(&self, meant: impl Into<Meant<'a>>, recursive: bool) -> Result<()> {
-        let (core, meant) = (&self.core, meant.into());
+    pub fn destroy<'a>(&self, target: impl Into<VolumeRef<'a>>, recursive: bool) -> Result<()> {
+        let (core, target) = (&self.core, target.into());
         let _admin = core.admin.lock();
-        if let Meant::Name(name) = meant
+        if let VolumeRef::Name(name) = target
             && let Some(partial) = core.objects.partial_named(name)
         {
             self.give_up_receive(&partial)?;
             core.workers.wake_keeper();
             return Ok(());
         }
-        if let Meant::Name(name) = meant
+        if let VolumeRef::Name(name) = target
             && let Some(folder) = core.objects.folder(name)
         {
             return self.destroy_folder(&folder, recursive);
         }
-        let object = core.objects.meant(meant)?;
+        let object = core.objects.resolve(target)?;
         if object.is_live() && core.objects.has_below(object.id) {
             return self.destroy_folder(&object, recursive);
         }
@@ -277,30 +279,30 @@ impl Pool {
         Ok(())
     }
 
-    /// Fails as [`destroy`](Self::destroy) would, and changes nothing: for a caller that takes
-    /// something from clients first.
+    /// Performs the checks of [`destroy`](Self::destroy) and changes nothing: for a caller that
+    /// first disconnects clients.
     ///
     /// # Errors
     /// Those of [`destroy`](Self::destroy).
-    pub fn check_destroy<'a>(&self, meant: impl Into<Meant<'a>>, recursive: bool) -> Result<()> {
-        let (core, meant) = (&self.core, meant.into());
+    pub fn check_destroy<'a>(&self, target: impl Into<VolumeRef<'a>>, recursive: bool) -> Result<()> {
+        let (core, target) = (&self.core, target.into());
         let _admin = core.admin.lock();
-        let folder = match meant {
-            Meant::Name(name) if core.objects.partial_named(name).is_some() => return Ok(()),
-            Meant::Name(name) => core.objects.folder(name),
-            Meant::Number(_) => None,
+        let folder = match target {
+            VolumeRef::Name(name) if core.objects.partial_named(name).is_some() => return Ok(()),
+            VolumeRef::Name(name) => core.objects.folder(name),
+            VolumeRef::Number(_) => None,
         };
         if let Some(folder) = folder {
             return self.check_folder_goes(&folder, recursive);
         }
-        let object = core.objects.meant(meant)?;
+        let object = core.objects.resolve(target)?;
         if object.is_live() && core.objects.has_below(object.id) {
             return self.check_folder_goes(&object, recursive);
         }
         self.check_goes_alone(&object, recursive)
     }
 
-    /// Whether a volume or a snapshot, in which nothing lies, can be destroyed.
+    /// Checks that a volume or a snapshot without content objects can be destroyed.
     fn check_goes_alone(&self, object: &Arc<Object>, recursive: bool) -> Result<()> {
         check_unheld([object])?;
         if !object.is_live() {
@@ -313,7 +315,10 @@ impl Pool {
         self.check_no_receive(object)?;
         if !snapshots.is_empty() {
             let (name, snapshots) = (object.title(), titles(&snapshots));
-            let text = format!("'{name}' has snapshots ({snapshots}): destroy them, or all at once (-r)");
+            let text = format!(
+                "'{name}' has snapshots ({snapshots}): destroy them first, or everything together \
+                 (-r)"
+            );
             return Err(refused(ErrorKind::InUse, text));
         }
         Ok(())
@@ -328,7 +333,7 @@ impl Pool {
             let mut bytes = 0;
             for object in rest {
                 let held = object.descriptor.read().clone();
-                // The part that was received is of no use to any client.
+                // The received part is of no use to any client.
                 let descriptor = ObjectDescriptor { state: ObjectState::Deleting, receive: None, ..held };
                 let entry = Entry::Object(descriptor);
                 bytes += header_bytes(std::slice::from_ref(&entry)) - BATCH_FIXED_BYTES;
@@ -349,8 +354,8 @@ impl Pool {
         self.core.geometry.extent_bytes as usize / 4
     }
 
-    /// Gives a volume, a folder with everything in it, or a snapshot (`VOLUME@NEW`) another name.
-    /// The name of a volume or a folder may lie in another folder, which must be there.
+    /// Renames a volume, a folder with everything in it, or a snapshot (`VOLUME@NEW`). The new name
+    /// of a volume or a folder may be in another folder, which must exist.
     ///
     /// # Errors
     /// [`ErrorKind::NotFound`], [`ErrorKind::Exists`]; [`ErrorKind::Invalid`], also if the
@@ -365,11 +370,14 @@ impl Pool {
             (None, None) => new,
             (Some((volume, _)), Some((same, name))) if volume == same => name,
             (Some(_), Some(_)) => {
-                let text = format!("a snapshot stays with its volume: '{old}' cannot become '{new}'");
+                let text = format!("a snapshot stays with its volume: '{old}' cannot be renamed to '{new}'");
                 return Err(refused(ErrorKind::Invalid, text));
             }
             _ => {
-                let text = format!("'{old}' cannot become '{new}': both must be volumes, or both VOLUME@SNAPSHOT");
+                let text = format!(
+                    "'{old}' cannot be renamed to '{new}': both must be volumes, or both \
+                     VOLUME@SNAPSHOT"
+                );
                 return Err(refused(ErrorKind::Invalid, text));
             }
         };
@@ -378,7 +386,7 @@ impl Pool {
         }
         if is_titled { check_full_name(name) } else { check_own_snapshot_name(name) }?;
         if is_titled && new.strip_prefix(old).is_some_and(|rest| rest.starts_with('/')) {
-            let text = format!("'{old}' cannot become '{new}', which would lie in itself");
+            let text = format!("'{old}' cannot be renamed to '{new}', which would be inside itself");
             return Err(refused(ErrorKind::Invalid, text));
         }
         self.check_free(new)?;
@@ -390,9 +398,9 @@ impl Pool {
         core.append_durably(vec![Entry::Object(descriptor)])
     }
 
-    /// Makes a clone the owner of the history that it came from: the snapshots of the other volume
-    /// up to the one that it was cloned from become its own, and the bookmarks up to there, so that
-    /// the other volume, which now is the clone, can be destroyed. Moves no data.
+    /// Makes a clone the owner of its origin's history: the snapshots of the other volume up to the
+    /// clone's origin become its own, and so do the bookmarks up to there. The other volume becomes
+    /// a clone of it, and can be destroyed. Moves no data.
     ///
     /// # Errors
     /// [`ErrorKind::NotFound`]; [`ErrorKind::Invalid`] if it came from no other volume's snapshot;
@@ -422,8 +430,8 @@ impl Pool {
             self.check_free(&format!("{name}@{}", descriptor.name))?;
             entries.push(Entry::Object(descriptor));
         }
-        // The oldest first: if a crash comes between two batches, the rest is still the other
-        // volume's, and can be had by promoting again.
+        // The oldest first: after a crash between two batches, the rest still belongs to the other
+        // volume, and promoting again completes it.
         while !entries.is_empty() {
             let mut count = entries.len();
             while count > 1 && header_bytes(&entries[..count]) > self.step_bytes_max() {
@@ -447,8 +455,8 @@ impl Pool {
         }
     }
 
-    /// The snapshot of another volume from which a volume came: the newest one on its way down, of
-    /// all `by_timeline`.
+    /// Returns the snapshot of another volume from which a volume was cloned: the newest one in its
+    /// chain, of all `by_timeline`.
     pub(crate) fn origin_of(volume: &Object, by_timeline: &HashMap<ObjectId, Vec<Arc<Object>>>) -> Option<Arc<Object>> {
         let levels = volume.levels();
         let is_origin = |snapshot: &&Arc<Object>| {
@@ -484,18 +492,18 @@ impl Pool {
     }
 }
 
-/// Whether a snapshot's moment is one that a look-up down `levels` passes.
+/// Returns whether a look-up down `levels` passes a snapshot's moment.
 fn lies_on(snapshot: &Object, levels: &[Level]) -> bool {
     let Some(origin) = snapshot.descriptor.read().origin else { return false };
     levels.iter().any(|level| level.object == origin.object && level.sees(origin.epoch))
 }
 
 impl Core {
-    /// The cuts of a volume that are still needed when it has been taken back to the epoch `after`,
-    /// and the snapshots `going` are gone, which are not yet. Records that an older cut within the
-    /// new one hides, the new one hides from later readers. The older cut is not needed unless a
+    /// Returns the cuts of a volume that are still needed when it has been rolled back to the epoch
+    /// `after`, and the snapshots `going`, which still exist, are gone. The new cut hides the
+    /// records of an older cut within it from later readers. The older cut is not needed unless a
     /// point lies between the two.
-    fn cuts_behind(&self, head: &ObjectDescriptor, after: Epoch, going: &[Arc<Object>]) -> Vec<Cut> {
+    fn cuts_still_needed(&self, head: &ObjectDescriptor, after: Epoch, going: &[Arc<Object>]) -> Vec<Cut> {
         let goes = |point: Epoch| {
             let is_there = |s: &Arc<Object>| s.descriptor.read().origin.is_some_and(|origin| origin.epoch == point);
             self.objects.is_alone_at(head.id, point) && going.iter().any(is_there)
@@ -518,12 +526,13 @@ pub(crate) fn next_epoch(head: &ObjectDescriptor) -> Result<Epoch> {
 
 pub(crate) fn too_deep(name: &str) -> Error {
     let text = format!(
-        "'{name}' is a clone of a clone, {LEVELS_MAX} times: copy it to a new volume (export, import) and go on from there"
+        "'{name}' is a clone of a clone, {LEVELS_MAX} levels deep: copy it to a new volume (export, import) and \
+         continue with that"
     );
     refused(ErrorKind::Unsupported, text)
 }
 
-/// Fails for a full name, `VOLUME@SNAPSHOT` or `VOLUME`, of more bytes than one can have.
+/// Fails for a full name, `VOLUME@SNAPSHOT` or `VOLUME`, that is too long.
 pub(crate) fn check_title(bytes: usize) -> Result<()> {
     if bytes <= TITLE_BYTES_MAX {
         return Ok(());
@@ -533,9 +542,9 @@ pub(crate) fn check_title(bytes: usize) -> Result<()> {
 }
 
 pub(crate) fn titles(objects: &[Arc<Object>]) -> String {
-    let mut names: Vec<_> = objects.iter().take(NAMES_TOLD).map(|o| o.title()).collect();
-    if objects.len() > NAMES_TOLD {
-        names.push(format!("{} more", objects.len() - NAMES_TOLD));
+    let mut names: Vec<_> = objects.iter().take(NAMES_LISTED_MAX).map(|o| o.title()).collect();
+    if objects.len() > NAMES_LISTED_MAX {
+        names.push(format!("{} more", objects.len() - NAMES_LISTED_MAX));
     }
     names.join(", ")
 }

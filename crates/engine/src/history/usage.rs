@@ -1,8 +1,8 @@
-//! What snapshots cost: for each, the bytes that only it keeps, and those that it shares.
+//! Space used by snapshots: for each, the bytes that only it keeps, and those that it shares.
 //!
-//! A scan of the records of its timeline and of the levels below, done when it is asked for, in
-//! bounded memory: as the last checkpoint left them. While others write, the figures of different
-//! groups are of different moments.
+//! A scan of the records of its timeline and of the levels below, on demand, in bounded memory, in
+//! the state of the last checkpoint. While others write, the figures of different groups are of
+//! different moments.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -21,15 +21,17 @@ use crate::pool::core::Core;
 
 /// The figures of each point of a timeline, by index.
 struct Figures {
+    /// Bytes that other points than the last one see, and that one does not.
+    earlier: u64,
     unique: Vec<u64>,
-    /// Differences from one point to the next: an addition to one counts for all behind it.
+    /// Differences from one point to the next: an addition to one applies to all later ones.
     seen: Vec<i64>,
     /// The same of blocks that hold data.
     blocks: Vec<i64>,
 }
 
 impl Pool {
-    /// What the snapshots of a volume cost, oldest first: in the order of
+    /// Returns the space used by the snapshots of a volume, oldest first, in the order of
     /// [`snapshots`](Self::snapshots).
     ///
     /// # Errors
@@ -56,6 +58,21 @@ impl Pool {
         }
         Ok(usage)
     }
+
+    /// Stored bytes of a volume that only its snapshots and clones see. Without any nothing is
+    /// read.
+    ///
+    /// # Errors
+    /// [`surface::ErrorKind::NotFound`], [`surface::ErrorKind::Corrupt`].
+    pub fn snapshot_only_bytes(&self, volume: &str) -> Result<u64> {
+        let volume = self.core.objects.named(volume)?;
+        // The last point is the volume's own.
+        let timelines = self.core.objects.timelines();
+        if timelines.get(&volume.id).is_none_or(|timeline| timeline.points.len() < 2) {
+            return Ok(0);
+        }
+        Ok(self.core.usage_of_timeline(volume.id)?.1.earlier)
+    }
 }
 
 impl Core {
@@ -63,11 +80,11 @@ impl Core {
     fn usage_of_timeline(&self, id: ObjectId) -> Result<(Vec<Epoch>, Figures)> {
         let timelines = self.objects.timelines();
         let (Some(timeline), Some(object)) = (timelines.get(&id), self.objects.get(id)) else {
-            return Ok((Vec::new(), Figures { unique: Vec::new(), seen: Vec::new(), blocks: Vec::new() }));
+            return Ok((Vec::new(), Figures { earlier: 0, unique: Vec::new(), seen: Vec::new(), blocks: Vec::new() }));
         };
         let points = timeline.points.clone();
         let ends = vec![0; points.len() + 1];
-        let mut figures = Figures { unique: vec![0; points.len()], seen: ends.clone(), blocks: ends };
+        let mut figures = Figures { earlier: 0, unique: vec![0; points.len()], seen: ends.clone(), blocks: ends };
         // The levels below are the same for all points.
         let levels = object.levels();
         let below = levels.get(1..).unwrap_or_default();
@@ -87,7 +104,7 @@ impl Core {
     }
 }
 
-/// Bytes that the blocks of `mask` in a record stand for.
+/// Returns the stored bytes of the blocks of `mask` in a record.
 fn bytes_of(record: &Record, mask: BlockMask) -> u64 {
     let part = |f: &FragmentRef| FragmentRef { live: f.live.and(mask), ..*f };
     record.fragments.iter().map(part).filter(|f| !f.live.is_empty()).map(|f| u64::from(f.live_bytes())).sum()
@@ -110,7 +127,8 @@ impl Figures {
     ) {
         let mut once = vec![BlockMask::EMPTY; records.len()];
         let mut more = once.clone();
-        // Record, blocks that it answers, and the only point that they answer.
+        let mut by_last = once.clone();
+        // Record, blocks for which it answers, and the only point that they answer for.
         let mut sole: Vec<(usize, BlockMask, usize)> = Vec::new();
         for (points, view, missing) in timeline.views(records) {
             let (mut bytes, mut blocks) = (0, 0);
@@ -119,13 +137,16 @@ impl Figures {
                 bytes += bytes_of(&records[index].1, mask);
                 more[index] = more[index].or(once[index].and(mask));
                 once[index] = once[index].or(mask);
+                if points.end == timeline.points.len() {
+                    by_last[index] = mask;
+                }
                 if points.len() == 1 {
                     sole.push((index, mask, points.start));
                 } else {
                     more[index] = more[index].or(mask);
                 }
             }
-            // What has not been fetched of an image takes no space.
+            // Groups of an image that are not fetched take no space.
             let pieces = look_down(below, objects, (GroupIndex(u64::MAX), of_all), missing);
             bytes += pieces.iter().map(|piece| u64::from(piece.fragment.live_bytes())).sum::<u64>();
             blocks += pieces.iter().map(|piece| i64::from(piece.fragment.live.count())).sum::<i64>();
@@ -134,6 +155,8 @@ impl Figures {
             self.seen[points.start] += bytes as i64;
             self.seen[points.end] -= bytes as i64;
         }
+        let hidden = records.iter().zip(once.iter().zip(&by_last));
+        self.earlier += hidden.map(|((_, record), (all, last))| bytes_of(record, all.minus(*last))).sum::<u64>();
         for (index, mask, point) in sole {
             self.unique[point] += bytes_of(&records[index].1, mask.minus(more[index]));
         }

@@ -1,5 +1,6 @@
-//! What a stream of reads will soon lack of an image. It is fetched while the requests before it are
-//! answered: a store answers one request in milliseconds, and many at a time.
+//! Fetch-ahead: groups of an image that a stream of reads will soon need. They are fetched while
+//! the requests before them are answered: a store answers one request in milliseconds, and many at
+//! a time.
 
 use std::ops::Range;
 
@@ -9,9 +10,9 @@ use crate::map::group_pages::image_below;
 use crate::objects::Object;
 use crate::read::reader::groups_of;
 
-/// The groups of its image of which a volume needs something in a range, and that are not here.
+/// Returns the groups of its image that a volume needs in a range, and that are not fetched.
 pub(super) fn lacking(map: &Map, object: &Object, range: &Range<u64>) -> Vec<GroupKey> {
-    // Not while another thread changes the way down from the object.
+    // Not while another thread changes the object's chain of levels.
     let Some(_gate) = object.gate.try_read().filter(|_| object.is_readable()) else { return Vec::new() };
     let levels = object.levels();
     let Some(image) = image_below(&levels) else { return Vec::new() };

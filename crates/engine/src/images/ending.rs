@@ -1,6 +1,6 @@
-//! The end of a process while the store of an image hangs. What waits for the store fails soon, and
-//! changes that failed are told at the end: their caller got the error, but a file system above a
-//! volume may have acknowledged them before, from its cache.
+//! The end of a process while the store of an image hangs. Requests that wait for the store fail
+//! soon, and failed changes are reported at the end: their caller got the error, but a file system
+//! above a volume may have acknowledged them before, from its cache.
 
 use std::ops::Range;
 
@@ -12,9 +12,9 @@ use crate::objects::Object;
 /// Changes of a volume that failed while the process was about to end.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Unwritten {
-    /// What it is called.
+    /// Name of the volume.
     pub volume: String,
-    /// Writes, discards and the like.
+    /// Writes, discards and similar requests.
     pub changes: u64,
     /// The bytes from the first one of them to the last one.
     pub range: Range<u64>,
@@ -25,7 +25,7 @@ pub struct Unwritten {
 impl Images {
     /// Notes that a change of a volume failed, if the process is about to end.
     pub(crate) fn note_unwritten(&self, object: &Object, range: Range<u64>, error: &Error) {
-        // Others are the caller's doing, or have nothing to do with the end.
+        // Other errors are the caller's fault, or unrelated to the end.
         let is_failure = matches!(error.kind(), ErrorKind::Io | ErrorKind::Corrupt);
         if !is_failure || self.ending_since().is_none() {
             return;

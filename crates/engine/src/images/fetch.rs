@@ -1,16 +1,16 @@
-//! Fetching: what a request needs of an image comes from the store, verified.
+//! Fetching: gets the groups of an image that a request needs from the store, verified.
 //!
-//! 1. Of the groups, those that no thread fetches yet are claimed; others are waited for. A claimed
-//!    group may have come since the request looked, for another one: then it is not asked for.
-//! 2. The store is asked. No lock is held meanwhile.
-//! 3. What comes is verified and decoded. What does not match is asked for once more.
-//! 4. The requests that wait have it; then it is kept (`keep`).
+//! 1. Groups that no thread is fetching are claimed; the others are waited for. A claimed group may
+//!    have arrived for another request since this one looked: then it is not requested.
+//! 2. The store is asked, with no lock held.
+//! 3. Arriving data is verified and decoded. If it does not match, it is requested once more.
+//! 4. The waiting requests get it; then it is kept (`keep`).
 //!
-//! A store that does not answer is asked again, with longer and longer pauses, for as long as the
-//! property `remote-timeout` says. Then the request fails, and says why: it never gets zeroes. That
-//! time is the request's, whatever it needs: an attempt under way at its end is given up. It ends
-//! early when the request is given up. A process that is about to end asks once more, for a few
-//! seconds: a store that is only slow still serves what comes down from caches above volumes.
+//! A store that does not answer is retried, with longer and longer pauses, within the time of the
+//! property `remote-timeout`. Then the request fails, with the reason: it never gets zeroes. That
+//! time applies to the whole request: an attempt in progress at its end is aborted. It ends early
+//! when the request is cancelled. A process that is about to end retries once, for a few seconds: a
+//! store that is only slow still serves writeback from caches above volumes.
 
 use std::ops::Range;
 use std::sync::{Arc, Weak};
@@ -31,36 +31,37 @@ use crate::images::state::Arrived;
 use crate::objects::Object;
 use crate::objects::images::remote_of;
 use crate::pool::core::Core;
-use crate::read::lacking::NotHere;
+use crate::read::lacking::MissingGroups;
 use crate::read::lacking::Patience;
 
-/// First and longest pause before a store is asked again.
+/// First and longest pause before a store is retried.
 const PAUSE_MIN_NS: u64 = 100_000_000;
 const PAUSE_MAX_NS: u64 = 10_000_000_000;
 /// How long an attempt may take in a process that is about to end.
 const ENDING_NS: u64 = 5_000_000_000;
-/// Longest wait before a thread looks around.
+/// Longest wait before a thread checks its conditions again.
 const LOOK_NS: u64 = 500_000_000;
-/// Answers that an image is damaged, or gone, after which that is believed.
+/// Number of answers "damaged", or "gone", after which they are believed.
 const DAMAGED_MAX: u32 = 2;
 const GONE_MAX: u32 = 3;
-/// How long a store is waited for ahead of a stream, in seconds: requests that need it wait longer,
-/// and meet its errors.
+/// Time limit for fetching ahead of a stream, in seconds: requests that need the data wait longer,
+/// and report its errors.
 const AHEAD_SECONDS: u32 = 5;
-/// Groups that are asked for together.
+/// Upper bound of groups in one request to a store.
 const ASKED_MAX: usize = 64;
 
-/// A request that waits, and what it was told.
+/// A waiting request, and the failures so far.
 struct Waiting<'a> {
     patience: &'a Patience<'a>,
     damaged: u32,
     gone: u32,
-    /// Whether a claimed group is looked for again: not when it was lost, and is there in vain.
+    /// Whether a claimed group is looked up again: not if the group was lost although it is
+    /// present.
     looks: bool,
 }
 
 impl Core {
-    /// How long requests for an object wait. A moment of a volume has its volume's.
+    /// Returns how long requests for an object wait. A snapshot has its volume's limit.
     pub(crate) fn patience(&self, object: &Object) -> Patience<'static> {
         let of = {
             let descriptor = object.descriptor.read();
@@ -71,21 +72,21 @@ impl Core {
         Patience::seconds(self.env.clock.now_ns(), seconds)
     }
 
-    /// Tries something until all of an image that it needs is here. It must hold no lock when it
-    /// returns, and may be tried again from the beginning.
+    /// Runs `attempt` until all groups of an image that it needs are fetched. The attempt must hold
+    /// no lock when it returns, and may be run again from the beginning.
     ///
     /// # Errors
-    /// Those of the attempt, and why something could not be fetched.
+    /// Those of the attempt, and the reason why a group could not be fetched.
     pub(crate) fn fetching<T>(&self, object: &Object, attempt: &mut dyn FnMut() -> Result<T>) -> Result<T> {
         let first = attempt();
-        if !first.as_ref().is_err_and(NotHere::is_beneath) {
+        if !first.as_ref().is_err_and(MissingGroups::in_chain) {
             return first;
         }
         let mut first = Some(first);
         self.fetching_for(object, &self.patience(object), &mut || first.take().unwrap_or_else(&mut *attempt))
     }
 
-    /// The same, with another patience than the volume's.
+    /// The same, with a given patience instead of the volume's.
     ///
     /// # Errors
     /// As [`fetching`](Self::fetching).
@@ -99,16 +100,16 @@ impl Core {
         let mut is_first = true;
         loop {
             let error = match attempt() {
-                Err(error) if NotHere::is_beneath(&error) => error,
+                Err(error) if MissingGroups::in_chain(&error) => error,
                 done => {
                     if !held.is_empty() {
                         drop(held);
-                        self.images.let_go();
+                        self.images.drop_unheld();
                     }
                     return done;
                 }
             };
-            let Some(NotHere(keys)) = NotHere::beneath(&error) else { return Err(error) };
+            let Some(MissingGroups(keys)) = MissingGroups::of(&error) else { return Err(error) };
             let arrived = self.fetch_lacking(keys, patience, is_first);
             is_first = false;
             held.extend(arrived.map_err(|error| error.context(format_args!("'{}'", object.title())))?);
@@ -123,22 +124,24 @@ impl Core {
         self.fetch_lacking(keys, patience, false)
     }
 
-    /// Fetches a range of a volume's image that a stream of reads comes to, if there is room to keep it.
+    /// Fetches the next range of a volume's image for a stream of reads, if there is room to keep
+    /// it.
     pub(crate) fn fetch_ahead(&self, object: &Object, range: &Range<u64>) {
         let lacking = ahead::lacking(&self.map, object, range);
         let Some(image) = lacking.first().and_then(|first| self.objects.get(first.object)) else { return };
-        // It would not be kept, and so fetched again.
+        // It would not be kept, and so be fetched again.
         let bytes = 2 * lacking.len() as u64 * GROUP_BYTES as u64;
         if self.try_admit_fetched(&image, bytes).is_none() {
             return;
         }
         let patience = Patience::seconds(self.env.clock.now_ns(), AHEAD_SECONDS).for_one_more();
-        // What failed is in the image's status.
+        // A failure is in the image's status.
         let _ = self.fetch_lacking(&lacking, &patience, true);
-        self.images.let_go();
+        self.images.drop_unheld();
     }
 
-    /// The same as `fetch`; what has come and been kept meanwhile is left out where that is to be looked for.
+    /// Like `fetch`; with `looks`, groups that have arrived and been kept in the meantime are left
+    /// out.
     fn fetch_lacking(&self, keys: &[GroupKey], patience: &Patience<'_>, looks: bool) -> Result<Vec<Arc<Arrived>>> {
         let mut arrived = Vec::new();
         for of_image in keys.chunk_by(|a, b| a.object == b.object) {
@@ -154,7 +157,11 @@ impl Core {
         let object = self.objects.get(first.object);
         let image = object.as_ref().and_then(|object| object.descriptor.read().image.clone());
         let (Some(object), Some(image)) = (object, image) else {
-            return Err(Error::new(ErrorKind::NotFound, "the image has gone from the pool with its last clone"));
+            return Err(Error::new(
+                ErrorKind::NotFound,
+                "the image has been removed from the pool with its last \
+                 clone",
+            ));
         };
         let mut waiting = Waiting { patience, damaged: 0, gone: 0, looks };
         let mut open: Vec<GroupKey> = keys.to_vec();
@@ -206,7 +213,7 @@ impl Core {
             let is_free = |key: &&GroupKey| !is_vain && !is_resting && !state.claims.contains(*key);
             let mine: Vec<_> = open.iter().filter(is_free).copied().collect();
             if mine.is_empty() && !open.is_empty() {
-                // Another thread fetches it, or the store is left alone for a moment.
+                // Another thread fetches it, or the store is in a pause.
                 if is_vain || patience.is_once() {
                     return Err(unreachable(image, open[0], error));
                 }
@@ -246,7 +253,7 @@ impl Core {
                 contact.damaged = None;
             }
             if is_given_up && matches!(failure, Some(OriginError::Unreachable(_))) {
-                // This tells nothing of the store.
+                // The caller gave up; the store may be fine.
             } else if let Some(failure) = &failure {
                 contact.failures += 1;
                 contact.failed_at = self.env.clock.now_ns();
@@ -264,7 +271,7 @@ impl Core {
             }
         }
         self.images.changed.notify_all();
-        // The log is waited for by this thread alone. What it does not take is fetched again.
+        // Only this thread waits for the log. Groups that the log does not take are fetched again.
         let _ = self.keep(object, kept);
         let Some(failure) = failure else { return Ok(()) };
         let give_up = match failure {
@@ -292,15 +299,15 @@ impl Core {
         self.images.is_stopped() || patience.is_over()
     }
 
-    /// Whether an attempt that began then has taken all the time that it has when the process ends.
+    /// Returns whether an attempt that began then has used up its time in a process that is ending.
     fn takes_too_long_for_an_end(&self, asked_at: u64) -> bool {
         let since = self.images.ending_since();
         since.is_some_and(|since| self.env.clock.now_ns().saturating_sub(since.max(asked_at)) >= ENDING_NS)
     }
 
-    /// Those of claimed groups of which the pool has nothing; the others leave `open`. A thread
-    /// keeps a group before it lets go of what has arrived, so one that is neither claimed nor
-    /// held is here, if it ever came.
+    /// Returns the claimed groups that the pool does not have; the others are removed from `open`.
+    /// A thread keeps a group in the log before it drops the arrived copy, so a group that is
+    /// neither claimed nor arrived is in the pool, if it was ever fetched.
     fn still_lacking(&self, object: &Object, claimed: Vec<GroupKey>, open: &mut Vec<GroupKey>) -> Vec<GroupKey> {
         let levels = object.levels();
         let is_lacking = |key: &GroupKey| {
@@ -316,7 +323,8 @@ impl Core {
         lacking
     }
 
-    /// Steps 2 and 3. Takes the groups that have come out of `open`; how to keep each, and the first failure.
+    /// Steps 2 and 3. Removes arrived groups from `open`; returns how to keep each, and the first
+    /// failure.
     fn ask(
         &self,
         image: &ImagePart,
@@ -330,7 +338,7 @@ impl Core {
             Some(origins) => origins.fetch(&remote_of(image), &groups, wait),
             None => Vec::new(),
         };
-        let lacking = || Err(OriginError::Unreachable("this program has no way to images".to_owned()));
+        let lacking = || Err(OriginError::Unreachable("this program cannot access images".to_owned()));
         answers.resize_with(mine.len(), lacking);
         let (mut kept, mut failure) = (Vec::new(), None);
         for (key, answer) in mine.iter().zip(answers) {
@@ -365,7 +373,7 @@ fn unreachable(image: &ImagePart, key: GroupKey, error: Option<String>) -> Error
     Error::new(ErrorKind::Io, format!("{}: {why}", place(image, key)))
 }
 
-/// How a group can be kept.
+/// The form in which a group can be kept.
 enum Keeps {
     Hole,
     AsStored { codec: u8, bytes: Vec<u8> },
@@ -396,7 +404,7 @@ fn unpack(
         RemoteGroup::Zero => Ok((vec![0; whole], Keeps::Hole)),
         RemoteGroup::Plain(mut bytes) => {
             if bytes.len() != len {
-                return Err(damaged(format!("{} bytes came, and it has {len}", bytes.len())));
+                return Err(damaged(format!("{} bytes arrived, expected {len}", bytes.len())));
             }
             bytes.resize(whole, 0);
             Ok((bytes, Keeps::Anew))
@@ -411,7 +419,7 @@ fn unpack(
                 return Err(damaged(format!("codec {codec} is not known to this version")));
             }
             if data_len as usize != len {
-                return Err(damaged(format!("it decodes to {data_len} bytes, and has {len}")));
+                return Err(damaged(format!("it decodes to {data_len} bytes, expected {len}")));
             }
             let mut raw = vec![0; whole];
             scratch::with(|scratch| scratch.codecs.decompress(id, &bytes, &mut raw[..len]))

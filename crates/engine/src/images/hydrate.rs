@@ -1,8 +1,9 @@
-//! Fetching the rest of images in the background, if a volume wants that (`hydrate`). Of an
-//! image of which all that is needed is here, the store is not needed any more.
+//! Fetches the rest of images in the background, if a volume asks for that (`hydrate`). Once all
+//! needed groups of an image are in the pool, its store is no longer needed.
 //!
-//! One thread goes through the groups in order, a few at a time. What clones have overwritten is
-//! not fetched. A group that cannot be had, or has no room, is passed over until the next round.
+//! One thread goes through the groups in order, a few at a time. Groups that clones have
+//! overwritten are not fetched. A group that is unavailable, or has no room, is skipped until the
+//! next round.
 
 use std::sync::Weak;
 use std::time::Duration;
@@ -19,9 +20,9 @@ use crate::read::lacking::Patience;
 pub(crate) const TICK_BYTES: u64 = 4 * GROUP_BYTES as u64;
 /// Groups that are fetched together.
 const GROUPS: usize = 16;
-/// Groups that are looked at before the thread looks around.
+/// Groups that are examined before the thread checks its conditions again.
 const LOOKED_MAX: u64 = 4096;
-/// How long the thread rests where nothing is to be done.
+/// Pause of the thread when there is nothing to do.
 const REST: Duration = Duration::from_secs(1);
 
 /// The thread.
@@ -31,7 +32,7 @@ pub(crate) fn run(core: &Weak<Core>) {
         let rest = match fastest {
             None => REST,
             Some(rate) => {
-                // An error shows in the image's status, and the store is left alone for a while.
+                // An error is in the image's status, and the store gets a pause.
                 let step = (rate / 10).max(GROUP_BYTES as u64).min(GROUPS as u64 * GROUP_BYTES as u64);
                 let began = core.env.clock.now_ns();
                 let done = core.hydrate_some(step);
@@ -50,14 +51,14 @@ pub(crate) fn run(core: &Weak<Core>) {
 }
 
 impl Core {
-    /// The highest rate at which a volume wants the rest of an image; none if none wants it.
+    /// Returns the highest rate at which a volume asks for the rest of an image; none if none does.
     pub(crate) fn hydration_of(&self, image: ObjectId) -> Option<u64> {
         let sees = |object: &Object| object.levels().last().is_some_and(|level| level.object == image);
         let volumes = self.objects.volumes().into_iter().filter(|volume| sees(volume));
         volumes.filter_map(|volume| volume.settings.read().remote.hydrate).max()
     }
 
-    /// Fetches about so many bytes of the rest; bytes of the groups that have come.
+    /// Fetches about so many bytes of the rest; returns the bytes of the arrived groups.
     ///
     /// # Errors
     /// When the store cannot be reached, or the map cannot be read.
@@ -71,12 +72,12 @@ impl Core {
                 let most = ((bytes - fetched).div_ceil(GROUP_BYTES as u64) as usize).min(GROUPS);
                 let (left, is_end) = self.left_of(&image, most)?;
                 if !left.is_empty() {
-                    // It would not be kept, and so fetched again in each round.
+                    // It would not be kept, and so be fetched again in each round.
                     if !self.has_room_for_rest(&image, left.len()) {
                         break;
                     }
                     self.fetch(&left, &Patience::once(self.env.clock.now_ns()))?;
-                    self.images.let_go();
+                    self.images.drop_unheld();
                 }
                 fetched += left.len() as u64 * GROUP_BYTES as u64;
                 if is_end || left.is_empty() {
@@ -87,15 +88,15 @@ impl Core {
         Ok(fetched)
     }
 
-    /// Whether so many groups could be kept, with all that they cost at most; notes if not.
+    /// Returns whether so many groups could be kept, at their maximum cost; notes it if not.
     fn has_room_for_rest(&self, image: &Object, groups: usize) -> bool {
         let has_room = self.try_admit_fetched(image, 2 * groups as u64 * GROUP_BYTES as u64).is_some();
         self.images.state.lock().contacts.entry(image.id).or_default().lacks_room = !has_room;
         has_room
     }
 
-    /// The next groups of an image that are needed and not here, at most so many, and whether the
-    /// end has been reached.
+    /// Returns the next groups of an image that are needed and not fetched, at most so many, and
+    /// whether the end has been reached.
     fn left_of(&self, image: &Object, most: usize) -> Result<(Vec<GroupKey>, bool)> {
         let levels = image.levels();
         let groups = levels.last().map_or(0, |level| level.image_groups());

@@ -1,11 +1,11 @@
-//! Keeping fetched groups, and dropping them again.
+//! Keeps fetched groups in the pool, and drops them again.
 //!
-//! What comes as one unit goes into the log as it is; all else is compressed as the pool's
-//! properties say. It is not synced: what a crash takes along is fetched again. It has no claim to
-//! room: if there is none, it is not kept.
+//! A group that arrives as one unit goes into the log unchanged; others are compressed by the
+//! pool's properties. They are not synced: a group lost in a crash is fetched again. They have no
+//! claim to room: if there is none, they are not kept.
 //!
-//! A dropped group has no record any more behind the next full checkpoint. A move of it that was
-//! decided before may bring it back, which does no harm: an image never changes.
+//! A dropped group has no record after the next full checkpoint. A move of it that was decided
+//! earlier may restore it, which does no harm: an image never changes.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -36,10 +36,11 @@ use crate::space::dead_map::Death;
 const EPOCH: Epoch = Epoch(0);
 /// Groups of one batch.
 const BATCH_GROUPS: usize = 8;
-/// One over this of their share is dropped at once, so that not every group brings a checkpoint.
+/// A fraction of their share that is dropped in one go, so that not every group causes a
+/// checkpoint.
 const DROPPED_DIVISOR: u64 = 8;
 
-/// A group as it will be kept.
+/// A group in the form in which it is kept.
 pub(super) enum Kept {
     Hole { blocks: u32 },
     AsStored { codec: u8, bytes: Vec<u8>, arrived: Arc<Arrived> },
@@ -93,7 +94,7 @@ impl Core {
         Ok(())
     }
 
-    /// Keeps groups of an image that another pool had, as far as there is room.
+    /// Keeps groups of an image that another pool had fetched, as far as there is room.
     ///
     /// # Errors
     /// Those of the log.
@@ -171,9 +172,10 @@ impl Core {
         }
     }
 
-    /// Whether an image may take so much more. Drops others, or older parts of it, for that.
+    /// Returns whether an image may take so much more. Drops other images' groups, or older ones of
+    /// it, for that.
     fn has_share_for(&self, object: &Object, bytes: u64) -> Result<bool> {
-        // One that is wanted as a whole is not bounded.
+        // An image that a volume wants entirely has no bound.
         if self.hydration_of(object.id).is_some() {
             return Ok(true);
         }
@@ -192,7 +194,7 @@ impl Core {
         Ok(taken() + bytes <= most)
     }
 
-    /// Chooses groups to be dropped to win `bytes`, of whatever image. Whether there is something.
+    /// Chooses groups of any image to drop, to gain `bytes`. Returns whether there are any.
     ///
     /// # Errors
     /// When the map cannot be read.
@@ -240,8 +242,8 @@ impl Core {
         Ok(is_any)
     }
 
-    /// A full checkpoint takes the records of dropped groups out, as far as it does nothing else
-    /// with them: the rest stays, and is chosen again.
+    /// Drops groups: a full checkpoint removes their records, as far as it does nothing else with
+    /// them. The others stay, and are chosen again.
     pub(crate) fn drop_groups(
         &self,
         frozen: &Overlay,

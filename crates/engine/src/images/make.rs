@@ -1,4 +1,4 @@
-//! Making a volume from an image.
+//! Creates a volume from an image.
 
 use env::RemoteImage;
 use format::{Entry, INCOMPAT_IMAGES, ImagePart, ObjectDescriptor, ObjectState, Origin};
@@ -27,29 +27,29 @@ fn part_of(image: &RemoteImage) -> ImagePart {
     }
 }
 
-/// What messages call it.
+/// The image's name in messages.
 fn name_of(image: &ImagePart) -> String {
     let location: String = image.location.chars().take(NAME_BYTES_MAX / 4).collect();
     format!("{location}@{}", image.version)
 }
 
 impl Core {
-    /// The image at the bottom of the way down from an object.
+    /// Returns the image at the bottom of an object's chain.
     pub(crate) fn image_below(&self, object: &Object) -> Option<ImagePart> {
         let id = image_below(&object.levels())?.object;
         let image = self.objects.get(id)?.descriptor.read().image.clone();
         image.map(|part| *part)
     }
 
-    /// The object of an image, and the entry that makes it if there is none. From then on older
-    /// programs do not open the pool. The caller holds `admin`, and says with `is_needed_anew` when
-    /// it has made the volume.
+    /// Returns the object of an image, and the entry that creates it if there is none. Names the
+    /// feature in the superblock. The caller holds `admin`, and calls `mark_incomplete` when it has
+    /// created the volume.
     ///
     /// # Errors
-    /// What the storage fails with.
+    /// Those of the storage.
     pub(crate) fn object_of_image(&self, part: ImagePart) -> Result<(ObjectId, Option<Entry>)> {
         superblock_copies::mark_feature(&self.env, INCOMPAT_IMAGES).inspect_err(|error| self.fail(error))?;
-        // One that some point sees stays; one that none sees is on its way out.
+        // One that some point sees stays; one that none sees is being removed.
         if let Some(object) = self.objects.of_image(&part) {
             return Ok((object.id, None));
         }
@@ -65,17 +65,17 @@ impl Core {
         Ok((id, Some(Entry::Object(descriptor))))
     }
 
-    /// One more volume begins as an image: it may need what all others have overwritten.
-    pub(crate) fn is_needed_anew(&self, image: ObjectId) {
+    /// Notes that another volume begins as this image: it may need groups that all others have
+    /// overwritten.
+    pub(crate) fn mark_incomplete(&self, image: ObjectId) {
         self.images.state.lock().contacts.entry(image).or_default().is_whole = false;
     }
 }
 
 impl Pool {
-    /// Makes a volume that begins as an image is, without fetching any of it. It is as large as the
-    /// image, rounded up to 4096 bytes, or of `size_bytes` if that is more; behind the image it
-    /// reads as zeroes. From then on older programs do not open the pool. Its number; durable on
-    /// return.
+    /// Creates a volume with the content of an image, without fetching any of it. It is as large as
+    /// the image, rounded up to 4096 bytes, or of `size_bytes` if that is more; beyond the image it
+    /// reads as zeroes. Names the feature in the superblock. Returns its number; durable on return.
     ///
     /// # Errors
     /// [`ErrorKind::Invalid`] for names, sizes and properties; [`ErrorKind::NotFound`] for its
@@ -89,7 +89,7 @@ impl Pool {
     ) -> Result<DeviceId> {
         check_full_name(name)?;
         properties::check(Owner::Volume, own)?;
-        // Its log may say anything.
+        // The store's log may contain anything.
         let least = image.len.checked_next_multiple_of(BLOCK_BYTES as u64).unwrap_or(u64::MAX);
         let size_bytes = size_bytes.unwrap_or(least).max(least);
         if size_bytes == 0 || size_bytes > OBJECT_BYTES_MAX {
@@ -119,7 +119,7 @@ impl Pool {
         }));
         core.append_durably(entries)?;
         core.count_reservations();
-        core.is_needed_anew(object);
+        core.mark_incomplete(object);
         Ok(DeviceId(id.0))
     }
 }

@@ -1,8 +1,8 @@
-//! What a snapshot has that an image, or an earlier snapshot, has not: whole groups, for a new
+//! The difference of a snapshot from an image, or from an earlier snapshot: whole groups, for a new
 //! version of the image.
 //!
-//! A group that is stored as one unit goes out as it is stored. All others are read, and what has
-//! not been fetched of them is fetched: a group is never put together from less than all of it.
+//! A group that is stored as one unit is sent as it is stored. All others are read, and their
+//! missing parts fetched: a group is never assembled from less than all of it.
 
 use codec::CodecId;
 use env::RemoteGroup;
@@ -20,10 +20,10 @@ use crate::pool::Pool;
 use crate::read::reader::Wanted;
 use crate::volume::Volume;
 
-/// What a push builds on.
+/// The base of a push.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum PushBase {
-    /// Nothing: all groups that are not zeroes are told.
+    /// Nothing: all groups that are not zeroes are listed.
     Nothing,
     /// The version of the image that the volume was cloned from.
     Image,
@@ -36,13 +36,14 @@ pub enum PushBase {
 pub struct GroupsPage {
     /// Their numbers and contents, in order. The last group of a volume ends with it.
     pub groups: Vec<(u64, RemoteGroup)>,
-    /// Where the next page begins; `None`: that was all.
+    /// Where the next page begins; `None` at the end.
     pub next: Option<u64>,
 }
 
 impl Pool {
-    /// Groups of a snapshot from group `from` on that differ from `base`, at most `most` of them;
-    /// none may be there although more follow. The first page (`from` 0) takes a checkpoint.
+    /// Returns groups of a snapshot from group `from` on that differ from `base`, at most `most` of
+    /// them; the page may be empty although more follow. The first page (`from` 0) takes a
+    /// checkpoint.
     ///
     /// # Errors
     /// [`ErrorKind::NotFound`], [`ErrorKind::Invalid`] without an image, and those of reading.
@@ -61,7 +62,7 @@ impl Pool {
             PushBase::Snapshot(earlier) => core.objects.snapshot_named(earlier)?.levels().to_vec(),
         };
         if *base == PushBase::Image && old.is_empty() {
-            let text = format!("'{snapshot}' does not come from an image: push it as a new one");
+            let text = format!("'{snapshot}' is not based on an image: push it as a new one");
             return Err(Error::new(ErrorKind::Invalid, text));
         }
         let mut objects: Vec<ObjectId> = old.iter().chain(new.iter()).map(|level| level.object).collect();
@@ -89,7 +90,8 @@ impl Pool {
         Ok(found)
     }
 
-    /// The content of a group of a snapshot, of which `data` are the blocks that are no holes.
+    /// Returns the content of a group of a snapshot, of which `data` are the blocks that are no
+    /// holes.
     fn whole_group(&self, object: &std::sync::Arc<Object>, group: GroupIndex, data: BlockMask) -> Result<RemoteGroup> {
         let start = group.first_block().offset_bytes();
         let len = object.size_bytes().saturating_sub(start).min(GROUP_BYTES as u64) as usize;
@@ -109,7 +111,7 @@ impl Pool {
         Ok(if policy::is_zero(&bytes) { RemoteGroup::Zero } else { RemoteGroup::Plain(bytes) })
     }
 
-    /// The same if it is one unit, and nothing of that is hidden.
+    /// Returns the stored form of a group if it is one unit, and no block of that is hidden.
     fn as_stored(&self, object: &Object, group: GroupIndex, len: usize) -> Result<Option<RemoteGroup>> {
         let core = &self.core;
         let _in_extents = core.readers.read();

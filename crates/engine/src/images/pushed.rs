@@ -1,5 +1,5 @@
-//! Pushed snapshots: one remembers the version of an image that it became, in its descriptor,
-//! as it does holds. So the next push is the difference from it.
+//! Pushed snapshots: the descriptor of each records the version of the image that it became, like
+//! holds. So the next push is the difference from it.
 
 use env::RemoteImage;
 use format::{Entry, ObjectDescriptor};
@@ -21,11 +21,10 @@ fn parse(text: &str) -> Option<RemoteImage> {
 }
 
 impl Pool {
-    /// Remembers that a snapshot (`VOLUME@SNAPSHOT`) is a version of an image now. Durable on
-    /// return.
+    /// Records that a snapshot (`VOLUME@SNAPSHOT`) is now a version of an image. Durable on return.
     ///
     /// # Errors
-    /// [`surface::ErrorKind::NotFound`], and what the storage fails with.
+    /// [`surface::ErrorKind::NotFound`], and those of the storage.
     pub fn note_pushed(&self, snapshot: &str, image: &RemoteImage) -> Result<()> {
         let core = &self.core;
         let _admin = core.admin.lock();
@@ -35,7 +34,7 @@ impl Pool {
         core.append_durably(vec![Entry::Object(descriptor)])
     }
 
-    /// The snapshots of a volume that were pushed, oldest first, and what each became.
+    /// Returns the snapshots of a volume that were pushed, oldest first, with the version of each.
     ///
     /// # Errors
     /// [`surface::ErrorKind::NotFound`].

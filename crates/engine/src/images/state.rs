@@ -1,4 +1,4 @@
-//! Groups on their way from images, those that have arrived and are not in the log yet, and when
+//! Groups being fetched from images, those that have arrived and are not in the log yet, and when
 //! each was read. Lost with the process, which does no harm.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
@@ -13,14 +13,14 @@ use crate::base::ranks;
 use crate::images::ending::Unwritten;
 use crate::map::Piece;
 
-/// Groups whose use is remembered together.
+/// Groups whose last use is remembered together.
 pub(crate) const CHUNK_GROUPS: u64 = 16;
 
 /// A group that was fetched: whole blocks, up to the image's end.
 #[derive(Debug)]
 pub(crate) struct Arrived(pub Vec<u8>);
 
-/// How an image has been reached since the pool was opened.
+/// Contact with an image's store since the pool was opened.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Contact {
     pub fetched_groups: u64,
@@ -29,25 +29,26 @@ pub(crate) struct Contact {
     /// When it failed last, in nanoseconds of the clock; 0: it has answered since.
     pub failed_at: u64,
     pub last_error: Option<String>,
-    /// A group of it that is not there any more, as its store said last.
+    /// A group of it that has gone from its store, by the last answer.
     pub gone: Option<GroupKey>,
-    /// A group of it that came, and was not what had been put there.
+    /// A group of it that arrived damaged.
     pub damaged: Option<GroupKey>,
-    /// Why it could not be held for its volumes, if it is not there any more.
+    /// Why it could not be held for its volumes, if it is gone.
     pub unheld: Option<String>,
-    /// Before this, in nanoseconds of the clock, it is not asked again.
+    /// Time before which the store is not asked again, in nanoseconds of the clock.
     pub retry_at: u64,
-    /// How long it is left alone after the next failure, in nanoseconds.
+    /// Pause after the next failure, in nanoseconds.
     pub backoff: u64,
     /// Requests that wait for it.
     pub waiting: u64,
-    /// The group with which fetching in the background goes on; `None`: all was there.
+    /// The group with which fetching in the background continues; `None`: the last round is
+    /// complete.
     pub next: Option<u64>,
-    /// Of this round of fetching in the background, something was not here.
+    /// In this round of fetching in the background, a group was missing.
     pub is_lacking: bool,
-    /// The rest is wanted, and has no room.
+    /// The rest is wanted, but there is no room.
     pub lacks_room: bool,
-    /// A round found all that volumes need, and nothing was dropped since.
+    /// A round found all groups that volumes need, and nothing was dropped since.
     pub is_whole: bool,
 }
 
@@ -55,7 +56,7 @@ pub(crate) struct Contact {
 pub(crate) struct State {
     /// Groups that a thread is fetching.
     pub claims: HashSet<GroupKey>,
-    /// What has arrived, for as long as a request holds it.
+    /// Arrived groups, for as long as a request holds them.
     pub arrived: HashMap<GroupKey, Weak<Arrived>>,
     pub contacts: BTreeMap<ObjectId, Contact>,
     /// Groups to be dropped.
@@ -68,7 +69,7 @@ pub(crate) struct State {
 #[derive(Default)]
 pub(crate) struct Images {
     pub state: Mutex<State, ranks::Images>,
-    /// Something has arrived, or will not.
+    /// A group has arrived, or will not arrive.
     pub changed: Condvar,
     /// Entries of `arrived`, to be read without the lock.
     pub arrivals: AtomicUsize,
@@ -81,7 +82,7 @@ pub(crate) struct Images {
 }
 
 impl Images {
-    /// The pool is being closed: no request waits any more.
+    /// Closes: no request waits any more.
     pub(crate) fn stop(&self) {
         self.stopped.store(true, Ordering::Release);
         drop(self.state.lock());
@@ -92,7 +93,7 @@ impl Images {
         self.stopped.load(Ordering::Acquire)
     }
 
-    /// The process is about to end: a store that does not answer is not waited for any more.
+    /// Notes that the process is about to end: stores that do not answer are no longer waited for.
     pub(crate) fn end(&self, now: u64) {
         self.ending.store(now.max(1), Ordering::Release);
         drop(self.state.lock());
@@ -104,9 +105,8 @@ impl Images {
         Some(self.ending.load(Ordering::Acquire)).filter(|since| *since > 0)
     }
 
-    /// Answers from what has arrived: copies it, and takes the pieces that it answers out of
-    /// `pieces`. `unknown`: the blocks of which no record knows anything. The blocks that are
-    /// answered.
+    /// Answers from arrived groups: copies the data, and removes the answered pieces from `pieces`.
+    /// `unknown`: the blocks without a record. Returns the answered blocks.
     pub(crate) fn answer(
         &self,
         key: GroupKey,
@@ -139,7 +139,7 @@ impl Images {
         BlockMask::EMPTY
     }
 
-    /// A group is read.
+    /// Notes a read of a group.
     pub(crate) fn touch(&self, key: GroupKey) {
         let now = self.reads.fetch_add(1, Ordering::Relaxed);
         self.used.lock().insert((key.object, key.group.0 / CHUNK_GROUPS), now);
@@ -150,25 +150,25 @@ impl Images {
         self.used.lock().get(&(object, chunk)).map_or(0, |at| at + 1)
     }
 
-    /// The chunk is not there any more.
+    /// Forgets a chunk that was dropped.
     pub(crate) fn forget_use(&self, object: ObjectId, chunk: u64) {
         self.used.lock().remove(&(object, chunk));
     }
 
-    /// What the next checkpoint drops.
+    /// Returns the groups that the next checkpoint drops.
     pub(crate) fn take_drops(&self) -> Vec<GroupKey> {
         std::mem::take(&mut self.state.lock().drops)
     }
 
-    /// Keeps what has arrived for the requests that hold it.
+    /// Keeps arrived groups for the requests that hold them.
     pub(crate) fn keep_arrived(&self, state: &mut State, key: GroupKey, arrived: &Arc<Arrived>) {
         state.arrived.retain(|_, held| held.strong_count() > 0);
         state.arrived.insert(key, Arc::downgrade(arrived));
         self.arrivals.store(state.arrived.len(), Ordering::Release);
     }
 
-    /// Lets go of what no request holds any more.
-    pub(crate) fn let_go(&self) {
+    /// Drops arrived groups that no request holds any more.
+    pub(crate) fn drop_unheld(&self) {
         let mut state = self.state.lock();
         state.arrived.retain(|_, held| held.strong_count() > 0);
         self.arrivals.store(state.arrived.len(), Ordering::Release);

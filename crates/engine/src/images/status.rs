@@ -1,4 +1,4 @@
-//! How much of images is here, and how their stores answer.
+//! Status of images: how much of them has been fetched, and the state of their stores.
 
 use std::sync::Arc;
 
@@ -12,46 +12,46 @@ use crate::objects::images::remote_of;
 use crate::pool::Pool;
 use crate::read::lacking::Patience;
 
-/// An image of which volumes of the pool need something.
+/// An image that volumes of the pool need.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ImageStatus {
     /// The image.
     pub image: RemoteImage,
-    /// The volumes that fall through to it, by name.
+    /// The volumes that are backed by it, by name.
     pub volumes: Vec<String>,
-    /// The volumes that streams are bringing, and that will.
+    /// The volumes being received that will be backed by it.
     pub incoming: Vec<String>,
-    /// Bytes of it that are here and are not zeroes: exact at a checkpoint, estimated since.
+    /// Bytes of it that are fetched and are not zeroes: exact at a checkpoint, estimated since.
     pub local_bytes: u64,
-    /// What they take, as stored.
+    /// Their stored size.
     pub stored_bytes: u64,
     /// Groups that have been fetched since the pool was opened.
     pub fetched_groups: u64,
-    /// Their bytes, as they came.
+    /// Their bytes, as received.
     pub fetched_bytes: u64,
     /// Attempts that failed since then.
     pub failures: u64,
     /// Why the last attempt failed, if it did.
     pub last_error: Option<String>,
-    /// It is not there any more, or a part of it, and volumes need it.
+    /// It is gone, or a part of it, and volumes need it.
     pub is_gone: bool,
-    /// A part of it came, and was not what had been put there; it has not come whole since.
+    /// A part of it arrived damaged, and has not arrived whole since.
     pub is_damaged: bool,
     /// Requests that wait for the store now.
     pub waiting: u64,
-    /// The rest is to be fetched in the background, and the pool is too full to keep it.
+    /// The rest should be fetched in the background, but the pool is too full to keep it.
     pub lacks_room: bool,
-    /// Fetching in the background found all here that the volumes need: the store is not needed.
+    /// Fetching in the background is complete for all its volumes: the store is not needed.
     pub is_whole: bool,
 }
 
 impl Pool {
-    /// All of them, oldest first.
+    /// Returns all images, oldest first.
     pub fn images(&self) -> Vec<ImageStatus> {
         self.core.objects.images().iter().filter_map(|object| self.image_status(object)).collect()
     }
 
-    /// The image that a volume or a snapshot falls through to; none if it does not.
+    /// Returns the image that backs a volume or a snapshot; none if there is none.
     ///
     /// # Errors
     /// [`surface::ErrorKind::NotFound`].
@@ -61,15 +61,15 @@ impl Pool {
         Ok(below.and_then(|id| self.core.objects.get(id)).and_then(|image| self.image_status(&image)))
     }
 
-    /// Notes that an image could not be held for its volumes because it is not there any more: its
-    /// status shows that.
+    /// Notes that an image could not be held for its volumes because it is gone: its status shows
+    /// that.
     pub fn note_gone(&self, image: &RemoteImage, why: String) {
         if let Some(object) = self.object_of(image) {
             self.core.images.state.lock().contacts.entry(object.id).or_default().unheld = Some(why);
         }
     }
 
-    /// Notes that an image is held for its volumes. A part of it that was gone is asked for again:
+    /// Notes that an image is held for its volumes. A part of it that was gone is requested again:
     /// it may be back.
     pub fn note_held(&self, image: &RemoteImage) {
         let Some(object) = self.object_of(image) else { return };
@@ -80,18 +80,18 @@ impl Pool {
             contact.gone
         };
         if let Some(key) = gone {
-            // What comes of it is in the image's status.
+            // The outcome is in the image's status.
             let _ = self.core.fetch(&[key], &Patience::once(self.core.env.clock.now_ns()));
         }
     }
 
-    /// The process is about to end: from now on no request waits for long for the store of an image
-    /// that does not answer. One that answers still serves.
+    /// Notes that the process is about to end: from now on no request waits long for the store of
+    /// an image that does not answer. One that answers is still used.
     pub fn end_fetching(&self) {
         self.core.images.end(self.core.env.clock.now_ns());
     }
 
-    /// Changes of volumes that failed since then.
+    /// Returns the changes of volumes that failed since then.
     pub fn unwritten(&self) -> Vec<Unwritten> {
         self.core.images.state.lock().unwritten.values().cloned().collect()
     }

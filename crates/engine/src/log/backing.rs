@@ -1,10 +1,9 @@
-//! Which extents have their space below for certain, because it was set aside and not given back
-//! since. File systems wait for all I/O under way on the file, and hold up what comes, when they
-//! set space aside or take it back; so neither is done for extents that are filled again and again
-//! in a pool that is short of space.
+//! Tracks which extents certainly have space allocated by the file system. Preallocation and hole
+//! punching make a file system wait for all I/O in flight on the file and hold up new I/O; so
+//! neither is done for extents that are filled again and again in a pool short of space.
 //!
-//! Space is set aside without a lock, and may be given back meanwhile: then it is not known which
-//! of the two came first, and nothing is noted ([`Backing::gained_since`]).
+//! Space is preallocated without a lock, and may be punched out at the same time: then the order of
+//! the two is unknown, and nothing is noted ([`Backing::gained_since`]).
 
 use std::ops::Range;
 
@@ -19,7 +18,7 @@ const BITS: usize = u64::BITS as usize;
 struct Known {
     /// A bit for each extent.
     bits: Vec<u64>,
-    /// How often space was given back.
+    /// Number of punches so far.
     losses: u64,
 }
 
@@ -40,13 +39,13 @@ impl Backing {
         range(first, count).all(|at| known.bits.get(at / BITS).is_some_and(|word| word >> (at % BITS) & 1 == 1))
     }
 
-    /// How often space was given back: to be asked before some is set aside.
+    /// Returns the number of punches so far. Read it before preallocating.
     pub(crate) fn losses(&self) -> u64 {
         self.known.lock().losses
     }
 
-    /// Space was set aside for them, when space had been given back so often. `false`: some has
-    /// been given back since, perhaps theirs.
+    /// Notes that space was preallocated for these extents, if no punch happened since `losses` was
+    /// read. Returns `false` otherwise: the punch may have hit these extents.
     pub(crate) fn gained_since(&self, losses: u64, first: ExtentIndex, count: usize) -> bool {
         let mut known = self.known.lock();
         let is_certain = known.losses == losses;
@@ -56,12 +55,12 @@ impl Backing {
         is_certain
     }
 
-    /// Space was set aside for them.
+    /// Notes that space was preallocated for them.
     pub(crate) fn gained(&self, first: ExtentIndex, count: usize) {
         self.known.lock().gained(first, count);
     }
 
-    /// It is about to be given back.
+    /// Notes that these extents are about to be punched out.
     pub(crate) fn loses(&self, first: ExtentIndex, count: usize) {
         let mut known = self.known.lock();
         known.losses += 1;

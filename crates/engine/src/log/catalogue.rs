@@ -14,7 +14,7 @@ use crate::base::ranks;
 /// Extents that are kept for the catalogue, and their content.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Pins {
-    /// The catalogue accounts for all batches before this one. `None`: there is none.
+    /// The catalogue covers all batches before this one. `None`: there is none.
     pub as_of: Option<Seq>,
     pub bytes: u64,
     pub base: BTreeSet<ExtentIndex>,
@@ -47,7 +47,7 @@ impl Pins {
         }
     }
 
-    /// All pinned extents. None, if there is no catalogue: then later entries do not help either.
+    /// Returns all pinned extents. None without a catalogue: then later entries do not help either.
     pub(crate) fn extents(&self) -> BTreeSet<ExtentIndex> {
         let is_kept = self.as_of.is_some() && !Canary::CatalogueNotKept.is_planted();
         if is_kept { self.base.union(&self.since).copied().collect() } else { BTreeSet::new() }
@@ -65,11 +65,11 @@ struct Growing {
 struct State {
     pins: Pins,
     growing: Option<Growing>,
-    /// Whether a new one is asked for, whatever the one that there is.
+    /// A new catalogue is wanted, whether or not there is one already.
     wanted: bool,
-    /// The opening that the log goes on under.
+    /// The opening under which the log continues.
     newest: u64,
-    /// The log does not tell of it yet.
+    /// The log does not name this opening yet.
     unmarked: bool,
     /// A checkpoint of this opening is durable. Before, nothing may be written: another opening
     /// could get the same number.
@@ -91,7 +91,7 @@ impl Catalogue {
         Self { state: Mutex::new(State { pins, ..State::default() }) }
     }
 
-    /// A batch of these entries has been applied, which lies in `extent`.
+    /// Notes that a batch of these entries in `extent` has been applied.
     pub(crate) fn note(&self, entries: &[Entry], extent: ExtentIndex) {
         if entries.is_empty() {
             let mut state = self.state.lock();
@@ -116,8 +116,8 @@ impl Catalogue {
         }
     }
 
-    /// The log goes on under that opening. One that follows an orderly end (`is_orderly`) need not
-    /// be remembered: no batch lies there.
+    /// Notes that the log continues under that opening. One that follows an orderly end
+    /// (`is_orderly`) need not be remembered: no batch lies there.
     pub(crate) fn enter(&self, number: u64, first_seq: Seq, is_orderly: bool) {
         let mut state = self.state.lock();
         if number <= state.newest {
@@ -130,24 +130,24 @@ impl Catalogue {
         }
     }
 
-    /// The catalogue stands in the way, and is given up.
+    /// Drops the catalogue, which takes space from writers.
     pub(crate) fn give_up(&self) {
         let mut state = self.state.lock();
         let incarnations = std::mem::take(&mut state.pins.incarnations);
         state.pins = Pins { incarnations, ..Pins::default() };
     }
 
-    /// The next checkpoint makes a new one.
+    /// Lets the next checkpoint make a new one.
     pub(crate) fn want(&self) {
         self.state.lock().wanted = true;
     }
 
-    /// Whether a new one was asked for, and could not be made yet.
+    /// Returns whether a new one is wanted, but could not be made yet.
     pub(crate) fn is_wanted(&self) -> bool {
         self.state.lock().wanted
     }
 
-    /// A checkpoint is durable.
+    /// Notes that a checkpoint is durable.
     pub(crate) fn begin(&self) {
         self.state.lock().has_begun = true;
     }
@@ -157,7 +157,7 @@ impl Catalogue {
         self.state.lock().pins.clone()
     }
 
-    /// Asks something of the pins, and of whether a new one was asked for.
+    /// Evaluates `question` on the pins, and on whether a new catalogue is wanted.
     pub(crate) fn ask<T>(&self, question: impl FnOnce(&Pins, bool) -> T) -> T {
         let state = self.state.lock();
         question(&state.pins, state.wanted)
@@ -168,21 +168,21 @@ impl Catalogue {
         self.state.lock().has_begun
     }
 
-    /// Whether the log must be told which opening it goes on under.
+    /// Returns whether the log must record the opening under which it continues.
     pub(crate) fn is_mark_due(&self) -> bool {
         let state = self.state.lock();
         state.has_begun && state.unmarked && !Canary::OpeningWithoutMark.is_planted()
     }
 
-    /// The log has been told.
+    /// Notes that the log has recorded the opening.
     pub(crate) fn marked(&self) {
         self.state.lock().unmarked = false;
     }
 
-    /// A new one that accounts for all batches before `as_of` is appended from now on, and entries
-    /// are noted anew. The caller sees to it that none is applied between its own look at the
-    /// descriptors and this. Returns the openings that the new one tells, and the earlier
-    /// notes, for [`end_growing`](Self::end_growing).
+    /// Starts a new catalogue that covers all batches before `as_of`: it is appended from now on,
+    /// and notes of entries start over. The caller ensures that no batch is applied between its own
+    /// look at the descriptors and this call. Returns the openings for the new catalogue, and the
+    /// earlier notes, for [`end_growing`](Self::end_growing).
     pub(crate) fn begin_growing(&self, as_of: Seq) -> (Incarnations, Since) {
         let mut state = self.state.lock();
         let before = Since(std::mem::take(&mut state.pins.since), std::mem::take(&mut state.pins.since_bytes));
@@ -190,7 +190,8 @@ impl Catalogue {
         (state.pins.incarnations.clone(), before)
     }
 
-    /// The new one is the catalogue, if all its `bytes` have been appended; else the old one stays.
+    /// Installs the new catalogue, if all its `bytes` have been appended; otherwise the old one
+    /// stays.
     pub(crate) fn end_growing(&self, before: Since, appended: Option<u64>) {
         let mut state = self.state.lock();
         let growing = state.growing.take();

@@ -1,9 +1,10 @@
-//! What an extent holds, told by its own batches: for callers that read extents instead of asking
-//! the map (cleaning, scrub, salvage).
+//! Decodes an extent from its own batches, for callers that read extents instead of asking the map
+//! (cleaning, scrub, salvage).
 //!
-//! Behind the batches of the extent's present use there may be some of an earlier one, or of an
-//! opening of the pool that died: they are found as well. The caller decides which of them count,
-//! usually by the map: a fragment lives if and only if a record points at exactly its place.
+//! After the batches of the extent's present use there may be some of an earlier one, or of a
+//! crashed opening of the pool: they are returned as well. The caller decides which of them are
+//! valid, usually by the map: a fragment is live if and only if a record points at exactly its
+//! location.
 
 use format::{BATCH_ALIGN, Batch, Entry, FragmentEntry, FragmentIdentity, decode_batch, fragment_checksum};
 use units::{BlockMask, Epoch, ExtentIndex, ObjectId, Seq};
@@ -16,20 +17,20 @@ pub(crate) struct Stored {
     pub fragment: FragmentEntry,
     /// The batch that wrote the data first.
     pub made: Seq,
-    /// Whether it is here because it was moved, or may be.
+    /// Whether it was moved here, or may have been.
     pub is_moved: bool,
-    /// The blocks that its batch gives it: all of its unit, unless it was moved without some.
+    /// The blocks that its batch assigns to it: all of its unit, unless it was moved without some.
     pub given: BlockMask,
-    /// Where its payload begins in the extent, in bytes.
+    /// Offset of its payload in the extent, in bytes.
     pub offset: usize,
 }
 
 impl Stored {
-    /// Its payload, which may be damaged, in the bytes of the extent.
+    /// Returns its payload, which may be damaged, from the bytes of the extent.
     pub(crate) fn payload<'a>(&self, extent: &'a [u8]) -> Option<&'a [u8]> {
         extent.get(self.offset..self.offset + self.fragment.stored as usize)
     }
-    /// Whether the payload is as it was written.
+    /// Returns whether the payload matches its checksum.
     pub(crate) fn is_intact(&self, payload: &[u8]) -> bool {
         let FragmentEntry { first, count, codec, checksum, .. } = self.fragment;
         let identity = FragmentIdentity { object: self.object, epoch: self.epoch, first, count, codec };
@@ -37,8 +38,8 @@ impl Stored {
     }
 }
 
-/// The batches in the bytes of an extent, with where they begin. Where none begins, the search goes
-/// on 4 KiB further.
+/// Returns the batches in the bytes of an extent, with their offsets. Where there is none, the
+/// search continues 4 KiB further.
 pub(crate) fn batches(pool: u64, extent: ExtentIndex, bytes: &[u8]) -> impl Iterator<Item = (usize, Batch)> {
     let mut at = 0;
     std::iter::from_fn(move || {
@@ -124,8 +125,8 @@ mod tests {
         put(&mut bytes, end + BATCH_ALIGN, 21, &moves, &[three.1, one.1]);
         let found: Vec<_> =
             batches(7, ExtentIndex(3), &bytes).flat_map(|(at, b)| fragments(at, &b).collect::<Vec<_>>()).collect();
-        let told: Vec<_> = found.iter().map(|f| (f.fragment.first.0, f.made.0, f.given.0)).collect();
-        assert_eq!(told, [(1, 20, 2), (2, 20, 4), (3, 4, 8), (1, 21, 2)]);
+        let listed: Vec<_> = found.iter().map(|f| (f.fragment.first.0, f.made.0, f.given.0)).collect();
+        assert_eq!(listed, [(1, 20, 2), (2, 20, 4), (3, 4, 8), (1, 21, 2)]);
         assert!(found.iter().all(|f| f.is_intact(f.payload(&bytes).unwrap())));
         assert_eq!(batches(8, ExtentIndex(3), &bytes).count(), 0);
         assert_eq!(batches(7, ExtentIndex(4), &bytes).count(), 0);

@@ -1,4 +1,4 @@
-//! What those are told who wait for a batch when writes fail.
+//! Results that waiters for a batch get when writes fail.
 
 use std::io;
 use std::sync::Arc;
@@ -29,7 +29,7 @@ impl DiskLayer for FailingDisk {
     }
 }
 
-/// A waiter may wake up only when the log has gone on, and failed, and gone on again.
+/// A waiter may wake up only after the log has continued, failed, and continued again.
 #[test]
 fn a_batch_that_was_given_back_did_not_happen_however_late_one_asks() {
     let machine = Machine::new(8 << 20, 1);
@@ -55,8 +55,8 @@ fn a_batch_that_was_given_back_did_not_happen_however_late_one_asks() {
 /// More blocks than the pool has room for.
 const BLOCKS: u64 = 2100;
 
-/// A part of a batch was given back, and the log has gone on: its rest, which would complete both,
-/// must not hold by itself.
+/// A part of a batch failed and was returned to the buffer, and the log has continued: the other
+/// part, which would complete both, must not take effect alone.
 #[test]
 fn the_rest_of_a_batch_means_nothing_behind_a_failure() {
     let machine = Machine::new(8 << 20, 1);

@@ -1,15 +1,15 @@
-//! What else may be on the beginning of a device: told by the marks that partition tables, file
-//! systems and the like leave there.
+//! Recognises other formats at the beginning of a device, by the signatures of partition tables,
+//! file systems and so on.
 
 use env::{AlignedBuf, Disk};
 
-/// How much of the beginning is looked at: the farthest mark below lies at 128 KiB.
+/// Bytes of the beginning that are examined: the farthest signature below is at 128 KiB.
 const HEAD_BYTES: usize = 132 << 10;
-/// Least that is looked at if not all of it can be read.
+/// Minimum that is examined if not all of it can be read.
 const STEP_BYTES: usize = 4096;
 
-/// Where a mark lies, its bytes, and the format that has it. The most telling come first: a
-/// partition table for BIOS is a part of many others.
+/// Offset of a signature, its bytes, and the format. The most specific come first: a partition
+/// table for BIOS is a part of many others.
 const MARKS: &[(usize, &[u8], &str)] = &[
     (512, b"EFI PART", "a GPT partition table"),
     (4096, b"EFI PART", "a GPT partition table"),
@@ -31,12 +31,12 @@ const MARKS: &[(usize, &[u8], &str)] = &[
     (3, b"EXFAT   ", "an exFAT file system"),
     (82, b"FAT32   ", "a FAT file system"),
     (54, b"FAT1", "a FAT file system"),
-    // Two bytes only: behind those that say more.
+    // Two bytes only: after the more specific ones.
     (1080, b"\x53\xef", "an ext2, ext3 or ext4 file system"),
     (510, b"\x55\xaa", "an MBR partition table"),
 ];
 
-/// What the beginning of `disk` holds instead of a pool, if that can be told.
+/// Returns the format at the beginning of `disk`, if it is a known one other than a pool.
 pub(crate) fn at_beginning(disk: &dyn Disk) -> Option<&'static str> {
     let size = disk.size_bytes().ok()?;
     let mut buf = AlignedBuf::new(HEAD_BYTES);

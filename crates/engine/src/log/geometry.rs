@@ -1,4 +1,4 @@
-//! Where extents lie in the data file, and what follows from their size.
+//! Positions of extents in the data file, and values that follow from the extent size.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -9,17 +9,16 @@ use crate::log::Purpose;
 
 /// Fewest extents of a pool: the superblock's, the reserve, and some to work with.
 pub(crate) const EXTENTS_MIN: u32 = 16;
-/// Extents that neither data nor cleaning may take, so that discards, deletions and checkpoints
-/// work in a full pool. An extent that holds nothing but such entries has no live bytes, so the
-/// next checkpoint frees it again: a handful suffices for ever.
+/// Extents reserved from data and cleaning, so that discards, deletions and checkpoints work in a
+/// full pool. An extent with only such entries has no live bytes, so the next checkpoint frees it
+/// again: a handful always suffices.
 const METADATA_EXTENTS: u64 = 4;
 /// Further extents that only cleaning may take: the live data of one extent, with the larger
 /// entries of moves, fits in two for certain. A checkpoint later there is one more than before, and
 /// the won space.
 pub(crate) const CLEAN_EXTENTS: u64 = 2;
 
-/// Of the metadata's extents, those that not even a cleaner may take that a crash robbed of its
-/// own.
+/// Of the metadata's extents, those withheld even from a cleaner whose own were lost in a crash.
 const RESCUE_EXTENTS: usize = 1;
 
 /// See [`Geometry::held_below`]: for the survivors of one extent, and for entries.
@@ -30,7 +29,7 @@ const HELD_BELOW_EXTENTS: usize = 3;
 pub(crate) struct Geometry {
     pub extent_bytes: u32,
     extents: Arc<AtomicU32>,
-    /// Extents from this one on take nothing new: the pool is being made smaller.
+    /// Extents from this one on take no new data: the pool is being shrunk.
     mark: Arc<AtomicU32>,
 }
 
@@ -45,23 +44,23 @@ impl Geometry {
         self.extents.load(Ordering::Acquire)
     }
 
-    /// The pool has more extents from now on.
+    /// Sets a larger number of extents.
     pub(crate) fn grow(&self, extents: u32) {
         self.extents.fetch_max(extents, Ordering::AcqRel);
     }
 
-    /// The pool has fewer extents from now on; nothing lies in the others.
+    /// Sets a smaller number of extents; the others are empty.
     pub(crate) fn shrink(&self, extents: u32) {
         self.extents.fetch_min(extents, Ordering::AcqRel);
         self.set_mark(None);
     }
 
-    /// Extents that take something new: those before the mark, if there is one.
+    /// Returns the extents that take new data: those before the mark, if there is one.
     pub(crate) fn extents_usable(&self) -> u32 {
         self.extents().min(self.mark.load(Ordering::Acquire))
     }
 
-    /// Sets the mark, or takes it away.
+    /// Sets the mark, or removes it.
     pub(crate) fn set_mark(&self, mark: Option<u32>) {
         self.mark.store(mark.unwrap_or(u32::MAX), Ordering::Release);
     }
@@ -84,9 +83,9 @@ impl Geometry {
             && location % u64::from(self.extent_bytes) + u64::from(len) <= u64::from(self.extent_bytes)
     }
 
-    /// Extents that the log keeps back from a batch of this purpose. Data and moves may use the
-    /// same: that each has its room is the business of those who admit them (`space::admission`, `clean::round`),
-    /// since both fill whatever extent is open.
+    /// Returns the number of extents that the log withholds from a batch of this purpose. Data and
+    /// moves have the same limit: their admission (`space::admission`, `clean::round`) ensures that
+    /// each has room, since both fill the extent that is open.
     pub(crate) fn kept_back(&self, purpose: Purpose) -> usize {
         match purpose {
             Purpose::Data | Purpose::Clean => METADATA_EXTENTS as usize,
@@ -95,9 +94,9 @@ impl Geometry {
         }
     }
 
-    /// Extents ahead that have their space below and that the log keeps back from a batch of this
-    /// purpose. The storage below may run out of space whatever the pool has: moves, and what gives
-    /// space back, must find some all the same.
+    /// Returns the number of extents ahead with allocated space that the log withholds from a batch
+    /// of this purpose. The file system may run out of space even if the pool has some: moves, and
+    /// entries that free space, must still find room.
     pub(crate) fn held_below(&self, purpose: Purpose) -> usize {
         match purpose {
             Purpose::Data => HELD_BELOW_EXTENTS,
@@ -106,7 +105,7 @@ impl Geometry {
         }
     }
 
-    /// Extents kept back from data.
+    /// Extents withheld from data.
     pub(crate) fn reserve_extents(&self) -> u64 {
         METADATA_EXTENTS + CLEAN_EXTENTS
     }
@@ -119,8 +118,8 @@ impl Geometry {
         1 << blocks.max(1).ilog2()
     }
 
-    /// Bytes of incompressible data that an extent takes at least, whatever the units: its tail may
-    /// be one byte too small for the largest unit, and headers and padding take up to two blocks.
+    /// Lower bound of incompressible bytes that an extent takes, for any unit size: its tail may be
+    /// one byte too small for the largest unit, and headers and padding take up to two blocks.
     pub(crate) fn usable_bytes_min(&self) -> u64 {
         let unit = u64::from(self.unit_blocks_max()) * BLOCK_BYTES as u64;
         u64::from(self.extent_bytes) - unit - 2 * BLOCK_BYTES as u64

@@ -22,7 +22,7 @@ struct State {
 #[derive(Clone)]
 struct Failure {
     why: String,
-    /// What is synced has been deleted: it must stay open.
+    /// The data file has been deleted: keep it open.
     is_deleted: bool,
 }
 
@@ -44,17 +44,18 @@ impl Syncs {
         self.state.lock().durable_before
     }
 
-    /// Returns when all batches before `target` are durable; `written` tells how far the log is written when a sync begins, so
-    /// that one sync serves all callers that came before it.
+    /// Returns when all batches before `target` are durable. `written` returns how far the log is
+    /// written when a sync begins, so that one sync serves all callers that came before it.
     ///
     /// # Errors
-    /// When a sync failed, now or ever: what the medium holds is not known any more, and repeating
-    /// it would prove nothing.
+    /// When a sync has failed, now or earlier: the medium's content is then unknown, and another
+    /// sync would prove nothing.
     pub(crate) fn reach(&self, target: Seq, written: impl Fn() -> Seq) -> Result<()> {
         self.sync_until(|state| state.durable_before >= target, written)
     }
 
-    /// Returns when a sync has ended that began after this call: what else was written to the data file before it is durable, too.
+    /// Returns when a sync has ended that began after this call: all earlier writes to the data
+    /// file are then durable, not only the log.
     ///
     /// # Errors
     /// Those of [`reach`](Self::reach).
@@ -100,7 +101,7 @@ impl Syncs {
         self.state.lock().failed.as_ref().map(|failure| failure.why.clone())
     }
 
-    /// Whether a sync failed because what is synced has been deleted.
+    /// Returns whether a sync failed because the data file was deleted.
     pub(crate) fn is_deleted(&self) -> bool {
         self.state.lock().failed.as_ref().is_some_and(|failure| failure.is_deleted)
     }
@@ -114,8 +115,8 @@ fn sync_error(failure: &Failure) -> Error {
     Error::new(
         ErrorKind::Io,
         format!(
-            "syncing the data file failed ({why}); what it holds since the last flush is not known. \
-             Close the pool and open it again: it recovers all that was flushed"
+            "syncing the data file failed ({why}); its content since the last flush is unknown. Close the pool \
+             and open it again: recovery restores everything that was flushed"
         ),
     )
 }
@@ -126,7 +127,7 @@ mod tests {
 
     use super::*;
 
-    /// A sync that is not needed for the log is made all the same where more than the log is to be durable.
+    /// A sync that the log does not need is still made for other data in the file.
     #[test]
     fn a_renewed_sync_makes_durable_what_the_log_does_not_know_of() {
         let mut machine = Machine::new(1 << 20, 3);

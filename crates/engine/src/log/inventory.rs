@@ -5,13 +5,17 @@
 //! 2. A checkpoint knows which extents will hold data once it is durable. Before its commit it writes the inventory of them over the older
 //!    of the two copies. One sync makes this copy and the log durable.
 //!
-//! - All extents of the newest durable inventory hold what it says. If its checkpoint was never durable, no extent has been freed since. If it was,
-//!   an extent is freed only by a later checkpoint, whose inventory would be the newest.
-//! - A crash while a copy is written leaves its header, which is one sector, old or new, and the other copy as it was. A header whose body does
-//!   not match belongs to a checkpoint that was never durable, or is damaged.
-//! - A crash before the sync of step 2 may leave a new copy without the batches that it counts. Salvage cannot tell that from damage, so it
-//!   reports them as missing and says that they may never have been durable. There is no such doubt about a copy if a batch knows all before
-//!   the copy's position to be durable, or if the copy says that the pool was closed: closing syncs the log beforehand.
+//! - All extents of the newest durable inventory have the content that it lists. If its checkpoint
+//!   was never durable, no extent has been freed since. If it was, an extent is freed only by a
+//!   later checkpoint, whose inventory would be the newest.
+//! - A crash while a copy is written leaves its header, which is one sector, old or new, and does
+//!   not touch the other copy. A header whose body does not match belongs to a checkpoint that was
+//!   never durable, or is damaged.
+//! - A crash before the sync of step 2 may leave a new copy without the batches that it counts.
+//!   Salvage cannot distinguish that from damage, so it reports them as missing and adds that they
+//!   may never have been durable. A copy is beyond that doubt if a batch records everything before
+//!   the copy's position as durable, or if the copy was written by an orderly close: closing syncs
+//!   the log first.
 //!
 //! The content of an extent that an older program has filled is not known. A program without inventories that opens the pool raises the number of
 //! the opening, which is then greater than that of the inventory.
@@ -32,14 +36,14 @@ use crate::log::Position;
 use crate::log::geometry::Geometry;
 use crate::pool::core::Core;
 
-/// What a copy is.
+/// State of one copy.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Copy {
     /// It holds.
     Whole(Inventory),
-    /// Its header holds, its body does not.
+    /// Its header is valid, its body does not match.
     Torn(Inventory),
-    /// It cannot be used, or there is none.
+    /// Unusable or missing.
     Damaged,
 }
 
@@ -106,14 +110,13 @@ fn write_at(disk: &dyn Disk, offset: u64, bytes: &[u8]) -> std::io::Result<()> {
 
 #[derive(Debug, Default)]
 struct State {
-    /// Extents that batches have been applied to since they were opened, as far as no checkpoint
-    /// has taken them over.
+    /// Extents with batches applied since they were opened that no checkpoint has taken over.
     filled: BTreeMap<ExtentIndex, Filled>,
-    /// What the last checkpoint knew of all others that hold something.
+    /// The other extents with content, as of the last checkpoint.
     known: BTreeMap<ExtentIndex, ExtentEntry>,
     /// Which copy is written next.
     next: usize,
-    /// The other one cannot be used either.
+    /// The other copy is unusable as well.
     is_bare: bool,
 }
 
@@ -124,8 +127,7 @@ pub(crate) struct Inventories {
 }
 
 impl Inventories {
-    /// Takes over what the copy says that belongs to the checkpoint that is loaded. The other one
-    /// is written next.
+    /// Loads the copy that belongs to the loaded checkpoint. The other one is written next.
     pub(crate) fn load(disk: &dyn Disk, checkpoint: &Checkpoint, extent_bytes: u32) -> Self {
         let (mut state, mut id) = (State::default(), [0; 8]);
         id.copy_from_slice(&checkpoint.pool[..8]);
@@ -153,12 +155,12 @@ impl Inventories {
         self.state.lock().filled.insert(extent, Filled { end, last });
     }
 
-    /// As of now, for a checkpoint.
+    /// Returns the current state, for a checkpoint.
     pub(crate) fn capture(&self) -> BTreeMap<ExtentIndex, Filled> {
         self.state.lock().filled.clone()
     }
 
-    /// The known fill of extents that will hold something.
+    /// Returns the known fill of extents that will have content.
     fn of(&self, used: Vec<ExtentIndex>, filled: &BTreeMap<ExtentIndex, Filled>) -> BTreeMap<ExtentIndex, ExtentEntry> {
         let state = self.state.lock();
         let entry = |extent: &ExtentIndex| {
@@ -169,7 +171,7 @@ impl Inventories {
     }
 }
 
-/// What a checkpoint knows of the inventory.
+/// A checkpoint's view of the inventory.
 pub(crate) struct Stand<'a> {
     /// Number of the checkpoint.
     pub number: u64,
@@ -178,17 +180,18 @@ pub(crate) struct Stand<'a> {
     pub filled: &'a BTreeMap<ExtentIndex, Filled>,
     /// Objects and their blocks of data.
     pub objects: Vec<(ObjectId, u64)>,
-    /// Extents that hold the catalogue, or entries since.
+    /// Extents that hold the catalogue, or later entries.
     pub pinned: Vec<ExtentIndex>,
-    /// Extents that will hold something.
+    /// Extents that will have content.
     pub used: Vec<ExtentIndex>,
     /// The log ends here.
     pub is_closed: bool,
 }
 
 impl Core {
-    /// Step 2, before the sync. A copy that cannot be written is left as it is: then salvage says that it cannot be known whether something
-    /// is missing. The caller holds the checkpoint's lock, so that there is one writer.
+    /// Step 2, before the sync. If a copy cannot be written, it is skipped: salvage then reports
+    /// that completeness is unknown. The caller holds the checkpoint's lock, so there is one
+    /// writer.
     pub(crate) fn write_inventory(&self, stand: Stand<'_>) {
         let Stand { number, position, filled, objects, pinned, used, is_closed } = stand;
         let owner = &self.applier.inventories;
@@ -225,7 +228,7 @@ impl Core {
         let order = if is_bare { vec![next, 1 - next] } else { vec![next] };
         for index in order {
             let (offset, room) = places[index];
-            // Nothing follows from a failure: a copy that does not hold is what salvage sees, too.
+            // A failure needs no handling: salvage recognises an invalid copy.
             drop(write_at(disk, offset, &inventory.encode(room)));
         }
         let mut state = owner.state.lock();
@@ -233,8 +236,8 @@ impl Core {
         state.is_bare = false;
     }
 
-    /// The checkpoint is durable: the next one writes over the other copy, and passed extents are
-    /// not filled any more.
+    /// Notes that the checkpoint is durable: the next one writes over the other copy, and passed
+    /// extents are not filled any more.
     pub(crate) fn inventory_holds(&self, position: &Position) {
         let mut state = self.applier.inventories.state.lock();
         state.next = 1 - state.next;

@@ -1,6 +1,6 @@
-//! Reads the extents of the log for recovery, in the order in which they were filled, some ahead of
-//! the thread that applies them and several at a time, because one reader alone has no more than
-//! half of what a device can give. Without threads they are read when they are wanted.
+//! Reads the extents of the log for recovery, in the order in which they were filled. Several are
+//! read at a time, ahead of the thread that applies them, because a single reader reaches no more
+//! than half of a device's throughput. Without threads they are read on demand.
 
 use std::cell::Cell;
 use std::io;
@@ -15,15 +15,16 @@ use crate::base::buffers::BufferPool;
 use crate::base::pieces;
 use crate::log::geometry::Geometry;
 
-/// Threads that read, at most. Each reads every so manieth extent of the list.
+/// Upper bound of threads that read. Each reads every n-th extent of the list.
 const READERS_MAX: usize = 4;
-/// Extents in memory that were not taken yet, at most: one that a reader reads, and one that waits.
+/// Upper bound of extents in memory that were not taken yet: for each reader one that it reads, and
+/// one that waits.
 const AHEAD_MAX: u64 = 2 * READERS_MAX as u64;
-/// The part of the memory budget that they may take, if there is one at least: while a pool is
-/// opened, most of it is free.
+/// The part of the memory budget that they may take, if that is at least one extent: while a pool
+/// is opened, most of it is free.
 const MEMORY_DIVISOR: u64 = 16;
 
-/// Where extents are read from.
+/// The place from which extents are read.
 #[derive(Clone, Copy)]
 pub(crate) struct Source<'a> {
     pub disk: &'a dyn Disk,
@@ -31,11 +32,11 @@ pub(crate) struct Source<'a> {
     pub buffers: &'a BufferPool,
 }
 
-/// What recovery reads of an extent: all of it, but for what cannot be read.
+/// The bytes of an extent that recovery could read: all, except unreadable areas.
 pub(crate) struct ExtentBytes {
     /// May be longer.
     pub buf: AlignedBuf,
-    /// Where it could not be read, in multiples of [`format::BATCH_ALIGN`]: there it holds zeroes.
+    /// Unreadable ranges, in multiples of [`format::BATCH_ALIGN`], where it holds zeroes.
     pub unreadable: Vec<Range<usize>>,
 }
 
@@ -48,7 +49,7 @@ impl Source<'_> {
         Ok(buf)
     }
 
-    /// What can be read of an extent.
+    /// Reads all readable parts of an extent.
     pub(crate) fn read_around(&self, extent: ExtentIndex) -> ExtentBytes {
         let len = self.geometry.extent_bytes as usize;
         let mut buf = self.buffers.get_for_reading(len);
@@ -57,7 +58,7 @@ impl Source<'_> {
     }
 }
 
-/// How many extents of so many bytes may be read ahead.
+/// Returns how many extents of so many bytes may be read ahead.
 pub(crate) fn extents_ahead(memory_bytes: u64, extent_bytes: u32) -> usize {
     (memory_bytes / MEMORY_DIVISOR / u64::from(extent_bytes)).clamp(1, AHEAD_MAX) as usize
 }
@@ -67,14 +68,14 @@ type Reads = Receiver<(ExtentIndex, ExtentBytes)>;
 /// A list of extents, read in order.
 pub(crate) struct LogReads<'a> {
     source: Source<'a>,
-    /// What each reader reads.
+    /// Extents read ahead, one list for each reader.
     ahead: Vec<Reads>,
     /// Extents that have been asked for.
     asked: Cell<usize>,
 }
 
 impl<'a> LogReads<'a> {
-    /// Begins to read `extents`, as many as `write::precompress` says of them ahead, on threads of `scope`.
+    /// Starts reading `extents`, as many ahead as allowed, on threads of `scope`.
     pub(crate) fn begin<'scope>(
         source: Source<'a>,
         extents: &'a [ExtentIndex],
@@ -86,21 +87,21 @@ impl<'a> LogReads<'a> {
     {
         let readers = ahead.min(READERS_MAX);
         let reader = |first: usize| {
-            // Each has one that it reads, or that was not taken yet.
+            // For each there is one that it reads, or that was not taken yet.
             let (send, receive) = sync_channel(ahead / readers - 1);
             let read = move || {
                 let mut own = extents.iter().skip(first).step_by(readers);
                 // The consumer stops by dropping the other end.
                 own.all(|extent| send.send((*extent, source.read_around(*extent))).is_ok())
             };
-            // Without it they are read when they are wanted.
+            // Without the thread they are read on demand.
             let _ = Builder::new().name(format!("shale-recovery-{first}")).spawn_scoped(scope, read);
             receive
         };
         Self { source, ahead: (0..readers).map(reader).collect(), asked: Cell::new(0) }
     }
 
-    /// The bytes of the next extent of the list, which is `extent`.
+    /// Returns the bytes of the next extent of the list, which is `extent`.
     pub(crate) fn next(&self, extent: ExtentIndex) -> ExtentBytes {
         let reader = self.ahead.get(self.asked.replace(self.asked.get() + 1) % self.ahead.len().max(1));
         match reader.and_then(|reads| reads.recv().ok()) {

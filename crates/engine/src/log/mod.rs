@@ -1,22 +1,22 @@
-//! The log: where the next batch goes, which batches are under way, and which are durable. Owns the
-//! streams (an open extent each, and the list of extents to open next: `streams`), sequence
-//! numbers, and the syncs. Does not know what batches mean: [`Sink`] applies them.
+//! The log: positions of new batches, batches in flight, and the durable end. Owns the streams (an
+//! open extent each, and the list of extents to open next: `streams`), sequence numbers, and the
+//! syncs. Does not interpret batches: [`Sink`] applies them.
 //!
 //! A batch goes through these steps:
-//! 1. [`Log::append`] gives it a position and a sequence number, under the log's lock. What does
-//!    not fit in the rest of its stream's open extent becomes a second batch in the next one. Where
-//!    the storage must be prepared for it first, that is done without the lock (`reserve`), and so
-//!    is what its application asks the map store for ([`Sink::foresee`]).
+//! 1. [`Log::append`] assigns it a position and a sequence number, under the log's lock. If it does
+//!    not fit in the rest of its stream's open extent, the remainder becomes a second batch in the
+//!    next one. Preparing the storage (`reserve`), and the reads of the map store that its
+//!    application needs ([`Sink::foresee`]), are done before that, without the lock.
 //! 2. It is written, without a lock; batches of several threads are written at the same time.
 //! 3. It is applied to the map once every batch before it has been: so the map is always that of a
 //!    prefix of the log, and recovery, which stops at the first batch that is not whole, arrives at
 //!    a state that readers saw.
-//! 4. [`Log::sync`] makes all applied batches durable; one sync serves all who wait.
+//! 4. [`Log::sync`] makes all applied batches durable; one sync serves all waiters.
 //!
-//! If a batch cannot be written, it and all behind it are given back, and the log takes nothing
-//! more until a checkpoint ([`Log::position`]) makes it go on in fresh extents, under a new
-//! incarnation so that the written parts of the failed ones never count. If a sync fails, the
-//! content of the medium is unknown: then only reopening the pool helps.
+//! If a batch cannot be written, it and all later ones are returned to their sink, and the log
+//! refuses new batches until a checkpoint ([`Log::position`]) lets it continue in fresh extents,
+//! under a new incarnation, so that written parts of the failed ones are never applied. If a sync
+//! fails, the content of the medium is unknown: then the pool must be reopened.
 
 pub(crate) mod backing;
 pub(crate) mod catalogue;
@@ -66,12 +66,12 @@ use self::streams::{Place, Streams};
 use self::writers::Writers;
 pub(crate) use self::writers::Wrote;
 
-/// What becomes of batches. Called under the log's lock, in the log's order.
+/// Receives batches. Called under the log's lock, in the log's order.
 pub(crate) trait Sink: Send + Sync {
-    /// What the map store says of a batch that is not applied yet. Called without the log's lock.
+    /// Reads from the map store what applying a batch will need. Called without the log's lock.
     fn foresee(&self, entries: &[Entry]) -> Vec<StoredGroups>;
-    /// The batch is written: its entries hold from now on. `payload` is where its payloads begin in
-    /// the data file. `false`: nothing has happened, because the store must be asked anew.
+    /// Applies the entries of a written batch. `payload` is where its payloads begin in the data
+    /// file. Returns `false` if nothing has happened, because the store must be read again.
     #[must_use]
     fn apply(&self, seq: Seq, entries: &[Entry], payload: u64, foreseen: &[StoredGroups]) -> bool;
     /// All batches before `seq` are applied.
@@ -82,27 +82,27 @@ pub(crate) trait Sink: Send + Sync {
     fn failed(&self, taken: &[Taken]);
 }
 
-/// What to wait for with [`Log::wait_applied`].
+/// Handle to wait for with [`Log::wait_applied`].
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Ticket {
     seq: Seq,
     pub incarnation: u64,
 }
 
-/// Smallest rest of an extent that is worth a batch of its own when the whole does not fit.
+/// Smallest rest of an extent that justifies a batch of its own when the whole does not fit.
 const SPLIT_BYTES_MIN: usize = 2 * BATCH_ALIGN;
-/// Failures that are remembered: each takes a write that failed and a checkpoint, and no waiter
-/// sleeps through as many.
+/// Upper bound of failures that are remembered: each takes a failed write and a checkpoint, and no
+/// waiter sleeps through as many.
 const RESETS_MAX: usize = 1024;
-/// How often a failing write is tried in all.
+/// Number of attempts at a failing write.
 const WRITE_TRIES: u32 = 3;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Progress {
     Writing,
     Written,
-    /// A thread asks the map store anew what its application needs, without the log's lock. It is
-    /// the first one under way.
+    /// A thread reads the map store again for its application, without the log's lock. It is the
+    /// first one in flight.
     Foreseeing,
     Failed,
 }
@@ -113,7 +113,7 @@ struct Flight {
     entries: Vec<Entry>,
     foreseen: Vec<StoredGroups>,
     place: Place,
-    /// Zeroes are written behind it, with it.
+    /// Zeroes follow it, in the same write.
     has_tail: bool,
     /// Offset in the extent at which the batch ends.
     end: u32,
@@ -122,20 +122,20 @@ struct Flight {
     taken: Vec<Taken>,
 }
 
-/// Where the log stands, for a checkpoint.
+/// Position of the log, for a checkpoint.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Position {
     pub incarnation: u64,
     pub incarnation_first_seq: Seq,
     /// Sequence number of the first batch that is not applied.
     pub next_seq: Seq,
-    /// Behind the last batch before it, in each stream.
+    /// The end of the last batch before it, in each stream.
     pub open: [Option<OpenExtent>; STREAMS],
     /// The extents that are opened from that batch on, in order.
     pub extents: Vec<ExtentIndex>,
     /// Extents that were passed since the last position was taken.
     pub passed: Vec<ExtentIndex>,
-    /// Extents that were taken off the list unused.
+    /// Extents that were removed from the list unused.
     pub dropped: Vec<ExtentIndex>,
 }
 
@@ -144,20 +144,20 @@ struct State {
     incarnation_first_seq: Seq,
     next_seq: Seq,
     streams: Streams,
-    /// How many extents have space set aside in one go.
+    /// Number of extents to preallocate in one call.
     reserve_ahead: usize,
-    /// A thread is setting space aside without the lock.
+    /// A thread is preallocating without the lock.
     reserving: bool,
     applied_seq: Seq,
     flights: VecDeque<Flight>,
-    /// Nothing is appended any more.
+    /// The log has ended: nothing is appended any more.
     ended: bool,
     /// A write failed: nothing is appended before a checkpoint and fresh extents.
     broken: Option<(ErrorKind, String)>,
     /// That checkpoint's position has been taken.
     reset: bool,
-    /// The incarnations under which the log went on after failures, and their first sequence
-    /// numbers: for those who wait for a batch that was given back.
+    /// The incarnations under which the log continued after failures, and their first sequence
+    /// numbers: for callers that wait for a failed batch.
     resets: VecDeque<(u64, Seq)>,
     /// A failure that no caller has seen yet.
     unreported: Option<Error>,
@@ -186,9 +186,9 @@ pub(crate) struct Log {
 /// How a batch may use space.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Purpose {
-    /// Data, which was admitted.
+    /// Data that was admitted.
     Data,
-    /// Moves, for which the cleaner has made sure of room.
+    /// Moves, for which the cleaner has reserved room.
     Clean,
     /// Moves when not even the cleaner's own extents are left: a crash in the middle of a round has
     /// used them.
@@ -201,10 +201,9 @@ pub(crate) enum Purpose {
 pub(crate) enum Refusal {
     /// The list of extents is used up: take a checkpoint and try again.
     NeedsCheckpoint(Box<Prepared>),
-    /// The storage below gives no space for the next extent: a checkpoint may put one on the list
-    /// that has some.
+    /// The file system gives no space for the next extent: a checkpoint may list one that has some.
     NeedsSpace(Box<Prepared>, Box<Error>),
-    /// It failed; the taken groups have been given back to the sink.
+    /// It failed; the taken groups have been returned to the sink.
     Failed(Error),
 }
 
@@ -264,7 +263,7 @@ impl Log {
             let (placed, rest) = self.place_or_refuse(prepared, purpose)?;
             let ticket = placed.ticket;
             if let Err(error) = self.write_placed(placed) {
-                // Groups that were not placed yet go back with the others.
+                // Groups that were not placed yet are returned with the others.
                 if let Some(rest) = rest {
                     self.sink.failed(&rest.taken);
                 }
@@ -277,7 +276,7 @@ impl Log {
         }
     }
 
-    /// Step 1, for as much as fits; the rest is handed back too.
+    /// Step 1, for as much as fits; returns the rest too.
     fn place_or_refuse(
         &self,
         mut prepared: Prepared,
@@ -309,7 +308,7 @@ impl Log {
         Err(Refusal::Failed(error))
     }
 
-    /// Steps 2 and 3 of a batch that has its place.
+    /// Steps 2 and 3 of a batch with a position.
     fn write_placed(&self, placed: Placed) -> Result<()> {
         let Placed { ticket, at, buf, len } = placed;
         let written = self.write(at, &buf, len);
@@ -328,7 +327,7 @@ impl Log {
         result
     }
 
-    /// Step 1: gives `prepared`, or as much of it as fits, a position.
+    /// Step 1: assigns a position to `prepared`, or to as much of it as fits.
     #[allow(clippy::result_large_err)]
     fn place(
         &self,
@@ -370,8 +369,7 @@ impl Log {
         })
     }
 
-    /// Launches `prepared`, or as much of it as fits, at `place`. Hands it back if nothing of it
-    /// fits.
+    /// Launches `prepared`, or as much of it as fits, at `place`. Returns it if nothing of it fits.
     #[allow(clippy::result_large_err)]
     fn place_at(&self, state: &mut State, place: Place, mut prepared: Prepared) -> std::result::Result<Step, Prepared> {
         let room = (self.geometry.extent_bytes - place.offset) as usize;
@@ -392,8 +390,8 @@ impl Log {
         Err(prepared)
     }
 
-    /// Gives a batch the next position and sequence number, and encodes its header. `tail` zeroes
-    /// are written behind it, if its buffer has room for them.
+    /// Assigns the next position and sequence number to a batch, and encodes its header. `tail`
+    /// zeroes are written after it, if its buffer has room for them.
     fn launch(&self, state: &mut State, place: Place, part: Prepared, tail: usize) -> Placed {
         let ticket = Ticket { seq: state.next_seq, incarnation: state.incarnation };
         let at = self.geometry.start(place.extent) + u64::from(place.offset);
@@ -452,12 +450,12 @@ impl Log {
         self.syncs.reach(self.applied_seq(), || self.applied_seq())
     }
 
-    /// Makes all batches that are applied now durable, and whatever else was written to the data file before this call.
+    /// Makes all batches that are applied now durable, and all earlier writes to the data file.
     pub(crate) fn sync_all(&self) -> Result<()> {
         self.syncs.renew(|| self.applied_seq())
     }
 
-    /// Whether a sync failed: why.
+    /// Returns the reason of a failed sync, if there was one.
     pub(crate) fn sync_failure(&self) -> Option<String> {
         self.syncs.failure()
     }
@@ -478,13 +476,12 @@ impl Log {
         look(state.applied_seq)
     }
 
-    /// Where the log stands; `capture` runs while no batch can be applied. Of extents from `mark`
-    /// on, none is opened any more, and those that are open are left as soon as nothing is under
-    /// way there. With `shortens`, only those stay on the list that have their space below set
-    /// aside.
+    /// Returns the position of the log; `capture` runs while no batch can be applied. No extent
+    /// from `mark` on is opened any more, and open ones are abandoned as soon as nothing is in
+    /// flight there. With `shortens`, only extents with preallocated space stay on the list.
     pub(crate) fn position(&self, mark: ExtentIndex, shortens: bool, capture: impl FnOnce()) -> Position {
         let mut state = self.state.lock();
-        // Which extents have their space is certain only when no thread sets any aside.
+        // The preallocated extents are certain only when no thread is preallocating.
         while shortens && state.reserving {
             self.settled.wait(&mut state);
         }
@@ -494,8 +491,8 @@ impl Log {
             }
         }
         if state.broken.is_some() && !state.reset {
-            // Everything that was not applied has been given back: go on behind it, in fresh
-            // extents.
+            // All batches that were not applied have been returned: continue after the applied
+            // ones, in fresh extents.
             state.reset = true;
             state.incarnation += 1;
             state.next_seq = state.applied_seq;
@@ -524,8 +521,8 @@ impl Log {
         }
     }
 
-    /// A checkpoint at `position` is durable: its passed extents are forgotten, new ones are
-    /// appended to the list, and a broken log goes on.
+    /// Notes that a checkpoint at `position` is durable: its passed extents are forgotten, new ones
+    /// are appended to the list, and a broken log continues.
     pub(crate) fn extend(&self, position: &Position, listed: &[ExtentIndex]) {
         let mut state = self.state.lock();
         state.streams.extend(position.passed.len(), listed);
@@ -534,8 +531,7 @@ impl Log {
         if state.reset && state.incarnation == position.incarnation {
             state.broken = None;
             state.reset = false;
-            // What failed has gone back to where it is drained from: later callers have nothing to
-            // do with it.
+            // Failed groups are dirty again in their source: later callers are not affected.
             state.unreported = None;
         }
     }
@@ -557,7 +553,7 @@ impl Placed {
 }
 
 enum Step {
-    /// The batch, or a part of it and the rest that stays behind.
+    /// The batch was placed, entirely or in part with a remainder.
     Placed(Placed, Option<Prepared>),
     NoExtent(Prepared),
     Needs(Need, Prepared),

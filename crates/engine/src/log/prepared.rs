@@ -1,5 +1,5 @@
-//! A batch on its way to the log: entries, their payloads packed behind room for the header, and
-//! the groups that it completes.
+//! A batch on its way to the log: entries, their payloads packed after room for the header, and the
+//! groups that it completes.
 
 use env::AlignedBuf;
 use format::{
@@ -12,9 +12,8 @@ use crate::base::group::StoredGroups;
 use crate::buffer::write_buffer::Taken;
 use crate::log::zero_ahead::TAIL_BYTES;
 
-/// Of a batch that is divided, the part that comes first keeps the whole header, so that nothing of
-/// it moves, where that is no more than one part in so many of the room: what the entries of the
-/// rest took is zeroes then.
+/// When a batch is divided, its first part keeps the whole header, so that no payload moves, if the
+/// header is at most this fraction of the room; the unused header bytes become zeroes.
 const HEADER_STAYS_DIVISOR: usize = 16;
 
 /// A batch that has no position yet.
@@ -22,8 +21,7 @@ pub(crate) struct Prepared {
     pub entries: Vec<Entry>,
     /// See [`Sink::foresee`](super::Sink::foresee).
     pub foreseen: Vec<StoredGroups>,
-    /// Where it goes: moves to the cold one, all else to the hot one, unless the caller decides
-    /// otherwise.
+    /// Its stream: cold for moves, hot for all others, unless the caller decides otherwise.
     pub stream: Stream,
     /// Bytes of the header, at least those that `entries` make; the payloads follow it in `buf`.
     header: usize,
@@ -32,12 +30,12 @@ pub(crate) struct Prepared {
     /// Groups that are drained when this batch, or the last part of it, is applied.
     pub taken: Vec<Taken>,
     /// The incarnation of the log under which another part was appended already: this one completes
-    /// it, too, and means nothing under another.
+    /// it, and must not be applied under another.
     pub begun: Option<u64>,
 }
 
 impl Prepared {
-    /// A batch with payloads of `payload` bytes in all, already in `buf` behind room for the header
+    /// A batch with payloads of `payload` bytes in all, already in `buf` after room for the header
     /// of `entries`.
     pub(crate) fn new(entries: Vec<Entry>, payload: usize, buf: AlignedBuf, taken: Vec<Taken>) -> Self {
         let header = header_bytes(&entries);
@@ -52,7 +50,8 @@ impl Prepared {
         Self::new(entries, 0, buf, Vec::new())
     }
 
-    /// One batch of several, each of which drains groups of its own. `None`: there are none.
+    /// Joins several batches, each of which drains groups of its own. Returns `None` for an empty
+    /// list.
     pub(crate) fn joined(mut parts: Vec<Self>, buffers: &BufferPool) -> Option<Self> {
         if parts.len() < 2 {
             return parts.pop();
@@ -100,9 +99,9 @@ impl Prepared {
         self.header
     }
 
-    /// Takes as many fragments as fit in `room` bytes out of it, wherever they stand: their blocks
-    /// are different ones, so that their order does not matter. `None` if nothing fits. The groups
-    /// that it completes stay with the rest.
+    /// Moves as many fragments as fit in `room` bytes into a new part, from any position: their
+    /// blocks are different, so that their order does not matter. Returns `None` if nothing fits.
+    /// The groups that it completes stay with the rest.
     pub(crate) fn split(&mut self, room: usize, buffers: &BufferPool) -> Option<Self> {
         let is_moves = self.entries.iter().any(|entry| matches!(entry, Entry::Moves { .. }));
         let entry_bytes = if is_moves { move_entry_bytes } else { fragment_entry_bytes };
@@ -119,11 +118,12 @@ impl Prepared {
         self.divide_by(fits, header_stays, buffers).or_else(|| self.split_holes(room, buffers))
     }
 
-    /// Takes the fragments that `takes` names out of it. `None` if it names none; then it is as it
-    /// was. The groups that it completes stay with the rest, as does all that has no payload.
+    /// Moves the fragments that `takes` selects into a new part. Returns `None` if it selects none;
+    /// then nothing changes. The groups that it completes stay with the rest, and so do entries
+    /// without payload.
     ///
-    /// A batch that brings a dictionary is never divided: before its descriptor its content would
-    /// mean nothing.
+    /// A batch with a dictionary is never divided: before its descriptor its content would be
+    /// meaningless.
     ///
     /// The part keeps the buffer, in which its payloads move up to its shorter header; the rest is
     /// copied.
@@ -135,8 +135,8 @@ impl Prepared {
         self.divide_by(takes, false, buffers)
     }
 
-    /// The same; if the header stays as long as it is, what the part takes from the beginning on
-    /// need not move.
+    /// Like `divide`; if the header keeps its length, payloads that the part takes from the
+    /// beginning on need not move.
     fn divide_by(
         &mut self,
         mut takes: impl FnMut(ObjectId, &FragmentEntry) -> bool,
@@ -178,7 +178,7 @@ impl Prepared {
         let mut at = header;
         for range in part.payloads {
             let len = range.len();
-            // Header and payloads before it are no longer than what stood there: nothing is
+            // Header and payloads before it are no longer than the old content: nothing is
             // overwritten before it is read.
             if range.start != at {
                 buf.copy_within(range, at);
@@ -200,8 +200,8 @@ impl Prepared {
 }
 
 impl Prepared {
-    /// Takes hole ranges out of it: a flood of discards makes a header that fits in no small
-    /// extent. Only of batches that drain the write buffer: others promise that their entries hold
+    /// Moves hole ranges into a new part: a flood of discards makes a header that fits in no small
+    /// extent. Only for batches that drain the write buffer: the entries of others must stay
     /// together.
     fn split_holes(&mut self, room: usize, buffers: &BufferPool) -> Option<Self> {
         let empty = |object, epoch| Entry::Holes { object, epoch, ranges: Vec::new() };
@@ -240,7 +240,7 @@ fn item_bytes(entry: &Entry) -> usize {
     }
 }
 
-/// What a payload is there for.
+/// The entry that a payload belongs to.
 enum Item {
     Written(FragmentEntry),
     Moved(Move),
@@ -273,8 +273,8 @@ impl Side {
         }
     }
 
-    /// A batch of its own, in a buffer as large as that of `from`, which can be used again as that
-    /// one can.
+    /// Makes a batch of its own, in a buffer as large as that of `from`, so that it can be reused
+    /// like that one.
     fn copied(self, from: &mut Prepared, buffers: &BufferPool) -> Prepared {
         let header = header_bytes(&self.entries);
         let mut buf = buffers.get(from.buf.len());
@@ -393,7 +393,7 @@ mod tests {
             part(2, 5, &[9], false),
         ];
         let joined = Prepared::joined(parts, &buffers).unwrap();
-        // Fragments of the first two share an entry; holes and another object divide them.
+        // Fragments of the first two share an entry; holes and another object separate them.
         assert_eq!(joined.entries.len(), 4);
         assert_eq!(joined.payload, 100 + 4096 + 77 + 1000 + 16 + 9);
         let mut at = joined.header_bytes();
@@ -407,7 +407,7 @@ mod tests {
         assert_eq!(seen, [(1, 3), (1, 4), (1, 40), (1, 80), (1, 81), (2, 5)]);
     }
 
-    /// In a large room the header stays, and with it all that is taken from the beginning on.
+    /// In a large room the header stays, and so do payloads taken from the beginning on.
     #[test]
     fn what_comes_first_stays_where_it_is() {
         let buffers = BufferPool::default();
@@ -446,7 +446,7 @@ mod tests {
         };
         holds(&part, &[1, 2, 4]);
         holds(&rest, &[3, 5]);
-        // What a reader of the log makes of it.
+        // The batch as a reader of the log decodes it.
         let head = BatchHeader {
             pool: 1,
             seq: Seq(1),

@@ -1,12 +1,12 @@
-//! Space below, set aside before the log needs it: a write must not fail for want of it; and filled
-//! with zeroes where that makes syncs cheaper. Owns no state of its own: the space set aside is
-//! part of the log's position.
+//! Preallocates space in the file system before the log needs it, so that a write cannot fail for
+//! lack of it; and fills it with zeroes where that makes syncs cheaper. Owns no state of its own:
+//! preallocated space is part of the log's position.
 //!
-//! Both take as long as the storage below lets them, so neither is done with the log's lock held:
-//! 1. A batch that would get its place finds that something is missing there ([`Need`]), and gets
-//!    none.
-//! 2. Its thread lets the lock go and sees to it ([`Log::meet`]). Who needs the same waits.
-//! 3. It takes the lock and looks again from the beginning: the log may have gone on elsewhere.
+//! Both may take long, so neither is done with the log's lock held:
+//! 1. A batch that is about to get its position finds a need there ([`Need`]), and gets none.
+//! 2. Its thread releases the lock and meets the need ([`Log::meet`]). Other threads with the same
+//!    need wait.
+//! 3. It takes the lock and starts again from the beginning: the log may have continued elsewhere.
 
 use env::AlignedBuf;
 use surface::{Error, Result};
@@ -18,32 +18,31 @@ use crate::base::ranked::MutexGuard;
 use crate::base::ranks;
 use crate::log::zero_ahead::Ahead;
 
-/// What a batch waits for before it gets its place.
+/// A condition that a batch waits for before it gets its position.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Need {
-    /// Zeroes that another thread writes there.
+    /// The end of another thread's zeroes there.
     Turn,
-    /// Space below for what its stream has open since before the pool was opened.
+    /// Space for an extent that its stream has had open since before the pool was opened.
     SpaceOfOpen(Place),
-    /// Space below for so many extents, from the first one on, that are opened next.
+    /// Space for so many extents, from the first one on, that are opened next.
     Space(ExtentIndex, usize),
-    /// Zeroes from its place up to this offset.
+    /// Zeroes from its position up to this offset.
     Zeroes(Place, u32),
 }
 
 /// The log's state, and whether the need is met.
 type Met<'a> = (MutexGuard<'a, State, ranks::LogState>, Result<()>);
 
-/// Most extents for which space is set aside below in one go. Each call waits for the file system's
-/// journal, and for writes under way; so a long stream makes fewer and larger ones. The number
-/// doubles from one call to the next, so that little more is set aside than has been written; the
-/// most is what a user who looks at the space taken would not notice.
+/// Upper bound of extents preallocated in one call. Each call waits for the file system's journal,
+/// and for writes in flight; so a long stream makes fewer and larger ones. The number doubles from
+/// one call to the next, so that little more is preallocated than has been written; at the bound, a
+/// user who looks at the space taken would not notice it.
 const RESERVE_AHEAD_MAX: usize = 32;
 
 impl Log {
-    /// The extent that is opened next and its neighbours, if space must be set aside below for
-    /// them, so that a write does not fail for want of it, and what gives space back does not
-    /// either.
+    /// Returns the extent that is opened next and its neighbours, if space must be preallocated for
+    /// them, so that neither a write nor an entry that frees space fails for lack of it.
     pub(super) fn lacks_space(&self, state: &mut State, purpose: Purpose) -> Option<Need> {
         while state.streams.reserved_ahead() <= self.geometry.held_below(purpose) {
             let (first, count) = state.streams.unreserved(state.reserve_ahead)?;
@@ -55,14 +54,14 @@ impl Log {
         None
     }
 
-    /// The same for what a stream has open since before the pool was opened: most often it has its
-    /// space, which cannot be told from none.
+    /// Like `lacks_space`, for an extent that a stream has had open since before the pool was
+    /// opened: usually its space is allocated, but that cannot be verified.
     pub(super) fn open_lacks_space(&self, open: &mut Open, place: Place) -> Option<Need> {
         open.is_reserved |= self.backing.has(open.extent, 1);
         (!open.is_reserved).then_some(Need::SpaceOfOpen(place))
     }
 
-    /// Sees to what a batch of that purpose needs, without the log's lock, and takes that again.
+    /// Meets a need of a batch of that purpose, without the log's lock, and takes the lock again.
     pub(super) fn meet<'a>(
         &'a self,
         mut state: MutexGuard<'a, State, ranks::LogState>,
@@ -93,7 +92,7 @@ impl Log {
                 drop(state);
                 let done = match self.reserve_extents(first, count, false) {
                     Ok(is_certain) => Ok((count, is_certain)),
-                    // Near the end of the space below, the rest is taken extent by extent.
+                    // Near the end of the file system's space, the rest is taken extent by extent.
                     Err(_) => self.reserve_one(first, purpose == Purpose::Metadata).map(|is_certain| (1, is_certain)),
                 };
                 let mut state = self.reserving_ends();
@@ -133,7 +132,7 @@ impl Log {
         (state, written.map_err(|e| Error::from_io("preparing the log's next stretch failed", e)))
     }
 
-    /// The thread that was setting space aside does so no more.
+    /// Ends a preallocation by this thread.
     fn reserving_ends(&self) -> MutexGuard<'_, State, ranks::LogState> {
         let mut state = self.state.lock();
         state.reserving = false;
@@ -141,9 +140,9 @@ impl Log {
         state
     }
 
-    /// Sets space aside before it is needed, without the log's lock: the file system waits for
-    /// writes under way, and no compressing thread should wait with it. Whatever fails here fails
-    /// again, and is told, when it is needed.
+    /// Preallocates space before it is needed, without the log's lock: the file system waits for
+    /// writes in flight, and no compressing thread should wait with it. An error here occurs again,
+    /// and is reported, when the space is needed.
     pub(super) fn reserve_early(&self) {
         let (first, count) = {
             let mut state = self.state.lock();
@@ -161,20 +160,21 @@ impl Log {
         }
     }
 
-    /// Extents opened since the pool was, and those that have not been, in their order.
+    /// Returns the number of extents opened since the pool was, and the unopened ones in order.
     pub(crate) fn opened_and_ahead(&self) -> (u64, Vec<ExtentIndex>) {
         let state = self.state.lock();
         (self.counters.opened_extents.get(), state.streams.unopened().collect())
     }
 
-    /// `last`: also from the space left for the map. A few discards or deletions, and whatever else
-    /// comes to the open extents, bring more back.
+    /// `last`: also from the space left for the map. Discards, deletions and other small entries in
+    /// the open extents free more than they take.
     fn reserve_one(&self, extent: ExtentIndex, last: bool) -> Result<bool> {
-        let no_space = "the storage below the data file gives no space for the log; free some there";
+        let no_space = "the file system below the data file has no space for the log; free some there";
         self.reserve_extents(extent, 1, last).map_err(|e| Error::from_io(no_space, e))
     }
 
-    /// Whether that is certain: not if space was given back meanwhile, perhaps this.
+    /// Returns whether the space is certain: not if a punch happened at the same time, perhaps
+    /// here.
     fn reserve_extents(&self, first: ExtentIndex, count: usize, last: bool) -> std::io::Result<bool> {
         if self.backing.has(first, count) {
             return Ok(true);
@@ -185,7 +185,7 @@ impl Log {
         Ok(self.backing.gained_since(losses, first, count))
     }
 
-    /// What `log::zero_ahead` says about a place.
+    /// Returns the decision of `log::zero_ahead` for a position.
     pub(super) fn fill_ahead(&self, state: &mut State, place: Place, len: usize) -> Ahead {
         if !self.disk.first_write_is_dear() || place.offset == 0 {
             return Ahead::Nothing;
@@ -197,8 +197,8 @@ impl Log {
 }
 
 impl State {
-    /// Space has been set aside for so many extents, unless the log has gone on elsewhere
-    /// meanwhile.
+    /// Notes that space was preallocated for so many extents, unless the log has continued
+    /// elsewhere since.
     fn note_reserved(&mut self, first: ExtentIndex, count: usize) {
         if self.streams.set_reserved(first, count) {
             self.reserve_ahead = (2 * self.reserve_ahead).min(RESERVE_AHEAD_MAX);

@@ -1,5 +1,5 @@
-//! Step 3 of a batch: it is applied, or given back, when its turn has come. Owns nothing: the
-//! batches under way are part of the log's state.
+//! Step 3 of a batch: it is applied, or returned to its sink, in its turn. Owns nothing: the
+//! batches in flight are part of the log's state.
 
 use units::Seq;
 
@@ -32,7 +32,7 @@ impl Log {
         self.settled.notify_all();
     }
 
-    /// Asks the map store anew about the first batch under way.
+    /// Reads the map store again for the first batch in flight.
     fn foresee_first<'a>(
         &'a self,
         mut state: MutexGuard<'a, State, ranks::LogState>,
@@ -45,7 +45,7 @@ impl Log {
         drop(state);
         let foreseen = self.sink.foresee(&entries);
         let mut state = self.state.lock();
-        // No other thread lets it go, or those behind it.
+        // No other thread removes it, or a later one.
         if let Some(flight) = state.flights.front_mut() {
             debug_assert_eq!(flight.progress, Progress::Foreseeing);
             (flight.entries, flight.foreseen, flight.progress) = (entries, foreseen, Progress::Written);
@@ -53,7 +53,8 @@ impl Log {
         state
     }
 
-    /// The first batch under way has failed: once no other is being written, all of them go back.
+    /// The first batch in flight has failed: once no other is being written, all of them are
+    /// returned to the sink.
     fn give_back(&self, state: &mut State) {
         if state.flights.iter().any(|f| f.progress == Progress::Writing) {
             return;

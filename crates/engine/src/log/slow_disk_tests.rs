@@ -1,5 +1,5 @@
-//! What goes on while a thread waits for the device and has nothing placed yet: it writes zeroes
-//! ahead, or sets space aside below. The device keeps that call until the test lets it go.
+//! Progress of the pool while a thread waits for the device and has nothing placed yet: it writes
+//! zeroes ahead, or preallocates space. The device holds that call until the test releases it.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 use std::io;
@@ -18,7 +18,7 @@ use crate::pool::Pool;
 use crate::pool::core::Core;
 
 const CAPACITY_BYTES: u64 = 64 << 20;
-/// The device gives up for a test that would wait for ever: then the test fails.
+/// The device gives up on a test that would never end: then the test fails.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -29,7 +29,7 @@ enum Kept {
 
 #[derive(Debug, Default)]
 struct Gate {
-    /// The next call of the kind is kept.
+    /// The next call of the kind is held.
     is_armed: bool,
     is_kept: bool,
     has_given_up: bool,
@@ -71,7 +71,7 @@ impl SlowDisk {
         assert!(gate.is_kept && !gate.has_given_up, "{what} waited for the device");
     }
 
-    fn let_go(&self) {
+    fn release(&self) {
         self.gate.lock().is_kept = false;
         self.changed.notify_all();
     }
@@ -103,7 +103,7 @@ fn cold_batch(core: &Core) -> Prepared {
     batch
 }
 
-/// A batch that is durable, as those of a client that syncs each block.
+/// Appends a batch and makes it durable, like those of a client that syncs each block.
 fn append(core: &Core, batch: Prepared) {
     let Ok(ticket) = core.log.append(batch, Purpose::Metadata) else { panic!("it was refused") };
     core.log.wait_applied(ticket).unwrap();
@@ -117,7 +117,7 @@ struct World {
 }
 
 impl World {
-    /// A pool without threads, of which both streams have an extent.
+    /// A pool without threads, with an open extent in both streams.
     fn new(kind: Kept, extent_bytes: u32) -> Self {
         let machine = Machine::new(CAPACITY_BYTES, 1);
         let below = machine.disk.handle();
@@ -132,8 +132,8 @@ impl World {
         Self { machine, disk, pool }
     }
 
-    /// Keeps the next call of the kind that a thread makes which appends, and shows the pool to the
-    /// test meanwhile. Afterwards the log goes on, and recovery finds all of it.
+    /// Holds the appending thread's next call of this kind, and passes the pool to `look` in that
+    /// state. Afterwards the log continues, and recovery finds all of it.
     fn while_kept(mut self, look: impl FnOnce(&Core, &SlowDisk)) {
         let core = &*self.pool.core;
         self.disk.arm();
@@ -141,7 +141,7 @@ impl World {
             let appends = scope.spawn(|| (0..60).for_each(|_| append(core, batch(core))));
             self.disk.wait_until_kept();
             look(core, &self.disk);
-            self.disk.let_go();
+            self.disk.release();
             appends.join().unwrap();
         });
         append(core, batch(core));
@@ -154,7 +154,7 @@ impl World {
     }
 }
 
-/// What needs no place in the log.
+/// Runs the operations that need no position in the log.
 fn look_around(core: &Core, disk: &SlowDisk) {
     core.log.sync().unwrap();
     disk.assert_kept("a sync of what is applied");
@@ -172,8 +172,7 @@ fn a_write_of_zeroes_ahead_keeps_nothing_up_but_its_stream() {
         look_around(core, disk);
         append(core, cold_batch(core));
         disk.assert_kept("a batch of the other stream");
-        // Not even in a pool that is made smaller is the extent left to which they are on their
-        // way.
+        // Not even a pool that is being shrunk abandons the extent that they are being written to.
         let hot = |position: &Position| position.open[Stream::Hot as usize];
         let before = core.log.position(ExtentIndex(u32::MAX), false, || ());
         let mut position = core.log.position(ExtentIndex(1), false, || ());
@@ -189,7 +188,7 @@ fn setting_space_aside_keeps_nothing_up_but_what_needs_it() {
     World::new(Kept::Space, 64 << 10).while_kept(look_around);
 }
 
-/// All that comes behind a batch waits for it: it is not kept from the device by space for others.
+/// All later batches wait for this one: preallocation for others must not delay its write.
 #[test]
 fn a_writer_sets_space_aside_when_it_has_written_its_batch() {
     let World { disk, pool, .. } = World::new(Kept::Space, 64 << 10);
@@ -200,6 +199,6 @@ fn a_writer_sets_space_aside_when_it_has_written_its_batch() {
         scope.spawn(|| core.log.write_queued(Duration::ZERO));
         disk.wait_until_kept();
         assert!(core.log.applied_seq() > ticket.seq, "it waits for space that it does not need");
-        disk.let_go();
+        disk.release();
     });
 }

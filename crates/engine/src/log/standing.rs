@@ -1,4 +1,4 @@
-//! Where the log stands, for who asks.
+//! Read-only accessors of the log's position.
 
 use std::sync::atomic::Ordering;
 
@@ -35,7 +35,7 @@ impl Log {
         self.state.lock().bytes_since_checkpoint
     }
 
-    /// The incarnation under which the log goes on.
+    /// The incarnation under which the log continues.
     pub(crate) fn incarnation(&self) -> u64 {
         self.state.lock().incarnation
     }

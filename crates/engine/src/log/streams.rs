@@ -1,33 +1,32 @@
-//! Where the log is open: an extent for each stream, and the list of extents that are opened next.
-//! Owns who opened which extent when, and the passed extents; does not know the batches under way.
+//! The open extents of the log, one for each stream, and the list of extents to open next. Owns the
+//! order in which extents were opened, and the passed extents; does not know the batches in flight.
 //!
-//! Foreground writes and what the cleaner moves go to different extents (streams), because the one
-//! dies soon and the other has outlived an extent already: mixed, each extent would have to be
-//! cleaned for the sake of the half of it that is dead. Everything else about the log is as if
-//! there were one: sequence numbers are global, and one list of extents serves all streams, so that
-//! no room lies idle on a list whose stream has nothing to write.
+//! Foreground writes and data moved by the cleaner go to different extents (streams), because new
+//! data dies soon and moved data has outlived an extent already: mixed, each extent would have to
+//! be cleaned because half of it is dead. In all other respects there is one log: sequence numbers
+//! are global, and one list of extents serves all streams, so that no room lies idle on a list
+//! whose stream has nothing to write.
 //!
-//! **Where batch n is.** It lies behind the last batch of its stream, in the extent that the stream
-//! has open, or at the start of the first extent of the list that no batch before it has opened.
-//! This is what recovery relies on; it holds because
-//! 1. an extent is opened by giving a batch its place at its start, and in no other way
-//!    ([`Streams::take`]): none is opened and left empty, which would hide those that are opened
-//!    behind it;
-//! 2. places and sequence numbers are given out together, under the log's lock: extents are opened
-//!    in the order of the list and of the numbers of the batches that open them;
-//! 3. the stream stands in the batch's header, so that recovery knows which extent is passed when
+//! **Position of batch n.** It follows the last batch of its stream, in the extent that the stream
+//! has open, or it is at the start of the first extent of the list that no earlier batch has
+//! opened. Recovery relies on this; it holds because
+//! 1. an extent is opened only by placing a batch at its start ([`Streams::take`]): no extent is
+//!    opened and left empty, which would hide the extents opened after it;
+//! 2. positions and sequence numbers are assigned together, under the log's lock: extents are
+//!    opened in the order of the list and of the numbers of the batches that open them;
+//! 3. the batch's header names the stream, so that recovery knows which extent is passed when
 //!    another one is opened.
 //!
-//! **The end.** Recovery stops at the first number that is at none of these places. Batches of
+//! **The end.** Recovery stops at the first number that is at none of these positions. Batches of
 //! other streams with greater numbers may be whole on the medium: they are lost, as they would be
 //! in a log of one stream, and for the same reason were never acknowledged as durable (a sync makes
-//! all streams durable, and counts only once all batches before it are written). The next
-//! incarnation gives their numbers out again; recovery takes only batches of the incarnation that
-//! the checkpoint names, so they never count as a continuation, whether they are overwritten (each
-//! stream goes on where its last batch that counts ends) or not.
+//! all streams durable, and is complete only once all batches before it are written). The next
+//! incarnation reuses their numbers; recovery accepts only batches of the incarnation that the
+//! checkpoint names, so they are never taken for a continuation, whether or not they are
+//! overwritten (each stream continues at the end of its last valid batch).
 //!
-//! Each extent is in one of these places, in this order: `listed`; its first `opened` ones hold
-//! batches none of which is applied; `applied`: behind the last applied batch of a stream;
+//! Each extent is in one of these states, in this order: `listed`; its first `opened` ones hold
+//! batches none of which is applied; `applied`: it holds the last applied batch of a stream;
 //! `passed`: the next checkpoint may clean and free it.
 
 use std::collections::VecDeque;
@@ -41,13 +40,13 @@ use crate::log::zero_ahead::Prefill;
 #[derive(Debug)]
 pub(super) struct Open {
     pub extent: ExtentIndex,
-    /// Where its free part begins.
+    /// Start of its free part.
     pub offset: u32,
-    /// Space has been set aside for it below.
+    /// Its space is preallocated.
     pub is_reserved: bool,
     pub prefill: Prefill,
-    /// A thread writes zeroes ahead in it, without the log's lock. Until it has, no batch is placed
-    /// in the extent, and its stream does not leave it.
+    /// A thread is writing zeroes ahead in it, without the log's lock. Until that ends, no batch is
+    /// placed in the extent, and its stream does not leave it.
     pub is_zeroing: bool,
 }
 
@@ -61,17 +60,17 @@ pub(super) struct Place {
 
 #[derive(Debug)]
 pub(super) struct Streams {
-    /// What each stream fills, as of the last batch that has its place.
+    /// The extent that each stream fills, as of the last placed batch.
     pub open: [Option<Open>; STREAMS],
-    /// The same as of the last batch that is applied.
+    /// The same, as of the last applied batch.
     applied: [Option<OpenExtent>; STREAMS],
-    /// Extents in which no applied batch lies, in the order in which they are opened.
+    /// Extents without an applied batch, in the order in which they are opened.
     listed: VecDeque<ExtentIndex>,
-    /// So many of the first ones are open, or have been.
+    /// Number of the first ones that are open, or have been.
     opened: usize,
-    /// So many of the first ones have space set aside below; at least the opened ones.
+    /// Number of the first ones whose space is preallocated; at least the opened ones.
     reserved: usize,
-    /// Passed since a checkpoint was told.
+    /// Passed extents that no checkpoint has taken over yet.
     passed: Vec<ExtentIndex>,
 }
 
@@ -80,7 +79,7 @@ impl Streams {
         let filled = |at: OpenExtent| Open {
             extent: at.extent,
             offset: at.offset,
-            // It was, by the opening of the extent; a crash may have undone that.
+            // It was, when the extent was opened; a crash may have undone that.
             is_reserved: false,
             prefill: Prefill::default(),
             is_zeroing: false,
@@ -99,7 +98,7 @@ impl Streams {
         self.listed.get(self.opened).copied()
     }
 
-    /// Extents that no stream has opened yet, in their order.
+    /// Extents that no stream has opened yet, in order.
     pub(super) fn unopened(&self) -> impl Iterator<Item = ExtentIndex> {
         self.listed.iter().skip(self.opened).copied()
     }
@@ -109,30 +108,31 @@ impl Streams {
         self.open[stream as usize].as_mut()
     }
 
-    /// Whether zeroes are written ahead in some open extent.
+    /// Returns whether zeroes are being written ahead in some open extent.
     pub(super) fn is_zeroing(&self) -> bool {
         self.open.iter().flatten().any(|open| open.is_zeroing)
     }
 
-    /// Extents ahead with space set aside below.
+    /// Unopened extents with preallocated space.
     pub(super) fn reserved_ahead(&self) -> usize {
         self.reserved - self.opened
     }
 
-    /// The first extent ahead without space set aside, and how many lie side by side from there on,
-    /// at most `max`.
+    /// Returns the first extent ahead without preallocated space, and how many adjacent ones follow
+    /// it, at most `max`.
     pub(super) fn unreserved(&self, max: usize) -> Option<(ExtentIndex, usize)> {
         let first = *self.listed.get(self.reserved)?;
         let beside = |(i, extent): &(usize, &ExtentIndex)| extent.0 == first.0 + *i as u32;
         Some((first, self.listed.iter().skip(self.reserved).take(max).enumerate().take_while(beside).count()))
     }
 
-    /// Space has been set aside for `count` extents from `first` on, unless the list has changed
-    /// meanwhile.
+    /// Notes that space has been preallocated for `count` extents from `first` on, unless the list
+    /// has changed since.
     pub(super) fn set_reserved(&mut self, first: ExtentIndex, count: usize) -> bool {
         let is_there = self.listed.get(self.reserved) == Some(&first);
         if is_there {
-            // Extents side by side then need not be so now, if the list has been cut off.
+            // Extents that were adjacent in the list may not be any more, if the list has been cut
+            // off.
             let beside = |(i, extent): &(usize, &ExtentIndex)| extent.0 == first.0 + *i as u32;
             let ahead = self.listed.iter().skip(self.reserved).take(count);
             self.reserved += ahead.enumerate().take_while(beside).count();
@@ -140,7 +140,7 @@ impl Streams {
         is_there
     }
 
-    /// A batch of `len` bytes takes its place: behind what its stream has filled, or at the start
+    /// Places a batch of `len` bytes: after the filled part of its stream's extent, or at the start
     /// of [`next`](Self::next), which is open then.
     pub(super) fn take(&mut self, place: Place, len: u32) {
         let slot = &mut self.open[place.stream as usize];
@@ -157,8 +157,8 @@ impl Streams {
         }
     }
 
-    /// The batch at `place`, which ends at byte `end`, is applied. To be called in the order of the
-    /// log.
+    /// Notes that the batch at `place`, which ends at byte `end`, is applied. Call this in the
+    /// order of the log.
     pub(super) fn applied(&mut self, place: Place, end: u32) {
         if place.offset == 0 {
             let front = self.listed.pop_front();
@@ -170,8 +170,8 @@ impl Streams {
         self.applied[place.stream as usize] = Some(OpenExtent { extent: place.extent, offset: end });
     }
 
-    /// Leaves everything that is open, with whatever was not applied of it: each stream goes on in
-    /// a fresh extent. No zeroes are written ahead.
+    /// Abandons all open extents, with their unapplied batches: each stream continues in a fresh
+    /// extent. No zeroes may be in flight.
     pub(super) fn abandon(&mut self) {
         debug_assert!(!self.is_zeroing());
         self.passed.extend(self.applied.iter_mut().filter_map(Option::take).map(|open| open.extent));
@@ -180,14 +180,14 @@ impl Streams {
         (self.opened, self.reserved) = (0, 0);
     }
 
-    /// Takes extents from `mark` on, and whatever is listed behind the first of them, off the list,
-    /// as far as they are not open, and leaves those that are open and have nothing under way; with
-    /// `reserved_only`, also those off the list that have no space set aside below. Returns the
-    /// ones that were never opened.
+    /// Removes from the list the first unopened extent at or after `mark` and all that follow it,
+    /// and abandons open extents at or after `mark` without batches in flight. With
+    /// `reserved_only`, extents without preallocated space are removed as well. Returns the removed
+    /// extents, none of which was ever opened.
     ///
-    /// What stays of the list is the beginning of the old one. So until a checkpoint without the
-    /// others is durable, whatever is opened is what recovery from the one before would look for;
-    /// and leaving an extent is what a stream may do at any time.
+    /// The remaining list is a prefix of the old one. So until a checkpoint without the others is
+    /// durable, recovery from the previous one looks for every extent that may be opened; and a
+    /// stream may abandon an extent at any time.
     pub(super) fn keep_before(&mut self, mark: ExtentIndex, reserved_only: bool) -> Vec<ExtentIndex> {
         for (open, applied) in self.open.iter_mut().zip(&mut self.applied) {
             let is_still = open.as_ref().map(|o| (o.extent, o.offset)) == applied.map(|a| (a.extent, a.offset));
@@ -210,7 +210,8 @@ impl Streams {
         (self.applied, self.listed.iter().copied().collect(), self.passed.clone())
     }
 
-    /// A checkpoint knows of the first `passed` passed extents, and has put others on the list.
+    /// Notes that a checkpoint knows the first `passed` passed extents, and has put others on the
+    /// list.
     pub(super) fn extend(&mut self, passed: usize, listed: &[ExtentIndex]) {
         self.passed.drain(..passed);
         self.listed.extend(listed);
@@ -229,7 +230,7 @@ mod tests {
         Place { stream, extent: ExtentIndex(extent), offset }
     }
 
-    /// Takes a place in `next` or behind the open extent, as the log does.
+    /// Places a batch in `next` or in the open extent, as the log does.
     fn put(streams: &mut Streams, stream: Stream, fresh: bool) -> Place {
         let place = if fresh {
             let next = streams.next().unwrap();
@@ -308,13 +309,13 @@ mod tests {
         streams.applied(three, 4096);
         streams.keep_before(ExtentIndex(40), false);
         assert_eq!(streams.position(), ([at(8, 4096), at(5, 4096)], extents(&[9]), extents(&[50])));
-        // With a batch under way it is not left.
+        // With a batch in flight it is not abandoned.
         put(&mut streams, Stream::Hot, false);
         streams.keep_before(ExtentIndex(8), false);
         assert!(streams.open_of(Stream::Hot).is_some());
     }
 
-    /// Zeroes that come late would lie on the batches with which the extent is opened again.
+    /// Late zeroes would overwrite the batches written when the extent is opened again.
     #[test]
     fn an_extent_in_which_zeroes_are_on_their_way_is_not_left() {
         let mut streams = Streams::new([None, None], extents(&[50, 5]), vec![]);

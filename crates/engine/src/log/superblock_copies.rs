@@ -1,13 +1,13 @@
-//! Copies of the superblock far from the first two: one at the end of the data file or device,
-//! one in the map store. They count only if neither of the first two can be used. They describe
-//! a pool whose beginning has been overwritten.
+//! Copies of the superblock far from the first two: one at the end of the data file or device, one
+//! in the map store. They are used only if neither of the first two can be. They describe a pool
+//! whose beginning has been overwritten.
 //!
 //! 1. Both are written after the first two are durable. So a crash in between leaves an older
 //!    copy, or none, and never a newer one.
-//! 2. Each opening writes copies that are missing, older or damaged. So a crash in step 1 is
-//!    mended, and a pool of an older program gets its copies.
-//! 3. The copy at the end lies behind the bytes that the pool uses. A file is made longer for
-//!    it. A device that the pool fills to the end has none.
+//! 2. Each opening writes copies that are missing, older or damaged. That repairs the result of a
+//!    crash in step 1.
+//! 3. The copy at the end follows the bytes that the pool uses. A file is extended for it. A device
+//!    that the pool fills to the end has none.
 //!
 //! Opening a pool by one of these copies overwrites its beginning, so it is done on demand only
 //! (`repair`), and under two conditions: the copy names the pool of the map, and the log holds
@@ -28,14 +28,14 @@ use crate::log::geometry::Geometry;
 use crate::log::superblock_io::{self, choose, mark_inventory, read_copies};
 use crate::log::{extent_scan, foreign};
 
-/// Extents in which batches of the pool are looked for. The catalogue's are the first of them; one
-/// batch is enough.
+/// Upper bound of extents in which batches of the pool are searched. The catalogue's are the first
+/// of them; one batch is enough.
 const EXTENTS_TRIED_MAX: usize = 64;
 
 /// The copy at the end, and where it is.
 pub(crate) type EndCopy = (u64, std::result::Result<Superblock, SuperblockError>);
 
-/// Reads the copy at the end, or what is in its place; `None` if nothing can be read there.
+/// Reads the bytes where the copy at the end belongs; `None` if nothing can be read there.
 pub(crate) fn read_end(disk: &dyn Disk) -> Option<EndCopy> {
     let offset = superblock_end_offset(disk.size_bytes().ok()?)?;
     let mut buf = AlignedBuf::new(SUPERBLOCK_BYTES);
@@ -43,7 +43,8 @@ pub(crate) fn read_end(disk: &dyn Disk) -> Option<EndCopy> {
     Some((offset, Superblock::decode(&buf[..SUPERBLOCK_BYTES])))
 }
 
-/// Where the copy of that superblock belongs, if there is room behind what the pool uses.
+/// Returns where the end copy of that superblock belongs, if there is room after the bytes that the
+/// pool uses.
 pub(crate) fn end_place(disk: &dyn Disk, superblock: &Superblock) -> Option<u64> {
     superblock_end_offset(disk.size_bytes().ok()?).filter(|offset| *offset >= superblock.capacity_bytes)
 }
@@ -53,8 +54,8 @@ pub(crate) const fn bytes_with_end(capacity_bytes: u64) -> u64 {
     capacity_bytes.next_multiple_of(SUPERBLOCK_BYTES as u64) + SUPERBLOCK_TAIL_BYTES
 }
 
-/// Most bytes that a pool may use of storage that cannot grow, if room for the copy at the end is
-/// to be left; `capacity_bytes` if that is less.
+/// Upper bound of bytes that a pool may use on storage that cannot grow, if it leaves room for the
+/// copy at the end; `capacity_bytes` if that is less.
 pub(crate) fn capacity_with_end(disk: &dyn Disk, capacity_bytes: u64) -> u64 {
     let Ok(size) = disk.size_bytes() else { return capacity_bytes };
     if disk.may_grow() || capacity_bytes > size {
@@ -63,8 +64,8 @@ pub(crate) fn capacity_with_end(disk: &dyn Disk, capacity_bytes: u64) -> u64 {
     superblock_end_offset(size).map_or(capacity_bytes, |most| capacity_bytes.min(most))
 }
 
-/// Makes the copy at the end say what the superblock does, durably. A file without room for it gets
-/// longer. What the storage refuses is left: this is the last of several copies.
+/// Updates the copy at the end to the superblock, durably. A file without room for it is extended.
+/// Errors of the storage are ignored: this is the last of several copies.
 ///
 /// # Errors
 /// When the sync failed.
@@ -96,7 +97,7 @@ pub(crate) fn write(disk: &dyn Disk, store: &dyn MapStore, superblock: &Superblo
     store.commit(batch).and_then(|()| store.persist()).map_err(store_error)
 }
 
-/// Says that the copy at the end is damaged, if it is.
+/// Describes damage of the copy at the end, if there is any.
 pub(crate) fn end_damage(found: Option<&EndCopy>) -> Option<String> {
     match found {
         Some((offset, Err(error @ SuperblockError::Damaged(_)))) => {
@@ -106,16 +107,17 @@ pub(crate) fn end_damage(found: Option<&EndCopy>) -> Option<String> {
     }
 }
 
-/// Says that the copy in the map is damaged, if it is.
+/// Describes damage of the copy in the map, if there is any.
 pub(crate) fn stored_damage(store: &dyn MapStore) -> Option<String> {
     let bytes = store.get(KEY_SUPERBLOCK).ok().flatten()?;
     let error = Superblock::decode(&bytes).err()?;
     matches!(error, SuperblockError::Damaged(_)).then(|| format!("the copy of the superblock in the map: {error}"))
 }
 
-/// Step 2, and says in the first copies that there is an inventory of extents: the first checkpoint of the opening is durable by now. What is right is
-/// not written. Returns words on copies that were damaged.
-/// A write that a crash has torn looks the same, so that is no problem of the pool.
+/// Step 2. Also records in the first copies that there is an inventory of extents: the first
+/// checkpoint of the opening is durable by now. Correct copies are not written. Returns a
+/// description of damaged copies. A write torn by a crash looks the same, so this is not a problem
+/// of the pool.
 ///
 /// # Errors
 /// As [`write`].
@@ -128,7 +130,7 @@ pub(crate) fn bring_up_to_date(env: &PoolEnv) -> Result<Vec<String>> {
         None => env.disk.may_grow(),
     };
     let damaged = end_damage(end.as_ref()).into_iter().chain(stored_damage(&*env.store));
-    let notes = damaged.map(|what| format!("{what}; opening the pool has written it anew")).collect();
+    let notes = damaged.map(|what| format!("{what}; opening the pool has rewritten it")).collect();
     if is_due {
         write_end(&*env.disk, &superblock)?;
     }
@@ -140,8 +142,8 @@ pub(crate) fn bring_up_to_date(env: &PoolEnv) -> Result<Vec<String>> {
     Ok(notes)
 }
 
-/// Makes all copies say, durably, that the pool may have something that older programs do not know,
-/// so that these refuse it: an incompatible feature. Returns when the first two do.
+/// Records an incompatible feature in all copies, durably, so that a program that does not know it
+/// refuses the pool. Returns when the first two are durable.
 ///
 /// # Errors
 /// As [`write`].
@@ -150,18 +152,17 @@ pub(crate) fn mark_feature(env: &PoolEnv, feature: u64) -> Result<()> {
     bring_up_to_date(env).map(drop)
 }
 
-/// The copy in the map store, if it is right.
+/// Reads the copy in the map store, if it is valid.
 pub(crate) fn read_stored(store: &dyn MapStore) -> Option<Superblock> {
     let bytes = store.get(KEY_SUPERBLOCK).ok().flatten()?;
     Superblock::decode(&bytes).ok()
 }
 
-/// The superblock in force; with `repair` that of a copy elsewhere, if both first ones are
-/// unusable, and what is to be told of that. Nothing is written: the first copies come back when
-/// the pool is opened.
+/// Returns the superblock in force. With `repair`, and if both first copies are unusable, returns
+/// another copy and a report. Nothing is written: opening the pool restores the first copies.
 ///
 /// # Errors
-/// Those of the first copies, with what is in their place and what can be done.
+/// Those of the first copies, with a description of the bytes in their place and the remedy.
 pub(crate) fn find(env: &PoolEnv, repair: bool) -> Result<(Superblock, Option<Problem>)> {
     let error = match read_copies(&*env.disk).and_then(|copies| choose(&copies)) {
         Ok(superblock) => return Ok((superblock, None)),
@@ -172,25 +173,25 @@ pub(crate) fn find(env: &PoolEnv, repair: bool) -> Result<(Superblock, Option<Pr
     let Some((superblock, place)) = elsewhere(env)? else {
         return Err(Error::new(error.kind(), format!("{error}{there}")));
     };
-    let what = format!("the pool's beginning is gone ({error}{there}); {place} has the superblock");
+    let what = format!("the beginning of the pool is overwritten ({error}{there}); {place} has the superblock");
     if repair {
-        let detail = format!("{what}: both copies at the beginning are written anew");
+        let detail = format!("{what}: both copies at the beginning are rewritten");
         return Ok((superblock, Some(Problem { kind: "superblock", detail, repaired: true, ..Problem::default() })));
     }
-    let advice = "nothing has been changed; `check --repair` writes the pool's beginning anew, over what is there now; `salvage` makes another pool of \
-                  the data and changes nothing";
-    // What cannot be read is not damaged for certain.
+    let advice = "nothing has been changed; `check --repair` rewrites the beginning of the pool, replacing its \
+         present content; `salvage` copies the data into another pool and changes nothing";
+    // An unreadable copy is not certainly damaged.
     let kind = if error.kind() == ErrorKind::Io { ErrorKind::Io } else { ErrorKind::Corrupt };
     Err(Error::new(kind, format!("{what}; {advice}")))
 }
 
-/// What is at the beginning of the data, to be put behind another text.
+/// Describes the beginning of the data, as a suffix for another message.
 pub(crate) fn beginning(disk: &dyn Disk) -> String {
     foreign::at_beginning(disk).map(|what| format!("; its beginning holds {what}")).unwrap_or_default()
 }
 
-/// The newest copy elsewhere that is of the map's pool, if the log has batches of it; and where it
-/// is.
+/// Returns the newest other copy that is of the map's pool, if the log has batches of that pool;
+/// and its place.
 fn elsewhere(env: &PoolEnv) -> Result<Option<(Superblock, String)>> {
     let bytes = env.store.get(KEY_CHECKPOINT).map_err(store_error)?;
     let Some(checkpoint) = bytes.and_then(|bytes| Checkpoint::decode(&bytes).ok()) else { return Ok(None) };

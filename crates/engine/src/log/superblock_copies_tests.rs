@@ -1,5 +1,5 @@
-//! What becomes of a pool whose beginning is overwritten: its copies elsewhere, at whatever moment
-//! a crash leaves them.
+//! Tests of a pool whose beginning is overwritten: its other copies, in every state that a crash
+//! can leave.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 use bytes::Bytes;
@@ -14,10 +14,10 @@ use crate::pool::Pool;
 
 const CAPACITY: u64 = 8 << 20;
 const EXTENT: u64 = 64 << 10;
-/// What a partitioning tool writes.
+/// Bytes that a partitioning tool writes.
 const TABLE_BYTES: usize = 34 * 512;
 
-/// A file that may come to be twice as long as the pool, with a volume that holds some data.
+/// A file that may grow to twice the size of the pool, with a volume that holds some data.
 fn machine(seed: u64) -> Machine {
     let machine = Machine::new(4 * CAPACITY, seed);
     machine.disk.become_file(CAPACITY);
@@ -106,7 +106,7 @@ fn without_any_copy_the_log_tells_what_it_is_of() {
     machine.disk.poke(CAPACITY, &[0; SUPERBLOCK_BYTES]);
     let (pool, report, _into) = salvage(&machine, None).unwrap();
     expect_all_there(&pool);
-    assert!(report.notes.iter().any(|note| note.contains("batches of the log tell")), "{:?}", report.notes);
+    assert!(report.notes.iter().any(|note| note.contains("batches of the log identify")), "{:?}", report.notes);
 }
 
 #[test]
@@ -136,14 +136,14 @@ fn the_copy_of_another_pool_is_never_taken() {
     }
     // The log has only batches of the pool itself.
     expect_all_there(&salvage(&machine, None).unwrap().0);
-    // And now of both.
+    // Now it has batches of both.
     let mut extent = vec![0; EXTENT as usize];
     old.disk.peek(EXTENT, &mut extent);
     machine.disk.poke(100 * EXTENT, &extent);
     let mut head = vec![0; 4096];
     machine.disk.peek(EXTENT, &mut head);
     let own = head[16..24].try_into().unwrap();
-    // A copied extent does not count, because it names another place; one in its own place does.
+    // A copied extent is ignored, because it names another place; one in its own place is not.
     expect_all_there(&salvage(&machine, None).unwrap().0);
     let mut there = vec![0; EXTENT as usize];
     let used = |machine: &Machine, extent: &u64, there: &mut [u8]| {
@@ -170,8 +170,8 @@ fn data_that_holds_nothing_of_the_pool_is_not_written_to() {
     assert_eq!(machine.power.next_point(), before);
 }
 
-/// At whatever point the power fails, the pool opens, and the next opening has all copies right. So
-/// it is from an old pool, which has none.
+/// After a power failure at any point, the pool opens, and the next opening has all copies right.
+/// The same holds for a pool without any copies.
 #[test]
 fn crashes_between_copies_leave_a_pool_that_opens() {
     type Change = fn(&Pool) -> Result<()>;
@@ -203,7 +203,7 @@ fn crashes_between_copies_leave_a_pool_that_opens() {
             let first = choose(&read_copies(&*env(&machine).disk).unwrap()).unwrap();
             let is_right = |copy: Option<EndCopy>| copy.is_some_and(|(_, copy)| copy == Ok(first.clone()));
             behind += u64::from(!is_right(read_end(&*env(&machine).disk)));
-            // An older copy, if that is all there is, must not lose anything either.
+            // An older copy, if it is the only one, must not lose anything either.
             let copy = machine.duplicate(point);
             overwrite_beginning(&copy);
             expect_all_there(&salvage(&copy, None).unwrap().0);
@@ -218,7 +218,7 @@ fn crashes_between_copies_leave_a_pool_that_opens() {
     assert!(crashes > 40 && behind > 3, "{crashes} crashes, {behind} with an older copy at the end");
 }
 
-/// Opening the pool wrote it anew without a word.
+/// Opening the pool rewrites it silently.
 #[test]
 fn a_damaged_copy_far_from_the_beginning_is_named_by_check() {
     let mut machine = machine(6);
@@ -233,11 +233,11 @@ fn a_damaged_copy_far_from_the_beginning_is_named_by_check() {
     let places = ["near the end of the data", "in the map"];
     assert_eq!(check.notes.len(), places.len(), "{:?}", check.notes);
     for (note, place) in check.notes.iter().zip(places) {
-        assert!(note.contains(place) && note.contains("written it anew"), "{note}");
+        assert!(note.contains(place) && note.contains("rewritten it"), "{note}");
     }
-    // Once it is told, and the copies are whole, there is no more to tell.
+    // It is reported once; when the copies are whole, there is no further note.
     assert!(pool.check(false, &mut |_, _| ()).unwrap().notes.is_empty());
-    // Damage that came since is a problem, and can be mended.
+    // New damage is a problem, and can be repaired.
     machine.disk.poke(CAPACITY + 100, &[0xff; 8]);
     let check = pool.check(false, &mut |_, _| ()).unwrap();
     assert!(check.problems.len() == 1 && check.problems[0].detail.contains(places[0]), "{:?}", check.problems);

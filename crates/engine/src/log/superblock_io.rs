@@ -9,13 +9,13 @@ use format::{
 };
 use surface::{Error, ErrorKind, Result};
 
-/// What a copy is, or why it is none.
+/// The two copies, or the error of each.
 pub(crate) type Copies = [std::result::Result<Superblock, SuperblockError>; 2];
 
-/// Reads both copies. One that cannot be read is a damaged one, so that the other one can be used.
+/// Reads both copies. An unreadable one is treated as damaged, so that the other one can be used.
 ///
 /// # Errors
-/// Of the storage, if a copy cannot be read and the other one says nothing either.
+/// Those of the storage, if a copy cannot be read and the other one is unusable as well.
 pub(crate) fn read_copies(disk: &dyn Disk) -> Result<Copies> {
     let mut buf = AlignedBuf::new(SUPERBLOCK_BYTES);
     let mut failure = None;
@@ -52,15 +52,14 @@ pub(crate) fn choose(copies: &Copies) -> Result<Superblock> {
     }
 }
 
-/// Makes both copies say, durably, what `superblock`, the one in force, does, and that map records
-/// may be compact, which it does not say in a pool of an older program. So does the older one of
-/// two, as a crash in the middle of a rewrite leaves it: it would count again as soon as the other
-/// one cannot be read. A damaged one beside one that is right is left to `check`. To be called
-/// before the map is written; again, it changes nothing.
+/// Updates both copies, durably, to `superblock`, the one in force, with the feature of compact map
+/// records added. This includes the older of two copies after a crash in the middle of a rewrite:
+/// it would be used as soon as the other one cannot be read. A damaged copy next to a correct one
+/// is left to `check`. Call this before the map is written; calling it again changes nothing.
 ///
 /// # Errors
-/// What the storage fails with. One copy may be changed by then, which keeps older programs off,
-/// and does nothing else.
+/// Those of the storage. One copy may be changed by then; that has no other effect than to name the
+/// feature.
 pub(crate) fn bring_up_to_date(disk: &dyn Disk, superblock: &Superblock) -> Result<()> {
     let mut wanted = superblock.clone();
     wanted.features_incompat |= INCOMPAT_COMPACT_RECORDS;
@@ -74,77 +73,77 @@ pub(crate) fn bring_up_to_date(disk: &dyn Disk, superblock: &Superblock) -> Resu
     }
 }
 
-/// Makes both copies say, durably, that there is an inventory of extents, which they do not in a
-/// pool of an older program. To be called when there is one.
+/// Records in both copies, durably, that there is an inventory of extents. Call this when there is
+/// one.
 ///
 /// # Errors
-/// What the storage fails with.
+/// Those of the storage.
 pub(crate) fn mark_inventory(disk: &dyn Disk) -> Result<()> {
     mark(disk, |superblock| superblock.features_compat |= COMPAT_INVENTORY)
 }
 
-/// Makes both copies say, durably, that the pool may have something that older programs do not
-/// know: an incompatible feature. To be called before it has.
+/// Records an incompatible feature in both copies, durably. Call this before the pool uses it.
 ///
 /// # Errors
-/// What the storage fails with.
+/// Those of the storage.
 pub(crate) fn mark_feature(disk: &dyn Disk, feature: u64) -> Result<()> {
     mark(disk, |superblock| superblock.features_incompat |= feature)
 }
 
-/// Changes the features in both copies, unless both are like that already.
+/// Changes the features in both copies, unless both have them already.
 fn mark(disk: &dyn Disk, change: impl FnOnce(&mut Superblock)) -> Result<()> {
     let copies = read_copies(disk)?;
     let superblock = choose(&copies)?;
     let mut wanted = superblock.clone();
     change(&mut wanted);
     if wanted == superblock {
-        // As a crash in the middle of a rewrite leaves it, the older copy does not say so. A damaged one is left to `check`.
+        // After a crash in the middle of a rewrite, the older copy may lack them. A damaged one is
+        // left to `check`.
         return if copies.iter().flatten().all(|copy| *copy == wanted) { Ok(()) } else { write(disk, &wanted) };
     }
     wanted.generation += 1;
     write(disk, &wanted)
 }
 
-/// Makes sure that the storage is as large as the superblock says: growing makes it larger first,
-/// shrinking cuts it off last, so a shorter one has lost its end. With `repair` what is wrong is
-/// returned.
+/// Verifies that the storage is as large as the superblock requires. Growing extends the storage
+/// first, shrinking cuts it off last, so shorter storage has lost its end. With `repair` the
+/// description of the damage is returned.
 ///
 /// # Errors
-/// [`ErrorKind::Corrupt`] without `repair`, or if the storage cannot be made longer; and what it
-/// fails with.
+/// [`ErrorKind::Corrupt`] without `repair`, or if the storage cannot be extended; and those of the
+/// storage.
 pub(crate) fn find_end(disk: &dyn Disk, superblock: &Superblock, repair: bool) -> Result<Option<String>> {
-    let failed = |error| Error::from_io("the size of the pool's data cannot be told", error);
+    let failed = |error| Error::from_io("the size of the pool's data cannot be determined", error);
     let (has, needs) = (disk.size_bytes().map_err(failed)?, superblock.capacity_bytes);
     if has >= needs {
         return Ok(None);
     }
     let what = format!("the data file or device has {has} bytes, the pool uses {needs}: its end has been cut off");
     if !repair {
-        let advice = "bring it back from where it was copied; `check --repair` tells what went with it, and with --accept-loss opens the pool \
-             with what is left; `salvage` gets out what is left without changing anything";
+        let advice = "restore it from where it was copied; `check --repair` reports the lost data, and with \
+             --accept-loss opens the pool with the rest; `salvage` recovers the rest without changing anything";
         return Err(Error::new(ErrorKind::Corrupt, format!("{what}; {advice}")));
     }
     if !disk.may_grow() {
-        // Before anything is mended by what is left.
-        let advice = "make the device larger, or bring the data back to one that is; `salvage` gets out what is left without changing anything";
+        // Refuse before anything is repaired.
+        let advice = "make the device larger, or move the data to a larger one; `salvage` recovers the rest \
+             without changing anything";
         return Err(Error::new(ErrorKind::Corrupt, format!("{what}; {advice}")));
     }
     Ok(Some(what))
 }
 
-/// Makes storage that has lost its end as long again, without what was there. To be done when the
-/// map has been mended, which may be refused: only the length says that the end is gone.
+/// Extends storage that has lost its end to its former length, without its content. Call it after
+/// the repair of the map, which may be refused: the length is the only evidence of the loss.
 ///
 /// # Errors
-/// What the storage fails with.
+/// Those of the storage.
 pub(crate) fn lengthen(disk: &dyn Disk, superblock: &Superblock) -> Result<()> {
-    let failed = |error| Error::from_io("the pool's data cannot be made as long as it was", error);
+    let failed = |error| Error::from_io("the pool's data cannot be extended to its former length", error);
     disk.grow(superblock.capacity_bytes).map_err(failed)
 }
 
-/// Storage that has lost its end, as it will be when it is as long again: what is gone reads as
-/// zeroes.
+/// Storage that has lost its end, shown at its former length: the missing part reads as zeroes.
 pub(crate) struct WithoutEnd(pub Arc<dyn Disk>);
 
 impl DiskLayer for WithoutEnd {
@@ -156,7 +155,7 @@ impl DiskLayer for WithoutEnd {
         if left >= len as u64 {
             return self.0.read_at(offset, buf, len);
         }
-        // Less than a whole 4 KiB of it tells nothing.
+        // Only whole 4 KiB are of use.
         let left = left as usize / BATCH_ALIGN * BATCH_ALIGN;
         if left > 0 {
             self.0.read_at(offset, buf, left)?;
@@ -166,16 +165,16 @@ impl DiskLayer for WithoutEnd {
     }
 }
 
-/// Whether there is, or was, a pool. A damaged first copy without a second one is none: the second
-/// is written when the first is durable, so this is what a crash in the middle of making a pool has
-/// torn.
+/// Returns whether there is, or was, a pool. A damaged first copy without a second one is none: the
+/// second is written when the first is durable, so this is the result of a crash while a pool was
+/// being created.
 pub(crate) fn hold_pool(copies: &Copies) -> bool {
     use SuperblockError::{Damaged, Missing};
     !matches!(copies, [Err(Missing | Damaged(_)), Err(Missing)])
 }
 
-/// Writes both copies, one after the other is durable: the one that is in force comes last. So
-/// whatever a crash in between leaves, and whatever one before has left, one copy is whole.
+/// Writes both copies, the second after the first is durable; the copy in force is written last. So
+/// after any crash, and in any previous state, one copy is whole.
 pub(crate) fn write(disk: &dyn Disk, superblock: &Superblock) -> Result<()> {
     let mut offsets = SUPERBLOCK_OFFSETS;
     match read_copies(disk)? {

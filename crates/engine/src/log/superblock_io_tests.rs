@@ -1,5 +1,5 @@
-//! What becomes of a pool that an older program has made: no feature is in its superblock, and no
-//! record of its map is compact.
+//! Tests of a pool without features: none is in its superblock, and no record of its map is
+//! compact.
 #![allow(clippy::unwrap_used)]
 
 use bytes::Bytes;
@@ -49,7 +49,7 @@ fn sealed(body: &[u8]) -> Vec<u8> {
     [body, &crc32c(body)].concat()
 }
 
-/// As older programs encode. Blocks that are units of their own leave no masks and no holes.
+/// Encodes in the long form. Blocks that are units of their own leave no masks and no holes.
 fn encode_old(record: &Record) -> Vec<u8> {
     let mut out = vec![record.fragments.len() as u8];
     for fragment in &record.fragments {
@@ -67,13 +67,13 @@ fn records(machine: &Machine) -> Vec<(Vec<u8>, Vec<u8>)> {
     machine.store.dump().into_iter().filter(|(key, _)| matches!(key[0], b'R' | b'D')).collect()
 }
 
-/// A record says so in its first byte, which in a delta stands behind a key and a length.
+/// A record's first byte says whether it is compact; in a delta it follows a key and a length.
 fn is_compact((key, value): &(Vec<u8>, Vec<u8>)) -> bool {
     value[if key[0] == b'R' { 0 } else { 21 + 2 }] & 0x40 != 0
 }
 
-/// A pool as an older program would have left it in a crash: with records, with deltas beside them,
-/// and with a log behind both.
+/// A pool without features as a crash leaves it: with records, with deltas, and with a log that is
+/// newer than both.
 fn older_pool() -> Machine {
     let machine = Machine::new(CAPACITY_BYTES, 1);
     let pool = pool_on(&machine, machine.disk.handle(), CAPACITY_BYTES, 0);
@@ -124,7 +124,7 @@ fn open(machine: &Machine, repair: bool) -> Result<Pool> {
     Pool::open(env_on(machine, machine.disk.handle()), options)
 }
 
-/// At whatever point the opening ends that changes it, also where a record is mended first.
+/// For any point at which the changing opening ends, also where a record is repaired first.
 #[test]
 fn both_copies_keep_older_programs_off_before_there_is_a_compact_record() {
     let is_marked = |copy: &_| matches!(copy, Ok(Superblock { features_incompat: INCOMPAT_COMPACT_RECORDS, .. }));
@@ -161,7 +161,7 @@ fn both_copies_keep_older_programs_off_before_there_is_a_compact_record() {
             assert!(copies(&machine).iter().filter(|copy| copy.is_ok()).all(is_marked));
             if is_whole {
                 assert_eq!(left.each_ref().map(|copy| copy.as_ref().unwrap().generation), [2; 2]);
-                // What an opening does not change stays as it was, and was read.
+                // Records that an opening does not change keep their form, and were read.
                 let compact = records(&machine).iter().filter(|record| is_compact(record)).count();
                 assert!(left.iter().all(is_marked) && compact > 0);
                 assert_eq!(compact < records(&machine).len(), !repair);

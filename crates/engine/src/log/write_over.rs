@@ -1,14 +1,14 @@
-//! Making places behind the end of the log readable again.
+//! Makes unreadable areas after the end of the log readable again.
 
 use std::ops::Range;
 
 use env::{AlignedBuf, Disk};
 use format::BATCH_ALIGN;
 
-/// Writes over each block behind the end of the log that cannot be read, and holds nothing that
-/// counts. A block that was given up with its neighbours, and can be read alone, stays: it hides
-/// nothing from the next opening, and may be all that is left for `salvage`. What fails there fails
-/// again when the log comes there, and then goes on elsewhere.
+/// Overwrites each unreadable block after the end of the log that cannot be part of it. A block
+/// that was skipped with its neighbours, but can be read alone, stays: it hides nothing from the
+/// next opening, and may be all that is left for `salvage`. If a write fails here, it fails again
+/// when the log gets there, and the log then continues elsewhere.
 pub(crate) fn write_over(disk: &dyn Disk, unreadable: &[Range<u64>]) {
     let zeroes = AlignedBuf::new(BATCH_ALIGN);
     let mut block = AlignedBuf::new(BATCH_ALIGN);

@@ -1,7 +1,6 @@
-//! The queue between those who compress and those who write: a batch that has its place in the log
-//! waits here for a writer thread, so that no compressing thread stands still while the device
-//! works. Bounded in bytes: who finds it full waits, which is how a slow device slows the
-//! compressing down.
+//! The queue between compressing threads and writers: a batch with a position in the log waits here
+//! for a writer thread, so that no compressing thread waits for the device. Bounded in bytes: a
+//! thread that finds it full waits, so a slow device slows compression down.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -13,16 +12,16 @@ use crate::base::ranked::{Condvar, Mutex};
 use crate::base::ranks;
 use crate::log::prepared::Prepared;
 
-/// What a writer finds to do.
+/// The next task of a writer.
 pub(crate) enum Next {
     Batch(Placed),
-    /// Nothing came within its patience.
+    /// No batch came in time.
     Nothing,
-    /// Nothing will come any more.
+    /// No batch will come any more.
     Stopped,
 }
 
-/// What a writer did.
+/// Result of a writer's turn.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Wrote {
     Batch,
@@ -59,7 +58,7 @@ impl Writers {
         }
     }
 
-    /// Hands a batch to the writers; back if there may be none any more.
+    /// Passes a batch to the writers; returns it if they have been stopped.
     pub(crate) fn push(&self, batch: Placed) -> std::result::Result<(), Placed> {
         let mut state = self.state.lock();
         if state.stop {
@@ -80,19 +79,19 @@ impl Writers {
         }
         match state.queue.pop_front() {
             Some(batch) => Next::Batch(batch),
-            // Looked at together with the queue: nothing can come behind it.
+            // Checked under the lock of the queue: nothing can be added later.
             None if state.stop => Next::Stopped,
             None => Next::Nothing,
         }
     }
 
-    /// A batch of so many bytes has been written, or has failed.
+    /// Notes that a batch of so many bytes has been written, or has failed.
     pub(crate) fn done(&self, bytes: usize) {
         self.state.lock().bytes -= bytes;
         self.room.notify_all();
     }
 
-    /// No more batches are taken; those that wait are still to be written.
+    /// Accepts no more batches; waiting ones are still written.
     pub(crate) fn stop(&self) {
         self.state.lock().stop = true;
         self.work.notify_all();
@@ -101,10 +100,11 @@ impl Writers {
 }
 
 impl Log {
-    /// Like [`append`](Self::append), but returns when all of it has its place; writer threads do
-    /// the rest. If that fails, the taken groups go back, and [`take_failure`](Self::take_failure)
-    /// tells why. When the pool is being closed the caller itself writes it: a batch that has its
-    /// place and is never written would keep all behind it waiting.
+    /// Like [`append`](Self::append), but returns when all of it has its position; writer threads
+    /// do the rest. If that fails, the taken groups are returned, and
+    /// [`take_failure`](Self::take_failure) has the reason. While the pool is being closed, the
+    /// caller itself writes it: a batch with a position that is never written would block all later
+    /// ones.
     pub(crate) fn enqueue(&self, mut prepared: Prepared, purpose: Purpose) -> std::result::Result<Ticket, Refusal> {
         loop {
             self.writers.wait_for_room();
@@ -130,7 +130,7 @@ impl Log {
         let bytes = placed.bytes();
         self.write_and_remember(placed);
         self.writers.done(bytes);
-        // Behind the batch: all that comes after it in the log waits for it.
+        // After the batch: all later ones in the log wait for it.
         self.reserve_early();
         Wrote::Batch
     }
@@ -141,12 +141,12 @@ impl Log {
         }
     }
 
-    /// Lets the writer threads come to their end.
+    /// Lets the writer threads end.
     pub(crate) fn stop_writers(&self) {
         self.writers.stop();
     }
 
-    /// Why a batch that was enqueued could not be written, once for each failure of the log.
+    /// Returns why an enqueued batch could not be written, once for each failure of the log.
     pub(crate) fn take_failure(&self) -> Option<Error> {
         self.state.lock().unreported.take()
     }
@@ -159,7 +159,7 @@ mod tests {
     use super::*;
     use crate::base::testing::pool_on;
 
-    /// A cleaner, or a worker, may come to its batch when the writers have ended already.
+    /// A cleaner, or a worker, may submit a batch after the writers have ended.
     #[test]
     fn what_comes_when_the_writers_have_ended_is_written_all_the_same() {
         let machine = Machine::new(8 << 20, 1);
@@ -172,7 +172,7 @@ mod tests {
         core.log.wait_applied(ticket).unwrap();
     }
 
-    /// A batch that was divided, and whose rest was refused, is on its way all the same.
+    /// A batch that was divided, and whose rest was refused, is still on its way.
     #[test]
     fn who_waits_for_all_that_has_its_place_waits_for_what_the_writers_have() {
         let machine = Machine::new(8 << 20, 1);

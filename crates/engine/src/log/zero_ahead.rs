@@ -9,13 +9,13 @@
 //! The stretch is written by the thread whose batch needs it, without the log's lock (`reserve`).
 //! Until it is there, no other batch gets a place in that stream.
 //!
-//! A file system's journal syncs twice: behind the data, and behind its commit block. There a large
+//! A file system's journal syncs twice: after the data, and after its commit block. There a large
 //! batch takes zeroes along for the small one that will follow it, in the same write. The file
 //! system's journal saves as many bytes.
 
 /// Batches up to this size come from a writer that syncs often.
 const SMALL_BATCH_BYTES: usize = 16 << 10;
-/// So many of them in a row, each behind a sync of its own, make the pattern.
+/// This many of them in a row, each after a sync of its own, form the pattern.
 const STREAK_MIN: u32 = 4;
 /// Zeroes that a large batch takes along.
 pub(crate) const TAIL_BYTES: usize = 8 << 10;
@@ -23,11 +23,11 @@ pub(crate) const TAIL_BYTES: usize = 8 << 10;
 /// the one that fills.
 const STRETCH_BYTES: u32 = 256 << 10;
 
-/// How the place of a batch is prepared, or the one behind it.
+/// How the position of a batch, or the one after it, is prepared.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Ahead {
     Nothing,
-    /// Zeroes are to be written from the batch's place up to this offset, before it.
+    /// Write zeroes from the batch's position up to this offset, before it.
     Stretch(u32),
     /// The batch takes so many zeroes along.
     Tail(usize),
@@ -37,7 +37,7 @@ pub(crate) enum Ahead {
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Prefill {
     streak: u32,
-    /// Batches in a row, of any size, each behind a sync of its own.
+    /// Consecutive batches, of any size, each after a sync of its own.
     synced: u32,
     /// Bytes of the last batch.
     last_bytes: usize,
@@ -48,13 +48,14 @@ pub(crate) struct Prefill {
 }
 
 impl Prefill {
-    /// What goes on being true when another extent is open.
+    /// The part of the state that stays valid in another extent.
     pub(crate) fn in_another_extent(self) -> Self {
         Self { until: 0, ..self }
     }
 
-    /// A batch of `len` bytes is about to be placed at `offset` of the extent. One that is to have
-    /// a stretch before it is not counted: it comes again when the stretch is there.
+    /// Decides the preparation for a batch of `len` bytes that is about to be placed at `offset` of
+    /// the extent. One that needs a stretch first is not counted: it comes again when the stretch
+    /// is written.
     pub(crate) fn before(&mut self, extent_bytes: u32, offset: u32, len: usize, syncs: u64) -> Ahead {
         let is_synced = syncs != self.syncs;
         let is_small = len <= SMALL_BATCH_BYTES;
@@ -76,7 +77,7 @@ impl Prefill {
         Ahead::Nothing
     }
 
-    /// The stretch that was to be written is there.
+    /// Notes that the stretch has been written.
     pub(crate) fn filled(&mut self, until: u32) {
         self.until = until;
     }
@@ -114,14 +115,14 @@ mod tests {
                 Ahead::Stretch(end) => prefill.filled(end),
             }
         };
-        // Small ones, each behind a sync: a stretch ahead, and no more until it is used up.
+        // Small ones, each after a sync: a stretch ahead, and no more until it is used up.
         let mut prefill = Prefill::default();
         for sync in 1..=u64::from(STREAK_MIN) {
             assert_eq!(before(&mut prefill, sync as u32 * 4096, 4096, sync), 0);
         }
         assert_eq!(prefill.until, STREAK_MIN * 4096 + STRETCH_BYTES);
-        // Large and small ones in turns: the large one takes zeroes along, which are enough for the
-        // small one.
+        // Alternating large and small ones: the large one takes along enough zeroes for the small
+        // one.
         let mut prefill = Prefill::default();
         let mut offset = 4096;
         for turn in 1..8 {
@@ -139,8 +140,7 @@ mod tests {
         assert_eq!(before(&mut prefill.in_another_extent(), 4096, 48 << 10, 101), 0);
     }
 
-    /// Watches that no write meets another one that is under way, and tells when one takes zeroes
-    /// along.
+    /// Asserts that no write meets another one in flight, and counts those that take zeroes along.
     struct Watched {
         below: Arc<dyn Disk>,
         under_way: Mutex<Vec<(u64, u64)>>,
@@ -177,8 +177,8 @@ mod tests {
         }
     }
 
-    /// Zeroes that a batch takes along must not come to lie on the one behind it, on whatever
-    /// thread that one is written.
+    /// Zeroes that a batch takes along must not overlap the next batch, on whichever thread that is
+    /// written.
     #[test]
     fn no_batch_is_written_where_zeroes_are_on_their_way_to() {
         let mut machine = Machine::new(64 << 20, 1);
@@ -190,7 +190,7 @@ mod tests {
             met: AtomicUsize::new(0),
             zeroes_begin: Mutex::new(Some(begin)),
         });
-        // Extents in which there is room for many turns.
+        // Extents with room for many turns.
         let options = FormatOptions { capacity_bytes: 48 << 20, extent_bytes: EXTENT, properties: Default::default() };
         Pool::format(&env_on(&machine, watched.clone()), &options).unwrap();
         let options = PoolOptions { workers: 2, ..PoolOptions::default() };

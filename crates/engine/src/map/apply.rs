@@ -1,30 +1,30 @@
-//! What batches mean: applied to the map and the objects in the order of the log, while running and
-//! in recovery alike.
+//! Applies batches to the map and the objects, in the order of the log, while running and in
+//! recovery alike.
 //!
 //! A *move* takes a block over from an older fragment if the block's record still points there, and
-//! this must come out the same now and in replay, without asking the store. The rule: of the blocks
-//! that the move names, those count of which neither overlay knows anything in that epoch, and
-//! those that an overlay finds at the place that the move names.
+//! the result must be the same now and in replay, without asking the store. The rule: of the blocks
+//! that the move names, it takes those that neither overlay knows in that epoch, and those that an
+//! overlay has at the location that the move names.
 //!
 //! This is exact, because the cleaner, which appends moves, verifies each against the whole map at
 //! a time *T*, and it holds the capture of the next checkpoint back until the batch is applied. Let
 //! a block be named by the move:
 //! - If it changed between *T* and the move, the active overlay knows it, now and in replay, and it
 //!   decides.
-//! - If it did not, it was verified to lie at the place that the move names. An overlay that knows
-//!   it says so; and if none does, the move holds, which is right. Which of the overlays know it is
-//!   of no consequence: running, those of a checkpoint that is under way may go at any time,
-//!   because it is published; in replay, they go back to the checkpoint that was loaded.
+//! - If it did not, it was verified to be at the location that the move names. An overlay that
+//!   knows it agrees; and if none does, the move applies, which is right. It does not matter which
+//!   of the overlays know it: running, those of a checkpoint in progress may be dropped at any
+//!   time, because it is published; in replay, they begin with the checkpoint that was loaded.
 //!
 //! In replay there is one overlay, which has all changes since the checkpoint that was loaded; that
 //! is one captured before *T*, else the batch would not be replayed: so it has everything that
 //! changed between *T* and the move.
 //!
-//! A *wide hole* concerns groups of which some layer of the map knows something. The store is asked
-//! for its part before the batch has its place, without the log's lock ([`Sink::foresee`]). The
-//! layers above are looked at when the batch is applied. What the store has got since it was asked
-//! is still in one of them, unless changes have left for the store meanwhile (`map`, departures):
-//! then the batch is not applied before the store has been asked anew.
+//! A *wide hole* covers groups that some layer of the map knows. The store is asked for its part
+//! before the batch gets its position, without the log's lock ([`Sink::foresee`]). The layers above
+//! are read when the batch is applied. Anything added to the store since it was asked is still in
+//! one of them, unless changes have left for the store in the meantime (`map`, departures): then
+//! the batch is not applied before the store has been asked again.
 
 use std::sync::Arc;
 
@@ -45,15 +45,15 @@ use crate::map::overlay::Overlay;
 use crate::objects::{Object, Objects};
 use crate::space::dead_map::{Death, Deaths};
 
-/// Groups of a hole range beyond which only groups that hold something are looked for.
+/// Groups of a hole range beyond which only groups with content are searched.
 const HOLE_GROUPS_BLIND: u64 = 64;
 
-/// A hole that concerns only groups which hold something.
+/// A hole range limited to groups with content.
 struct WideHole {
     object: ObjectId,
     from: GroupIndex,
     to: GroupIndex,
-    /// `None`: the store could not be read, and all groups are taken for such.
+    /// `None`: the store could not be read, and all groups are assumed to have content.
     groups: Option<Vec<GroupIndex>>,
 }
 
@@ -88,7 +88,7 @@ impl Sink for Applier {
         // A batch without payloads may end where its extent does.
         self.catalogue.note(entries, self.geometry.extent_at(payload.saturating_sub(1)));
         let mut location = payload;
-        // What dies by it before any checkpoint has counted it.
+        // Fragments that die before any checkpoint has counted them.
         let mut deaths = Vec::new();
         for entry in entries {
             match entry {
@@ -241,12 +241,12 @@ impl Applier {
             groups.into_iter().for_each(|group| put(group, true));
             return;
         }
-        // A store that cannot be read has its say at the next checkpoint; the holes hold all the
-        // same.
+        // The error of an unreadable store is reported by the next checkpoint; the holes apply
+        // anyway.
         (from.0..to.0).for_each(|group| put(GroupIndex(group), false));
     }
 
-    /// The wide holes of a batch. `None`: the foreseen groups are out of date.
+    /// Returns the wide holes of a batch. `None`: the foreseen groups are out of date.
     fn wide_holes(&self, entries: &[Entry], foreseen: &[StoredGroups]) -> Option<Vec<WideHole>> {
         let mut holes = Vec::new();
         for entry in entries {
@@ -260,9 +260,9 @@ impl Applier {
         Some(holes)
     }
 
-    /// Groups of which the object, or one that it came from, knows something: records below must be
-    /// hidden too. The outer `None`: the foreseen groups are out of date; the inner one: the store
-    /// could not be read.
+    /// Returns the groups known to the object or one of its origins: records below must be hidden
+    /// too. The outer `None`: the foreseen groups are out of date; the inner one: the store could
+    /// not be read.
     fn groups_in(
         &self,
         object: &Object,
@@ -275,7 +275,7 @@ impl Applier {
             let stored = foreseen.iter().find(|f| (f.object, f.from, f.to) == (level.object, from, to))?;
             let Some(known) = self.map.known_groups(stored)? else { return Some(None) };
             groups.extend(known);
-            // What has not been fetched must be hidden as well.
+            // Groups that have not been fetched must be hidden as well.
             if !Canary::ImageHolesForgotten.is_planted() {
                 groups.extend((from.0..to.0.min(level.image_groups())).map(GroupIndex));
             }
@@ -283,9 +283,9 @@ impl Applier {
         Some(Some(groups))
     }
 
-    /// Changes a record by what stores so many bytes, and estimates what that makes of the object.
-    /// `is_held`: the group is known to hold something; so what memory does not know of it counts
-    /// as allocated, else as not.
+    /// Changes a record by fragments of so many stored bytes, and estimates the effect on the
+    /// object's figures. `is_held`: the group is known to hold data; so blocks unknown to memory
+    /// are assumed to be allocated, otherwise not.
     fn change(
         &self,
         overlay: &Overlay,
@@ -319,7 +319,7 @@ fn groups_of(first: BlockIndex, count: u64) -> (GroupIndex, GroupIndex) {
     (first.group(), GroupIndex(BlockIndex(first.0 + count - 1).group().0 + 1))
 }
 
-/// The same if they are so many that only those that hold something are looked for.
+/// The same if there are so many that only those with content are searched.
 fn wide_groups(first: BlockIndex, count: u64) -> Option<(GroupIndex, GroupIndex)> {
     let (from, to) = groups_of(first, count.max(1));
     (to.0 - from.0 > HOLE_GROUPS_BLIND).then_some((from, to))
@@ -337,7 +337,7 @@ mod tests {
 
     const POOL_BYTES: u64 = 64 << 20;
 
-    /// What is allocated is told exactly between checkpoints too, as far as memory knows the
+    /// Allocated blocks are counted exactly between checkpoints too, as far as memory knows the
     /// groups: whether a block's last change was merged into the records, is settled, is being
     /// settled, or is neither.
     #[test]

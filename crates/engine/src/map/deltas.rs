@@ -19,11 +19,11 @@ pub(crate) struct Deltas {
     pub keys: Vec<(u64, u32)>,
 }
 
-/// Reads the deltas of a store, of which there must be `expected`; their content is known to the
-/// log only. The inner error says what is wrong with them.
+/// Reads the deltas of a store; there must be `expected` of them. Only the log has their content
+/// otherwise. The inner error describes the damage.
 ///
 /// # Errors
-/// What the store fails with.
+/// Those of the store.
 pub(crate) fn read_deltas(store: &dyn MapStore, expected: u32) -> Result<std::result::Result<Deltas, String>> {
     let mut deltas = Deltas { settled: Overlay::default(), keys: Vec::new() };
     let mut failure = None;
@@ -47,7 +47,7 @@ pub(crate) fn read_deltas(store: &dyn MapStore, expected: u32) -> Result<std::re
         .map_err(store_error)?;
     let found = deltas.keys.len();
     if failure.is_none() && found != expected as usize {
-        failure = Some(format!("{found} deltas lie over the map records, and should be {expected}"));
+        failure = Some(format!("{found} deltas lie over the map records, expected {expected}"));
     }
     Ok(failure.map_or(Ok(deltas), Err))
 }

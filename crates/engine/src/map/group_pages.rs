@@ -1,5 +1,5 @@
-//! Going through the groups of several objects side by side, as the store has them: a bounded
-//! number of records at a time.
+//! Reads the groups of several objects in parallel, as the store has them: a bounded number of
+//! records at a time.
 
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
@@ -15,21 +15,21 @@ use crate::pool::core::Core;
 
 /// Records of each object in memory at the same time.
 const RECORDS_MAX: usize = 4096;
-/// Groups of an image in a page, whatever is known of them.
+/// Groups of an image in a page, fetched or not.
 const IMAGE_GROUPS: u64 = 1024;
-/// Where nothing lies: the place of what has not been fetched of an image.
+/// The location of a piece that stands for unfetched blocks of an image.
 const NOWHERE: u64 = u64::MAX;
 
-/// A stretch of groups.
+/// A page of groups.
 pub(crate) struct Page {
-    /// Groups of which some object has records: those of each object, in the order in which the
-    /// objects were named.
+    /// Groups for which some object has records: those of each object, in the given order of
+    /// objects.
     pub groups: BTreeMap<GroupIndex, Vec<GroupRecords>>,
-    /// Where the next page begins; `None`: there is none.
+    /// The start of the next page; `None` at the end.
     pub next: Option<GroupIndex>,
 }
 
-/// The image that is at the bottom of a way down.
+/// Returns the image at the bottom of a chain of levels.
 pub(crate) fn image_below(levels: &[Level]) -> Option<&Level> {
     levels.last().filter(|level| level.image.is_some())
 }
@@ -46,8 +46,8 @@ fn absent(level: &Level, live: BlockMask) -> Piece {
 }
 
 impl Core {
-    /// A page for a comparison of two states. If only one of them has an image below it, all groups
-    /// of that are in the page, because each of them may hold data.
+    /// Returns a page for a comparison of two states. If only one of them has an image below it,
+    /// all groups of that are in the page, because each of them may hold data.
     ///
     /// # Errors
     /// As [`group_page`](Self::group_page).
@@ -75,12 +75,12 @@ impl Core {
         Ok(page)
     }
 
-    /// The records of an origin must be read before those of its clones: a checkpoint that comes
-    /// between the two may have taken out of the origin the blocks that its clone knows from then
-    /// on. Origins have smaller numbers.
+    /// The records of an origin must be read before those of its clones: a checkpoint in between
+    /// may have removed from the origin the blocks that its clone has from then on. Origins have
+    /// smaller numbers.
     ///
-    /// The groups from `from` on of which some of `objects` have records, as of the last
-    /// checkpoint. Every page brings some, or is the last.
+    /// Returns the groups from `from` on for which some of `objects` have records, as of the last
+    /// checkpoint. Every page has some, or is the last.
     ///
     /// # Errors
     /// When the store cannot be read, or a record is damaged.
@@ -101,15 +101,15 @@ impl Core {
             })?;
         }
         if let Some(next) = next {
-            // Of these not every object has been asked.
+            // For these not every object has been read.
             groups.split_off(&next);
         }
         Ok(Page { groups, next })
     }
 }
 
-/// The pieces of `missing` found going down `levels`, where `of_all` has the records of `objects`;
-/// one of them for what has not been fetched of an image ([`is_absent`]).
+/// Returns the pieces of `missing` found in `levels`, where `of_all` has the records of `objects`;
+/// one of them stands for the unfetched blocks of an image ([`is_absent`]).
 pub(crate) fn look_down(
     levels: &[Level],
     objects: &[ObjectId],

@@ -1,10 +1,10 @@
 //! The two kinds of checkpoints, as the map knows them.
 
-/// What a checkpoint does with the changes of the map.
+/// Treatment of the map's changes by a checkpoint.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
-    /// Merges them, and those that are settled, into the records.
+    /// Merges them, and the settled ones, into the records.
     Full,
-    /// Puts them beside the records.
+    /// Stores them apart from the records.
     Light,
 }

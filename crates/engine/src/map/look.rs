@@ -1,5 +1,5 @@
 //! Looks at the layers that need groups from the store, which is asked without the layers' lock.
-//! The head of `map` says why a group that was loaded so is the right one.
+//! The head of `map` proves that a group loaded in this way is the right one.
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use super::{Layers, Map, absorb, decode};
 use crate::base::group::{GroupKey, GroupRecords};
 use crate::base::store_error::store_error;
 
-/// Departures in the middle of a look's loads after which it keeps further ones off.
+/// Departures during a look's loads after which the look blocks further ones.
 pub(super) const MISSES_MAX: u32 = 3;
 
 /// A group that a look needs, and memory does not have.
@@ -23,10 +23,10 @@ pub(super) struct Lacking {
     only: bool,
 }
 
-/// What came of a look in memory.
+/// Result of a look in memory.
 pub(super) type Looked<T> = std::result::Result<T, Lacking>;
 
-/// Groups that were loaded for a look, whatever the cache has kept of them.
+/// Groups that were loaded for a look, whether or not the cache has kept them.
 #[derive(Default)]
 pub(super) struct Loaded {
     /// Departures before.
@@ -35,8 +35,8 @@ pub(super) struct Loaded {
 }
 
 impl Map {
-    /// Looks at the layers, and loads what the look lacks, without their lock. Of a group that a
-    /// departure has made out of date nothing is kept, and the look goes on without it.
+    /// Looks at the layers, and loads missing groups without their lock. A group that a departure
+    /// has made out of date is discarded, and loaded again.
     ///
     /// # Errors
     /// When the store fails or a record is damaged.
@@ -73,7 +73,7 @@ impl Map {
         }
     }
 
-    /// The group, which may lack settled changes: see the head of `map`. `only`: whether
+    /// Returns the group, which may lack settled changes: see the head of `map`. `only`: whether
     /// nothing but epoch 0 can be in the store.
     pub(super) fn group(
         &self,

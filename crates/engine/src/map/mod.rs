@@ -14,8 +14,8 @@
 //!
 //! **The store is never asked while the layers' lock is held**: a store may be slow, and the lock
 //! is taken exclusively in the middle of a capture, with the log's state held. A look at the layers
-//! that needs a group which memory does not have lets the lock go, loads the group, and looks again
-//! from the beginning (`look`).
+//! that needs a group which memory does not have releases the lock, loads the group, and starts
+//! again from the beginning (`look`).
 //!
 //! **Coherence of the cache with the base.** A cached group may lack settled fragments, and differs
 //! from the base in nothing else. A reader takes the settled changes of a group and the cached
@@ -23,10 +23,10 @@
 //! steps, the *departure*:
 //! 1. The store gets the change.
 //! 2. The departure is counted under the write lock. From here on no reader looks at a group that
-//!    was loaded before, and none gets into the cache: a group that was loaded counts only if there
-//!    has been no departure since before it was. Then it lacks nothing but what layers above have,
-//!    and step 3 will come to it.
-//! 3. The change is laid over the cached groups that it concerns.
+//!    was loaded before, and none gets into the cache: a loaded group is used only if there has
+//!    been no departure since before it was loaded. Then it lacks only changes that layers above
+//!    have, and step 3 will apply them to it.
+//! 3. The change is laid over the affected cached groups.
 //! 4. The change leaves the overlay.
 //!
 //! Folded groups (`fold`) leave in this way. So does the whole settled overlay with a full
@@ -35,9 +35,9 @@
 //! then it lies above old and new records alike; laying a change over a record that contains it
 //! already changes nothing.
 //!
-//! Who goes through many records of the base (`scan`) holds the lock `base_stays` shared meanwhile,
-//! which each departure takes exclusively at its step 2. So does a reader whose group did not count
-//! again and again.
+//! A scan of many records of the base (`scan`) holds the lock `base_stays` shared, which each
+//! departure takes exclusively at its step 2. So does a reader whose loaded group was repeatedly
+//! out of date.
 //!
 //! With several epochs the layers are not merged for a look-up: epoch by epoch, newest first, the
 //! newest layer that knows a block answers for it. The overlays above the store may still name
@@ -73,12 +73,12 @@ use crate::map::look::{Loaded, Looked};
 use crate::map::overlay::Overlay;
 use crate::objects::level::Level;
 
-/// A fragment that answers for some blocks, and whose it is (its checksum covers that).
+/// A fragment that answers for some blocks, and its owner (its checksum covers that).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Piece {
     pub object: ObjectId,
     pub epoch: Epoch,
-    /// Its live mask is cut down to the blocks that were asked for.
+    /// Its live mask is cut down to the requested blocks.
     pub fragment: FragmentRef,
 }
 
@@ -101,12 +101,12 @@ struct Layers {
     /// The store has the settled changes, and the frozen ones above them: a full checkpoint is
     /// being published.
     is_merged: bool,
-    /// How often changes have left for the store: see the head of this file.
+    /// Number of departures of changes to the store: see the head of this file.
     departures: u64,
 }
 
 impl Layers {
-    /// What the store does not have yet.
+    /// Changes that the store does not have yet.
     fn unmerged(&self) -> Option<&Overlay> {
         (!self.is_merged).then_some(&*self.settled)
     }
@@ -115,14 +115,14 @@ impl Layers {
 /// A group as of the last checkpoint.
 pub(crate) struct Base {
     pub records: Arc<GroupRecords>,
-    /// It was in the cache.
+    /// Whether it was in the cache.
     pub cached: bool,
 }
 
 pub(crate) struct Map {
     layers: RwLock<Layers, ranks::MapLayers>,
-    /// Held shared while records of the base are gone through, exclusively where changes leave for
-    /// the store.
+    /// Held shared during scans of the base's records, exclusively where changes leave for the
+    /// store.
     base_stays: RwLock<(), ranks::MapBase>,
     cache: Cache<GroupKey, Arc<GroupRecords>, GroupWeight>,
     store: Arc<dyn MapStore>,
@@ -145,14 +145,14 @@ impl Map {
         }
     }
 
-    /// The overlay that takes changes.
+    /// Returns the overlay for new changes.
     pub(crate) fn active(&self) -> Arc<Overlay> {
         self.layers.read().active.clone()
     }
 
-    /// Where the blocks of `wanted` are found, going down `levels`, and the blocks of an image that
-    /// have not been fetched: these have no piece, and are never zeroes. What else has no piece
-    /// reads as zeroes.
+    /// Returns the locations of the `wanted` blocks, going down `levels`, and the unfetched blocks
+    /// of an image: these have no piece, and are never zeroes. Other blocks without a piece read as
+    /// zeroes.
     ///
     /// # Errors
     /// When the store fails or a record is damaged.
@@ -165,7 +165,8 @@ impl Map {
         self.look(|layers, loaded| self.walk(layers, loaded, levels, group, wanted))
     }
 
-    /// The same without these, for what asks only where stored data lies.
+    /// Like `lookup_partly` without the unfetched blocks, for callers that only need the locations
+    /// of stored data.
     pub(crate) fn lookup_stored(&self, levels: &[Level], group: GroupIndex, wanted: BlockMask) -> Result<Vec<Piece>> {
         self.lookup_partly(levels, group, wanted).map(|(pieces, _)| pieces)
     }
@@ -179,7 +180,7 @@ impl Map {
         }
     }
 
-    /// Where blocks are found, and those of an image that have not been fetched.
+    /// Finds blocks in memory and loaded groups, and the unfetched ones of an image.
     fn walk(
         &self,
         layers: &Layers,
@@ -227,8 +228,8 @@ impl Map {
         Ok(group)
     }
 
-    /// The group as a checkpoint must merge it, of which so much is `settled`: from the cache, else
-    /// loaded without filling the cache.
+    /// Returns the group as a checkpoint must merge it, with these changes `settled`: from the
+    /// cache, otherwise loaded without filling the cache.
     pub(crate) fn base_for_checkpoint(&self, key: GroupKey, newest: Epoch, settled: &GroupRecords) -> Result<Base> {
         let (mut records, cached) = match self.cache.peek(&key) {
             Some(records) => (records, true),
@@ -238,21 +239,21 @@ impl Map {
         Ok(Base { records, cached })
     }
 
-    /// The group as of the last checkpoint, whatever its epochs. Fills the cache.
+    /// Returns the group as of the last checkpoint, with all epochs. Fills the cache.
     pub(crate) fn records_of(&self, key: GroupKey) -> Result<Arc<GroupRecords>> {
         self.look(|layers, loaded| self.base(layers, loaded, key, Epoch(u32::MAX)))
     }
 
-    /// The group as of the last checkpoint, for the cleaner. Fills the cache: the cleaner itself
-    /// asks for it again when it comes to the group's next fragment, and so does the account of the
-    /// moved fragments. `newest` gives the object's epoch: one that was asked for before the layers
-    /// are held may be none any more when they are.
+    /// Returns the group as of the last checkpoint, for the cleaner. Fills the cache: the cleaner
+    /// asks for it again for the group's next fragment, and so does the account of the moved
+    /// fragments. `newest` gives the object's epoch: an epoch read before the layers are held may
+    /// be out of date when they are.
     pub(crate) fn base_for_cleaning(&self, key: GroupKey, newest: impl Fn() -> Epoch) -> Result<Arc<GroupRecords>> {
         // As a reader does: see the head of this file.
         self.look(|layers, loaded| self.base(layers, loaded, key, newest()))
     }
 
-    /// What the base says of the blocks that `changes` concern. Fills the cache.
+    /// Returns the base's records for the blocks of `changes`. Fills the cache.
     pub(crate) fn base_below(&self, key: GroupKey, newest: Epoch, changes: &GroupRecords) -> Result<GroupRecords> {
         self.look(|layers, loaded| self.below(layers, loaded, (key, newest), changes))
     }
@@ -278,12 +279,12 @@ impl Map {
         Ok(below)
     }
 
-    /// What light checkpoints made durable, and no full one has merged yet.
+    /// Returns the changes that light checkpoints made durable, and no full one has merged yet.
     pub(crate) fn settled(&self) -> Arc<Overlay> {
         self.layers.read().settled.clone()
     }
 
-    /// Forgets the settled changes of groups whose records in the store say the same by now.
+    /// Forgets the settled changes of groups whose records in the store contain them by now.
     pub(crate) fn unsettle(&self, groups: &[GroupKey]) {
         let settled = self.settled();
         // From here on no reader looks at records that were loaded before.
@@ -302,8 +303,8 @@ impl Map {
         layers
     }
 
-    /// Those of `blocks` of a group that are allocated in an epoch below the active overlay, and
-    /// those of which memory knows whether they are.
+    /// Returns which of a group's `blocks` are allocated in an epoch below the active overlay, and
+    /// for which of them memory knows that.
     pub(crate) fn allocated_below(&self, key: GroupKey, epoch: Epoch, blocks: BlockMask) -> (BlockMask, BlockMask) {
         let layers = self.layers.read();
         let (mut below, mut known) = (BlockMask::EMPTY, BlockMask::EMPTY);
@@ -323,8 +324,8 @@ impl Map {
         if layers.frozen.as_ref().and_then(|frozen| frozen.with(key, |records| look(records, false))) == Some(true) {
             return (below, blocks);
         }
-        // Streams of new data find the cache empty, and need not look. A cached group may lack
-        // fragments that are settled, but no holes.
+        // Streams of new data find the cache empty, and need no look-up. A cached group may lack
+        // settled fragments, but no holes.
         let group = if self.cache.is_empty() { None } else { self.cache.peek(&key) };
         if group.as_ref().is_none_or(|group| !look(group, true)) {
             layers.settled.with(key, |records| look(records, false));
@@ -332,8 +333,8 @@ impl Map {
         (below, if group.is_some() { blocks } else { known })
     }
 
-    /// Begins a checkpoint: what changed so far is frozen. If an earlier checkpoint failed, its
-    /// frozen changes come first, and what changed since stays active.
+    /// Begins a checkpoint: all changes so far are frozen. If an earlier checkpoint failed, its
+    /// frozen changes come first, and changes since stay active.
     pub(crate) fn freeze(&self) -> Arc<Overlay> {
         let mut layers = self.layers.write();
         if let Some(frozen) = &layers.frozen {
@@ -346,16 +347,16 @@ impl Map {
 
     /// Ends a checkpoint whose batch was committed. After a full one nothing is settled, and cached
     /// groups have got the settled and the frozen changes; after a light one the frozen changes are
-    /// settled. The groups in `trimmed` have lost more: where they are cached, they are replaced by
-    /// the groups given, or dropped.
+    /// settled. The groups in `trimmed` have lost more blocks: where they are cached, they are
+    /// replaced by the groups given, or dropped.
     pub(crate) fn thaw(&self, kind: Kind, trimmed: Vec<(GroupKey, Option<GroupRecords>)>) {
         self.bring_up(kind, trimmed);
-        self.let_go(kind);
+        self.drop_frozen(kind);
     }
 
     /// Drops the frozen overlay, which no reader needs any more; after a full checkpoint the
     /// settled overlay, too.
-    fn let_go(&self, kind: Kind) {
+    fn drop_frozen(&self, kind: Kind) {
         let mut layers = self.layers.write();
         layers.frozen = None;
         if kind == Kind::Full {
@@ -372,7 +373,7 @@ impl Map {
         };
         if kind == Kind::Light {
             settled.lay(&frozen);
-            // Holes are few, and `allocated_below` wants to find them at once.
+            // Holes are few, and `allocated_below` should find them immediately.
             frozen.each(|key, changes| {
                 if changes.iter().any(|(_, change)| !change.holes.is_empty()) {
                     self.renew(key, changes);
@@ -387,7 +388,7 @@ impl Map {
             }
         }
         for (key, records) in trimmed {
-            // Only cached groups are replaced: a checkpoint must not push out groups that readers
+            // Only cached groups are replaced: a checkpoint must not evict groups that readers
             // want.
             match records.filter(|_| self.cache.peek(&key).is_some()) {
                 Some(records) => self.cache.insert(key, Arc::new(records)),
@@ -396,7 +397,7 @@ impl Map {
         }
     }
 
-    /// Lays changes over a group if it is cached, where it is: of most, no reader holds a copy.
+    /// Lays changes over a group if it is cached, in place: usually no reader holds a copy.
     fn renew(&self, key: GroupKey, changes: &GroupRecords) {
         // A reader that loads the group from now on finds them in the store, or settled.
         if self.cache.peek(&key).is_none() {
@@ -406,18 +407,18 @@ impl Map {
             lay(records, changes);
             EntryAction::Retain(())
         });
-        // A group that has gone since gets a place for a moment, which goes with the guard.
+        // A group evicted since gets an entry for a moment, which is removed with the guard.
         drop(renewed);
     }
 
-    /// Those of `blocks`, for which a fragment at `location` was the truth at the last checkpoint,
-    /// that no change since has given to another one, or made holes.
+    /// Returns those of `blocks`, for which a fragment at `location` was correct at the last
+    /// checkpoint, that no change since has assigned to another one, or made holes.
     pub(crate) fn unmoved(&self, key: GroupKey, epoch: Epoch, location: u64, blocks: BlockMask) -> BlockMask {
         Self::unmoved_in(&self.layers.read(), key, epoch, location, blocks)
     }
 
-    /// The blocks of a group that live in the fragment at `location` of which `is_it` says that it
-    /// is the one that is meant, in one look at all layers.
+    /// Returns the live blocks of a group in the fragment at `location` that `is_it` recognises as
+    /// the right one, in one look at all layers.
     ///
     /// # Errors
     /// When the store fails or a record is damaged.
@@ -480,9 +481,9 @@ fn decode(key: GroupKey, value: &[u8]) -> Result<Record> {
     })
 }
 
-/// Takes the fragments that a record has for `missing`, their live masks cut down to that; returns
-/// the blocks still missing. No block has two: those behind the last one that is wanted need not be
-/// looked at.
+/// Takes a record's fragments for `missing`, their live masks cut down to that; returns the blocks
+/// still missing. No block has two fragments, so those after the last wanted one need not be
+/// examined.
 fn take_fragments(record: &Record, missing: BlockMask, mut found: impl FnMut(FragmentRef)) -> BlockMask {
     let mut missing = missing.minus(record.holes);
     for fragment in &record.fragments {
@@ -549,16 +550,16 @@ pub(crate) fn take<const N: usize>(
     missing
 }
 
-/// Lays changes over a group that others may look at; it is copied only then, and only if there are
-/// any.
+/// Lays changes over a group that others may hold; it is copied only then, and only if there are
+/// changes.
 fn lay(group: &mut Arc<GroupRecords>, changes: &GroupRecords) {
     if !changes.is_empty() {
         absorb(Arc::make_mut(group), changes, &mut |_, _| ());
     }
 }
 
-/// Lays changes over records, epoch by epoch; `lost` gets what fragments lose by it, with those
-/// blocks as their live mask.
+/// Lays changes over records, epoch by epoch; `lost` gets the fragments that lose blocks, with
+/// those blocks as their live mask.
 pub(crate) fn absorb(records: &mut GroupRecords, changes: &GroupRecords, lost: &mut dyn FnMut(Epoch, &FragmentRef)) {
     for (epoch, change) in changes {
         match records.binary_search_by(|(e, _)| epoch.cmp(e)) {
@@ -598,14 +599,14 @@ mod tests {
         FragmentRef { live, first: 3, count: 1, codec: 16, stored: 900, checksum: 7, location }
     }
 
-    /// The way down from an object whose newest epoch is `newest` now.
+    /// The chain of an object whose current epoch is `newest`.
     fn level(epoch: Epoch, newest: &Arc<AtomicU32>) -> Level {
         let newest = (epoch == Epoch(0)).then(|| Arc::clone(newest));
         Level { object: KEY.object, epoch, newest, cuts: Vec::new(), image: None }
     }
 
-    /// Where the block lies for a reader, and as of the last checkpoint for the cleaner, which asks
-    /// for the group or goes through all of them.
+    /// Returns the block's location for a reader, and as of the last checkpoint for the cleaner,
+    /// which reads the group or scans all of them.
     fn places(map: &Map) -> [u64; 3] {
         let level = level(EPOCH, &Arc::default());
         let pieces = map.lookup_stored(&[level], KEY.group, BlockMask::run(3, 1)).unwrap();
@@ -646,13 +647,13 @@ mod tests {
         commit(&machine, at(3000));
         map.bring_up(Kind::Full, Vec::new());
         assert_eq!(places(&map), [3000; 3], "while it is published");
-        map.let_go(Kind::Full);
+        map.drop_frozen(Kind::Full);
         assert_eq!(places(&map), [3000; 3], "afterwards");
         map.drop_cache();
         assert_eq!(places(&map), [3000; 3], "loaded anew");
     }
 
-    /// A reader looks down from an object that had no snapshot when the way was asked for, and has
+    /// A reader looks down from an object that had no snapshot when its levels were read, and has
     /// one by now.
     #[test]
     fn a_way_down_from_before_a_snapshot_does_not_leave_half_a_group_in_the_cache() {

@@ -15,8 +15,8 @@ use crate::base::ranks;
 use crate::map::relocation_notes::MovedFrom;
 
 const SHARDS: usize = 16;
-/// Memory of a group's entry beside its fragments: a table slot at mean load, a vector of one
-/// epoch, a vector of fragments, what the allocator rounds up.
+/// Memory of a group's entry in addition to its fragments: a table slot at mean load, a vector of
+/// one epoch, a vector of fragments, and the allocator's rounding.
 const GROUP_BYTES: usize = 208;
 /// Memory of each further epoch of a group.
 const RECORD_BYTES: usize = size_of::<(Epoch, Record)>() + 32;
@@ -36,10 +36,10 @@ pub(crate) struct Overlay {
     moved_from: Mutex<Vec<MovedFrom>, ranks::MovedFrom>,
 }
 
-/// What one change did to a group's record in the overlay.
+/// Effect of one change on a group's record in the overlay.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Change {
-    /// Blocks of which the overlay said nothing before in this epoch.
+    /// Blocks that were new to the overlay in this epoch.
     pub new: BlockMask,
     /// Allocated blocks of this record before and after.
     pub allocated_before: u32,
@@ -79,8 +79,8 @@ impl Overlay {
         })
     }
 
-    /// Shows the record of one group and epoch to the caller that changes it; it is made if there
-    /// is none.
+    /// Passes the record of one group and epoch to `change`; the record is created if there is
+    /// none.
     fn with_record<R>(&self, key: GroupKey, epoch: Epoch, change: impl FnOnce(&mut Record) -> R) -> R {
         let mut shard = self.shard(key).write();
         let records = shard.entry(key).or_insert_with(|| {
@@ -110,7 +110,7 @@ impl Overlay {
         result
     }
 
-    /// Shows the records of a group, if there are any.
+    /// Passes the records of a group to `look`, if there are any.
     pub(crate) fn with<R>(&self, key: GroupKey, look: impl FnOnce(&GroupRecords) -> R) -> Option<R> {
         // A reader that must see a change comes after it, and finds it counted.
         if self.is_empty() {
@@ -124,7 +124,7 @@ impl Overlay {
         RwLockReadGuard::try_map(self.shard(key).read(), |groups| groups.get(&key))
     }
 
-    /// The same of an overlay that is frozen: no thread changes it any more.
+    /// The same for a frozen overlay: no thread changes it any more.
     pub(crate) fn frozen_records(&self, key: GroupKey) -> Option<Records<'_>> {
         RwLockReadGuard::try_map(self.shard(key).read_unchanging(), |groups| groups.get(&key))
     }
@@ -157,7 +157,7 @@ impl Overlay {
         }
     }
 
-    /// Keeps notes of where lay what these changes have moved.
+    /// Keeps notes of the former locations of moved blocks.
     pub(crate) fn note(&self, mut notes: Vec<MovedFrom>) {
         self.bytes.fetch_add(notes.len() * size_of::<MovedFrom>(), Ordering::Relaxed);
         self.moved_from.lock().append(&mut notes);
@@ -181,15 +181,14 @@ impl Overlay {
         }
     }
 
-    /// Shows each group that has changed; changes to its shard wait meanwhile.
+    /// Passes each changed group to `look`; changes to its shard wait for that time.
     pub(crate) fn each(&self, mut look: impl FnMut(GroupKey, &GroupRecords)) {
         for shard in &self.shards {
             shard.read().iter().for_each(|(key, records)| look(*key, records));
         }
     }
 
-    /// Hands all groups, sorted, to `look`, of an overlay that is frozen: no thread changes it any
-    /// more.
+    /// Passes all groups, sorted, to `look`, for a frozen overlay: no thread changes it any more.
     pub(crate) fn sorted<R>(&self, look: impl FnOnce(Vec<(GroupKey, &GroupRecords)>) -> R) -> R {
         let shards = self.shards.each_ref().map(|shard| shard.read_unchanging());
         let mut groups = Vec::with_capacity(self.groups());

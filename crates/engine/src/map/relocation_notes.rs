@@ -1,12 +1,12 @@
-//! Where blocks lay that the cleaner has moved: so that the light checkpoint that counts the dead
-//! bytes there need not ask the map again. The records of a large pool are not in memory.
+//! Former locations of blocks that the cleaner has moved, so that the light checkpoint that counts
+//! the dead bytes there need not read the map again. The records of a large pool are not in memory.
 //!
 //! A note says: as of the checkpoint before the one that counts it, these blocks were in this
 //! fragment. The writer of the note has verified that against the whole map, and holds the capture
-//! of the next checkpoint back until the moves are applied (`clean::round`). It holds however the blocks
-//! change afterwards, until the changes are counted; then the note goes with the overlay that it
-//! lies in. Only a full checkpoint that is published in between may take out of the records what a
-//! note says, because no point sees them any more: then it does not count.
+//! of the next checkpoint back until the moves are applied (`clean::round`). It stays valid however
+//! the blocks change afterwards, until the changes are counted; then the note goes with its
+//! overlay. Only a full checkpoint published in between may remove the noted blocks from the
+//! records, because no point sees them any more: then the note is ignored.
 
 use format::{FragmentRef, Record};
 use units::Epoch;
@@ -18,13 +18,13 @@ use crate::base::group::{GroupKey, GroupRecords};
 pub(crate) struct MovedFrom {
     pub key: GroupKey,
     pub epoch: Epoch,
-    /// What the record had, its live mask the blocks that were moved.
+    /// The fragment in the record, its live mask the blocks that were moved.
     pub fragment: FragmentRef,
     /// The last checkpoint that was published when that was verified, or an earlier one.
     pub as_of: u64,
 }
 
-/// Notes in the order of their groups, for who goes through groups in that order.
+/// Notes in the order of their groups, for callers that go through groups in that order.
 pub(crate) struct Notes<'a> {
     rest: &'a [MovedFrom],
 }
@@ -34,7 +34,7 @@ impl<'a> Notes<'a> {
         Self { rest: notes }
     }
 
-    /// Those of a group that is not before the one that was asked for last.
+    /// Returns those of a group that is not before the last one requested.
     pub(crate) fn about(&mut self, key: GroupKey) -> &'a [MovedFrom] {
         let before = self.rest.iter().take_while(|note| note.key < key).count();
         self.rest = &self.rest[before..];
@@ -42,14 +42,14 @@ impl<'a> Notes<'a> {
     }
 }
 
-/// What the base of a group says of the blocks that `changes` concern, if the notes `about` it
-/// tell. `last_full` is the number of the last full checkpoint.
+/// Returns the base's records for the blocks of `changes`, if the notes `about` the group have
+/// them. `last_full` is the number of the last full checkpoint.
 pub(crate) fn base_of(about: &[MovedFrom], changes: &GroupRecords, last_full: u64) -> Option<GroupRecords> {
     let mut base = GroupRecords::with_capacity(changes.len());
     for (epoch, change) in changes {
         let mut record = Record::default();
         for note in about.iter().filter(|note| note.epoch == *epoch && note.as_of >= last_full) {
-            // A round that was cut short has said it before.
+            // An interrupted round has noted it before.
             record.put(note.fragment, &mut |_| ());
         }
         if !change.known().minus(record.known()).is_empty() {
@@ -88,7 +88,7 @@ mod tests {
         let base = base_of(&notes, &moved, 7).unwrap();
         assert_eq!(base[0].1.fragments.iter().map(|f| f.live.0).collect::<Vec<_>>(), [1 << 8, 0xf]);
         assert_eq!(base_of(&notes, &moved, 8), None, "a full checkpoint has been published since");
-        // Data written over it meanwhile replaces the same blocks.
+        // Data written over it since replaces the same blocks.
         assert!(base_of(&notes, &changes(2, &[fragment(1, 1, 20_000)], BlockMask(0b1101)), 7).is_some());
         assert_eq!(base_of(&notes, &changes(2, &[fragment(4, 1, 20_000)], none), 7), None);
         assert_eq!(base_of(&notes, &changes(2, &[fragment(8, 1, 9900)], BlockMask(1 << 9)), 7), None);

@@ -1,4 +1,4 @@
-//! Going through the map: which groups there are, and what records of the base say, in order.
+//! Scans of the map, in order: which groups exist, and the records of the base.
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -14,9 +14,9 @@ use crate::base::store_error::store_error;
 use crate::map::look::MISSES_MAX;
 use crate::map::overlay::Overlay;
 
-/// Records that a look at all of them goes through while no change leaves for the store: the end of
-/// a full checkpoint waits for that. Some tens of milliseconds; the settled overlay is sorted for
-/// each such page.
+/// Records that a full scan reads while no change leaves for the store: the end of a full
+/// checkpoint waits for that. Some tens of milliseconds; the settled overlay is sorted for each
+/// such page.
 const PAGE_RECORDS: usize = 1 << 16;
 
 /// The fragments of a range of the data file.
@@ -28,8 +28,8 @@ pub(crate) struct FragmentsIn {
 }
 
 impl Map {
-    /// Groups in `from..to` of an object of which some layer knows something, in order, and where
-    /// the look ended: at `to`, or before it, behind `records_max` groups that have records.
+    /// Returns the groups in `from..to` of an object that some layer knows, in order, and where the
+    /// search ended: at `to`, or earlier, after `records_max` groups with records.
     pub(crate) fn groups_in(
         &self,
         object: ObjectId,
@@ -50,8 +50,8 @@ impl Map {
         }
     }
 
-    /// Groups in `from..to` of an object of which the store has records, to be completed with
-    /// [`known_groups`](Self::known_groups).
+    /// Returns the groups in `from..to` of an object for which the store has records, to be
+    /// completed with [`known_groups`](Self::known_groups).
     pub(crate) fn foresee_groups(&self, object: ObjectId, from: GroupIndex, to: GroupIndex) -> StoredGroups {
         let (groups, departures) = match self.stored_groups(object, from, to, usize::MAX) {
             Ok((groups, _, departures)) => (Some(groups), departures),
@@ -60,8 +60,8 @@ impl Map {
         StoredGroups { object, from, to, groups, departures }
     }
 
-    /// Groups of which some layer knows something now, in order. The outer `None`: since the store
-    /// was asked, changes have left the layers above for it, and it must be asked anew; the inner
+    /// Returns the groups that some layer knows now, in order. The outer `None`: since the store
+    /// was asked, changes have left the layers above for it, and it must be asked again; the inner
     /// one: it could not be read.
     pub(crate) fn known_groups(&self, stored: &StoredGroups) -> Option<Option<Vec<GroupIndex>>> {
         let StoredGroups { object, from, to, departures, .. } = *stored;
@@ -69,8 +69,8 @@ impl Map {
         self.with_layers(object, (from, to), groups, departures).map(Some)
     }
 
-    /// Groups in `from..to` of an object of which the store has records, where the look ended, and
-    /// the number of departures before it.
+    /// Returns the groups in `from..to` of an object for which the store has records, where the
+    /// search ended, and the number of departures before it.
     fn stored_groups(
         &self,
         object: ObjectId,
@@ -98,8 +98,8 @@ impl Map {
         Ok((groups, to, departures))
     }
 
-    /// The groups that the store had, and those in the same range of which the layers above it know
-    /// something now, in order. `None`: there have been departures since.
+    /// Returns the groups that the store had, and those in the same range that the layers above it
+    /// know now, in order. `None`: there have been departures since.
     fn with_layers(
         &self,
         object: ObjectId,
@@ -120,7 +120,8 @@ impl Map {
         Some(groups)
     }
 
-    /// How many groups in `from..to` of an object the store has records of, counted up to `max`.
+    /// Returns the number of groups in `from..to` of an object with records in the store, counted
+    /// up to `max`.
     pub(crate) fn count_groups(&self, object: ObjectId, from: GroupIndex, to: GroupIndex, max: u64) -> Result<u64> {
         let (low, high) = record_key_range(object, from, to);
         let (mut count, mut last) = (0, None);
@@ -134,10 +135,10 @@ impl Map {
         Ok(count)
     }
 
-    /// Every fragment to which a record points, as of the last checkpoint, within `len` bytes from
-    /// `start` of the data file, which no writer writes. Looks at all records of the pool, so many
-    /// at a time that no other thread waits for long. Fragments that a checkpoint takes away
-    /// meanwhile may be missing, or still there.
+    /// Returns every fragment to which a record points, as of the last checkpoint, within `len`
+    /// bytes from `start` of the data file, where no writer may write. Reads all records of the
+    /// pool, so many at a time that no other thread waits for long. Fragments that a checkpoint
+    /// removes during the scan may be missing, or still there.
     ///
     /// # Errors
     /// When the store fails. Damaged records are [`FragmentsIn::damaged`].
@@ -175,14 +176,15 @@ impl Map {
         Ok(all)
     }
 
-    /// What light checkpoints made durable, and no record has yet; the caller holds `base_stays`.
+    /// Returns the changes that light checkpoints made durable, and no record has yet; the caller
+    /// holds `base_stays`.
     fn unmerged(&self) -> Arc<Overlay> {
         let layers = self.layers.read();
         if layers.is_merged { Arc::default() } else { layers.settled.clone() }
     }
 
-    /// Goes through the groups of which the base has records with keys in `from..to`, in order,
-    /// until `visit` breaks it off.
+    /// Calls `visit` for each group of the base with keys in `from..to`, in order, until it stops
+    /// the scan.
     ///
     /// # Errors
     /// When the store fails or a record is damaged.

@@ -1,6 +1,6 @@
-//! What happens to the map while a group is on its way from the store. The store does it itself, in
-//! the middle of an answer: it has read, and not given back yet. That no lock of the map is held
-//! then is a part of each test: the thread would be refused a second one.
+//! Changes of the map while a group is being read from the store. The store makes them itself, in
+//! the middle of an answer: after it has read, and before it returns. Each test also proves that no
+//! lock of the map is held then: the thread would be refused a second one.
 #![allow(clippy::unwrap_used)]
 
 use std::collections::VecDeque;
@@ -20,7 +20,7 @@ const FIRST: Epoch = Epoch(0);
 
 type Event = Box<dyn FnOnce(&Map) + Send>;
 
-/// A store that lets something happen behind each of its next answers, one after the other.
+/// A store that runs an action after each of its next answers, one after the other.
 struct SlowStore {
     below: Arc<dyn MapStore>,
     map: OnceLock<Weak<Map>>,
@@ -137,7 +137,7 @@ fn a_capture_comes_while_a_group_is_loaded_and_the_look_sees_what_came_before_it
     });
     assert_eq!(world.find(FIRST), 2000);
     assert_eq!(world.asked(), 1, "what was loaded is good all the same");
-    world.map.let_go(Kind::Light);
+    world.map.drop_frozen(Kind::Light);
     assert_eq!((world.find(FIRST), world.asked()), (1000, 0), "it is in the cache");
 }
 
@@ -174,7 +174,7 @@ fn a_group_that_was_loaded_before_it_was_folded_is_loaded_anew() {
     assert_eq!((world.find(FIRST), world.asked()), (2000, 0));
 }
 
-/// The look is for the first epoch alone when it begins, and there are two when it ends.
+/// Only the first epoch exists when the look begins, and there are two when it ends.
 #[test]
 fn a_snapshot_that_comes_while_a_group_is_loaded_leaves_no_half_of_it_in_the_cache() {
     for is_published in [false, true] {
@@ -206,7 +206,7 @@ fn a_look_ends_however_often_what_it_loads_is_out_of_date() {
     for _ in 0..MISSES_MAX {
         world.then(|map| map.unsettle(&[]));
     }
-    // From then on it keeps departures off.
+    // From then on it blocks departures.
     world.then(|map| assert!(map.base_stays.try_write().is_none(), "a departure could come"));
     assert_eq!((world.find(FIRST), world.asked()), (1000, MISSES_MAX + 1));
     assert!(world.map.base_stays.try_write().is_some());
@@ -229,7 +229,7 @@ fn groups_that_leave_for_the_store_while_it_is_asked_for_them_are_found() {
     assert_eq!((world.groups(), world.asked()), (vec![0, 5, 7, 9], 2));
 }
 
-/// A wide hole goes by what the store said before it had its place in the log.
+/// A wide hole relies on the store's answer from before the batch had its position in the log.
 #[test]
 fn what_was_foreseen_holds_until_changes_leave_for_the_store() {
     let machine = Machine::new(1 << 20, 1);

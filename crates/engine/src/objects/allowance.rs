@@ -1,4 +1,5 @@
-//! What a volume, or all volumes in a folder, may still write by a quota. `write::quota` counts it.
+//! Remaining write allowance of a volume, or of all volumes in a folder, under a quota.
+//! `write::quota` charges it.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -6,25 +7,25 @@ use crate::base::ranked::Mutex;
 use crate::base::ranks;
 use crate::objects::log_tails::LogTails;
 
-/// What one volume, or all in a folder, may write before the quota is looked at again.
+/// Bytes that one volume, or all in a folder, may write before the quota is checked again.
 #[derive(Debug, Default)]
 pub(crate) struct Allowance {
     pub bytes: AtomicU64,
-    /// Held by the one who looks.
+    /// Held by the thread that recomputes it.
     pub looking: Mutex<(), ranks::QuotaLook>,
     /// Bytes of the reservation that are not used, as of the last checkpoint.
     pub unmet: AtomicU64,
-    /// Where a log of the file system above goes on.
+    /// Tails of the logs of the file system above.
     pub tails: LogTails,
 }
 
 impl Allowance {
-    /// The quota has changed: the next write looks again.
+    /// Forgets the allowance after a change of the quota: the next write computes it again.
     pub(crate) fn forget(&self) {
         self.bytes.store(0, Ordering::Relaxed);
     }
 
-    /// Takes so many bytes out of it, if it has them.
+    /// Subtracts so many bytes, if it has them.
     pub(crate) fn take(&self, bytes: u64) -> bool {
         self.bytes.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(bytes)).is_ok()
     }

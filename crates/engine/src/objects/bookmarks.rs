@@ -6,7 +6,7 @@ use format::{ObjectState, SnapshotIdentity};
 use surface::{Error, ErrorKind, Result};
 use units::ObjectId;
 
-use super::{Object, Objects, Table, told};
+use super::{Object, Objects, Table, name_list};
 
 impl Table {
     /// Enters a bookmark of the volume `parent` under its name.
@@ -17,7 +17,7 @@ impl Table {
         self.bookmarks.insert((parent, name), object.clone());
     }
 
-    /// The volume has got a name, or another one.
+    /// Called when the volume has got its first or another name.
     pub(super) fn rename_bookmarks(&self, volume: ObjectId, name: &str) {
         for bookmark in self.bookmarks_under(volume) {
             let own = bookmark.descriptor.read().name.clone();
@@ -39,7 +39,7 @@ impl Objects {
     /// [`ErrorKind::NotFound`], and [`ErrorKind::Invalid`] for the name of something else.
     pub(crate) fn bookmark_named(&self, name: &str) -> Result<Arc<Object>> {
         let Some((volume, bookmark)) = name.split_once('#') else {
-            let text = format!("'{name}' is no bookmark: name one as VOLUME#BOOKMARK");
+            let text = format!("'{name}' is not a bookmark: use VOLUME#BOOKMARK");
             return Err(Error::new(ErrorKind::Invalid, text));
         };
         let parent = self.named(volume)?;
@@ -47,7 +47,7 @@ impl Objects {
         table.bookmarks.get(&(parent.id, bookmark.to_owned())).cloned().ok_or_else(|| {
             let listed = table.bookmarks_under(parent.id);
             let names: Vec<_> = listed.iter().map(|b| b.descriptor.read().name.clone()).collect();
-            let there = told(names.iter().map(String::as_str));
+            let there = name_list(names.iter().map(String::as_str));
             Error::new(ErrorKind::NotFound, format!("volume '{volume}' has no bookmark '{bookmark}'; it has {there}"))
         })
     }
@@ -64,7 +64,7 @@ impl Objects {
         bookmarks
     }
 
-    /// The snapshot with that identity, or, if there is none, a bookmark of it.
+    /// Returns the snapshot with that identity; without one, a bookmark of it.
     pub(crate) fn with_identity(&self, identity: SnapshotIdentity) -> Option<Arc<Object>> {
         let of_state = |state| {
             let is_meant = |object: &Arc<Object>| {

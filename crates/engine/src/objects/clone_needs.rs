@@ -10,19 +10,19 @@
 //! 1. A point's knowledge of a block does not go: a record that answers for a needed block stays,
 //!    and so do its holes, as long as the clone has an origin.
 //! 2. A head comes to know more with each write and each discard. A snapshot sees the blocks that
-//!    the head saw. A rollback goes back to a snapshot, which was a point already. Data from a
-//!    stream comes on top of the head's.
-//! 3. No new reader looks from a partial point: clones are made of snapshots, and there is none.
+//!    the head saw. A rollback restores a snapshot, which was a point already. Data from a stream
+//!    is added to the head's.
+//! 3. No new reader looks from a partial point: clones are made of snapshots, and it has none.
 //!
 //! So it suffices to work the need out for one state of the log from which every later one follows.
 //! Full checkpoints do that. The blocks that leave an origin, and the clone's records that replace
 //! them, become durable in one batch of the store, with the descriptors as of that position.
 //!
-//! - A reader that runs meanwhile goes down under the layers' lock, and finds the clone's records
-//!   in the overlays.
+//! - A concurrent reader goes down under the layers' lock, and finds the clone's records in the
+//!   overlays.
 //! - A reader of the records of several objects, one by one, reads origins first (`group_pages`).
-//! - A late move may bring a block back where no point needs it (`reap`). It goes when that group
-//!   is looked at again: its change is merged.
+//! - A late move may restore a block that no point needs (`reap`). It is removed when that group is
+//!   processed again: its change is merged.
 
 use smallvec::SmallVec;
 use units::{BlockMask, Epoch};
@@ -31,11 +31,11 @@ use crate::base::canary::Canary;
 use crate::base::group::{GroupKey, GroupRecords};
 use crate::objects::timeline::{Timeline, Timelines};
 
-/// The blocks of a group needed from the partial points of a timeline, rising; from the other
+/// The blocks of a group needed from the partial points of a timeline, ascending; from the other
 /// points all are needed.
 pub(crate) type Needs = SmallVec<[(Epoch, BlockMask); 1]>;
 
-/// Gives the records of a group, if they can be read.
+/// Returns the records of a group, if they can be read.
 pub(crate) type Source<'a> = &'a mut dyn FnMut(GroupKey) -> Option<GroupRecords>;
 
 /// Returns the needed ones among the blocks `of` a group.
@@ -55,9 +55,9 @@ pub(crate) fn needs(timelines: &Timelines, key: GroupKey, of: BlockMask, records
     timeline.clones.iter().map(of_all).collect()
 }
 
-/// What a clone needs of the blocks `of` a group of its origin.
+/// Returns the blocks `of` a group of its origin that a clone needs.
 fn need_of(timelines: &Timelines, key: GroupKey, of: BlockMask, records: Source<'_>) -> BlockMask {
-    // No point sees it, and yet a look-up comes through it: then the need is unknown.
+    // No point sees it, but a look-up passes through it: then the need is unknown.
     let Some(timeline) = timelines.get(&key.object).filter(|timeline| !timeline.is_dead()) else { return of };
     let Some(found) = records(key) else { return of };
     let missing = timeline.missing(&found, &Needs::new()).and(of);

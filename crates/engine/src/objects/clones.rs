@@ -1,6 +1,6 @@
-//! Who came from whom, and what follows from it: the timelines with the clones that look from
-//! partial points (`objects::pins`), which circles begin when clones need less, and objects of which
-//! nothing is left but that others came from them.
+//! Relations between clones and origins: the timelines with the clones that look from partial
+//! points (`objects::pins`), the reaping circles that begin when clones need less, and objects that
+//! only remain as origins.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use crate::base::canary::Canary;
 use crate::objects::timeline::{Timeline, Timelines};
 
 impl Table {
-    /// What the descriptors say of who looks at whose records.
+    /// Returns clone dependencies, read from the descriptors.
     pub(super) fn timelines_now(&self) -> Timelines {
         let mut clones: HashMap<ObjectId, BTreeMap<Epoch, Vec<ObjectId>>> = HashMap::new();
         for (id, (_, look)) in &self.made {
@@ -33,7 +33,7 @@ impl Table {
             let timeline = Timeline {
                 points: self.points.of(*id),
                 cuts: descriptor.cuts.clone(),
-                // In an image a hole is one that was found there: without it, nothing is known.
+                // In an image a hole was found in the store: without it, nothing is known.
                 has_origin: descriptor.origin.is_some() || descriptor.image.is_some(),
                 clones,
                 below: self.below(*id),
@@ -43,7 +43,7 @@ impl Table {
         timelines
     }
 
-    /// The objects of which less is needed when an object has more, the nearest first.
+    /// Returns the objects of which less is needed when an object has more, the nearest first.
     fn below(&self, id: ObjectId) -> Vec<ObjectId> {
         let mut below = Vec::new();
         let mut last = id;
@@ -56,8 +56,8 @@ impl Table {
         below
     }
 
-    /// A point of an object has gone, or needs less of it: all its groups must be gone through, and
-    /// those of the objects below.
+    /// Starts reaping of an object that has lost a point, or whose points need less: all its groups
+    /// must be processed, and those of the objects below.
     pub(super) fn begin_circle(&mut self, id: ObjectId) {
         for id in std::iter::once(id).chain(self.below(id)) {
             if let Some(object) = self.by_id.get(&id) {
@@ -67,7 +67,7 @@ impl Table {
         }
     }
 
-    /// An object has got another origin: the way down from all that pass through it is another one.
+    /// Recomputes the chains of all objects that pass through one with a new origin.
     pub(super) fn renew_levels_through(&self, id: ObjectId) {
         let passes = |object: &&Arc<Object>| object.id != id && object.levels().iter().any(|level| level.object == id);
         for object in self.by_id.values().filter(passes) {
@@ -76,8 +76,8 @@ impl Table {
         }
     }
 
-    /// Whether all that is left of an object may be that clones came from it. Its dictionaries may
-    /// be needed by what these have written: while it has some, it stays.
+    /// Returns whether an object remains only as an origin of clones. Their data may need its
+    /// dictionaries: while it has some, it stays.
     fn is_bare(&self, object: &Object) -> bool {
         let descriptor = object.descriptor.read();
         descriptor.state == ObjectState::Deleting
@@ -90,7 +90,7 @@ impl Table {
 }
 
 impl Objects {
-    /// Circles begin on all objects of which clones may need less than there is.
+    /// Starts reaping of all objects of which clones may need less than there is.
     pub(crate) fn begin_circles(&self) {
         let mut table = self.table.write();
         for id in table.points.with_partial() {
@@ -98,8 +98,8 @@ impl Objects {
         }
     }
 
-    /// Destroyed objects of which, by their figures, nothing is left, and from which clones came,
-    /// oldest first.
+    /// Returns the destroyed origins of clones that have no data left by their figures, oldest
+    /// first.
     pub(crate) fn bare(&self) -> Vec<ObjectId> {
         let table = self.table.read();
         let mut bare: Vec<_> =
@@ -108,8 +108,8 @@ impl Objects {
         bare
     }
 
-    /// The clones of a bare object as they will be when they come from where it came from; none if
-    /// it is not bare any more.
+    /// Returns the descriptors of a bare object's clones with that object's origin as their own;
+    /// none if it is not bare any more.
     pub(crate) fn passed_on(&self, id: ObjectId) -> Vec<ObjectDescriptor> {
         let table = self.table.read();
         let Some(object) = table.by_id.get(&id).filter(|object| table.is_bare(object)) else { return Vec::new() };

@@ -1,9 +1,9 @@
-//! What one object's data cost since the pool was opened: bytes before and after compression and
-//! CPU time by codec, and units found in memory. Owns these counts; nothing depends on them.
+//! Cost of one object's data since the pool was opened: bytes before and after compression and CPU
+//! time by codec, and units found in memory. Owns these counts; nothing depends on them.
 //!
-//! 1. A drain compresses the units of an object one after the other, and keeps their sums beside
-//!    it ([`Compressing`]).
-//! 2. The CPU time of the first unit, and of each eighth one from there on, is measured: to look at
+//! 1. A drain compresses the units of an object one after the other, and keeps their sums in a
+//!    local [`Compressing`].
+//! 2. The CPU time of the first unit, and of each eighth one from there on, is measured: reading
 //!    that clock is a system call.
 //! 3. With the last unit the sums are added to the object's. This is the only lock, and no client
 //!    waits for it.
@@ -18,23 +18,23 @@ use crate::base::decode_counts::{TIMED_EVERY, cpu_ns_of_all};
 use crate::base::ranked::Mutex;
 use crate::base::ranks;
 
-/// What the data that is stored with one codec cost.
+/// Cost of the data that is stored with one codec.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct CodecEffort {
     /// Units.
     pub units: u64,
     /// Their bytes.
     pub raw_bytes: u64,
-    /// What they were stored as.
+    /// Their stored size.
     pub stored_bytes: u64,
-    /// Bytes, before compression, of the units of which the CPU time was measured.
+    /// Bytes, before compression, of the units with measured CPU time.
     pub timed_bytes: u64,
-    /// That CPU time, with the choice of the codec and attempts in vain.
+    /// That CPU time, including the choice of the codec and failed attempts.
     pub timed_ns: u64,
 }
 
 impl CodecEffort {
-    /// About what all units took, in nanoseconds of CPU time, if any was measured.
+    /// Returns the approximate CPU time of all units in nanoseconds, if any was measured.
     pub fn cpu_ns(&self) -> Option<u64> {
         cpu_ns_of_all(self.timed_ns, self.timed_bytes, self.raw_bytes)
     }
@@ -48,7 +48,7 @@ impl CodecEffort {
     }
 }
 
-/// What an object's data cost since the pool was opened.
+/// Cost of an object's data since the pool was opened.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct VolumeEffort {
     /// The data written to it, by the codec that it is stored with.
@@ -68,7 +68,7 @@ pub(crate) struct Effort {
 }
 
 impl Effort {
-    /// A read found so many units in memory, and others not.
+    /// Counts units that a read found in memory, and others.
     pub(crate) fn looked_up(&self, hits: u64, misses: u64) {
         if hits > 0 {
             self.hits.add(hits);
@@ -132,7 +132,7 @@ mod tests {
 
     use super::*;
 
-    /// Each look at the CPU time finds 100 ns more.
+    /// Each reading of the CPU time is 100 ns later.
     #[derive(Default)]
     struct Looks(AtomicU64);
 

@@ -1,28 +1,28 @@
-//! Where a share's files lie in its address space: arithmetic, no state.
+//! Layout of a share's files in its address space: arithmetic, no state.
 //!
-//! | from byte | what |
+//! | from byte | content |
 //! | --- | --- |
 //! | 2^52 | *windows*: the first MiB of each file, in the order of their numbers |
 //! | 2^62 | *tables*: a block for each file, with the places of its *pieces* |
-//! | 2^62 + 2^54 | the block with what has been given out of the pieces' places |
+//! | 2^62 + 2^54 | the block that records the assigned places |
 //! | 2^62 + 2^55 | pieces |
 //!
 //! A file's first MiB, and its table, are found by its number alone, so a small file has no table.
-//! The rest of a file is divided into pieces, each of which has a place of its own as soon as
-//! something is written there: eight times as much as all before it up to 16 TiB, then 16 TiB each.
-//! A place is given out once and never again.
+//! The rest of a file is divided into pieces, each of which gets a place of its own at its first
+//! write: eight times as much as all before it up to 16 TiB, then 16 TiB each. A place is assigned
+//! once and never reused.
 
 use std::ops::Range;
 
 use units::{BLOCK_BYTES, BlockIndex, SHARE_BYTES, SHARE_FIRST_BLOCK};
 
-/// Bytes of a file that lie in its window: most files have no more.
+/// Bytes of a file in its window: most files have no more.
 pub(crate) const WINDOW_BYTES: u64 = 1 << 20;
 const WINDOWS_BEGIN: u64 = SHARE_FIRST_BLOCK * BLOCK_BYTES as u64;
 const TABLES_BEGIN: u64 = 1 << 62;
-/// Behind the highest number that a file can have.
+/// One more than the highest file number.
 pub(crate) const FILES_END: u64 = (TABLES_BEGIN - WINDOWS_BEGIN) / WINDOW_BYTES;
-/// Where the block lies that tells what has been given out.
+/// Address of the block that records which places have been assigned.
 pub(crate) const GIVEN_OUT: u64 = TABLES_BEGIN + (1 << 54);
 /// The places of pieces.
 pub(crate) const PIECES: Range<u64> = TABLES_BEGIN + (1 << 55)..SHARE_BYTES;
@@ -30,7 +30,7 @@ pub(crate) const PIECES: Range<u64> = TABLES_BEGIN + (1 << 55)..SHARE_BYTES;
 pub(crate) const FILE_BYTES: u64 = 1 << 52;
 /// Pieces that grow, each to eight times the bytes before it.
 const GROWING: usize = 8;
-/// Bytes of a piece behind those.
+/// Bytes of each later piece.
 const STEP_BYTES: u64 = 16 << 40;
 /// Pieces of the longest file.
 pub(crate) const PIECES_MAX: usize = GROWING + (FILE_BYTES / STEP_BYTES) as usize - 1;
@@ -49,22 +49,22 @@ pub(crate) const fn tables() -> Range<u64> {
     TABLES_BEGIN..GIVEN_OUT
 }
 
-/// Where a file's window begins.
+/// Returns the address of a file's window.
 pub(crate) const fn window(file: u64) -> u64 {
     WINDOWS_BEGIN + file * WINDOW_BYTES
 }
 
-/// Where the table of a file's pieces lies.
+/// Returns the address of the table of a file's pieces.
 pub(crate) const fn table(file: u64) -> u64 {
     TABLES_BEGIN + file * BLOCK_BYTES as u64
 }
 
-/// The file whose table lies at an address.
+/// Returns the file whose table is at an address.
 pub(crate) const fn file_of_table(address: u64) -> u64 {
     (address - TABLES_BEGIN) / BLOCK_BYTES as u64
 }
 
-/// The bytes of a file that are its piece of that number.
+/// Returns the bytes of a file in its piece of that number.
 pub(crate) const fn piece(index: usize) -> Range<u64> {
     if index < GROWING {
         return WINDOW_BYTES << (3 * index)..WINDOW_BYTES << (3 * (index + 1));
@@ -73,7 +73,7 @@ pub(crate) const fn piece(index: usize) -> Range<u64> {
     begin..begin + STEP_BYTES
 }
 
-/// The piece that holds a byte of a file, behind its window.
+/// Returns the piece that holds a byte of a file outside its window.
 const fn piece_at(offset: u64) -> usize {
     if offset < STEP_BYTES {
         return ((offset / WINDOW_BYTES).ilog2() / 3) as usize;
@@ -81,7 +81,7 @@ const fn piece_at(offset: u64) -> usize {
     GROWING + (offset / STEP_BYTES) as usize - 1
 }
 
-/// A part of a file that lies in one place.
+/// A part of a file that is contiguous in the address space.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Part {
     /// The piece; `None` for the window.
@@ -91,7 +91,7 @@ pub(crate) struct Part {
 }
 
 impl Part {
-    /// How far its first byte lies behind the place's beginning.
+    /// Offset of its first byte in the place.
     pub(crate) const fn skip(&self) -> u64 {
         match self.piece {
             Some(index) => self.bytes.start - piece(index).start,
@@ -121,7 +121,7 @@ pub(crate) fn parts(range: Range<u64>) -> impl Iterator<Item = Part> {
     })
 }
 
-/// The file whose window holds an address, and the byte of the file.
+/// Returns the file whose window holds an address, and the offset in the file.
 pub(crate) const fn in_window(address: u64) -> Option<(u64, u64)> {
     if address < WINDOWS_BEGIN || address >= TABLES_BEGIN {
         return None;
@@ -129,7 +129,8 @@ pub(crate) const fn in_window(address: u64) -> Option<(u64, u64)> {
     Some(((address - WINDOWS_BEGIN) / WINDOW_BYTES, (address - WINDOWS_BEGIN) % WINDOW_BYTES))
 }
 
-/// Whether a block of a share belongs to the beginning of a file: of most files, to all of it.
+/// Returns whether a block of a share belongs to the window of a file: for most files, to all of
+/// it.
 pub(crate) fn is_in_window(block: BlockIndex) -> bool {
     in_window(block.offset_bytes()).is_some()
 }

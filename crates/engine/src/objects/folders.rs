@@ -1,12 +1,11 @@
-//! Folders in the table of objects: objects without data, in which volumes, shares and other
-//! folders lie. A share can hold others in the same way: but only shares, for a share is a
-//! directory when it is mounted, and a volume is none. All statements on folders here hold for
-//! such a share too. An object's descriptor has its folder and its own part of the name. The full
-//! name follows from the folders above. So one descriptor gives a folder another name, whatever
-//! lies in it.
+//! Folders in the table of objects: objects without data that contain volumes, shares and other
+//! folders. A share can contain other shares in the same way, but no volumes, because a mounted
+//! share is a directory and a volume is not. All statements about folders here apply to such a
+//! share too. An object's descriptor has its folder and its own part of the name. The full name
+//! follows from the folders above. So one descriptor renames a folder, whatever it contains.
 //!
-//! Each object keeps what follows from the folders above it: its title, its settings, and the
-//! folders that limit it. These are worked out when the object is entered, and again for
+//! Each object caches the values that depend on the folders above it: its title, its settings, and
+//! the folders that limit it. These are computed when the object is entered, and again for
 //! everything in a folder when that folder is.
 
 use std::sync::Arc;
@@ -15,15 +14,15 @@ use format::{ObjectDescriptor, ObjectState};
 use surface::{Error, ErrorKind, Result};
 use units::{ObjectId, SHARE_BYTES, did_you_mean};
 
-use super::{Object, Objects, Table, dictionary_title, resolved, told};
+use super::{Object, Objects, Table, dictionary_title, name_list, resolved};
 use crate::base::canary::Canary;
 use crate::base::options::Properties;
 
-/// Most folders above an object. A name has at most 255 bytes, and each folder takes two of them;
-/// only damaged descriptors have more.
+/// Upper bound of folders above an object. A name has at most 255 bytes, and each folder takes two
+/// of them; only damaged descriptors have more.
 pub(crate) const DEPTH_MAX: usize = 128;
 
-/// What a folder, or a share, has for itself: objects in it do not inherit these.
+/// Properties of a folder or a share itself: its content does not inherit these.
 pub(crate) const OF_FOLDER_ITSELF: [&str; 3] = ["quota", "reservation", policy::INCOMPLETE];
 
 impl Table {
@@ -44,7 +43,7 @@ impl Table {
         above
     }
 
-    /// The full name of a volume or a folder. A folder without a descriptor is called by its
+    /// Returns the full name of a volume or a folder. A folder without a descriptor is named by its
     /// number.
     fn full_name(&self, descriptor: &ObjectDescriptor) -> String {
         let above = self.above(descriptor);
@@ -70,16 +69,16 @@ impl Table {
         inherited
     }
 
-    /// Works out what follows from the folders above an object that has this descriptor.
+    /// Computes the values that an object with this descriptor gets from the folders above it.
     pub(super) fn renew_settings(&self, object: &Object, descriptor: &ObjectDescriptor) {
         let inherited = match descriptor.state {
-            // Of its settings only the quota means anything, which is its own.
+            // Of its settings only the quota is meaningful, which is its own.
             ObjectState::Folder => Properties::new(),
             _ => self.inherited(descriptor),
         };
         let resolved = resolved(&inherited, &descriptor.properties);
         *object.settings.write() = resolved.settings;
-        // All objects are in memory: of others only the settings mean anything.
+        // All objects are in memory: for others only the settings are meaningful.
         if descriptor.size_bytes == SHARE_BYTES {
             *object.in_force.write() = Arc::new(resolved);
         }
@@ -90,7 +89,7 @@ impl Table {
         object.set_limits(limits.collect());
     }
 
-    /// Takes a volume, one that a stream brings, or a folder out of the table of names.
+    /// Removes a volume, a volume being received, or a folder from the table of names.
     pub(super) fn forget_name(&mut self, object: &Object, old: &ObjectDescriptor) {
         let title = object.title();
         let names = match old.state {
@@ -105,7 +104,7 @@ impl Table {
         }
     }
 
-    /// Enters such an object under the name that it has now, and gives titles to the snapshots,
+    /// Enters such an object under its present name, and updates the titles of the snapshots,
     /// bookmarks and dictionaries listed under it.
     pub(super) fn enter_name(&mut self, object: &Arc<Object>, descriptor: &ObjectDescriptor) {
         let (id, title) = (object.id, self.full_name(descriptor));
@@ -130,10 +129,10 @@ impl Table {
         }
     }
 
-    /// A folder or a share has come, has gone or has changed: everything in it may be called
-    /// otherwise, and inherit something else.
+    /// Updates the names and inherited properties of everything in a folder or a share that was
+    /// added, removed or changed.
     pub(super) fn renew_below(&mut self, folder: ObjectId) {
-        // The deeper ones come after the folders that they lie in.
+        // The deeper ones come after their folders.
         let mut below = self.below_folder(folder);
         if Canary::FolderRenameLeavesOne.is_planted() {
             below.pop();
@@ -149,7 +148,7 @@ impl Table {
         }
     }
 
-    /// Everything in a folder, and in the folders in it: each behind the folder that it lies in.
+    /// Returns everything in a folder, and in the folders in it: each after its own folder.
     fn below_folder(&self, folder: ObjectId) -> Vec<Arc<Object>> {
         let (mut found, mut level) = (Vec::new(), vec![folder]);
         for _ in 0..DEPTH_MAX {
@@ -184,7 +183,7 @@ impl Objects {
         self.table.read().folders.get(name).cloned()
     }
 
-    /// The folder of that name, or the share, in which others may lie.
+    /// Returns the folder of that name, or the share, that can contain others.
     ///
     /// # Errors
     /// [`ErrorKind::NotFound`], and [`ErrorKind::Invalid`] for the name of a volume.
@@ -197,12 +196,12 @@ impl Objects {
             if volume.is_share() {
                 return Ok(volume.clone());
             }
-            let text = format!("'{name}' is a volume, in which nothing can lie: name a folder or a share");
+            let text = format!("'{name}' is a volume, which cannot contain others: name a folder or a share");
             return Err(Error::new(ErrorKind::Invalid, text));
         }
-        let there = told(table.folders.keys().map(String::as_str));
-        let meant = did_you_mean(name, table.folders.keys().map(String::as_str));
-        Err(Error::new(ErrorKind::NotFound, format!("the pool has no folder '{name}'; it has {there}{meant}")))
+        let there = name_list(table.folders.keys().map(String::as_str));
+        let suggestion = did_you_mean(name, table.folders.keys().map(String::as_str));
+        Err(Error::new(ErrorKind::NotFound, format!("the pool has no folder '{name}'; it has {there}{suggestion}")))
     }
 
     /// All folders, by name.
@@ -222,13 +221,13 @@ impl Objects {
         table.in_folder.iter().any(|(holder, _)| is_share(holder))
     }
 
-    /// Whether anything lies in an object.
+    /// Returns whether an object contains others.
     pub(crate) fn has_below(&self, holder: ObjectId) -> bool {
         self.table.read().in_folder.range((holder, ObjectId(0))..(ObjectId(holder.0 + 1), ObjectId(0))).next().is_some()
     }
 
-    /// Where an object of that full name lies, which `is_share` or is none: its folder or share,
-    /// and its own part of the name.
+    /// Returns where an object of that full name belongs: its folder or share, and its own part of
+    /// the name. `is_share` says whether the object is a share.
     ///
     /// # Errors
     /// [`ErrorKind::NotFound`] if there is no such folder, [`ErrorKind::Invalid`] if a volume has
@@ -237,14 +236,14 @@ impl Objects {
         let Some((folder, own)) = name.rsplit_once('/') else { return Ok((None, name.to_owned())) };
         match self.folder_named(folder) {
             Ok(holder) if holder.is_share() && !is_share => {
-                let text =
-                    format!("'{name}': '{folder}' is a share, in which only shares can lie: give it another name");
+                let text = format!("'{name}': '{folder}' is a share, which can only contain shares: use another name");
                 Err(Error::new(ErrorKind::Invalid, text))
             }
             Ok(folder) => Ok((Some(folder.id), own.to_owned())),
             Err(error) if error.kind() == ErrorKind::NotFound => {
                 let text = format!(
-                    "there is no folder '{folder}' for '{name}': make it first, shale create POOL {folder} --folder"
+                    "there is no folder '{folder}' for '{name}': create it first, shale create POOL {folder} \
+                     --folder"
                 );
                 Err(Error::new(ErrorKind::NotFound, text))
             }
@@ -252,7 +251,7 @@ impl Objects {
         }
     }
 
-    /// Everything in a folder, and in the folders in it: each behind the folder that it lies in.
+    /// Returns everything in a folder, and in the folders in it: each after its own folder.
     pub(crate) fn below_folder(&self, folder: ObjectId) -> Vec<Arc<Object>> {
         self.table.read().below_folder(folder)
     }
@@ -275,7 +274,7 @@ impl Objects {
         volumes
     }
 
-    /// The folders above an object that has this descriptor, the nearest first.
+    /// Returns the folders above an object with this descriptor, the nearest first.
     pub(crate) fn above(&self, descriptor: &ObjectDescriptor) -> Vec<Arc<Object>> {
         self.table.read().above(descriptor)
     }
@@ -315,7 +314,7 @@ impl Objects {
         inherited
     }
 
-    /// The folder nearest above an object that has set a property: its name.
+    /// Returns the name of the nearest folder above an object that sets a property.
     pub(crate) fn folder_that_set(&self, descriptor: &ObjectDescriptor, key: &str) -> Option<String> {
         let has_set = |folder: &Arc<Object>| passed_on(&folder.descriptor.read().properties).contains_key(key);
         self.above(descriptor).into_iter().find(has_set).map(|folder| folder.title())

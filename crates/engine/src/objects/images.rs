@@ -8,7 +8,7 @@ use units::ObjectId;
 
 use super::{Object, Objects};
 
-/// The image of an object, as the store is asked for it.
+/// Returns an object's image, in the form for requests to its store.
 pub(crate) fn remote_of(image: &ImagePart) -> RemoteImage {
     RemoteImage {
         location: image.location.clone(),

@@ -1,4 +1,4 @@
-//! The way down from an object: whose records are seen, and up to which epoch.
+//! The chain of levels below an object: objects whose records it sees, each up to an epoch.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -6,21 +6,20 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use format::Cut;
 use units::{BlockMask, Epoch, GROUP_BLOCKS, GroupIndex, ObjectId};
 
-/// One step of the way down from an object: it, then its origin, and so on.
+/// One level of an object's chain: the object, then its origin, and so on.
 #[derive(Debug, Clone)]
 pub(crate) struct Level {
     pub object: ObjectId,
     /// Newest epoch that is seen.
     pub epoch: Epoch,
-    /// The object's newest epoch as it is now, if it may have only one, the first, having no
-    /// snapshot yet. Asked under the layers' lock: as long as it is the first there, no checkpoint
-    /// can have stored a record of another one that the cache would lack, however old these levels
-    /// are.
+    /// The object's current epoch, if it may still be the first and only one, because the object
+    /// has no snapshot. Read under the layers' lock: as long as it is the first there, no
+    /// checkpoint can have stored a record of another epoch that the cache would lack, however old
+    /// these levels are.
     pub newest: Option<Arc<AtomicU32>>,
-    /// Epochs that are not seen.
+    /// Epochs that are not visible.
     pub cuts: Vec<Cut>,
-    /// Of an image: how many blocks it has. Those of which no record knows anything have not been
-    /// fetched.
+    /// For an image: its number of blocks. Blocks without a record have not been fetched.
     pub image: Option<u64>,
 }
 
@@ -31,7 +30,8 @@ impl PartialEq for Level {
 }
 
 impl Level {
-    /// Whether nothing but the first epoch can have records; the caller holds the layers' lock.
+    /// Returns whether nothing but the first epoch can have records; the caller holds the layers'
+    /// lock.
     pub(crate) fn has_only_first(&self) -> bool {
         self.newest.as_ref().is_some_and(|newest| newest.load(Ordering::Acquire) == 0)
     }

@@ -1,27 +1,27 @@
-//! Where logs of the file systems on a volume end: what `space::claims` tells a log by.
+//! Tails of the logs of file systems on a volume, by which `space::claims` recognises a log.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::base::ranked::Mutex;
 use crate::base::ranks;
 
-/// How far behind a log's tail its next transaction may lie: many kernels keep some megabytes of
-/// one in memory, of which a pool that is full sees a few hundred KiB.
+/// Largest distance of the next transaction from a log's tail: many kernels keep some megabytes of
+/// one in memory, of which a full pool sees a few hundred KiB.
 const TAIL_BYTES: u64 = 1 << 20;
-/// Tails that are remembered of a volume: those of a few file systems' logs on one disk.
+/// Upper bound of tails remembered for a volume: those of a few file systems' logs on one disk.
 const TAILS_MAX: usize = 4;
 
-/// Where logs of the file systems on a volume end.
+/// Ends of the logs of the file systems on a volume.
 #[derive(Debug, Default)]
 pub(crate) struct LogTails {
     /// The end of the last write; 0: none since the last flush.
     last_end: AtomicU64,
-    /// Ends of writes that were the last ones before a flush, the newest first.
+    /// Ends of writes that were last before a flush, the newest first.
     ends: Mutex<[u64; TAILS_MAX], ranks::LogTails>,
 }
 
 impl LogTails {
-    /// A write has ended there.
+    /// Notes the end of a write.
     pub(crate) fn wrote(&self, end: u64) {
         self.last_end.store(end, Ordering::Relaxed);
     }
@@ -39,7 +39,7 @@ impl LogTails {
         ends[0] = end;
     }
 
-    /// Whether a range goes on just behind a tail.
+    /// Returns whether a range begins just after a tail.
     pub(crate) fn continues(&self, offset: u64, length: u64) -> bool {
         let near = |tail: &u64| *tail != 0 && offset >= *tail && offset + length <= tail.saturating_add(TAIL_BYTES);
         self.ends.lock().iter().any(near)
@@ -58,7 +58,7 @@ mod tests {
         tails.flushed();
         assert!(tails.continues(8192, 4096) && tails.continues(8192 + 65536, 4096));
         assert!(!tails.continues(4096, 4096) && !tails.continues(8192, TAIL_BYTES + 1));
-        // A flush without a write moves nothing; a log that goes on keeps its one tail.
+        // A flush without a write moves nothing; a continued log keeps its one tail.
         tails.flushed();
         for end in (3..200).map(|n| n * 4096) {
             tails.wrote(end);
@@ -66,7 +66,7 @@ mod tests {
         }
         assert!(tails.continues(199 * 4096, 4096) && !tails.continues(8192, 4096));
         assert_eq!(*tails.ends.lock(), [199 * 4096, 0, 0, 0]);
-        // Others come beside it, and the oldest goes.
+        // Other tails are added, and the oldest is dropped.
         for number in 1..=TAILS_MAX as u64 {
             assert!(tails.continues(199 * 4096, 4096));
             tails.wrote(number << 30);

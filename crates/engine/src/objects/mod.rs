@@ -3,9 +3,9 @@
 //! depends on them.
 //!
 //! A descriptor comes in from the store or from the log and goes through these steps:
-//! 1. The object's former name is forgotten, the descriptor replaced, and the way down from the
-//!    object worked out; so is what it has from the folders above (`folders`).
-//! 2. The points that it makes are entered; its former points are taken away.
+//! 1. The object's former name is forgotten, the descriptor replaced, and the object's chain of
+//!    levels computed; so are the values from the folders above (`folders`).
+//! 2. The points that it makes are entered; its former points are removed.
 //! 3. Objects become due for reaping: a destroyed object, one that lost a point, and one whose
 //!    points may need less than before (`clones`). A destroyed object that no point sees any more
 //!    needs its own origin no longer, so that the origin may become due as well. When nothing is
@@ -48,7 +48,7 @@ use crate::objects::properties::{HOLD_PREFIX, PUSHED};
 use crate::objects::timeline::{Made, Timelines, points_of};
 
 /// Names that an error message lists.
-const NAMES_TOLD: usize = 8;
+const NAMES_LISTED_MAX: usize = 8;
 
 /// Properties were checked when they were set; a pool from a newer version may hold ones that this
 /// one does not know.
@@ -56,9 +56,9 @@ fn settings(pool: &Properties, own: &Properties) -> Settings {
     resolved(pool, own).settings
 }
 
-/// The same, with the rules, and where each was set.
+/// The same, with the rules, and the source of each.
 fn resolved(pool: &Properties, own: &Properties) -> Resolved {
-    // A snapshot's holds, and what it was pushed as, mean nothing for writes.
+    // A snapshot's holds, and its pushed version, have no effect on writes.
     let own = own.iter().filter(|(key, _)| !key.starts_with(HOLD_PREFIX) && *key != PUSHED);
     let own = own.map(|(key, value)| (key.clone(), value.clone())).collect();
     policy::resolve(pool, &own).unwrap_or_default()
@@ -77,9 +77,9 @@ struct Table {
     snapshots: BTreeMap<(ObjectId, String), Arc<Object>>,
     /// By parent and name.
     bookmarks: BTreeMap<(ObjectId, String), Arc<Object>>,
-    /// Volumes that streams are bringing, by name.
+    /// Volumes being received, by name.
     incoming: BTreeMap<String, Arc<Object>>,
-    /// The snapshot that a stream is bringing to a volume, by that volume.
+    /// The snapshot being received for a volume, by that volume.
     partial: BTreeMap<ObjectId, Arc<Object>>,
     /// Those that hold the fetched groups of images.
     images: BTreeSet<ObjectId>,
@@ -93,17 +93,17 @@ struct Table {
     made: HashMap<ObjectId, Made>,
     /// Objects whose reaping is due.
     reaping: BTreeSet<ObjectId>,
-    /// Worked out when it is asked for.
+    /// Computed on demand.
     timelines: Option<Arc<Timelines>>,
 }
 
-/// What a checkpoint has done of an object's reaping.
+/// Progress of an object's reaping in a checkpoint.
 #[derive(Debug, Clone)]
 pub(crate) struct Reaped {
     pub id: ObjectId,
     /// [`Object::reap_number`] at the time of capture.
     pub number: u64,
-    /// Where it stands now; `None`: done.
+    /// Its position now; `None`: done.
     pub after: Option<Reap>,
     /// Cuts within which nothing is left.
     pub dropped: Vec<Cut>,
@@ -122,8 +122,8 @@ impl Reaped {
     }
 }
 
-/// What objects in this one are called and inherit by: its name, its folder and its properties;
-/// none if none can lie in it.
+/// Returns the values that objects in this one inherit: its name, its folder and its properties;
+/// none if it cannot contain any.
 fn handed_down(descriptor: &ObjectDescriptor) -> Option<(String, Option<ObjectId>, Properties)> {
     let parts = || (descriptor.name.clone(), descriptor.parent, descriptor.properties.clone());
     descriptor.holds_others().then(parts)
@@ -148,7 +148,7 @@ impl Table {
             let old = object.descriptor.read();
             has_moved = old.origin != descriptor.origin;
             newly_destroyed &= old.state != ObjectState::Deleting;
-            // Another one may have the name of a destroyed one by now.
+            // Another object may have the name of a destroyed one by now.
             match (old.state, old.parent) {
                 (ObjectState::Snapshot, Some(parent)) => drop(self.snapshots.remove(&(parent, old.name.clone()))),
                 (ObjectState::Bookmark, Some(parent)) => drop(self.bookmarks.remove(&(parent, old.name.clone()))),
@@ -160,7 +160,7 @@ impl Table {
                 _ => {}
             }
         } else {
-            // One that comes from the store says itself whether reaping is due.
+            // A descriptor from the store already says whether reaping is due.
             newly_destroyed &= descriptor.reap.is_none();
         }
         let names_below = known.as_ref().map(|known| handed_down(&known.descriptor.read()));
@@ -200,13 +200,12 @@ impl Table {
             }
             _ => {}
         }
-        // The head of a share changes with each snapshot, which is nothing to those in it.
+        // The head of a share changes with each snapshot, which does not affect its content.
         if names_below.as_ref() != Some(&hands_down) && (hands_down.is_some() || names_below.flatten().is_some()) {
             self.renew_below(id);
         }
         self.update_points(id);
-        // Holes hide nothing any more once there is nothing below: they are all that may be left of
-        // it.
+        // With nothing below, holes hide nothing: the object may consist of nothing else.
         if newly_destroyed || has_moved && descriptor.origin.is_none() {
             object.restart_reap();
         }
@@ -224,7 +223,7 @@ impl Table {
         self.dictionaries.range((parent, ObjectId(0))..(ObjectId(parent.0 + 1), ObjectId(0))).map(|(_, id)| *id)
     }
 
-    /// The way down from an object, itself first.
+    /// Returns the chain of levels of an object, itself first.
     fn levels(&self, descriptor: &ObjectDescriptor) -> Vec<Level> {
         let mut levels = Vec::with_capacity(1);
         if descriptor.state.has_records() {
@@ -247,7 +246,7 @@ impl Table {
         levels
     }
 
-    /// Enters the points that an object makes now instead of those that it made before.
+    /// Replaces the points that an object made before by its present ones.
     fn update_points(&mut self, id: ObjectId) {
         let Some(object) = self.by_id.get(&id) else { return };
         let made = {
@@ -266,8 +265,8 @@ impl Table {
         }
         if let Some(look) = added(made.1, old.1) {
             self.points.add(look);
-            // A destroyed object that is seen after all; when the table is loaded, it comes before
-            // those who see it.
+            // A destroyed object that is still seen; when the table is loaded, it comes before the
+            // objects that see it.
             self.update_points(look.object);
         }
         for look in [added(old.0, made.0), added(old.1, made.1)].into_iter().flatten() {
@@ -316,7 +315,8 @@ impl Objects {
         for (id, (_, origin)) in &table.made {
             if let Some(missing) = origin.filter(|origin| !table.by_id.contains_key(&origin.object)) {
                 let text = format!(
-                    "the pool's metadata is damaged: the descriptor of object {} is missing, from which object {} came",
+                    "the pool's metadata is damaged: the descriptor of object {} is missing, which is the origin \
+                     of object {}",
                     missing.object.0, id.0
                 );
                 return Err(Error::new(ErrorKind::Corrupt, text));
@@ -325,8 +325,8 @@ impl Objects {
         Ok(())
     }
 
-    /// Enters a descriptor from the log, or changes the object that has its id. Its figures, and
-    /// how far reaping has come, are known here and mean nothing in the log.
+    /// Enters a descriptor from the log, or changes the object with its id. Its figures, and the
+    /// progress of reaping, are known here and meaningless in the log.
     pub(crate) fn apply(&self, descriptor: &ObjectDescriptor) {
         let mut table = self.table.write();
         let mut descriptor = ObjectDescriptor { reap: None, ..descriptor.clone() };
@@ -341,12 +341,12 @@ impl Objects {
         self.table.read().points.any(id)
     }
 
-    /// Whether some object's records must be gone through.
+    /// Returns whether some object's records must be reaped.
     pub(crate) fn has_reaping(&self) -> bool {
         !self.table.read().reaping.is_empty()
     }
 
-    /// The objects whose records must be gone through: where that stands, and
+    /// Returns the objects whose records must be reaped, with the position of that, and
     /// [`Object::reap_number`].
     pub(crate) fn reaping(&self) -> Vec<(ObjectId, Reap, u64)> {
         let table = self.table.read();
@@ -358,7 +358,7 @@ impl Objects {
         table.reaping.iter().filter_map(due).collect()
     }
 
-    /// What a checkpoint has done of it is durable.
+    /// Notes that a checkpoint's reaping of it is durable.
     pub(crate) fn reaped(&self, done: &Reaped) {
         let mut table = self.table.write();
         let Some(object) = table.by_id.get(&done.id).cloned() else { return };
@@ -379,12 +379,12 @@ impl Objects {
         table.timelines = None;
     }
 
-    /// Whether exactly one object looks at that epoch of an object.
+    /// Returns whether exactly one object sees that epoch of an object.
     pub(crate) fn is_alone_at(&self, object: ObjectId, epoch: Epoch) -> bool {
         self.table.read().points.is_alone(object, epoch)
     }
 
-    /// Who looks at whose records.
+    /// Returns which points see which records.
     pub(crate) fn timelines(&self) -> Arc<Timelines> {
         let mut table = self.table.write();
         if let Some(timelines) = &table.timelines {
@@ -396,7 +396,7 @@ impl Objects {
         timelines
     }
 
-    /// All snapshots by the timeline that they are moments of, oldest first.
+    /// Returns all snapshots by timeline, oldest first.
     pub(crate) fn snapshots_by_timeline(&self) -> HashMap<ObjectId, Vec<Arc<Object>>> {
         let mut found: HashMap<ObjectId, Vec<Arc<Object>>> = HashMap::new();
         for snapshot in self.table.read().snapshots.values() {
@@ -410,7 +410,7 @@ impl Objects {
         found
     }
 
-    /// Changes the pool's properties, and with them what volumes inherit.
+    /// Changes the pool's properties, and with them the inherited ones of volumes.
     pub(crate) fn apply_pool(&self, properties: &Properties) {
         let mut table = self.table.write();
         table.pool = properties.clone();
@@ -425,7 +425,7 @@ impl Objects {
         self.table.read().pool.clone()
     }
 
-    /// When the pool cleans in the background.
+    /// Returns the marks for cleaning in the background.
     pub(crate) fn clean_marks(&self) -> CleanMarks {
         self.table.read().clean_marks
     }
@@ -439,7 +439,7 @@ impl Objects {
         self.table.read().by_id.get(&id).cloned()
     }
 
-    /// The object, from `last` if it was the last that was asked for.
+    /// Returns the object, from `last` if that was the last one requested.
     pub(crate) fn get_again<'a>(&self, last: &'a mut Option<Arc<Object>>, id: ObjectId) -> Option<&'a Arc<Object>> {
         if last.as_ref().is_none_or(|object| object.id != id) {
             *last = self.get(id);
@@ -451,7 +451,7 @@ impl Objects {
     pub(crate) fn named(&self, name: &str) -> Result<Arc<Object>> {
         let table = self.table.read();
         if name.contains('@') {
-            let text = format!("'{name}' is the name of a snapshot, which does not change: name a volume");
+            let text = format!("'{name}' is the name of a snapshot, which cannot be changed: name a volume");
             return Err(Error::new(ErrorKind::Invalid, text));
         }
         table.by_name.get(name).cloned().ok_or_else(|| {
@@ -461,16 +461,16 @@ impl Objects {
                     format!("'{name}' is a folder: name a volume or a share in it"),
                 );
             }
-            let there = told(table.by_name.keys().map(String::as_str));
-            let meant = did_you_mean(name, table.by_name.keys().map(String::as_str));
-            Error::new(ErrorKind::NotFound, format!("the pool has no volume '{name}'; it has {there}{meant}"))
+            let there = name_list(table.by_name.keys().map(String::as_str));
+            let suggestion = did_you_mean(name, table.by_name.keys().map(String::as_str));
+            Error::new(ErrorKind::NotFound, format!("the pool has no volume '{name}'; it has {there}{suggestion}"))
         })
     }
 
     /// The snapshot of that name, `VOLUME@SNAPSHOT`.
     pub(crate) fn snapshot_named(&self, name: &str) -> Result<Arc<Object>> {
         let Some((volume, snapshot)) = name.split_once('@') else {
-            let text = format!("'{name}' is no snapshot: name one as VOLUME@SNAPSHOT");
+            let text = format!("'{name}' is not a snapshot: use VOLUME@SNAPSHOT");
             return Err(Error::new(ErrorKind::Invalid, text));
         };
         let parent = self.named(volume)?;
@@ -478,34 +478,34 @@ impl Objects {
         table.snapshots.get(&(parent.id, snapshot.to_owned())).cloned().ok_or_else(|| {
             let listed = table.listed_under(parent.id);
             let names: Vec<_> = listed.iter().map(|s| s.descriptor.read().name.clone()).collect();
-            let there = told(names.iter().map(String::as_str));
-            let meant = did_you_mean(snapshot, names.iter().map(String::as_str));
-            let text = format!("volume '{volume}' has no snapshot '{snapshot}'; it has {there}{meant}");
+            let there = name_list(names.iter().map(String::as_str));
+            let suggestion = did_you_mean(snapshot, names.iter().map(String::as_str));
+            let text = format!("volume '{volume}' has no snapshot '{snapshot}'; it has {there}{suggestion}");
             Error::new(ErrorKind::NotFound, text)
         })
     }
 
-    /// The volume of that name that a stream is bringing.
+    /// Returns the volume of that name that is being received.
     pub(crate) fn incoming(&self, name: &str) -> Option<Arc<Object>> {
         self.table.read().incoming.get(name).cloned()
     }
 
-    /// All volumes that streams are bringing.
+    /// Returns all volumes being received.
     pub(crate) fn all_incoming(&self) -> Vec<Arc<Object>> {
         self.table.read().incoming.values().cloned().collect()
     }
 
-    /// The snapshot that a stream is bringing to a volume.
+    /// Returns the snapshot being received for a volume.
     pub(crate) fn partial_of(&self, volume: ObjectId) -> Option<Arc<Object>> {
         self.table.read().partial.get(&volume).cloned()
     }
 
-    /// All snapshots that streams are bringing.
+    /// Returns all snapshots being received.
     pub(crate) fn partials(&self) -> Vec<Arc<Object>> {
         self.table.read().partial.values().cloned().collect()
     }
 
-    /// The snapshot of that full name, or of a volume of that name, that a stream is bringing.
+    /// Returns the snapshot being received with that full name, or for a volume of that name.
     pub(crate) fn partial_named(&self, title: &str) -> Option<Arc<Object>> {
         let table = self.table.read();
         let of_volume = table.incoming.get(title).and_then(|volume| table.partial.get(&volume.id));
@@ -520,13 +520,13 @@ impl Objects {
     /// The snapshots that are listed under a volume, oldest first.
     pub(crate) fn snapshots_of(&self, volume: ObjectId) -> Vec<Arc<Object>> {
         let mut snapshots = self.table.read().listed_under(volume);
-        // An older snapshot has an older object, whatever timeline it belongs to.
+        // An older snapshot has a lower object number, in whichever timeline.
         snapshots.sort_unstable_by_key(|s| s.id);
         snapshots
     }
 
-    /// The newest dictionaries, at most so many, of an object and of its origins, those of the
-    /// nearest first, that `may_use` lets pass; in the order of their numbers.
+    /// Returns the newest dictionaries, at most so many, of an object and of its origins, those of
+    /// the nearest first, that `may_use` accepts; in the order of their numbers.
     pub(crate) fn newest_dictionaries(
         &self,
         object: &Object,
@@ -556,7 +556,7 @@ impl Objects {
         table.dictionaries.iter().filter_map(|(_, id)| table.by_id.get(id).cloned()).collect()
     }
 
-    /// The newest epoch of a volume that snapshots and clones see.
+    /// Returns the newest epoch of a volume that snapshots and clones see.
     pub(crate) fn seen_up_to(&self, object: &Object) -> Option<Epoch> {
         let head = object.epoch();
         self.table.read().points.newest_before(object.id, head)
@@ -574,7 +574,8 @@ impl Objects {
         self.table.read().by_name.values().cloned().collect()
     }
 
-    /// The volume of a name, those in the folder of a name, or without one all of them, by name.
+    /// Returns the volume of a name, those in the folder of a name, or without a name all of them,
+    /// by name.
     ///
     /// # Errors
     /// [`ErrorKind::NotFound`].
@@ -587,17 +588,17 @@ impl Objects {
     }
 }
 
-/// What messages call a dictionary.
+/// Returns the name of a dictionary in messages.
 fn dictionary_title(id: ObjectId, volume: &str) -> String {
     format!("{volume} (dictionary {})", id.0)
 }
 
-/// Some names, for a message.
-fn told<'a>(names: impl Iterator<Item = &'a str>) -> String {
-    let names: Vec<_> = names.take(NAMES_TOLD + 1).collect();
+/// Returns some names, for a message.
+fn name_list<'a>(names: impl Iterator<Item = &'a str>) -> String {
+    let names: Vec<_> = names.take(NAMES_LISTED_MAX + 1).collect();
     match names.len() {
         0 => "none".to_owned(),
-        n if n > NAMES_TOLD => format!("{} and more", names[..NAMES_TOLD].join(", ")),
+        n if n > NAMES_LISTED_MAX => format!("{} and more", names[..NAMES_LISTED_MAX].join(", ")),
         _ => names.join(", "),
     }
 }

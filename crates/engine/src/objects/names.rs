@@ -2,8 +2,8 @@
 
 use surface::{Error, ErrorKind, Result};
 
-/// Longest name of a volume with its folders and its snapshot's name: what an NBD export name and a
-/// part of a path both take, and a bound of how deep folders lie.
+/// Longest name of a volume with its folders and its snapshot's name: an NBD export name and a path
+/// component both allow this much. Also bounds the nesting of folders.
 pub(crate) const TITLE_BYTES_MAX: usize = 255;
 
 /// Checks one part of a name, or that of a snapshot, a bookmark or a tag: 1 to 255 bytes of
@@ -15,25 +15,25 @@ pub(crate) fn check_name(name: &str) -> Result<()> {
     }
     Err(Error::new(
         ErrorKind::Invalid,
-        format!("'{name}' cannot be a name: use 1 to 255 of A-Z a-z 0-9 . _ - and do not begin with . or -"),
+        format!("'{name}' is not a valid name: use 1 to 255 of A-Z a-z 0-9 . _ - and do not begin with . or -"),
     ))
 }
 
-/// Checks the name of a snapshot that a user takes or renames: those by the clock are the server's,
-/// and their names are the times at which they were taken.
+/// Checks the name of a snapshot that a user takes or renames: scheduled ones are the server's, and
+/// their names are the times at which they were taken.
 pub(crate) fn check_own_snapshot_name(name: &str) -> Result<()> {
     check_name(name)?;
     if policy::is_scheduled_name(name) {
-        let text = format!("'{name}' is the name of a snapshot by the clock (snapshots=hourly): choose another name");
+        let text = format!("'{name}' is reserved for scheduled snapshots (snapshots=hourly): choose another name");
         return Err(Error::new(ErrorKind::Invalid, text));
     }
     Ok(())
 }
 
-/// Checks the full name of a volume or a folder: parts as [`check_name`] has them, with a `/`
-/// between two, together at most [`TITLE_BYTES_MAX`] bytes.
+/// Checks the full name of a volume or a folder: parts that pass [`check_name`], separated by `/`,
+/// together at most [`TITLE_BYTES_MAX`] bytes.
 pub(crate) fn check_full_name(name: &str) -> Result<()> {
-    let wrong = |why: &str| Err(Error::new(ErrorKind::Invalid, format!("'{name}' cannot be a name: {why}")));
+    let wrong = |why: &str| Err(Error::new(ErrorKind::Invalid, format!("'{name}' is not a valid name: {why}")));
     if name.len() > TITLE_BYTES_MAX {
         return wrong(&format!("it has {} bytes with its folders, at most {TITLE_BYTES_MAX} are allowed", name.len()));
     }
@@ -41,7 +41,7 @@ pub(crate) fn check_full_name(name: &str) -> Result<()> {
         return check_name(name);
     }
     if name.split('/').any(str::is_empty) {
-        return wrong("it is written FOLDER/NAME: without a / at its beginning or end, and without two in a row");
+        return wrong("use the form FOLDER/NAME: without a / at the beginning or end, and without two in a row");
     }
     name.split('/').try_for_each(|part| check_name(part).map_err(|error| error.context(format_args!("'{name}'"))))
 }

@@ -1,5 +1,5 @@
-//! What clones need, as tables, and against the plainest possible reading over many random families
-//! of objects.
+//! Blocks that clones need, as tables, and against the simplest implementation over many random
+//! families of objects.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
@@ -30,12 +30,12 @@ fn holes(mask: u32) -> Record {
     Record { holes: BlockMask(mask), ..Record::default() }
 }
 
-/// Some objects: their records of one group, newest first, and who looks at them.
+/// Some objects: their records of one group, newest first, and the points that see them.
 #[derive(Default, Clone)]
 struct Family {
     records: BTreeMap<u64, GroupRecords>,
     origins: BTreeMap<u64, (u64, u32)>,
-    /// Looks of heads and snapshots.
+    /// Points of heads and snapshots.
     full: BTreeSet<(u64, u32)>,
     cuts: BTreeMap<u64, Vec<format::Cut>>,
 }
@@ -61,7 +61,7 @@ impl Family {
         for (id, epoch) in &self.full {
             looks.entry(*id).or_default().entry(*epoch).or_default();
         }
-        // The youngest first: whether one is seen is known before its own look counts.
+        // The youngest first: whether one is seen is known before its own point counts.
         for id in self.records.keys().rev() {
             if let Some((origin, epoch)) = self.origins.get(id).filter(|_| looks.contains_key(id)).copied() {
                 looks.entry(origin).or_default().entry(epoch).or_default().push(ObjectId(*id));
@@ -90,7 +90,7 @@ impl Family {
         found.iter().map(|(epoch, mask)| (epoch.0, mask.0)).collect()
     }
 
-    /// What a full look finds of a block: whose record answers with data.
+    /// Returns which record answers for a block in a full look, if any does with data.
     fn seen(&self, (id, epoch): (u64, u32), block: u32) -> Option<(u64, Epoch)> {
         let mut level = Some((id, epoch));
         while let Some((id, epoch)) = level {
@@ -106,13 +106,13 @@ impl Family {
         None
     }
 
-    /// All that heads and snapshots see.
+    /// Everything that heads and snapshots see.
     fn all_seen(&self) -> BTreeMap<(u64, u32, u32), (u64, Epoch)> {
         let looks = self.full.iter().flat_map(|look| (0..32).map(move |block| (*look, block)));
         looks.filter_map(|(look, block)| Some(((look.0, look.1, block), self.seen(look, block)?))).collect()
     }
 
-    /// All objects trimmed at once, as a checkpoint does it.
+    /// All objects trimmed at once, as by a checkpoint.
     fn trimmed(&self) -> (Self, bool) {
         let (mut after, mut has_lost) = (self.clone(), false);
         let timelines = self.timelines();
@@ -131,7 +131,7 @@ fn a_clone_needs_what_some_point_of_it_does_not_know() {
     let family =
         || Family::default().object(1, &[(3, data(0xff, 1))]).object(2, &[(4, data(0x0f, 2)), (1, holes(0x03))]);
     let cloned = || family().clone_of(2, 1, 3);
-    // (what, family, needed blocks of object 1)
+    // (description, family, needed blocks of object 1)
     let cases = [
         ("a head", cloned().looks(2, &[4]), vec![(3, !0x0f)]),
         ("a snapshot from before", cloned().looks(2, &[0, 4]), vec![(3, !0)]),

@@ -1,4 +1,4 @@
-//! One object in memory: its descriptor, the way down from it, its figures.
+//! One object in memory: its descriptor, its chain of levels, its figures.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, Ordering};
@@ -19,16 +19,16 @@ pub(crate) struct Object {
     /// The descriptor as the last checkpoint captured it, and whether it has changed since.
     captured: RwLock<ObjectDescriptor, ranks::ObjectPart>,
     changed: AtomicBool,
-    /// What the properties in force mean.
+    /// The settings that follow from the properties in force.
     pub settings: RwLock<Settings, ranks::ObjectPart>,
-    /// Of a share: all that is in force for its files; else the defaults.
+    /// For a share: all properties in force for its files; otherwise the defaults.
     pub in_force: RwLock<Arc<Resolved>, ranks::ObjectPart>,
     /// Held shared by every request, and exclusively by a resize, a snapshot, a rollback or a
     /// deletion.
     pub gate: RwLock<(), ranks::Gate>,
     /// Held shared by a writer that reads a block to change a part of it, exclusively while a large
-    /// range is made a hole past the write buffer: the rest of the block would be written back as
-    /// it was before.
+    /// range is made a hole past the write buffer: the rest of the block would be restored
+    /// otherwise.
     pub parts: RwLock<(), ranks::Parts>,
     /// The name that users know: that of a volume with its folders, or `VOLUME@SNAPSHOT`.
     title: RwLock<String, ranks::ObjectPart>,
@@ -40,9 +40,9 @@ pub(crate) struct Object {
     live: AtomicBool,
     readable: AtomicBool,
     growing: AtomicBool,
-    /// Whether it is a dictionary, or was one before it was given up.
+    /// Whether it is a dictionary, or was one before it was dropped.
     dictionary: AtomicBool,
-    /// Raised whenever reaping begins anew.
+    /// Raised whenever reaping starts over.
     reap_number: AtomicU64,
     /// As of the last checkpoint.
     allocated_blocks: AtomicU64,
@@ -52,13 +52,13 @@ pub(crate) struct Object {
     frozen: Estimate,
     /// The folders above that have a quota.
     limits: RwLock<Arc<[Arc<Object>]>, ranks::ObjectPart>,
-    /// What its data cost since the pool was opened.
+    /// Cost of its data since the pool was opened.
     pub effort: Effort,
     /// See `quota`.
     pub quota: crate::objects::allowance::Allowance,
 }
 
-/// An estimated change of what an object holds.
+/// An estimated change of an object's figures.
 #[derive(Default)]
 struct Estimate {
     /// Allocated blocks.
@@ -110,7 +110,7 @@ impl Object {
         object
     }
 
-    /// The descriptor becomes `descriptor`, and the way down from the object `levels`.
+    /// Sets the descriptor, and the object's chain of `levels`.
     pub(crate) fn replace(&self, descriptor: ObjectDescriptor, levels: Arc<[Level]>) {
         self.size_bytes.store(descriptor.size_bytes, Ordering::Release);
         self.epoch.store(descriptor.epoch.0, Ordering::Release);
@@ -126,7 +126,7 @@ impl Object {
         self.changed.store(true, Ordering::Relaxed);
     }
 
-    /// The descriptor, if it has changed since it was captured last.
+    /// Returns the descriptor, if it has changed since it was last captured.
     pub(crate) fn capture(&self) -> Option<ObjectDescriptor> {
         if !self.changed.swap(false, Ordering::Relaxed) {
             return None;
@@ -136,7 +136,7 @@ impl Object {
         Some(descriptor)
     }
 
-    /// The descriptor as it was captured last.
+    /// Returns the descriptor as last captured.
     pub(crate) fn captured(&self) -> ObjectDescriptor {
         self.captured.read().clone()
     }
@@ -150,7 +150,7 @@ impl Object {
         self.size_bytes() == SHARE_BYTES
     }
 
-    /// Its size; of a share, which has none, what it holds: for progress.
+    /// Its size; for a share, which has no size, that of its content: for progress.
     pub(crate) fn logical_bytes(&self) -> u64 {
         if self.is_share() { self.allocated_bytes() } else { self.size_bytes() }
     }
@@ -169,7 +169,7 @@ impl Object {
         self.live.load(Ordering::Acquire)
     }
 
-    /// Whether it takes data: a volume does, and one that a stream is bringing.
+    /// Returns whether it accepts data: a volume does, and one being received.
     pub(crate) fn is_growing(&self) -> bool {
         self.growing.load(Ordering::Acquire)
     }
@@ -202,25 +202,25 @@ impl Object {
         *self.limits.write() = limits;
     }
 
-    /// Only a level that has nothing goes from the way down, or comes back with a descriptor from
+    /// A change only removes an empty level from the chain, or restores one with a descriptor from
     /// the past.
     pub(crate) fn set_levels(&self, levels: Arc<[Level]>) {
         *self.levels.write() = levels;
     }
 
-    /// The way down from the object. Does not change while its gate is held, but for levels of
-    /// which nothing is left anywhere (`checkpoint::reparent`).
+    /// Returns the chain of levels of the object. It does not change while its gate is held, except
+    /// for empty levels (`checkpoint::reparent`).
     pub(crate) fn levels(&self) -> Arc<[Level]> {
         self.levels.read().clone()
     }
 
-    /// Gives a snapshot a new identity: it may show other data from now on.
+    /// Assigns a new identity to a snapshot: it may show other data from now on.
     pub(crate) fn estrange(&self, identity: SnapshotIdentity) {
         self.descriptor.write().identity = Some(identity);
         self.changed.store(true, Ordering::Relaxed);
     }
 
-    /// All its groups must be gone through from now on for dead records.
+    /// Starts reaping over: all its groups must be checked for dead records.
     pub(crate) fn restart_reap(&self) {
         let mut descriptor = self.descriptor.write();
         descriptor.reap = Some(Reap::from(descriptor.reap.map_or(GroupIndex(0), |reap| reap.next)));
@@ -228,14 +228,13 @@ impl Object {
         self.changed.store(true, Ordering::Relaxed);
     }
 
-    /// How often reaping began.
+    /// Returns how often reaping was started.
     pub(crate) fn reap_number(&self) -> u64 {
         self.reap_number.load(Ordering::Relaxed)
     }
 
-    /// A checkpoint has stored a descriptor that was changed like this while it was made; unless
-    /// `number` says that reaping has begun anew since, that holds for the present one too. Whether
-    /// it does.
+    /// Applies `change`, which a checkpoint has stored for the captured descriptor, to the current
+    /// one, unless `number` shows that reaping has started over since. Returns whether it did.
     pub(crate) fn reaped(&self, number: u64, change: impl Fn(&mut ObjectDescriptor)) -> bool {
         change(&mut self.captured.write());
         let holds = self.reap_number() == number;
@@ -245,7 +244,7 @@ impl Object {
         holds
     }
 
-    /// Whether nothing has changed since the last checkpoint that the figures only estimate.
+    /// Returns whether the figures are exact: nothing has changed since the last checkpoint.
     pub(crate) fn is_exact(&self) -> bool {
         let is_zero = |estimate: &Estimate| {
             estimate.blocks.load(Ordering::Relaxed) == 0 && estimate.bytes.load(Ordering::Relaxed) == 0
@@ -253,21 +252,21 @@ impl Object {
         is_zero(&self.active) && is_zero(&self.frozen)
     }
 
-    /// Logical bytes that hold data, those that only snapshots see included: exact at a checkpoint,
-    /// estimated since.
+    /// Returns logical bytes that hold data, including data that only snapshots see: exact at a
+    /// checkpoint, estimated since.
     pub(crate) fn allocated_bytes(&self) -> u64 {
         self.allocated_now().saturating_mul(BLOCK_BYTES as u64).min(self.allocated_bytes_max())
     }
 
-    /// Blocks that hold data: exact at a checkpoint, estimated since. Too many if blocks were
-    /// overwritten of which memory did not know that they are allocated.
+    /// Returns blocks that hold data: exact at a checkpoint, estimated since. Too many if blocks
+    /// were overwritten of which memory did not know that they are allocated.
     fn allocated_now(&self) -> u64 {
         // In this order: see `freeze_estimate`.
         let estimate = self.active.blocks.load(Ordering::Acquire) + self.frozen.blocks.load(Ordering::Relaxed);
         self.allocated_blocks.load(Ordering::Relaxed).saturating_add_signed(estimate)
     }
 
-    /// More cannot be allocated: without snapshots, its size.
+    /// Upper bound of allocated bytes: without snapshots, its size.
     fn allocated_bytes_max(&self) -> u64 {
         if self.epoch() > Epoch(0) { u64::MAX } else { self.size_bytes().next_multiple_of(BLOCK_BYTES as u64) }
     }
@@ -289,7 +288,7 @@ impl Object {
         u64::try_from(u128::from(stored) * u128::from(most) / u128::from(allocated)).unwrap_or(u64::MAX)
     }
 
-    /// What so many blocks stand for that were stored before: as much as the others do on average.
+    /// Estimates the stored size of so many existing blocks: the average of the object.
     pub(crate) fn stored_for(&self, blocks: u32) -> i64 {
         if blocks == 0 {
             return 0;
@@ -298,13 +297,13 @@ impl Object {
         i64::try_from(bytes).unwrap_or(i64::MAX)
     }
 
-    /// The active overlay changed by so many allocated blocks, and about so many bytes of live
-    /// payload.
+    /// Adds to the estimate: the active overlay changed by so many allocated blocks, and about so
+    /// many bytes of live payload.
     pub(crate) fn estimate(&self, blocks: i64, bytes: i64) {
         self.active.add(blocks, bytes);
     }
 
-    /// A checkpoint begins. A count of the allocated bytes meanwhile finds them twice rather than
+    /// Begins a checkpoint. A concurrent count of the allocated bytes counts them twice rather than
     /// not at all: a volume that seems empty is not copied.
     pub(crate) fn freeze_estimate(&self) {
         let blocks = self.active.blocks.load(Ordering::Relaxed);
@@ -313,7 +312,7 @@ impl Object {
         self.frozen.add(blocks.min(0), 0);
     }
 
-    /// A checkpoint ended and counted exactly.
+    /// Ends a checkpoint, which counted exactly.
     pub(crate) fn settle(&self, allocated_blocks: u64, stored_bytes: u64) {
         self.allocated_blocks.store(allocated_blocks, Ordering::Relaxed);
         self.stored_bytes.store(stored_bytes, Ordering::Relaxed);

@@ -1,33 +1,32 @@
-//! Who looks from where: the points of all timelines, counted, kept up to date as descriptors
-//! change.
+//! The points of all timelines, counted, and kept up to date as descriptors change.
 
 use std::collections::{BTreeMap, HashMap};
 
 use units::{Epoch, ObjectId};
 
-/// A look at a point of an object.
+/// A point of an object, as seen from another.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Look {
     pub object: ObjectId,
     pub epoch: Epoch,
-    /// All data seen from there is needed. An object that has records of its own needs the blocks
-    /// that these leave open (see `objects::clone_needs`).
+    /// Whether all data seen from there is needed. An object with records of its own needs the
+    /// blocks that these leave open (see `objects::clone_needs`).
     pub needs_all: bool,
 }
 
-/// How many look from a point.
+/// Numbers of users of a point.
 #[derive(Debug, Clone, Copy, Default)]
 struct Count {
     all: u32,
     need_all: u32,
 }
 
-/// The points that remain when a snapshot, clone or volume there has gone.
+/// The remaining point when a snapshot, clone or volume there is gone.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Left {
     /// A point that needs everything.
     Same,
-    /// Those who need a part: it may be less than before.
+    /// Partial points: they may need less than before.
     Less,
     /// No point.
     Nobody,
@@ -45,7 +44,7 @@ impl Points {
         self.by_object.contains_key(&object)
     }
 
-    /// The points of an object, rising.
+    /// Returns the points of an object, ascending.
     pub(crate) fn of(&self, object: ObjectId) -> Vec<Epoch> {
         self.by_object.get(&object).map_or_else(Vec::new, |points| points.keys().copied().collect())
     }
@@ -55,12 +54,12 @@ impl Points {
         self.by_object.get(&object)?.range(..epoch).next_back().map(|(point, _)| *point)
     }
 
-    /// Whether exactly one object looks from there.
+    /// Returns whether exactly one object looks from there.
     pub(crate) fn is_alone(&self, object: ObjectId, epoch: Epoch) -> bool {
         self.count(object, epoch).all == 1
     }
 
-    /// Whether it is a point, and no user of it needs all that is seen from there.
+    /// Returns whether it is a point, and no user of it needs everything seen from there.
     pub(crate) fn is_partial(&self, object: ObjectId, epoch: Epoch) -> bool {
         let count = self.count(object, epoch);
         count.all > 0 && count.need_all == 0
@@ -71,7 +70,7 @@ impl Points {
         self.by_object.get(&object).is_some_and(|points| points.values().all(|count| count.need_all == 0))
     }
 
-    /// The objects of which some point is partial, rising.
+    /// Returns the objects with a partial point, ascending.
     pub(crate) fn with_partial(&self) -> Vec<ObjectId> {
         let has_partial = |points: &BTreeMap<Epoch, Count>| points.values().any(|count| count.need_all == 0);
         let mut found: Vec<_> =
@@ -90,7 +89,7 @@ impl Points {
         count.need_all += u32::from(look.needs_all);
     }
 
-    /// Takes one away, which was added.
+    /// Removes one that was added.
     pub(crate) fn remove(&mut self, look: Look) -> Left {
         let Some(points) = self.by_object.get_mut(&look.object) else { return Left::Same };
         let Some(count) = points.get_mut(&look.epoch) else { return Left::Same };

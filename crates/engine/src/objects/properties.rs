@@ -8,15 +8,15 @@ use crate::base::options::Properties;
 use crate::base::status::{Property, PropertySource};
 use crate::objects::names::TITLE_BYTES_MAX;
 
-/// Begins the key of a tag among a snapshot's properties.
+/// Prefix of a tag's key among a snapshot's properties.
 pub(crate) const HOLD_PREFIX: &str = "hold.";
-/// The key of what a snapshot was pushed as, among its properties.
+/// The key, among a snapshot's properties, of the version that it was pushed as.
 pub(crate) const PUSHED: &str = "pushed";
-/// Most bytes of keys and values that are set on a pool or a volume. They go into the log in one
-/// piece, which must fit the smallest extent, 32 KiB, beside whatever else a batch holds.
+/// Upper bound for keys and values set on a pool or a volume. They go into the log in one piece,
+/// which must fit the smallest extent, 32 KiB, together with the rest of a batch.
 const PROPERTIES_BYTES_MAX: usize = 8 << 10;
 
-/// Fails, naming the allowed values, if a property is unknown or a value makes no sense.
+/// Fails, naming the allowed values, if a property is unknown or a value is invalid.
 pub(crate) fn check(owner: Owner, properties: &Properties) -> Result<()> {
     let changes: Vec<_> = properties.iter().map(|(key, value)| (key.clone(), Some(value.clone()))).collect();
     changed(owner, &Properties::new(), &changes).map(|_| ())
@@ -47,7 +47,8 @@ pub(crate) fn changed(
     let bytes: usize = properties.iter().map(|(key, value)| key.len() + value.len()).sum();
     if bytes > PROPERTIES_BYTES_MAX {
         let message = format!(
-            "the properties take {bytes} bytes, {PROPERTIES_BYTES_MAX} are allowed: set rules for fewer types of file, or shorter ones"
+            "the properties take {bytes} bytes, {PROPERTIES_BYTES_MAX} are allowed: set rules for fewer file \
+             types, or shorter ones"
         );
         return Err(Error::new(ErrorKind::Invalid, message));
     }
@@ -57,8 +58,8 @@ pub(crate) fn changed(
     Ok(properties)
 }
 
-/// The part of a volume's properties that belongs to its data at a moment: whether an import has
-/// brought only a part of it. A snapshot keeps that; all else is of the volume, whatever it holds.
+/// Returns the properties that belong to a volume's data at a moment: whether an import is
+/// incomplete. A snapshot keeps those; all others belong to the volume, whatever its data.
 pub(crate) fn of_moment(own: &Properties) -> Properties {
     if policy::is_incomplete(own) {
         [(policy::INCOMPLETE.to_owned(), "yes".to_owned())].into()
@@ -67,35 +68,35 @@ pub(crate) fn of_moment(own: &Properties) -> Properties {
     }
 }
 
-/// The properties of a volume that holds what a moment with the properties `moment` held.
+/// Returns the properties of a volume whose data is that of a moment with the properties `moment`.
 pub(crate) fn with_moment(mut own: Properties, moment: &Properties) -> Properties {
     own.remove(policy::INCOMPLETE);
     own.extend(of_moment(moment));
     own
 }
 
-/// What the properties in force mean.
+/// Resolves the properties in force into settings.
 pub(crate) fn resolved(pool: &Properties, volume: &Properties) -> Result<policy::Settings> {
     policy::resolve(pool, volume).map(|resolved| resolved.settings).map_err(invalid)
 }
 
-/// What does not hold together.
+/// Settings that contradict each other.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Conflict {
     /// More is reserved than the quota allows.
     Quota,
-    /// Snapshots by the clock would get no names.
+    /// Scheduled snapshots would have no valid names.
     Name,
 }
 
-/// The same for a volume of that name, if they can hold together: the reservation must fit the
-/// quota, and snapshots by the clock must get names.
+/// Resolves the properties for a volume of that name, if they do not conflict: the reservation must
+/// fit the quota, and the names of scheduled snapshots must be valid.
 pub(crate) fn resolved_for(name: &str, pool: &Properties, volume: &Properties) -> Result<policy::Settings> {
     let settings = resolved(pool, volume)?;
     conflicts(name, &settings, pool, volume)?.into_iter().next().map_or(Ok(settings), |(_, error)| Err(error))
 }
 
-/// What does not hold together for a volume of that name, which has these settings.
+/// Returns the conflicts for a volume of that name with these settings.
 fn conflicts(
     name: &str,
     settings: &policy::Settings,
@@ -106,7 +107,8 @@ fn conflicts(
     if let Some(quota) = settings.quota_bytes.filter(|quota| *quota < settings.reservation_bytes) {
         let (reserved, quota) = (format_size(settings.reservation_bytes), format_size(quota));
         let text = format!(
-            "volume '{name}' would have a reservation of {reserved} and a quota of {quota}: it could never use what is kept for it"
+            "volume '{name}' would have a reservation of {reserved} and a quota of {quota}: it could never use \
+             all of its reservation"
         );
         conflicts.push((Conflict::Quota, Error::new(ErrorKind::Invalid, text)));
     }
@@ -114,15 +116,15 @@ fn conflicts(
     let longest = TITLE_BYTES_MAX - 1 - policy::scheduled_name(0).len();
     if takes && name.len() > longest {
         let text = format!(
-            "the name of volume '{name}' is too long for snapshots by the clock, VOLUME@auto-DATE: at most {longest} bytes; give it a \
-             shorter one, or set snapshots=off for it"
+            "the name of volume '{name}' is too long for scheduled snapshots, VOLUME@auto-DATE: at most \
+             {longest} bytes; give it a shorter name, or set snapshots=off for it"
         );
         conflicts.push((Conflict::Name, Error::new(ErrorKind::Invalid, text)));
     }
     Ok(conflicts)
 }
 
-/// The same when properties change: settings that were inconsistent before (from an older version)
+/// The same when properties change: settings that were in conflict before (from an older version)
 /// block no change.
 pub(crate) fn resolved_after(
     name: &str,
@@ -132,15 +134,15 @@ pub(crate) fn resolved_after(
     let settings = resolved(pool, volume)?;
     let known = match resolved(before.0, before.1) {
         Ok(was) => conflicts(name, &was, before.0, before.1)?,
-        // What this version does not understand.
+        // Properties that this version does not understand.
         Err(_) => return Ok(settings),
     };
     refuse_new(&known, conflicts(name, &settings, pool, volume)?).map(|()| settings)
 }
 
-/// Fails if a volume that gets another name, and perhaps another folder, would get no more
-/// snapshots by the clock. Each name comes with the properties inherited under it. Settings that
-/// this version does not understand, and older faults, block no change.
+/// Fails if a renamed or moved volume would get no more scheduled snapshots. Each name comes with
+/// the properties inherited under it. Settings that this version does not understand, and older
+/// conflicts, block no change.
 pub(crate) fn check_rename(
     (old, before): (&str, &Properties),
     (new, after): (&str, &Properties),
@@ -156,7 +158,7 @@ fn refuse_new(known: &[(Conflict, Error)], now: Vec<(Conflict, Error)>) -> Resul
     now.into_iter().find(is_new).map_or(Ok(()), |(_, error)| Err(error))
 }
 
-/// The properties in force, with their sources; `pool`: those inherited.
+/// Returns the properties in force, with their sources; `pool`: those inherited.
 pub(crate) fn in_force(pool: &Properties, volume: &Properties) -> Result<Vec<Property>> {
     let resolved = policy::resolve(pool, volume).map_err(invalid)?;
     let source = |source| match source {

@@ -1,13 +1,13 @@
-//! Which records of an object some point still sees. Pure:
+//! Decides which records of an object some point still sees. Pure:
 //!
 //! An object is a timeline of epochs. A *point* is an epoch from which it is seen: its own head if
-//! it is a volume, and the origin of every snapshot and clone that came from it. From a point one
-//! sees the records up to its epoch, without those that a rollback before the point cut out, newest
-//! first; the first one that knows a block decides. So a record's block is *needed* if and only if
-//! there is a point that sees the record and no newer one that knows the block. Everything else is
-//! dead: that is all there is to destroying a snapshot, a volume or a clone, and to rolling back.
-//! From a *partial* point, where only clones look, no more is needed than these have not got
-//! themselves (`objects::clone_needs`).
+//! it is a volume, and the origin of each of its snapshots and clones. A point sees the records up
+//! to its epoch, without those that a rollback before the point cut out, newest first; the first
+//! one that knows a block decides. So a record's block is *needed* if and only if there is a point
+//! that sees the record and no newer one that knows the block. Everything else is dead: destroying
+//! a snapshot, a volume or a clone, and rolling back, need nothing more. A *partial* point, where
+//! only clones look, needs only the blocks that these do not have themselves
+//! (`objects::clone_needs`).
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -22,16 +22,16 @@ use crate::base::group::GroupRecords;
 use crate::objects::clone_needs::Needs;
 use crate::objects::pins::Look;
 
-/// Who looks at one object.
+/// The points that see one object.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Timeline {
-    /// Points, each once, rising.
+    /// Points, each once, ascending.
     pub points: Vec<Epoch>,
-    /// What rollbacks took back, by end.
+    /// Epochs undone by rollbacks, by end.
     pub cuts: Vec<Cut>,
-    /// Whether there is something below the object that its holes may hide.
+    /// Whether there is an origin whose data its holes may hide.
     pub has_origin: bool,
-    /// The partial points, rising, and the clones that look from there.
+    /// The partial points, ascending, and the clones that look from there.
     pub clones: Vec<(Epoch, Vec<ObjectId>)>,
     /// The objects of which less is needed when this one has more: its origin, if it looks from a
     /// partial point, and so on.
@@ -41,7 +41,7 @@ pub(crate) struct Timeline {
 /// The timelines of all objects that have records, at one moment.
 pub(crate) type Timelines = HashMap<ObjectId, Arc<Timeline>>;
 
-/// Points that see the same, by index; the records that answer, by index, and for which blocks;
+/// Points with the same view, by index; the records that answer, by index, and for which blocks;
 /// blocks that none answers.
 pub(crate) type View = (Range<usize>, Vec<(usize, BlockMask)>, BlockMask);
 
@@ -57,9 +57,9 @@ impl Timeline {
         self.cuts.is_empty() && self.points.last().is_some_and(|point| point >= epoch)
     }
 
-    /// What points see of `records` (newest first): for each run of points that see the same, which
-    /// of [`objects::pins`](Self::points) they are, the records that answer with the blocks for which they
-    /// do, and the blocks that none knows.
+    /// Returns the points' views of `records` (newest first): for each run of points with the same
+    /// view, their indices in [`objects::pins`](Self::points), the records that answer with the
+    /// blocks for which they do, and the blocks that none knows.
     pub(crate) fn views(&self, records: &GroupRecords) -> Vec<View> {
         let known: Vec<_> = records.iter().map(|(_, record)| record.known()).collect();
         let mut views: Vec<View> = Vec::new();
@@ -94,7 +94,7 @@ impl Timeline {
         views
     }
 
-    /// What some of these points need, by index.
+    /// Returns the blocks that some of these points, given by index, need.
     pub(crate) fn wanted(&self, points: Range<usize>, needs: &Needs) -> BlockMask {
         if needs.is_empty() {
             return BlockMask::FULL;
@@ -106,8 +106,8 @@ impl Timeline {
         self.points[points].iter().map(need).fold(BlockMask::EMPTY, BlockMask::or)
     }
 
-    /// The blocks of each of `records` (newest first) that some point needs, given what partial
-    /// ones do.
+    /// Returns the blocks of each of `records` (newest first) that some point needs, given the
+    /// needs of partial ones.
     pub(crate) fn needed(&self, records: &GroupRecords, needs: &Needs) -> Vec<BlockMask> {
         let mut needed = vec![BlockMask::EMPTY; records.len()];
         for (points, answers, _) in self.views(records) {
@@ -119,20 +119,20 @@ impl Timeline {
         needed
     }
 
-    /// Whether trimming would take data out of `records`.
+    /// Returns whether trimming would remove data from `records`.
     pub(crate) fn loses(&self, records: &GroupRecords, needs: &Needs) -> bool {
         let needed = self.needed(records, needs);
         records.iter().zip(needed).any(|((_, record), needed)| !record.allocated().minus(needed).is_empty())
     }
 
-    /// Takes blocks that no point needs out of `records`, given the `needs` of partial points;
+    /// Removes blocks that no point needs from `records`, given the `needs` of partial points;
     /// `lost` gets the fragments that lose blocks, with those blocks as their live mask. Records
     /// may be empty afterwards. Returns whether anything changed.
     ///
-    /// Holes that hide nothing go too. `above` are changes that lie over the records until a
-    /// checkpoint is published: what they say of older epochs must stay hidden until then. What is
-    /// taken out now may have been moved since the checkpoint captured its state, and come back
-    /// with that move: what hides it stays until the group is looked at again.
+    /// Holes that hide nothing are removed too. `above` are changes that lie over the records until
+    /// a checkpoint is published: blocks of older epochs that they name must stay hidden until
+    /// then. A block removed now may have been moved since the checkpoint captured its state, and
+    /// that move restores it: the hole that hides it stays until the group is processed again.
     pub(crate) fn trim(
         &self,
         records: &mut GroupRecords,
@@ -173,13 +173,13 @@ impl Timeline {
     }
 }
 
-/// The looks of one object: at its own head, and at its origin.
+/// The points that one object makes: at its own head, and at its origin.
 pub(crate) type Made = (Option<Look>, Option<Look>);
 
-/// The looks that a descriptor makes: at its own head, and its origin. A destroyed object that
-/// others still look at needs its origin for them. A dictionary is looked at for as long as its
-/// parent exists (`has_parent`), in whatever state: only fragments of the parent's records, and of
-/// what came from the parent, may need it.
+/// Returns the points that a descriptor makes: at its own head, and its origin. A destroyed object
+/// that others still see needs its origin for them. A dictionary is seen for as long as its parent
+/// exists (`has_parent`), in any state: only fragments of the parent's records, and of its
+/// descendants, may need it.
 pub(crate) fn points_of(descriptor: &ObjectDescriptor, is_seen: bool, has_parent: bool) -> Made {
     let has_head = match descriptor.state {
         ObjectState::Volume => true,

@@ -1,4 +1,4 @@
-//! Trimming against the plainest possible reading of the rule, over many random histories.
+//! Trimming against the simplest implementation of the rule, over many random histories.
 
 use format::{Cut, FragmentRef, Record};
 use units::{BlockMask, Epoch};
@@ -7,7 +7,7 @@ use super::Timeline;
 use crate::base::group::GroupRecords;
 use crate::objects::clone_needs::Needs;
 
-/// What a point sees of a block: the epoch that answers, and with data or a hole.
+/// Returns the epoch that answers for a block at a point, and whether with data or a hole.
 fn seen(timeline: &Timeline, records: &GroupRecords, point: Epoch, block: u32) -> Option<(Epoch, bool)> {
     let visible = |epoch: Epoch| epoch <= point && !timeline.cuts.iter().any(|cut| cut.hides(epoch, point));
     let answer = records.iter().find(|(epoch, record)| visible(*epoch) && record.known().has(block));
@@ -73,8 +73,8 @@ fn trimming_keeps_what_points_see_and_nothing_else() {
         for point in &timeline.points {
             for block in 0..32 {
                 let (was, is) = (seen(&timeline, &before, *point, block), seen(&timeline, &after, *point, block));
-                // A hole with nothing beneath it may go, if there is no origin: not before what it
-                // hid.
+                // A hole with nothing beneath it may go, if there is no origin, but not before the
+                // blocks that it hid.
                 let same = was == is || was.is_some_and(|(_, data)| !data) && is.is_none() && !timeline.has_origin;
                 assert!(same, "round {round}: point {point:?} block {block}: {was:?} became {is:?}");
             }
@@ -96,7 +96,7 @@ fn trimming_keeps_what_points_see_and_nothing_else() {
         all.sort_unstable();
         expected.sort_unstable();
         assert_eq!(all, expected, "round {round}");
-        // Doing it again takes away holes only, which hid what has gone, and once more nothing.
+        // A second trim only removes holes whose hidden blocks are gone, and a third one nothing.
         let mut again = after.clone();
         timeline.trim(&mut again, &Needs::new(), &GroupRecords::new(), &mut |_, _| panic!("round {round}"));
         assert_eq!(blocks(&again), blocks(&after), "round {round}");

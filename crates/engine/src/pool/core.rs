@@ -1,5 +1,5 @@
-//! What all parts of an open pool share, and the promises that join them: flush, throttling,
-//! failure.
+//! The shared state of an open pool, and the guarantees that involve several parts of it: flush,
+//! throttling, failure. Any thread may call it; `base::ranks` has the order of its locks.
 
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -71,52 +71,52 @@ pub(crate) struct Core {
     pub extents_free: AtomicU64,
     /// Copy of `Extents::live_bytes`.
     pub live_bytes: AtomicU64,
-    /// Free extents whose space was not given back below.
+    /// Free extents whose space was not punched out of the data file.
     pub unpunched: Mutex<BTreeSet<ExtentIndex>, ranks::Unpunched>,
-    /// The pool is being closed, and the space listed for the log shall go back.
+    /// The pool is being closed, and the space of listed extents must be freed.
     pub ends: AtomicBool,
     /// The pool is being closed.
     pub closes: AtomicBool,
     pub below: Below,
     pub noted: Noted,
-    /// What could not be read behind the end of the log, until the first checkpoint is durable.
+    /// Unreadable areas after the end of the log, until the first checkpoint is durable.
     pub unreadable: Mutex<Vec<Range<u64>>, ranks::Unreadable>,
     /// Extents that were cleaned and become free with the next checkpoint.
     pub evacuated: AtomicU64,
     pub cleaner: Mutex<Cleaner, ranks::Cleaner>,
-    /// Held shared by rounds in the background, exclusively by a writer that must know how much can
-    /// be won at all.
+    /// Held shared by rounds in the background, exclusively by a writer that determines how much
+    /// can be gained at all.
     pub cleaning: RwLock<(), ranks::Cleaning>,
     /// Held by the round that may take the extents kept for moves.
     pub dipping: Mutex<(), ranks::Dipping>,
     pub brake: Brake,
     pub scrub: Mutex<Scrubbing, ranks::Scrub>,
-    /// Where damage is suspected, and the last report of it. Never held while anything else is
+    /// Places of suspected damage, and the last report of it. Never held while anything else is
     /// waited for.
     pub suspicion: Mutex<Suspicion, ranks::Suspicion>,
-    /// Damage that opening the pool has mended; a check reports it.
+    /// Damage that opening the pool has repaired; a check reports it.
     pub mended: Mutex<Vec<Problem>, ranks::Mended>,
-    /// Damage of copies that opening the pool has put right, for the report of `check`.
+    /// Damaged copies that opening the pool has corrected, for the report of `check`.
     pub opening_notes: Mutex<Vec<String>, ranks::OpeningNotes>,
-    /// What repairs have lost, and how the log ended.
+    /// Losses by repairs, and how the log ended.
     pub losses: Mutex<Losses, ranks::Losses>,
-    /// What cleaning could not move because it is damaged.
+    /// Damage that cleaning could not move.
     pub damages: Mutex<Vec<String>, ranks::Damages>,
     pub checkpoint: Mutex<CheckpointState, ranks::Checkpoint>,
     /// Held shared from a look at the map to the moves that follow from it, exclusively for a
     /// moment while a checkpoint captures.
     pub still: RwLock<(), ranks::Still>,
-    /// Raised when a checkpoint captures, and before and after it is published: a look meanwhile
+    /// Raised when a checkpoint captures, and before and after it is published: a look in between
     /// may have seen a mixture.
     pub map_version: AtomicU64,
     /// Number of the checkpoint that captured last.
     pub captured: AtomicU64,
-    /// Held while a reader uses locations; a checkpoint waits until all readers who came before it
-    /// have gone, before extents are used again.
+    /// Held while a reader uses locations; a checkpoint waits until all earlier readers are done,
+    /// before extents are reused.
     pub readers: Users,
     pub units: UnitCache,
     pub images: Images,
-    /// What `compression=auto` knows.
+    /// State of `compression=auto`.
     pub chooser: Chooser,
     /// Groups written lately.
     pub rewrites: Rewrites,
@@ -128,42 +128,43 @@ pub(crate) struct Core {
     pub reserved_unmet: AtomicU64,
     /// Whether there are shares, as of the last time that reservations were counted.
     pub has_shares: AtomicBool,
-    /// Held by whatever changes the table of objects.
+    /// Held by all changes to the table of objects.
     pub admin: Mutex<(), ranks::Admin>,
-    /// The full checkpoint behind which clones were passed on last, as they are counted; held while
-    /// it is done.
+    /// The full checkpoint after which clones were last reparented, by its count; held while that
+    /// is done.
     pub passed_on: Mutex<u64, ranks::PassedOn>,
-    /// The pool is being made smaller.
+    /// The shrink in progress.
     pub shrinking: Mutex<Option<crate::upkeep::shrink::Shrinking>, ranks::Shrinking>,
     /// Held by a slice of the recompression.
     pub recompressing: Mutex<(), ranks::Recompressing>,
-    /// How far the recompression is, after its last slice.
+    /// Progress of the recompression, after its last slice.
     pub recompressed: Mutex<Walked, ranks::Recompressed>,
-    /// Held by whoever sorts.
+    /// Held by the thread that sorts.
     pub sorting: Mutex<SortWalk, ranks::Sorting>,
-    /// Held shared while a large range is made a hole past the write buffer; exclusively, for a moment, by whoever relies on none being.
+    /// Held shared while a large range is made a hole past the write buffer; exclusively, for a
+    /// moment, by a thread that relies on there being none.
     pub punching: RwLock<(), ranks::Punching>,
     /// Large ranges that were made holes.
     pub punches: AtomicU64,
     pub admission: Admission,
-    /// When the oldest dirty data came, for the age limit: time of the first tick that saw the
-    /// generation.
+    /// Arrival time of the oldest dirty data, for the age limit: time of the first tick that saw
+    /// the generation.
     pub aging: Mutex<(u64, u64), ranks::Aging>,
-    /// How much of the log had come since the last checkpoint when that last changed, and when it
-    /// was.
+    /// Bytes of the log since the last checkpoint when that figure last changed, and the time of
+    /// that.
     pub resting: Mutex<(u64, u64), ranks::Resting>,
-    /// Who has the trees of shares open.
+    /// Opened trees of shares.
     pub tree_claims: Arc<Claims>,
     /// The state in which the standby memory was found when the pool was opened.
     pub standby: Mutex<StandbyFacts, ranks::StandbyFacts>,
     pub health: Health,
 }
 
-/// Parts that `open` makes before the core.
+/// Parts that `open` creates before the core.
 pub(crate) struct Parts {
     pub env: PoolEnv,
     pub options: PoolOptions,
-    /// Geometry, write buffer, map, objects and catalogue are the core's too.
+    /// Geometry, write buffer, map, objects and catalogue are shared with the core.
     pub applier: Arc<Applier>,
     pub pool_id: [u8; 16],
     pub counters: Arc<Counters>,
@@ -172,7 +173,7 @@ pub(crate) struct Parts {
     pub extents: Extents,
     pub checkpoint: CheckpointState,
     pub chooser: Chooser,
-    /// Bytes of the data file behind the end of the log that cannot be read.
+    /// Unreadable bytes of the data file after the end of the log.
     pub unreadable: Vec<Range<u64>>,
 }
 
@@ -250,18 +251,18 @@ impl Core {
         }
     }
 
-    /// Whether everything happens inside the caller's calls.
+    /// Returns whether all work is done inside the caller's calls.
     pub(crate) fn is_inline(&self) -> bool {
         self.options.workers == 0
     }
 
-    /// Refuses writes from now on: the map store or a sync failed, and only recovery knows what
-    /// holds.
+    /// Makes the pool read-only: the map store or a sync failed, and only recovery can establish
+    /// the state.
     pub(crate) fn fail(&self, why: &Error) {
         self.health.fail(why);
     }
 
-    /// Refuses everything from now on: another process may open the pool.
+    /// Refuses all requests from now on: another process may open the pool.
     pub(crate) fn close(&self) {
         self.health.close();
     }
@@ -271,8 +272,8 @@ impl Core {
         self.health.is_closed()
     }
 
-    /// Ends the log for good, and notes where: then the next opening knows that nothing lies
-    /// behind. Without the note it takes that for possible, which does no harm.
+    /// Ends the log for good, and stores its end: then the next opening knows that no batch
+    /// follows. Without that note it must assume that one may, which does no harm.
     pub(crate) fn end_log(&self) {
         let Some(end) = self.log.end() else { return };
         let mut batch = MapBatch::default();
@@ -291,13 +292,13 @@ impl Core {
             return Ok(());
         }
         let why = self.failure().unwrap_or_default();
-        let reopen = "; close and reopen it: all that was flushed is safe";
+        let reopen = "; close and reopen it: all flushed data is safe";
         let is_deleted = self.health.is_deleted() || self.log.is_deleted();
         let advice = if is_deleted { "" } else { reopen };
-        Err(Error::new(ErrorKind::Io, format!("the pool takes no writes since an error ({why}){advice}")))
+        Err(Error::new(ErrorKind::Io, format!("the pool accepts no writes since an error ({why}){advice}")))
     }
 
-    /// Makes all that was acknowledged before the call durable.
+    /// Makes everything acknowledged before the call durable.
     ///
     /// 1. Everything dirty by now is drained, by this thread and by the workers.
     /// 2. The log is synced; flushes that wait at the same time share a sync.
@@ -325,8 +326,8 @@ impl Core {
             if self.drain(generation)? {
                 continue;
             }
-            // The remaining groups are in the hands of other threads. If one of them fails, its
-            // groups come back to the queue, and this thread takes them and sees the error itself.
+            // Other threads are draining the remaining groups. If one of them fails, its groups are
+            // queued again, and this thread takes them and sees the error itself.
             if self.buffer.wait_drained(generation, Duration::from_millis(100)) {
                 return Ok(());
             }
@@ -354,7 +355,7 @@ mod tests {
             let pool = pool_on(&machine, machine.disk.handle(), 4 << 20, 0);
             let below = io::Error::new(kind, "do not stop it before you have made a copy");
             pool.core.fail(&Error::from_io("syncing the larger data file failed", below));
-            // What fails because of that tells nothing of it.
+            // A consequential error does not mention the deletion.
             pool.core.fail(&Error::new(ErrorKind::Io, "it cannot be written"));
             let text = pool.flush().unwrap_err().to_string();
             assert_eq!(text.contains("close and reopen"), is_advised, "{text}");

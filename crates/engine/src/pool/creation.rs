@@ -1,5 +1,5 @@
-//! New volumes and shares. Each comes into being with one batch of the log: it is there whole, or
-//! not at all, wherever a crash comes.
+//! Creation of volumes and shares. Each is created by one batch of the log: after a crash at any
+//! point it exists whole, or not at all.
 
 use bytes::Bytes;
 use format::{Entry, ObjectDescriptor};
@@ -31,8 +31,8 @@ impl Pool {
         self.create(name, size_bytes, properties)
     }
 
-    /// Creates a share, which is empty: its [number](crate::Volume::id). From then on older
-    /// programs do not open the pool. Durable on return.
+    /// Creates an empty share; returns its [number](crate::Volume::id). Names the feature in the
+    /// superblock. Durable on return.
     ///
     /// # Errors
     /// [`ErrorKind::Invalid`] for names and properties; [`ErrorKind::Exists`].
@@ -40,7 +40,7 @@ impl Pool {
         self.create(name, SHARE_BYTES, properties)
     }
 
-    /// Creates a share that has content from the beginning.
+    /// Creates a share with initial content.
     ///
     /// # Errors
     /// Those of [`create_share`](Self::create_share); [`ErrorKind::Full`]; [`ErrorKind::Invalid`]
@@ -51,7 +51,7 @@ impl Pool {
         self.create_whole(name, SHARE_BYTES, properties, &blocks)
     }
 
-    /// Creates a volume, or a share by the size that is none.
+    /// Creates a volume, or a share if the size is `SHARE_BYTES`.
     pub(crate) fn create(&self, name: &str, size_bytes: u64, properties: &Properties) -> Result<DeviceId> {
         self.create_whole(name, size_bytes, properties, &[])
     }
@@ -98,7 +98,7 @@ impl Pool {
         let core = &self.core;
         core.check_failed()?;
         core.heal()?;
-        // The content finds the room that a tree finds which writes the same.
+        // The content gets the room that a tree would get for writing it.
         let object = Object::new(descriptor.clone(), Settings::default());
         let _room = core.admit_new(&object, (blocks.len() * BLOCK_BYTES) as u64, Asks::Tree)?;
         let batch = whole_object::batch(descriptor, blocks, core.geometry.unit_blocks_max(), &core.buffers);

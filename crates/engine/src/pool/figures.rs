@@ -4,25 +4,26 @@
 use std::sync::atomic::Ordering;
 
 use codec::CodecId;
+use policy::Power;
 
 use crate::base::decode_counts::DecodeEffort;
 use crate::pool::Pool;
 use crate::volume::Volume;
 
-/// Counters since the pool was opened, and its space. Bytes where nothing else is said.
+/// Counters since the pool was opened, and its space. In bytes unless stated otherwise.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct PoolFigures {
-    /// Of the log that clients' data became.
+    /// Written to the log for clients' data.
     pub client_log_bytes: u64,
-    /// Of the log that the cleaner moved.
+    /// Written to the log by the cleaner.
     pub cleaner_log_bytes: u64,
-    /// Of the log that recompression wrote.
+    /// Written to the log by recompression.
     pub recompress_log_bytes: u64,
-    /// Of the log that sorting wrote.
+    /// Written to the log by sorting.
     pub sort_log_bytes: u64,
-    /// Of the log, headers and padding included.
+    /// Written to the log in all, headers and padding included.
     pub log_bytes: u64,
-    /// Read from the data file, for whatever reason.
+    /// All bytes read from the data file.
     pub disk_read_bytes: u64,
     /// Read from the data file by the cleaner and by recompression.
     pub cleaner_read_bytes: u64,
@@ -38,21 +39,40 @@ pub struct PoolFigures {
     pub cleaned_extents: u64,
     /// Writes that found no room.
     pub refused_writes: u64,
-    /// What the log may use.
+    /// Capacity of the log.
     pub capacity_bytes: u64,
     /// Live fragments, as of the last checkpoint.
     pub live_bytes: u64,
-    /// For which new data finds room.
+    /// New data for which there is room.
     pub available_bytes: u64,
     /// Kept for volumes with reservations, and not used by them.
     pub reserved_bytes: u64,
     /// Units by the reason of their codec: its name, and how many.
     pub choices: Vec<(&'static str, u64)>,
-    /// Reads that were decompressed, by codec; those that did nothing are left out.
+    /// Decompression by codec; codecs without any are left out.
     pub decoded: Vec<(CodecId, DecodeEffort)>,
 }
 
+/// What a pool knows of its machine.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct MachineFigures {
+    /// CPUs that compression can get.
+    pub cpus: f64,
+    /// Speed of the device, measured on writes since the pool was opened; none: not known yet.
+    pub device_bytes_per_s: Option<f64>,
+    /// What a busy CPU takes, and whose figure that is.
+    pub power: Power,
+}
+
 impl Pool {
+    /// What the pool knows of its machine now.
+    pub fn machine(&self) -> MachineFigures {
+        let pressure = self.core.chooser.meter.pressure(false);
+        let ns_per_kib = pressure.device_ns_per_kib;
+        let device_bytes_per_s = (ns_per_kib > 0.0).then(|| 1024e9 / ns_per_kib);
+        MachineFigures { cpus: pressure.cpus, device_bytes_per_s, power: self.core.chooser.costs.power() }
+    }
+
     /// The counters now.
     pub fn figures(&self) -> PoolFigures {
         let core = &self.core;
@@ -84,15 +104,15 @@ impl Pool {
 }
 
 impl Pool {
-    /// Bytes that the map store occupies on disk: its files are listed for it.
+    /// Returns the bytes that the map store occupies on disk, by listing its files.
     pub fn map_bytes(&self) -> u64 {
         self.core.env.store.occupied_bytes()
     }
 }
 
 impl Volume {
-    /// Logical bytes that hold data, and what they take in the log: exact at a checkpoint,
-    /// estimated since.
+    /// Logical bytes that hold data, and their size in the log: exact at a checkpoint, estimated
+    /// since.
     pub fn space(&self) -> (u64, u64) {
         (self.object.allocated_bytes(), self.object.stored_now())
     }

@@ -1,6 +1,6 @@
-//! A pool as its users see it: made, opened, closed; its volumes, properties and figures. Owns the
-//! parts of an open pool (`core`) and its threads (`workers`). It sees all rooms; of it, the others
-//! see `Core` and `Pool` only.
+//! A pool as its users see it: created, opened, closed; its volumes, properties and figures. Owns
+//! the parts of an open pool (`core`) and its threads (`workers`). It sees all rooms; the others
+//! see only its `Core` and `Pool`.
 
 pub(crate) mod core;
 pub(crate) mod creation;
@@ -52,12 +52,13 @@ use crate::repair::{loss, mend, recovery, standby_lost};
 use crate::space::dead_map::Deaths;
 use crate::space::extents::Extents;
 use crate::volume::Volume;
-use crate::volume::devices::Meant;
+use crate::volume::devices::VolumeRef;
 use crate::write::standby_open;
 
-/// An open pool. Clones share it. Dropping the last one without [`close`](Self::close) is like a
-/// crash, if it has no threads of its own: unflushed data is lost, and the next open recovers. With
-/// threads it is not even an end: they go on, and hold the storage, until the process ends.
+/// An open pool. Clones share it. Without threads, dropping the last one without
+/// [`close`](Self::close) is like a crash: unflushed data is lost, and the next open recovers. With
+/// threads it does not even end the pool: they keep running, and hold the storage, until the
+/// process ends.
 #[derive(Clone)]
 pub struct Pool {
     pub(crate) core: Arc<Core>,
@@ -74,7 +75,7 @@ fn hex(bytes: &[u8]) -> String {
 }
 
 impl Pool {
-    /// Whether there can be such a pool, to be asked before anything is touched.
+    /// Checks whether such a pool can be created, before anything is changed.
     ///
     /// # Errors
     /// [`ErrorKind::Invalid`] for impossible sizes and properties.
@@ -96,12 +97,12 @@ impl Pool {
         properties::check(Owner::Pool, &options.properties)
     }
 
-    /// Makes a pool: superblock, first checkpoint. Refuses data that already carries a superblock;
-    /// to make a pool there all the same, overwrite its first 32 KiB with zeroes.
+    /// Creates a pool: superblock, first checkpoint. Refuses data that already carries a
+    /// superblock; to create a pool there anyway, overwrite its first 32 KiB with zeroes.
     ///
     /// # Errors
-    /// Those of [`check_format`](Self::check_format), [`ErrorKind::Exists`], and whatever the
-    /// storage fails with.
+    /// Those of [`check_format`](Self::check_format), [`ErrorKind::Exists`], and those of the
+    /// storage.
     pub fn format(env: &PoolEnv, options: &FormatOptions) -> Result<()> {
         Self::check_format(options)?;
         if superblock_io::hold_pool(&superblock_io::read_copies(&*env.disk)?) {
@@ -140,19 +141,19 @@ impl Pool {
         batch.put(KEY_SUPERBLOCK, superblock.encode());
         env.store.commit(batch).map_err(store_error)?;
         env.store.persist().map_err(store_error)?;
-        // The superblock comes last: without it there is no pool, and formatting can be done again.
+        // The superblock comes last: without it there is no pool, and formatting can be repeated.
         inventory::write_first(&*env.disk, &superblock)?;
         opening::write_note(&*env.disk, pool, 0)?;
         superblock_io::write(&*env.disk, &superblock)?;
         superblock_copies::write_end(&*env.disk, &superblock)
     }
 
-    /// Opens a pool: verifies the superblock, loads the last checkpoint, applies the log behind it,
+    /// Opens a pool: verifies the superblock, loads the last checkpoint, applies the log after it,
     /// takes a checkpoint, and starts the threads.
     ///
     /// # Errors
     /// [`ErrorKind::NotFound`] without a superblock, [`ErrorKind::Unsupported`] for an unknown
-    /// version or feature, [`ErrorKind::Corrupt`] for damage, and whatever the storage fails with.
+    /// version or feature, [`ErrorKind::Corrupt`] for damage, and those of the storage.
     pub fn open(env: PoolEnv, options: PoolOptions) -> Result<Self> {
         let began = env.clock.now_ns();
         let env = checked(env);
@@ -200,10 +201,10 @@ impl Pool {
         counters.recovered_batches.set(replayed.batches);
         counters.recovered_bytes.set(replayed.bytes_read);
         let is_orderly = recovery::ended_at(&*env.store, position.incarnation, position.next_seq)?;
-        losses.tell_end(replayed.torn, position.next_seq, is_orderly);
+        losses.note_end(replayed.torn, position.next_seq, is_orderly);
         let missing = standby_lost::Missing::of(&env, &superblock.pool, &left, is_orderly, &applier.objects)?;
         let (missing, is_missing) = missing.remember(&env, &mut losses)?;
-        // Whatever lies behind the end of the log never happened.
+        // Batches after the end of the log never happened.
         position.incarnation += 1;
         position.incarnation_first_seq = position.next_seq;
         if let standby_open::Found::Left(left) = &left {
@@ -241,8 +242,8 @@ impl Pool {
         mended.extend(core.estrange(&doubtful)?);
         *core.mended.lock() = mended;
         *core.losses.lock() = losses;
-        core.look_below();
-        // Nothing has been written to the map until here, but for repairs.
+        core.refresh_host_space();
+        // Until here nothing has been written to the map, except repairs.
         superblock_io::bring_up_to_date(&*core.env.disk, &superblock)?;
         core.take_checkpoint()?;
         for (feature, is_there) in [
@@ -258,8 +259,8 @@ impl Pool {
             }
         }
         *core.opening_notes.lock() = superblock_copies::bring_up_to_date(&core.env)?;
-        // Only now: until here another opening could have got the same number, and nothing may be
-        // written under it.
+        // Not earlier: until here another opening could have got the same number, and nothing may
+        // be written under it.
         core.mark_opening();
         if core.is_catalogue_due() {
             core.take_checkpoint()?;
@@ -269,7 +270,7 @@ impl Pool {
         if !core.catalogue.is_wanted() {
             identities::forget(&*core.env.store, &doubtful)?;
         }
-        core.give_back_at_open();
+        core.punch_at_open();
         core.counters.recovery_ns.set(core.env.clock.now_ns().saturating_sub(began));
         Workers::start(&core)?;
         core.take_over_standby(left, missing, is_missing)?;
@@ -281,13 +282,13 @@ impl Pool {
         self.core.pool_id
     }
 
-    /// Flushes, takes a checkpoint, and stops the threads. Handles of volumes that are still there
-    /// get errors from now on.
+    /// Flushes, takes a checkpoint, and stops the threads. Remaining handles of volumes get errors
+    /// from now on.
     ///
     /// # Errors
-    /// When something could not be made durable; the pool is closed all the same.
+    /// When something could not be made durable; the pool is still closed.
     pub fn close(self) -> Result<()> {
-        // What readers met goes onto the list of damages before the last checkpoint.
+        // Damage found by readers is entered into the list before the last checkpoint.
         let done = self.core.flush();
         let entered = done.is_ok().then(|| self.core.enter_suspects());
         let done = done.and_then(|()| self.core.take_last_checkpoint()).and(entered.unwrap_or(Ok(())));
@@ -299,8 +300,8 @@ impl Pool {
         done
     }
 
-    /// What opening the pool with [`repair`](PoolOptions::repair) has mended, until
-    /// [`check`](Self::check) takes it into its report.
+    /// Returns the repairs made when the pool was opened with [`repair`](PoolOptions::repair),
+    /// until [`check`](Self::check) takes them into its report.
     pub fn mended(&self) -> Vec<Problem> {
         self.core.mended.lock().clone()
     }
@@ -314,35 +315,34 @@ impl Pool {
         self.destroy(name, false)
     }
 
-    /// Changes a volume's size. Data cut off is gone; an added range reads as zeroes. Durable on
-    /// return. More than 512 MiB where data lie dense (1 TiB where there are none) are cut off
-    /// piece by piece, from the end: what fails or crashes in between leaves the volume as large as
-    /// it is by then.
+    /// Changes a volume's size. Data beyond a smaller size is lost; an added range reads as zeroes.
+    /// Durable on return. More than 512 MiB of dense data (1 TiB without data) are cut off piece by
+    /// piece, from the end: after an error or a crash the volume has the size reached by then.
     ///
     /// # Errors
-    /// [`ErrorKind::NotFound`], [`ErrorKind::Invalid`]; and what the storage fails with, which says
-    /// how large the volume is if it was cut in part.
-    pub fn resize_volume<'a>(&self, meant: impl Into<Meant<'a>>, size_bytes: u64) -> Result<()> {
-        let meant = meant.into();
-        let object = self.core.objects.meant_volume(meant)?;
-        self.core.fetching(&object, &mut || self.resize_volume_to(meant, size_bytes, true))
+    /// [`ErrorKind::NotFound`], [`ErrorKind::Invalid`]; and those of the storage, with the volume's
+    /// size if it was cut in part.
+    pub fn resize_volume<'a>(&self, target: impl Into<VolumeRef<'a>>, size_bytes: u64) -> Result<()> {
+        let target = target.into();
+        let object = self.core.objects.resolve_volume(target)?;
+        self.core.fetching(&object, &mut || self.resize_volume_to(target, size_bytes, true))
     }
 
-    /// Changes a volume's size, if it is not larger already: nothing is ever cut off. Durable on
+    /// Grows a volume to a size, unless it is larger already: nothing is ever cut off. Durable on
     /// return.
     ///
     /// # Errors
     /// [`ErrorKind::NotFound`], [`ErrorKind::Invalid`]; [`ErrorKind::Conflict`] if it is larger.
-    pub fn enlarge_volume<'a>(&self, meant: impl Into<Meant<'a>>, size_bytes: u64) -> Result<()> {
-        let meant = meant.into();
-        let object = self.core.objects.meant_volume(meant)?;
-        self.core.fetching(&object, &mut || self.resize_volume_to(meant, size_bytes, false))
+    pub fn enlarge_volume<'a>(&self, target: impl Into<VolumeRef<'a>>, size_bytes: u64) -> Result<()> {
+        let target = target.into();
+        let object = self.core.objects.resolve_volume(target)?;
+        self.core.fetching(&object, &mut || self.resize_volume_to(target, size_bytes, false))
     }
 
-    fn resize_volume_to(&self, meant: Meant<'_>, size_bytes: u64, may_shrink: bool) -> Result<()> {
+    fn resize_volume_to(&self, target: VolumeRef<'_>, size_bytes: u64, may_shrink: bool) -> Result<()> {
         check_size(size_bytes)?;
         let _admin = self.core.admin.lock();
-        let object = self.core.objects.meant_volume(meant)?;
+        let object = self.core.objects.resolve_volume(target)?;
         if object.is_share() {
             let text = format!("'{}' is a share, which has no size: set its quota instead", object.title());
             return Err(Error::new(ErrorKind::Invalid, text));
@@ -350,7 +350,7 @@ impl Pool {
         if !may_shrink && size_bytes < object.size_bytes() {
             let name = object.title();
             let (has, wanted) = (format_size(object.size_bytes()), format_size(size_bytes));
-            let text = format!("volume '{name}' has {has} and would lose what lies behind {wanted}");
+            let text = format!("volume '{name}' has {has} and would lose the data beyond {wanted}");
             return Err(Error::new(ErrorKind::Conflict, text));
         }
         let _gate = object.gate.write();
@@ -358,7 +358,7 @@ impl Pool {
         if size_bytes < object.size_bytes() {
             return self.core.cut_off(&object, size_bytes);
         }
-        self.core.zero_behind_end(&object)?;
+        self.core.zero_past_end(&object)?;
         self.core.append_durably(vec![resized(size_bytes)])
     }
 
@@ -367,7 +367,7 @@ impl Pool {
     /// # Errors
     /// [`ErrorKind::NotFound`].
     pub fn volume(&self, name: &str) -> Result<Arc<Volume>> {
-        self.volume_meant(name.into())
+        self.volume_by_ref(name.into())
     }
 
     /// All volumes, by name. Stored bytes are those of the last checkpoint.
@@ -401,7 +401,7 @@ impl Pool {
         let all = core.objects.all();
         let dictionaries = core.objects.dictionaries();
         let dictionary_bytes = dictionaries.iter().map(|object| object.stored_now()).sum::<u64>();
-        // Dictionaries are objects that are no volumes, too, and are told apart.
+        // Dictionaries are also objects that are no volumes, and are listed separately.
         let of_unlisted = |bytes: fn(&Object) -> u64| {
             let unlisted = all.iter().filter(|object| !seen.contains(&object.id)).map(|object| bytes(object));
             unlisted.sum::<u64>().saturating_sub(dictionaries.iter().map(|object| bytes(object)).sum())
@@ -474,7 +474,7 @@ impl Pool {
         }
     }
 
-    /// Whether the death of the process now would lose nothing that was acknowledged.
+    /// Returns whether a crash of the process now would lose no acknowledged data.
     pub fn keeps_acknowledged(&self) -> bool {
         self.core.standby_status().place.is_some()
     }
@@ -499,7 +499,7 @@ impl Pool {
     }
 
     /// The same as cheaply as possible: dead extents become free, and recovery has less to do, but
-    /// changes of the map may stay beside its records.
+    /// changes of the map may stay apart from its records.
     ///
     /// # Errors
     /// When the storage fails.
@@ -509,7 +509,7 @@ impl Pool {
     }
 
     /// Does background work that is due. The pool's own threads do this; without them, its user
-    /// does.
+    /// calls it.
     ///
     /// # Errors
     /// When the storage fails or is full.
@@ -540,7 +540,7 @@ fn check_size(size_bytes: u64) -> Result<()> {
 
 impl Drop for Core {
     fn drop(&mut self) {
-        // What goes now without having been drained is for the next opening.
+        // Data dropped from now on without having been drained is for the next opening.
         if let Some(ring) = self.buffer.standby() {
             ring.freeze();
         }

@@ -1,4 +1,5 @@
-//! Properties of a pool and its volumes: read, changed, and checked against what others reserve.
+//! Properties of a pool and its volumes: read, changed, and checked against the reservations of
+//! others.
 
 use format::Entry;
 use policy::Owner;
@@ -9,7 +10,7 @@ use crate::objects::Object;
 use crate::objects::folders::OF_FOLDER_ITSELF;
 use crate::objects::properties;
 use crate::pool::Pool;
-use crate::volume::devices::Meant;
+use crate::volume::devices::VolumeRef;
 
 impl Pool {
     /// The properties of the pool, or those in force for a volume or a folder.
@@ -38,8 +39,7 @@ impl Pool {
         Ok(all)
     }
 
-    /// The volumes and snapshots that have not got all of the data that an import was to bring, by
-    /// name.
+    /// Returns the volumes and snapshots with an incomplete import, by name.
     pub fn incomplete(&self) -> Vec<String> {
         let is_meant =
             |object: &Object| object.is_readable() && policy::is_incomplete(&object.descriptor.read().properties);
@@ -50,29 +50,29 @@ impl Pool {
     }
 
     /// Sets properties (`None`: unsets them) of a volume, a folder or the pool, all or none. They
-    /// hold for writes from now on. Durable on return.
+    /// apply to writes from now on. Durable on return.
     ///
     /// # Errors
     /// [`ErrorKind::NotFound`]; [`ErrorKind::Invalid`] which lists the allowed values.
     pub fn set_properties(&self, volume: Option<&str>, changes: &[(String, Option<String>)]) -> Result<()> {
-        self.set_properties_of(volume.map(Meant::Name), changes)
+        self.set_properties_of(volume.map(VolumeRef::Name), changes)
     }
 
     /// As [`set_properties`](Self::set_properties).
     ///
     /// # Errors
     /// The same.
-    pub fn set_properties_of(&self, volume: Option<Meant<'_>>, changes: &[(String, Option<String>)]) -> Result<()> {
+    pub fn set_properties_of(&self, volume: Option<VolumeRef<'_>>, changes: &[(String, Option<String>)]) -> Result<()> {
         let _admin = self.core.admin.lock();
         let objects = &self.core.objects;
         let folder = match volume {
-            Some(Meant::Name(name)) => objects.folder(name),
+            Some(VolumeRef::Name(name)) => objects.folder(name),
             _ => None,
         };
         let entry = match (folder, volume) {
             (Some(folder), _) => Entry::Object(self.folder_with(&folder, changes)?),
-            (None, Some(meant)) => {
-                let volume = objects.meant_volume(meant)?;
+            (None, Some(target)) => {
+                let volume = objects.resolve_volume(target)?;
                 let mut descriptor = volume.descriptor.read().clone();
                 let own = properties::changed(Owner::Volume, &descriptor.properties, changes)?;
                 let before = std::mem::replace(&mut descriptor.properties, own);

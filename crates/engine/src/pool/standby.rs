@@ -1,16 +1,17 @@
-//! The standby memory of an open pool: made when the pool is opened, looked at while it is in use,
-//! and removed at the end. Owns whether the promise holds that the death of the process loses
+//! The standby memory of an open pool: created when the pool is opened, verified while it is in
+//! use, and removed at the end. Owns whether the guarantee holds that a crash of the process loses
 //! nothing.
 //!
-//! 1. A ring is made whole before it has its place, and the map learns that it is needed before the
-//!    first request ([`Core::begin_standby`]).
-//! 2. The pool's keeper looks whether the next process would find the ring, several times a second
-//!    ([`Core::look_at_standby`]), and `status` looks as well.
+//! 1. A ring is completed before it gets its place, and the map records that it is needed before
+//!    the first request ([`Core::begin_standby`]).
+//! 2. The pool's keeper verifies several times a second that the next process would find the ring
+//!    ([`Core::look_at_standby`]), and so does `status`.
 //! 3. A ring that the next process would not find, or would find damaged at its beginning, moves to
-//!    new memory. Where there was no room for one at the opening, one begins later. All that came
-//!    before is then drained: it may not be in the ring. Only then `status` promises again.
-//! 4. A pool that dies in between is the case of a ring that is gone: the map says that one was
-//!    needed (`standby_lost`).
+//!    new memory. If there was no room for one at the opening, one begins later. All earlier data
+//!    is then drained: it may not be in the ring. Only then does `status` report the guarantee
+//!    again.
+//! 4. A pool that dies in between is the case of a lost ring: the map records that one was needed
+//!    (`standby_lost`).
 
 use std::io::ErrorKind;
 use std::sync::Arc;
@@ -23,10 +24,10 @@ use crate::buffer::standby::{LogFacts, Ring, SLACK_BYTES, ring_bytes, write_begi
 use crate::pool::core::Core;
 use crate::write::standby_open::StandbyFacts;
 
-/// Least bytes of the ring: as much again as the slack, so that writers wait for drains and not for
-/// single records.
+/// Lower bound for the ring: twice the slack, so that writers wait for drains and not for single
+/// records.
 const RING_BYTES_MIN: usize = 2 * SLACK_BYTES;
-/// Time between two attempts to make standby memory where there is none.
+/// Time between two attempts to create missing standby memory.
 const RETRY_NS: u64 = 2_000_000_000;
 
 impl Core {
@@ -34,10 +35,10 @@ impl Core {
     pub(crate) fn begin_standby(&self) -> std::result::Result<(), String> {
         let Some(standby) = &self.env.standby else { return Ok(()) };
         let (pool, most) = (&self.pool_id, self.options.standby_bytes_max);
-        let told = |error: std::io::Error| error.to_string();
-        let boot = standby.boot().map_err(told)?;
+        let message = |error: std::io::Error| error.to_string();
+        let boot = standby.boot().map_err(message)?;
         let mut id = [0; 8];
-        self.env.entropy.fill(&mut id).map_err(told)?;
+        self.env.entropy.fill(&mut id).map_err(message)?;
         let session = u64::from_le_bytes(id);
         let (copy, path, incarnation) = (standby.copy(), standby.pool_path(), self.log.incarnation());
         let log = LogFacts { applied: self.log.applied_seq(), durable: self.log.durable_before() };
@@ -47,12 +48,12 @@ impl Core {
         };
         let mut wanted = (self.shares.write_buffer + SLACK_BYTES).min(most);
         let memory = loop {
-            // With less memory writers wait sooner, and nothing worse.
+            // With less memory writers wait sooner; that is the only effect.
             let bytes = STANDBY_RING_OFFSET + wanted.max(RING_BYTES_MIN);
             let header = header_of(bytes);
             match standby.make(pool, bytes, &|memory| write_beginning(memory, &header, log, &path)) {
                 Ok(memory) => break memory,
-                Err(error) if error.kind() == ErrorKind::AlreadyExists => return Err(told(error)),
+                Err(error) if error.kind() == ErrorKind::AlreadyExists => return Err(message(error)),
                 Err(error) if wanted <= RING_BYTES_MIN => {
                     let text = format!("{error}; at least {} are needed there", format_size(RING_BYTES_MIN as u64));
                     return Err(text);
@@ -68,12 +69,12 @@ impl Core {
         }
         let ring = Arc::new(Ring::new(memory, &header, log));
         self.buffer.begin_standby(Arc::clone(&ring));
-        // A checkpoint may have gone on under another one meanwhile.
+        // A checkpoint may have switched to another one in the meantime.
         ring.goes_with(self.log.incarnation());
         Ok(())
     }
 
-    /// Why the ring would not be found now; `None` if it would, or there is none.
+    /// Returns why the next process would not find the ring; `None` if it would, or there is none.
     fn standby_fault(&self) -> Option<String> {
         self.buffer.standby()?.fault(&**self.env.standby.as_ref()?, &self.pool_id)
     }
@@ -101,7 +102,7 @@ impl Core {
         self.standby.lock().why_none = complete.err();
     }
 
-    /// Moves the ring to new memory. A file that has its place is set aside.
+    /// Moves the ring to new memory. A file in its place is set aside.
     fn replace_ring(&self, ring: &Ring, fault: &str) -> std::io::Result<()> {
         let Some(standby) = &self.env.standby else { return Ok(()) };
         let aside = match standby.set_aside(&self.pool_id) {
@@ -110,7 +111,7 @@ impl Core {
             Err(error) => return Err(error),
         };
         ring.replace(&standby.pool_path(), |bytes, fill| standby.make(&self.pool_id, bytes, fill))?;
-        self.standby.lock().replaced = Some(format!("standby memory was made again: {fault}{aside}"));
+        self.standby.lock().replaced = Some(format!("standby memory was recreated: {fault}{aside}"));
         Ok(())
     }
 
@@ -118,7 +119,7 @@ impl Core {
     pub(crate) fn standby_status(&self) -> StandbyStatus {
         let facts = self.standby.lock().clone();
         let StandbyFacts { replayed, replayed_bytes, mut notes, is_wanted, why_none, replaced, .. } = facts;
-        // The reason of the last attempt has the fault, and why there is still no other memory.
+        // The reason of the last attempt names the fault, and why there is still no other memory.
         let why_none = why_none.or_else(|| self.standby_fault()).filter(|_| is_wanted);
         let ring = self.buffer.standby().filter(|_| why_none.is_none());
         let place = ring.and(self.env.standby.as_ref()).map(|standby| standby.place(&self.pool_id));
@@ -128,8 +129,8 @@ impl Core {
         StandbyStatus { place, bytes, is_wanted, replayed, replayed_bytes, notes }
     }
 
-    /// The pool has been closed. If all is in the log, the standby memory goes; else it stays for
-    /// the next opening.
+    /// Called when the pool has been closed. If all data is in the log, the standby memory is
+    /// removed; otherwise it stays for the next opening.
     pub(crate) fn end_standby(&self, is_durable: bool) {
         self.standby.lock().is_wanted = false;
         let Some(ring) = self.buffer.standby() else { return };

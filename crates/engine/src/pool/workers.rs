@@ -1,7 +1,7 @@
 //! The pool's own threads. *Workers* drain the write buffer and compress; *writers* put batches on
 //! the device; *readers* read ahead; the *keeper* watches ages and takes checkpoints; the *cleaner*
 //! makes space; the *trainer* makes dictionaries. With no workers there is no thread at all, and
-//! callers do everything.
+//! callers do all the work.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -18,17 +18,17 @@ use crate::log::{Log, Wrote};
 use crate::pool::core::Core;
 use crate::write::room::room_mark;
 
-/// Jobs that may wait: more read-ahead than this would be stale before it ran.
+/// Upper bound of waiting jobs: more read-ahead than this would be stale before it ran.
 const JOBS_MAX: usize = 64;
-/// How often the keeper looks for what is due.
+/// Interval at which the keeper checks for due work.
 const KEEPER_PERIOD: Duration = Duration::from_millis(100);
-/// Threads that read ahead. They are not those that compress, so that a reader never waits behind a
-/// batch; several, because each waits for the device most of the time.
+/// Threads that read ahead. They are separate from the compressing ones, so that a reader never
+/// waits for a batch; several, because each waits for the device most of the time.
 const READERS: usize = 6;
-/// Threads that write batches to the log. A device gives its full speed only with several requests
-/// under way.
+/// Threads that write batches to the log. A device reaches full speed only with several requests in
+/// flight.
 const WRITERS: usize = 4;
-/// How long a worker rests after an error, unless it is woken.
+/// Pause of a worker after an error, unless it is woken.
 const ERROR_PAUSE: Duration = Duration::from_millis(500);
 
 pub(crate) type Job = Box<dyn FnOnce(&Core) + Send>;
@@ -36,7 +36,7 @@ pub(crate) type Job = Box<dyn FnOnce(&Core) + Send>;
 #[derive(Default)]
 struct State {
     jobs: VecDeque<Job>,
-    /// Raised by `wake`; a worker that saw an older number looks again.
+    /// Raised by `wake`; a worker that saw an older number checks again.
     wakes: u64,
     keeper_wakes: u64,
     stop: bool,
@@ -96,8 +96,8 @@ impl Workers {
         Ok(())
     }
 
-    /// Stops the threads and waits for them; jobs that have not begun are dropped, batches that
-    /// wait are written.
+    /// Stops the threads and waits for them; jobs that have not begun are dropped, waiting batches
+    /// are written.
     pub(crate) fn stop(&self, log: &Log) {
         {
             let mut state = self.state.lock();
@@ -119,7 +119,7 @@ impl Workers {
         }
     }
 
-    /// The cleaner or the trainer rests. `true`: the pool is being closed.
+    /// Pauses the cleaner or the trainer. Returns `true` if the pool is being closed.
     pub(crate) fn rest(&self, time: Duration) -> bool {
         let mut state = self.state.lock();
         if !state.stop && !time.is_zero() {
@@ -128,7 +128,7 @@ impl Workers {
         state.stop
     }
 
-    /// Tells the workers that there is something to drain.
+    /// Wakes the workers: there is data to drain.
     pub(crate) fn wake(&self) {
         if self.idle.load(Ordering::Acquire) > 0 {
             let mut state = self.state.lock();
@@ -140,24 +140,24 @@ impl Workers {
         }
     }
 
-    /// Has one worker look what there is to do beside draining.
+    /// Wakes one worker for work other than draining.
     pub(crate) fn wake_one(&self) {
         drop(self.state.lock());
         self.work.notify_one();
     }
 
-    /// Tells the cleaner that a writer waits for space.
+    /// Wakes the cleaner: a writer waits for space.
     pub(crate) fn wake_cleaner(&self) {
         self.cleaner.notify_all();
     }
 
-    /// Tells the keeper that a checkpoint is due.
+    /// Wakes the keeper: a checkpoint is due.
     pub(crate) fn wake_keeper(&self) {
         self.state.lock().keeper_wakes += 1;
         self.keeper.notify_all();
     }
 
-    /// Hands a job to the workers; dropped when too many wait.
+    /// Passes a job to the workers; dropped when too many wait.
     pub(crate) fn submit(&self, job: Job) {
         let mut state = self.state.lock();
         if state.jobs.len() < JOBS_MAX && !state.stop {
@@ -167,19 +167,19 @@ impl Workers {
         }
     }
 
-    /// Lets waiting writers go on if there is room again.
+    /// Lets waiting writers continue if there is room again.
     fn tell_room(&self, core: &Core) {
         if core.buffer.held() <= room_mark(core.buffer_limit()) {
             self.room.notify_all();
         }
     }
 
-    /// Something was drained, on whatever thread: the obstacle that kept a worker from it is gone.
+    /// Notes a successful drain by any thread: the error that kept a worker from draining is over.
     pub(crate) fn drained(&self) {
         self.state.lock().error = None;
     }
 
-    /// Waits a moment for the buffer to have no more than `bytes` bytes.
+    /// Waits briefly until the buffer has no more than `bytes` bytes.
     ///
     /// # Errors
     /// When the workers cannot drain it.
@@ -206,7 +206,7 @@ fn spawn(name: String, core: Weak<Core>, run: fn(&Weak<Core>)) -> Result<JoinHan
         .map_err(|e| Error::from_io("starting a worker thread", e))
 }
 
-/// A worker: drains the write buffer down to a quarter of its size, or what a flush asks for.
+/// A worker: drains the write buffer down to a quarter of its size, or as far as a flush requires.
 fn work(core: &Weak<Core>) {
     let mut seen = 0;
     let mut keep_off = env::KeepOff::default();
@@ -245,14 +245,14 @@ fn work(core: &Weak<Core>) {
             }
         } else if let Some(cpu) = core.ahead.take_asked() {
             keep_off.set(cpu);
-            // The flush that waits for what failed meets it, too.
+            // The flush that waits for the failed groups gets the same error.
             while core.compress_ahead().unwrap_or(false) {}
         }
         let mut state = workers.state.lock();
         if !state.stop && state.wakes == seen && !core.ahead.is_asked() {
             workers.idle.fetch_add(1, Ordering::AcqRel);
             workers.work.wait_for(&mut state, KEEPER_PERIOD);
-            // The waking thread counts all of them as awake.
+            // The waking thread has set the count of idle workers to zero.
             if state.wakes == seen {
                 workers.idle.fetch_sub(1, Ordering::AcqRel);
             }
@@ -260,7 +260,7 @@ fn work(core: &Weak<Core>) {
     }
 }
 
-/// A reader: what is to be read ahead.
+/// A reader: runs the read-ahead jobs.
 fn read(core: &Weak<Core>) {
     while let Some(core) = core.upgrade() {
         let job = {
@@ -279,7 +279,7 @@ fn read(core: &Weak<Core>) {
     }
 }
 
-/// A writer: batches that wait to be written.
+/// A writer: writes waiting batches.
 fn write(core: &Weak<Core>) {
     while let Some(core) = core.upgrade() {
         match core.log.write_queued(KEEPER_PERIOD) {
@@ -290,11 +290,11 @@ fn write(core: &Weak<Core>) {
     }
 }
 
-/// The keeper: whatever is due, about ten times a second and when asked.
+/// The keeper: does all due work, about ten times a second and on request.
 fn keep(core: &Weak<Core>) {
     let mut seen = 0;
     while let Some(core) = core.upgrade() {
-        // Errors show up in the next flush or write, which meet them too.
+        // An error occurs again in the next flush or write, which reports it.
         let _ = core.tick();
         let mut state = core.workers.state.lock();
         if state.stop {
@@ -308,14 +308,14 @@ fn keep(core: &Weak<Core>) {
 }
 
 impl Core {
-    /// Does the work that is due: replaces standby memory that is gone, drains old data, takes a
+    /// Does the work that is due: replaces lost standby memory, drains old data, takes a
     /// checkpoint. Without threads, cleans a little.
     pub(crate) fn tick(&self) -> Result<()> {
         if self.check_failed().is_err() {
             return Ok(());
         }
         self.forget_shrinking();
-        self.look_below();
+        self.refresh_host_space();
         self.look_at_standby();
         let now = self.env.clock.now_ns();
         let old = {
@@ -335,7 +335,7 @@ impl Core {
         }
         self.checkpoint_if_idle()?;
         self.pass_on();
-        self.pay_owed();
+        self.punch_owed();
         if self.is_inline() {
             self.clean_some(false)?;
             self.train_some(false)?;
@@ -356,8 +356,8 @@ mod tests {
     use super::*;
     use crate::base::testing::pool_on;
 
-    /// The next one who waits for room has nothing to do with it, and no worker may have had a
-    /// reason to try again.
+    /// The failure does not concern the next writer that waits for room, and no worker may have had
+    /// a reason to try again.
     #[test]
     fn a_flush_that_succeeds_ends_what_kept_the_workers_from_draining() {
         let machine = Machine::new(8 << 20, 1);

@@ -1,4 +1,4 @@
-//! Which parts of an object hold data, and bringing parts of it into memory.
+//! Determines which parts of an object hold data, and loads parts of it into memory.
 
 use surface::{Allocation, Result, Run};
 use units::{BLOCK_BYTES, BlockIndex, BlockMask, GROUP_BLOCKS, GroupIndex};
@@ -9,11 +9,11 @@ use crate::objects::Object;
 use crate::pool::core::Core;
 use crate::read::runs::Runs;
 
-/// Groups that are looked through at once (128 MiB); where next to nothing is, twice as many the
-/// next time. So the hole that is most of a huge volume is crossed in a few steps, and who wants a
-/// few runs of a full one does not go through all of it.
+/// Groups that are searched at once (128 MiB); after a nearly empty search, twice as many the next
+/// time. So a hole that fills most of a huge volume is crossed in a few steps, and a caller that
+/// wants a few runs of a full one does not search all of it.
 const WINDOW_GROUPS: u64 = 1024;
-/// Groups with records that are found at once, at most.
+/// Upper bound of groups with records that are found at once.
 const FOUND_MAX: usize = WINDOW_GROUPS as usize;
 
 impl Core {
@@ -26,7 +26,7 @@ impl Core {
         let end = offset + length;
         let last = BlockIndex::containing(end - 1).group();
         let mut group = BlockIndex::containing(offset).group();
-        // Appends what of blocks `from..to` lies in the range.
+        // Appends the part of blocks `from..to` in the range.
         let push = |runs: &mut Runs, from: u64, to: u64, allocation| {
             let low = (from * BLOCK_BYTES as u64).clamp(offset, end);
             let high = (to * BLOCK_BYTES as u64).clamp(offset, end);
@@ -61,8 +61,8 @@ impl Core {
         Ok(runs.finish())
     }
 
-    /// Groups of which the write buffer or the map knows something, in order, and where the look
-    /// ended: at `to`, or before it, behind `records_max` groups that have records.
+    /// Returns the groups known to the write buffer or the map, in order, and where the search
+    /// ended: at `to`, or earlier, after `records_max` groups with records.
     pub(crate) fn known_groups(
         &self,
         object: &Object,
@@ -74,8 +74,8 @@ impl Core {
         // other way round, data drained between the two looks would be in neither, and be taken for
         // a hole.
         let mut groups = self.buffer.groups_in(object.id, from, to);
-        // Origins come first, for the same reason: of a destroyed one may go, between two looks,
-        // what a clone has just written over.
+        // Origins come first, for the same reason: between two looks, a destroyed origin may lose
+        // the blocks that a clone has just written over.
         for level in object.levels().iter().rev() {
             let (found, end) = self.map.groups_in(level.object, from, to, records_max)?;
             groups.extend(found);
@@ -88,13 +88,14 @@ impl Core {
         Ok((groups, to))
     }
 
-    /// Those of `wanted` blocks of a group that hold data, or may: what has not been fetched of an
-    /// image.
+    /// Returns those of the `wanted` blocks of a group that hold data, or may: unfetched blocks of
+    /// an image.
     pub(crate) fn allocated_mask(&self, object: &Object, group: GroupIndex, wanted: BlockMask) -> Result<BlockMask> {
         self.masks(object, group, wanted, |_| true).map(|(data, absent)| data.or(absent))
     }
 
-    /// The same; of the pieces in the map, only those that `counts` names.
+    /// Like `allocated_mask`, but counts only those pieces in the map that `counts` accepts, and no
+    /// unfetched blocks.
     pub(crate) fn data_mask(
         &self,
         object: &Object,
@@ -105,7 +106,7 @@ impl Core {
         self.masks(object, group, wanted, counts).map(|(data, _)| data)
     }
 
-    /// The same, and the blocks of an image that have not been fetched.
+    /// Returns the blocks with data, and the unfetched blocks of an image.
     fn masks(
         &self,
         object: &Object,
@@ -145,7 +146,7 @@ mod tests {
     use crate::base::options::PoolEnv;
     use crate::base::testing::{env_on, pool_in};
 
-    /// A store that counts the keys it is asked to go through, and remembers where that began.
+    /// A store that counts the keys of its scans, and remembers where they began.
     struct Counting(Arc<dyn MapStore>, AtomicU64, Mutex<Vec<Vec<u8>>>);
 
     impl StoreLayer for Counting {
@@ -164,7 +165,7 @@ mod tests {
         }
     }
 
-    /// Wherever its data is: in the write buffer, in the map's changes, in the store.
+    /// For data in any place: in the write buffer, in the map's changes, in the store.
     #[test]
     fn a_huge_hole_is_crossed_in_a_few_steps() {
         const SIZE: u64 = 16 << 40;
@@ -182,7 +183,7 @@ mod tests {
             runs.into_iter().map(|run| (run.length, run.allocation)).collect::<Vec<_>>()
         };
         assert_eq!(runs(usize::MAX), [(SIZE, Allocation::Hole)]);
-        // One far behind, and more groups than are found at once before it.
+        // One far away, and before it more groups than are found at once.
         let (far, many) = (SIZE / 2, 3 * FOUND_MAX as u64);
         let group_bytes = (GROUP_BLOCKS * BLOCK_BYTES) as u64;
         let write = |at: u64, len: usize| volume.write(at, Bytes::from(vec![1; len]), WriteOptions::default()).unwrap();
@@ -212,8 +213,8 @@ mod tests {
     }
 
     /// Blocks of a destroyed origin that a clone has overwritten go at the checkpoint that has the
-    /// clone's record. A look-up that visits the clone first and the origin behind that checkpoint
-    /// finds the block nowhere, and takes it for a hole.
+    /// clone's record. A look-up that visits the clone before that checkpoint and the origin after
+    /// it finds the block nowhere, and takes it for a hole.
     #[test]
     fn origins_are_looked_at_before_what_came_from_them() {
         let machine = Machine::new(64 << 20, 1);

@@ -8,45 +8,45 @@ use units::{BlockMask, Epoch, GroupIndex};
 use crate::objects::Object;
 use crate::pool::core::Core;
 
-/// Others that a message names.
-const OTHERS_TOLD: usize = 4;
+/// Upper bound of other names in a message.
+const OTHERS_NAMED_MAX: usize = 4;
 
 /// A place in a record of the map.
 #[derive(Clone, Copy)]
 pub(crate) struct Place {
     pub group: GroupIndex,
     pub epoch: Epoch,
-    /// Of the fragment, and which of its blocks live; none: all of the record.
+    /// Of the fragment: its location, and its live blocks; none: all of the record.
     pub fragment: Option<(u64, BlockMask)>,
 }
 
-/// Who sees a place of an object's.
+/// The objects that see a place of an object.
 pub(crate) struct Concerned {
-    /// The name to report it under: the object's own if it sees it as it is now, else that of the
-    /// newest of its snapshots that does, or of the newest of its clones.
+    /// The name to report it under: the object's own if its current state sees it, otherwise that
+    /// of the newest of its snapshots that does, or of the newest of its clones.
     pub name: String,
-    /// The blocks that are seen under it.
+    /// The visible blocks.
     pub blocks: BlockMask,
     /// All others that see some of it, in the same order.
     pub others: Vec<String>,
 }
 
 impl Concerned {
-    /// What to add to a message.
-    pub(crate) fn others_told(&self) -> String {
+    /// Returns the other names, as a suffix for a message.
+    pub(crate) fn others_suffix(&self) -> String {
         if self.others.is_empty() {
             return String::new();
         }
-        let told: Vec<_> = self.others.iter().take(OTHERS_TOLD).map(String::as_str).collect();
-        let more = self.others.len() - told.len();
+        let named: Vec<_> = self.others.iter().take(OTHERS_NAMED_MAX).map(String::as_str).collect();
+        let more = self.others.len() - named.len();
         let more = if more > 0 { format!(" and {more} more") } else { String::new() };
-        format!("; concerns {}{more} as well", told.join(", "))
+        format!("; also affects {}{more}", named.join(", "))
     }
 }
 
 impl Core {
-    /// The objects that see the data stored at a place of an object. Goes through all objects: for
-    /// damaged data only.
+    /// Returns the objects that see the data stored at a place of an object. Examines all objects:
+    /// for damaged data only.
     pub(crate) fn concerned(&self, object: &Object, place: Place) -> Concerned {
         let live = place.fragment.map_or(BlockMask::FULL, |(_, live)| live);
         let mut found = Vec::new();
@@ -59,7 +59,7 @@ impl Core {
             }
             let blocks = match place.fragment {
                 None => BlockMask::FULL,
-                // Where the map cannot be read, the data behind it cannot either.
+                // If the map cannot be read, neither can the data that it refers to.
                 Some((location, _)) => self.map.lookup_stored(&levels, place.group, live).map_or(live, |pieces| {
                     let here = pieces.iter().filter(|piece| piece.fragment.location == location);
                     here.fold(BlockMask::EMPTY, |mask, piece| mask.or(piece.fragment.live))

@@ -3,14 +3,14 @@
 //! `upkeep` and `repair` call it for snapshots and for data that they verify.
 //!
 //! 1. Dirty blocks come from the write buffer, blocks of images that have just arrived from memory.
-//! 2. The map says where the others lie (`allocation` answers that alone).
+//! 2. The map has the locations of the others (`allocation` answers that alone).
 //! 3. Decoded units come from the cache (`unit_cache`). The rest is read, verified and decoded
 //!    (`reader`), with neighbours while there is room for them (`prefetch`).
 //! 4. A stream of reads has the next ones read ahead (`read_ahead`).
 //!
-//! Locations hold while the lock `readers` is shared: no extent is filled again meanwhile. An error
-//! tells of blocks that are not in the pool at all (`lacking`); one of damaged bytes names all that
-//! see them (`damage_owners`).
+//! Locations stay valid while the lock `readers` is shared: no extent is filled again in that time.
+//! An error names blocks that are not in the pool at all (`lacking`); one for damaged bytes names
+//! all objects that see them (`damage_owners`).
 
 pub(crate) mod allocation;
 pub(crate) mod damage_owners;

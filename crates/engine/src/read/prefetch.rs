@@ -1,15 +1,15 @@
 //! Reading ahead, and around: units are decoded into the cache before any client asks for them.
 //!
-//! 1. The map tells the units of a range. 2. Each that is neither cached nor on its way is claimed:
-//!    a reader that wants it meanwhile waits for it. 3. The claimed ones are read, neighbours in
-//!    one read, verified and decoded. 4. Each goes into the cache, which ends its claim; a claim
-//!    that is dropped sends those who wait to read for themselves.
+//! 1. The map lists the units of a range. 2. Each that is neither cached nor on its way is claimed:
+//!    a reader that wants it waits for it. 3. The claimed ones are read, neighbours in one read,
+//!    verified and decoded. 4. Each goes into the cache, which ends its claim; when a claim is
+//!    dropped, its waiters read for themselves.
 //!
-//! Around a small read, while the cache has plenty of room: the rest of its group as far as it lies
-//! beside the units that are read anyway. One read of the device brings a whole group then, and
-//! memory that is still unused is put to use in a quarter of the requests.
+//! Around a small read, while the cache has plenty of room: the rest of its group as far as it is
+//! adjacent to the units that are read anyway. Then one read of the device fetches a whole group,
+//! and memory that is still unused is filled with a quarter of the requests.
 //!
-//! The readers' lock is taken before the first claim: who waits for a claim may hold it too, and a
+//! The readers' lock is taken before the first claim: a waiter for a claim may hold it too, and a
 //! checkpoint may be waiting for it.
 
 use bytes::Bytes;
@@ -22,16 +22,16 @@ use crate::codecs::dictionaries::Readers;
 use crate::map::Piece;
 use crate::objects::Object;
 use crate::pool::core::Core;
-use crate::read::reader::{Wanted, at, groups_of, is_beside};
+use crate::read::reader::{Wanted, at, groups_of, is_adjacent};
 use crate::read::unit_cache::{Claim, Unit, UnitBuffer, UnitKey};
 
-/// Most bytes that one request reads ahead.
+/// Upper bound of bytes that one request reads ahead.
 const PREFETCH_BYTES_MAX: u64 = 32 << 20;
-/// Bytes whose units are claimed together: one read of the data file, as a rule.
+/// Bytes whose units are claimed together: usually one read of the data file.
 const STEP_BYTES: u64 = 256 << 10;
 
 impl Core {
-    /// Brings the units of a range into the cache; `passing` for a stream, which needs them once.
+    /// Loads the units of a range into the cache; `passing` for a stream, which needs them once.
     ///
     /// # Errors
     /// As [`read`](Self::read).
@@ -61,8 +61,8 @@ impl Core {
         self.load(object, loads, passing)
     }
 
-    /// Claims the units of the groups of the fragments that a request misses, as far as they lie
-    /// beside them. A group of which the map cannot tell more than was asked for is left out.
+    /// Claims the units of the groups that a request misses, as far as they are adjacent to its
+    /// fragments. A group for which the map can return no more than was requested is left out.
     pub(crate) fn claim_around(&self, object: &Object, wanted: &[Wanted]) -> Vec<(Wanted, Claim<'_>)> {
         let mut loads: Vec<(Wanted, Claim<'_>)> = Vec::new();
         let mut last = None;
@@ -70,15 +70,14 @@ impl Core {
             if last.replace(*group) == Some(*group) {
                 continue;
             }
-            // Where the request goes no further down than the newest records, older ones may be
-            // damaged.
+            // If the request needs only the newest records, older ones may be damaged.
             let Ok(mut pieces) = self.map.lookup_stored(&object.levels(), *group, BlockMask::FULL) else { continue };
             pieces.sort_unstable_by_key(|piece| piece.fragment.location);
             let is_wanted = |piece: &Piece| {
                 let place = piece.fragment.location;
                 wanted.iter().any(|w| w.group == *group && w.piece.fragment.location == place)
             };
-            for near in pieces.chunk_by(|a, b| is_beside(&a.fragment, &b.fragment)) {
+            for near in pieces.chunk_by(|a, b| is_adjacent(&a.fragment, &b.fragment)) {
                 if near.len() > 1 && near.iter().any(is_wanted) {
                     loads.extend(near.iter().filter_map(|piece| {
                         let claim = self.units.claim(&UnitKey::new(piece, *group))?;
@@ -90,8 +89,8 @@ impl Core {
         loads
     }
 
-    /// Reads the groups of the fragments that a request misses, as far as they lie beside them, and
-    /// takes the fragments from `wanted` that are in the cache then.
+    /// Reads the groups of the fragments that a request misses, as far as they are adjacent to
+    /// them, and removes those fragments from `wanted` that are in the cache afterwards.
     pub(crate) fn read_around(
         &self,
         object: &Object,
@@ -99,7 +98,7 @@ impl Core {
         mut use_unit: impl FnMut(&Wanted, &Unit),
     ) {
         let loads = self.claim_around(object, wanted);
-        // Damaged data here may not have been asked for; if it was, a read of it alone reports the
+        // Damaged data here may not have been requested; if it was, a read of it alone reports the
         // error.
         let _ = self.load(object, loads, false);
         wanted.retain(|w| match self.units.get(&UnitKey::new(&w.piece, w.group)) {
@@ -156,7 +155,7 @@ mod tests {
     use super::*;
     use crate::base::testing::pool_on;
 
-    /// A clone has all blocks that are read; blocks around them are looked for in its origin, whose
+    /// A clone has all blocks that are read; blocks around them are searched in its origin, whose
     /// record is damaged.
     #[test]
     fn a_damaged_record_that_nobody_asked_for_fails_no_read() {

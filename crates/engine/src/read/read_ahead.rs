@@ -1,5 +1,5 @@
-//! Read-ahead: who reads one range after another, with few requests under way, finds the next units
-//! decoded already, or on their way.
+//! Read-ahead: a client that reads one range after another, with few requests in flight, finds the
+//! next units decoded already, or on their way.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -11,19 +11,20 @@ use crate::pool::core::Core;
 
 /// Streams watched at the same time.
 const STREAMS: usize = 8;
-/// Requests in a row before a stream is believed.
+/// Consecutive requests before a stream is recognised.
 const BELIEF: u32 = 3;
-/// How far ahead a stream is read at most. Twice this is in memory at most per stream.
+/// Maximum distance of read-ahead. At most twice this is in memory for each stream.
 const WINDOW_BYTES: u64 = 2 << 20;
-/// How far ahead a stream is read at least. Between the two it is half of what the stream has read:
-/// most files end soon, and what is read beyond their end costs device and processors in vain.
+/// Minimum and maximum distance that a stream is read ahead. Between the two it is half of the
+/// bytes that the stream has read: most files end soon, and reading beyond their end wastes device
+/// and processor time.
 const WINDOW_BYTES_MIN: u64 = 256 << 10;
 /// Bytes of one job, so that the reader threads share a window.
 const JOB_BYTES: u64 = 256 << 10;
-/// With more requests under way than this the reader keeps device and cores busy by itself.
+/// With more requests in flight than this the reader keeps device and cores busy by itself.
 const REQUESTS_MAX: u32 = 2;
-/// Requests of one stream that are under way together come in any order: so many of them apart they
-/// still are that stream.
+/// Concurrent requests of one stream come in any order: up to this many request lengths apart they
+/// still belong to that stream.
 const DISORDER: u64 = 4;
 
 #[derive(Debug, Clone, Copy, Default)]
@@ -32,9 +33,9 @@ struct Stream {
     start: u64,
     next: u64,
     hits: u32,
-    /// From here on nothing has been read or asked for.
+    /// Nothing has been read or requested from here on.
     ahead: u64,
-    /// Up to here read-ahead has been asked for; 0 if it never was.
+    /// Read-ahead has been requested up to here; 0 if it never was.
     asked: u64,
     used: u64,
 }
@@ -58,7 +59,7 @@ impl State {
         self.time += 1;
         let end = offset + length;
         let stream = self.streams.iter_mut().find(|s| s.continues(offset, length))?;
-        // What other requests of the stream are about to read is not on its way to the cache.
+        // Data that other requests of the stream are about to read is not on its way to the cache.
         let expected = end <= stream.asked;
         stream.next = stream.next.max(end);
         stream.hits += 1;
@@ -77,9 +78,9 @@ impl State {
 /// The state in which a read begins.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) struct Advice {
-    /// All of the request has been read ahead, or is being read.
+    /// Whether all of the request has been read ahead, or is being read.
     pub expected: bool,
-    /// What should be read ahead now.
+    /// The range to read ahead now.
     pub ahead: Option<Range<u64>>,
 }
 
@@ -96,7 +97,7 @@ impl ReadAhead {
         state.active += 1;
         state.advise(offset, length).unwrap_or_else(|| {
             let time = state.time;
-            // The stream that was idle longest makes room.
+            // The stream that was idle longest is replaced.
             if let Some(oldest) = state.streams.iter_mut().min_by_key(|s| s.used) {
                 let end = offset + length;
                 *oldest = Stream { start: offset, next: end, hits: 0, ahead: end, asked: 0, used: time };
@@ -105,7 +106,7 @@ impl ReadAhead {
         })
     }
 
-    /// A read was answered from memory: the stream goes on, but none begins. Returns what should be
+    /// A read was answered from memory: the stream continues, but none begins. Returns the range to
     /// read ahead now.
     pub(crate) fn passed(&self, offset: u64, length: u64) -> Option<Range<u64>> {
         self.state.lock().advise(offset, length)?.ahead
@@ -116,7 +117,7 @@ impl ReadAhead {
         self.state.lock().active -= 1;
     }
 
-    /// Whether a stream has passed a range, so that reading it ahead is of no use any more.
+    /// Returns whether a stream has passed a range, so that reading it ahead is of no use any more.
     fn has_passed(&self, range: &Range<u64>) -> bool {
         let state = self.state.lock();
         state.streams.iter().any(|s| s.used > 0 && s.next >= range.end && s.next - range.end <= WINDOW_BYTES)
@@ -124,7 +125,7 @@ impl ReadAhead {
 }
 
 impl Core {
-    /// Has the reader threads read a range ahead.
+    /// Lets the reader threads read a range ahead.
     pub(crate) fn read_ahead(&self, streams: &Arc<ReadAhead>, object: &Arc<Object>, range: Range<u64>) {
         let end = range.end.min(object.size_bytes());
         let mut at = range.start;
@@ -137,7 +138,7 @@ impl Core {
                     return;
                 }
                 core.fetch_ahead(&object, &job);
-                // Not while another thread changes the way down from the object. That does not take
+                // Not while another thread changes the object's chain of levels. That does not take
                 // long, but may be waiting for the very thread that this runs on.
                 let Some(_gate) = object.gate.try_read().filter(|_| object.is_readable()) else { return };
                 if !streams.has_passed(&job) {
@@ -175,7 +176,7 @@ mod tests {
         assert!(expected >= 59, "{expected} of 64 requests were known to be on their way");
     }
 
-    /// A file of 1 MiB ends when its stream has just been believed.
+    /// A file of 1 MiB ends when its stream has just been recognised.
     #[test]
     fn a_short_stream_is_read_ahead_by_less_than_it_is_long() {
         let ahead = ReadAhead::default();

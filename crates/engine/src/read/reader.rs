@@ -1,12 +1,12 @@
-//! The read path.
+//! The read path. Owns no state; any thread may call it that may wait for the disk.
 //!
 //! 1. Dirty blocks come from the write buffer.
-//! 2. The map tells where the others lie; unknown blocks read as zeroes.
-//! 3. Decoded units in the cache are copied; those that were read ahead leave it when the request
-//!    has had their end. The other fragments are read exactly, neighbours in one read; while the
-//!    cache has plenty of room, neighbours that were not asked for, too.
-//! 4. Each checksum is verified before anything else looks at the bytes; then the unit is decoded,
-//!    straight into the caller's buffer if all of it was asked for.
+//! 2. The map has the locations of the others; unknown blocks read as zeroes.
+//! 3. Decoded units in the cache are copied; those that were read ahead are dropped once the
+//!    request has had their end. The other fragments are read exactly, neighbours in one read;
+//!    while the cache has plenty of room, unrequested neighbours too.
+//! 4. Each checksum is verified before the bytes are used; then the unit is decoded, straight into
+//!    the caller's buffer if all of it was requested.
 
 use std::time::Duration;
 
@@ -24,23 +24,21 @@ use crate::map::Piece;
 use crate::map::group_pages::image_below;
 use crate::objects::Object;
 use crate::pool::core::Core;
-use crate::read::lacking::NotHere;
+use crate::read::lacking::MissingGroups;
 use crate::read::unit_cache::UnitKey;
 
-/// A read of at most one over this of a unit counts as one of a piece, for the choice of unit
-/// sizes.
+/// A read of at most this fraction of a unit is counted as partial, for the choice of unit sizes.
 const PIECE_SHARE: u32 = 4;
 /// How long a reader of a stream waits for a unit that is being read ahead, before it reads the
 /// unit itself.
 const AHEAD_PATIENCE: Duration = Duration::from_millis(100);
-/// Bytes between two fragments that are rather read than skipped: a second read costs more than
-/// these.
+/// Gap between two fragments that is read rather than skipped: a second read costs more.
 const GAP_BYTES_MAX: u64 = 8 << 10;
 /// Requests up to this size leave their units in the cache; larger ones are streams, which would
 /// only flush it.
 const CACHED_REQUEST_MAX: usize = 64 << 10;
 
-/// A request: bytes of an object and where they go.
+/// A request: bytes of an object and their target.
 pub(crate) struct Request<'a> {
     offset: u64,
     buf: &'a mut [u8],
@@ -64,8 +62,8 @@ impl<'a> Request<'a> {
         self.offset + self.buf.len() as u64
     }
 
-    /// The part of the caller's buffer for bytes `from..from + len` of the object, and how far into
-    /// that range it begins.
+    /// Returns the part of the caller's buffer for bytes `from..from + len` of the object, and its
+    /// offset in that range.
     fn target(&mut self, from: u64, len: usize) -> Option<(usize, &mut [u8])> {
         let end = (from + len as u64).min(self.end());
         let start = from.max(self.offset);
@@ -76,7 +74,7 @@ impl<'a> Request<'a> {
         Some(((start - from) as usize, target))
     }
 
-    /// Copies `bytes`, the content from byte `from` of the object on, as far as it was asked for.
+    /// Copies `bytes`, the content from byte `from` of the object on, as far as it was requested.
     fn copy(&mut self, from: u64, bytes: &[u8]) {
         if let Some((skip, target)) = self.target(from, bytes.len()) {
             target.copy_from_slice(&bytes[skip..skip + target.len()]);
@@ -89,13 +87,13 @@ impl<'a> Request<'a> {
         }
     }
 
-    /// The groups that it touches, and which blocks of each.
+    /// Returns the groups that it touches, and which blocks of each.
     fn groups(&self) -> impl Iterator<Item = (GroupIndex, BlockMask)> + use<> {
         groups_of(self.offset, self.buf.len() as u64)
     }
 }
 
-/// The groups that a range of at least one byte touches, and which blocks of each.
+/// Returns the groups that a range of at least one byte touches, and which blocks of each.
 pub(crate) fn groups_of(offset: u64, length: u64) -> impl Iterator<Item = (GroupIndex, BlockMask)> {
     let first = BlockIndex::containing(offset);
     let last = BlockIndex::containing(offset + length - 1);
@@ -113,8 +111,8 @@ pub(crate) struct Wanted {
     pub piece: Piece,
 }
 
-/// The use of a payload that has been verified: the index of its fragment in the span, codec
-/// contexts, and room for a unit.
+/// Consumer of a verified payload: the index of its fragment in the span, codec contexts, and room
+/// for a unit.
 pub(crate) type Use<'a> = &'a mut dyn FnMut(usize, &[u8], &mut Workspace, &mut [u8]) -> Result<()>;
 
 impl Core {
@@ -126,8 +124,8 @@ impl Core {
         self.read_with(object, offset, buf, false)
     }
 
-    /// Like [`read`](Self::read); `write::precompress` says that the range is being read ahead:
-    /// then a unit that is on its way is waited for, instead of being read twice.
+    /// Like [`read`](Self::read), for a range that may be in the process of being read ahead: then
+    /// a unit that is on its way is waited for, instead of being read twice.
     pub(crate) fn read_with(&self, object: &Object, offset: u64, buf: &mut [u8], ahead: bool) -> Result<()> {
         if buf.is_empty() {
             return Ok(());
@@ -163,7 +161,7 @@ impl Core {
         })
     }
 
-    /// Fills in the blocks in memory, and returns the fragments that are not. The caller holds
+    /// Fills in the blocks in memory, and returns the fragments to read. The caller holds
     /// [`Core::readers`].
     ///
     /// # Errors
@@ -195,7 +193,8 @@ impl Core {
             self.place(group, missing, &pieces, ahead, request, &mut wanted);
         }
         if let Some(first) = absent.first().copied() {
-            let error = Error::with_source(ErrorKind::Io, "a part of an image is not here", NotHere(absent));
+            let error =
+                Error::with_source(ErrorKind::Io, "a part of an image has not been fetched", MissingGroups(absent));
             return Err(at(error, object, first.group, BlockMask::FULL));
         }
         for key in std::mem::take(&mut request.passed) {
@@ -243,7 +242,7 @@ impl Core {
         })
     }
 
-    /// Steps 2 and 3, as far as memory goes.
+    /// Steps 2 and 3, as far as memory can answer.
     fn place(
         &self,
         group: GroupIndex,
@@ -294,7 +293,7 @@ impl Core {
         })
     }
 
-    /// Decodes a verified payload into the request's buffer, and for the cache if it is to be kept.
+    /// Decodes a verified payload into the request's buffer, and for the cache if it may be kept.
     /// The caller holds [`Core::readers`].
     pub(crate) fn deliver(
         &self,
@@ -334,7 +333,7 @@ impl Core {
         Ok(())
     }
 
-    /// Tells the choice of unit sizes when little of a unit is read.
+    /// Notes for the choice of unit sizes that only a small part of a unit is read.
     pub(crate) fn note_piece(&self, object: &Object, wanted: &Wanted) {
         let fragment = &wanted.piece.fragment;
         if fragment.live.count() * PIECE_SHARE <= u32::from(fragment.count) {
@@ -342,9 +341,9 @@ impl Core {
         }
     }
 
-    /// Reads the fragments of a span in one go, verifies each, and hands its payload to `each`. If
-    /// that fails, each is read by itself: the unreadable bytes may lie between them, where no
-    /// reader needs them.
+    /// Reads the fragments of a span in one go, verifies each, and passes its payload to `each`. If
+    /// that fails, each is read alone: the unreadable bytes may be between them, where no reader
+    /// needs them.
     pub(crate) fn with_payloads(
         &self,
         object: &Object,
@@ -390,24 +389,24 @@ impl Core {
         Ok(())
     }
 
-    /// Remembers that a verified payload does not decode.
+    /// Records suspected damage: a verified payload does not decode.
     pub(crate) fn suspect_undecoded(&self, wanted: &Wanted, error: &Error) {
         if error.kind() == ErrorKind::Corrupt {
             self.suspect(wanted.piece.fragment.location);
         }
     }
 
-    /// The error of a fragment that cannot be used: a group of an image can be fetched again.
+    /// Returns the error for an unusable fragment: a group of an image can be fetched again.
     fn or_fetched(&self, wanted: &Wanted, error: Error) -> Error {
         if !self.objects.is_image(wanted.piece.object) {
             return error;
         }
         let key = GroupKey { object: wanted.piece.object, group: wanted.group };
-        Error::with_source(error.kind(), error.to_string(), NotHere(vec![key]))
+        Error::with_source(error.kind(), error.to_string(), MissingGroups(vec![key]))
     }
 
-    /// Where the read of some fragments begins, the first of which lies first, and how long it is,
-    /// in whole sectors.
+    /// Returns the start and the length of a read of some fragments, in whole sectors; the first
+    /// one has the lowest location.
     ///
     /// # Errors
     /// [`ErrorKind::Corrupt`] if one of them cannot be there.
@@ -421,7 +420,7 @@ impl Core {
             let fragment = &piece.fragment;
             if !self.geometry.holds(fragment.location, fragment.stored) {
                 let text = format!(
-                    "the map points at {} bytes at byte {} of the data file, which is no place for data",
+                    "the map points at {} bytes at byte {} of the data file, where no data can be",
                     fragment.stored, fragment.location
                 );
                 return Err(at(Error::new(ErrorKind::Corrupt, text), object, *group, fragment.live));
@@ -435,8 +434,7 @@ impl Core {
     }
 }
 
-/// How many fragments, which are sorted by their places, are read together in at most so many
-/// bytes.
+/// Returns how many fragments, sorted by location, are read together in at most so many bytes.
 pub(crate) fn span_count<'w>(mut fragments: impl Iterator<Item = &'w Wanted>, bytes_max: u64) -> usize {
     let Some(first) = fragments.next() else { return 0 };
     let start = first.piece.fragment.location;
@@ -461,13 +459,13 @@ pub(crate) fn payload_of<'b>(wanted: &Wanted, bytes: &'b [u8], start: u64) -> &'
     &bytes[from..from + fragment.stored as usize]
 }
 
-/// The byte of the data file behind a fragment.
+/// End of a fragment in the data file.
 fn end_of(fragment: &FragmentRef) -> u64 {
     fragment.location + u64::from(fragment.stored)
 }
 
-/// Whether the second of two fragments, which lies behind the first, is read with it.
-pub(crate) fn is_beside(first: &FragmentRef, second: &FragmentRef) -> bool {
+/// Returns whether the second of two fragments, which follows the first, is read with it.
+pub(crate) fn is_adjacent(first: &FragmentRef, second: &FragmentRef) -> bool {
     second.location <= end_of(first) + GAP_BYTES_MAX
 }
 
@@ -545,7 +543,7 @@ mod tests {
         let mut buf = vec![1; data.len()];
         volume.read(0, &mut buf).unwrap();
         assert!(buf == data);
-        // An unreadable range that is asked for is named alone.
+        // A requested unreadable range is named alone.
         pool.drop_caches();
         machine.disk.break_reads(inside + 2 * BLOCK_BYTES as u64..inside + 2 * BLOCK_BYTES as u64 + 512);
         let error = volume.read(0, &mut buf).unwrap_err();

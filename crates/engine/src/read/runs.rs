@@ -1,4 +1,4 @@
-//! Runs of allocation, as they are told to a client.
+//! Runs of allocation, in the form that clients get.
 
 use surface::{Allocation, Run};
 
@@ -13,7 +13,7 @@ impl Runs {
         Self { runs: Vec::new(), max: max.max(1) }
     }
 
-    /// Appends; `false` when there is room for no more.
+    /// Appends a run; returns `false` if there is no more room.
     pub(crate) fn push(&mut self, length: u64, allocation: Allocation) -> bool {
         if length == 0 {
             return true;

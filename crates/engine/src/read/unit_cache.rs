@@ -1,17 +1,17 @@
-//! Decoded units that small reads left behind. Bounded in bytes.
+//! Cache of units that small reads decoded. Bounded in bytes.
 //!
-//! While there is room every unit is kept: what fits into memory is soon read from there. In a full
-//! cache a unit is kept when it is read for the second time within a short while: random reads over
-//! much data would only push one another out, and then decoding no more of a unit than was asked
-//! for is cheaper than decoding all of it.
+//! While there is room every unit is kept: data that fits into memory is soon read from there. In a
+//! full cache a unit is kept when it is read for the second time within a short while: random reads
+//! over much data would only evict one another, and then decoding only the requested part of a unit
+//! is cheaper than decoding all of it.
 //!
-//! The units of a large cache lie in an arena of their own: see there. What it has no room for, as
-//! units are cut from it in powers of two, lies on the heap, and so do those of a small cache: who
-//! reads much writes little, so that they use memory that the write buffer leaves. What is read
-//! ahead comes and goes, so there it takes buffers that are used again.
+//! The units of a large cache are in an arena of their own: see there. Units that do not fit there,
+//! as it is divided in powers of two, are on the heap, and so are those of a small cache: a client
+//! that reads much writes little, so that they use memory that the write buffer leaves. Units read
+//! ahead come and go, so they use recycled buffers.
 //!
-//! What was read ahead of a stream leaves when the stream has passed it: who reads much in order
-//! seldom comes back, and memory that was in use a moment ago is faster than any that was not.
+//! Units read ahead of a stream are dropped when the stream has passed them: a client that reads
+//! much in order seldom returns, and recently used memory is faster than memory that was not.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -26,8 +26,8 @@ use units::{GroupIndex, ObjectId};
 use crate::base::buffers::{BufferPool, PooledBuf};
 use crate::map::Piece;
 
-/// A unit by its place and by what it is: an extent that was used again holds other units under
-/// other keys.
+/// A unit by its location and its identity: an extent that was reused holds other units under other
+/// keys.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct UnitKey {
     location: u64,
@@ -47,7 +47,7 @@ impl UnitKey {
 #[derive(Debug, Clone)]
 pub(crate) struct Unit {
     pub bytes: Bytes,
-    /// It was read ahead, and is needed once.
+    /// Whether it was read ahead, and is needed once.
     pub passing: bool,
 }
 
@@ -68,8 +68,8 @@ impl Weighter<UnitKey, Unit> for UnitWeight {
 
 type Guard<'a> = PlaceholderGuard<'a, UnitKey, Unit, UnitWeight, DefaultHashBuilder, DefaultLifecycle<UnitKey, Unit>>;
 
-/// A unit that is being read: others wait for it. Dropped without being filled, they read for
-/// themselves.
+/// A unit that is being read: others wait for it. If it is dropped without being filled, they read
+/// for themselves.
 pub(crate) struct Claim<'a> {
     guard: Guard<'a>,
     taken: &'a AtomicU64,
@@ -81,7 +81,7 @@ impl Claim<'_> {
         if !unit.passing {
             self.taken.fetch_add(unit.weight(), Ordering::Relaxed);
         }
-        // Refused only if the cache was cleared meanwhile.
+        // Refused only if the cache was cleared in the meantime.
         let _ = self.guard.insert(unit);
     }
 }
@@ -110,20 +110,20 @@ impl AsRef<[u8]> for UnitBuffer {
     }
 }
 
-/// Recent first reads that are remembered: those of about a second at full speed, in 128 KiB.
+/// Recent first reads that are remembered: about a second's worth at full speed, in 128 KiB.
 const RECENT: usize = 16384;
 
-/// Caches of this size and more have an arena: the first use of a smaller one is soon over.
+/// Caches of this size and more have an arena: a smaller one is soon in use entirely.
 const ARENA_BYTES_MIN: usize = 256 << 20;
-/// A part of the cache's size by which its arena is larger, for units that are being read, or still
-/// read after they left the cache.
+/// Fraction of the cache's size that is added to its arena, for units that are being read, or still
+/// in use after they left the cache.
 const ARENA_SPARE_SHARE: usize = 8;
 
 pub(crate) struct UnitCache {
     /// Fingerprints of units that were read and not kept, by hash.
     recent: Box<[AtomicU64]>,
     bytes: u64,
-    /// Bytes put in to stay since the cache was empty.
+    /// Bytes added to stay since the cache was empty.
     taken: AtomicU64,
     cache: Cache<UnitKey, Unit, UnitWeight>,
     /// `None` in a small cache, and where there is no address space for it.
@@ -151,14 +151,14 @@ impl UnitCache {
     pub(crate) fn get(&self, key: &UnitKey) -> Option<Unit> {
         self.cache.get(key)
     }
-    /// The unit if it is cached, or as soon as its claimant has read it.
+    /// Returns the unit if it is cached, or as soon as its claimant has read it.
     pub(crate) fn wait_for(&self, key: &UnitKey, patience: Duration) -> Option<Unit> {
         match self.cache.get_value_or_guard(key, Some(patience)) {
             GuardResult::Value(unit) => Some(unit),
             GuardResult::Guard(_) | GuardResult::Timeout => None,
         }
     }
-    /// The right to fill in a unit that is neither cached nor claimed by another thread.
+    /// Claims a unit that is neither cached nor claimed by another thread.
     pub(crate) fn claim(&self, key: &UnitKey) -> Option<Claim<'_>> {
         match self.cache.get_value_or_guard(key, Some(Duration::ZERO)) {
             GuardResult::Guard(guard) => Some(Claim { guard, taken: &self.taken }),
@@ -172,7 +172,7 @@ impl UnitCache {
         let again = self.recent[slot as usize % RECENT].swap(mark, Ordering::Relaxed) == mark;
         again || self.taken.load(Ordering::Relaxed) < self.bytes
     }
-    /// Whether units may be read that no client asked for.
+    /// Returns whether unrequested units may be read.
     pub(crate) fn has_plenty_of_room(&self) -> bool {
         self.taken.load(Ordering::Relaxed) < self.bytes / 2
     }

@@ -1,4 +1,4 @@
-//! Known damage, until it is mended or acknowledged: one list, kept in the map store with the
+//! Known damage, until it is repaired or acknowledged: one list, kept in the map store with the
 //! state of scrubbing.
 //!
 //! 1. An extent comes under suspicion when any reader of the data (a client, the cleaner, `send`,
@@ -7,8 +7,8 @@
 //!    extents again. Data that no checkpoint has counted yet gets a light one first. The result
 //!    replaces the list's entries of the extent. So damage that was overwritten, discarded or
 //!    destroyed leaves the list, and a transient read error never gets onto it.
-//! 3. A record of the map that cannot be read has no extent: the damage is entered as it was met,
-//!    and leaves the list with the next complete scrub.
+//! 3. A record of the map that cannot be read has no extent: its damage is entered directly, and
+//!    leaves the list with the next complete scrub.
 //! 4. Damage that the administrator has acknowledged stays on the list, and is counted apart.
 //!
 //! Suspected extents that could not be verified, because the pool has failed, are reported too.
@@ -28,16 +28,14 @@ use crate::pool::Pool;
 use crate::pool::core::Core;
 use crate::space::extents::{Extents, Victim};
 
-/// Damages that are kept one by one; beyond them only the count matters.
+/// Upper bound of damages that are kept one by one; beyond them only the count matters.
 pub(crate) const DAMAGES_MAX: usize = 1000;
-/// Extents under suspicion that are remembered: as many as can have a damage of their own on the
-/// list.
+/// Upper bound of suspected extents: as many as can have a damage of their own on the list.
 const SUSPECTS_MAX: usize = DAMAGES_MAX;
-/// Extents that one look at the damages verifies anew: 16 MiB at the usual size, a fraction of a
-/// second.
+/// Extents that one damage report verifies again: 16 MiB at the usual size, a fraction of a second.
 const LOOKED_AT: usize = 16;
-/// How long after its last slice a scrub counts as under way: longer than it rests while others are
-/// at work.
+/// A scrub is reported as running for this long after its last slice: longer than it rests under
+/// load.
 const UNDER_WAY_NS: u64 = 5_000_000_000;
 
 /// Known damage, and the last scrub.
@@ -47,9 +45,9 @@ pub struct DamageReport {
     pub started_unix_s: u64,
     /// See `started_unix_s`.
     pub finished_unix_s: u64,
-    /// Whether it is under way now.
+    /// Whether it is running now.
     pub is_scrubbing: bool,
-    /// Live bytes that it has gone through, and all there are.
+    /// Live bytes that it has processed, and the total.
     pub bytes_done: u64,
     /// See `bytes_done`.
     pub bytes_total: u64,
@@ -69,28 +67,28 @@ pub(crate) struct Suspicion {
     extents: BTreeSet<ExtentIndex>,
     /// Damage that has no extent.
     met: Vec<ScrubDamage>,
-    /// More was met than there is room for.
+    /// There was not enough room for all of them.
     has_overflowed: bool,
-    /// The extent that is looked at next, of those with damages on the list.
+    /// The next extent to verify, of those with damages on the list.
     next: ExtentIndex,
-    told: DamageReport,
+    reported: DamageReport,
     /// When the last slice of a scrub ended.
     slice_ended_ns: Option<u64>,
 }
 
 impl Pool {
-    /// Returns the known damage. Looks again at a few of the places concerned.
+    /// Returns the known damage. Verifies a few of the damaged places again.
     pub fn damage_report(&self) -> DamageReport {
         self.core.damage_report()
     }
 
-    /// Whether something was met since the last report that may be damage.
+    /// Returns whether possible damage was found since the last report.
     pub fn suspects_damage(&self) -> bool {
         self.core.suspicion.lock().is_waiting()
     }
 
-    /// Takes note of all that is known to be damaged: it is on the list, and counted apart. Returns
-    /// how much that is.
+    /// Acknowledges all known damage: it stays on the list, and is counted apart. Returns how much
+    /// there is.
     ///
     /// # Errors
     /// When the map cannot be written.
@@ -100,15 +98,15 @@ impl Pool {
 }
 
 impl Suspicion {
-    /// Whether something was not looked at yet.
+    /// Returns whether a suspected extent was not verified yet.
     fn is_waiting(&self) -> bool {
         !self.extents.is_empty() || !self.met.is_empty() || self.has_overflowed
     }
 }
 
 impl Core {
-    /// Remembers that bytes at `location` of the data file do not match their checksum, or cannot
-    /// be read.
+    /// Records that bytes at `location` of the data file do not match their checksum, or cannot be
+    /// read.
     pub(crate) fn suspect(&self, location: u64) {
         self.suspect_extent(self.geometry.extent_at(location));
     }
@@ -125,7 +123,7 @@ impl Core {
         }
     }
 
-    /// Remembers that the map says nothing that can be understood of a byte of an object.
+    /// Records that the map's entry for a byte of an object does not decode.
     pub(crate) fn suspect_record(&self, volume: String, offset: u64, error: &Error) {
         if error.kind() != ErrorKind::Corrupt {
             return;
@@ -141,40 +139,40 @@ impl Core {
         }
     }
 
-    /// Keeps what a slice of a scrub has come to.
-    pub(crate) fn tell_damage(&self, told: DamageReport, slice_ended: bool) {
+    /// Stores the result of a scrub's slice.
+    pub(crate) fn publish_damage(&self, report: DamageReport, slice_ended: bool) {
         let mut suspicion = self.suspicion.lock();
-        suspicion.told = told;
+        suspicion.reported = report;
         if slice_ended {
             suspicion.slice_ended_ns = Some(self.env.clock.now_ns());
         }
     }
 
     fn damage_report(&self) -> DamageReport {
-        // A slice is under way: then the list is told as it was at the slice's begin.
+        // While a slice is running, the list is reported as of the beginning of that slice.
         let (mut is_in_slice, mut cannot_look) = (true, false);
         if let Some(mut known) = self.scrub.try_lock() {
             (is_in_slice, cannot_look) = (false, true);
-            // Without the map nothing can be looked at; the last report stands.
+            // Without the map nothing can be verified; the last report stands.
             if self.failure().is_none()
                 && let Ok(mut state) = known.state(self)
             {
                 cannot_look = self.look_again(&mut state, LOOKED_AT).is_err();
-                self.tell_damage(known.report(&state), false);
+                self.publish_damage(known.report(&state), false);
                 known.keep(state);
             }
         }
         let suspicion = self.suspicion.lock();
-        let mut told = suspicion.told.clone();
+        let mut report = suspicion.reported.clone();
         if cannot_look {
-            told.damages.extend(suspicion.extents.iter().map(|extent| problem(&self.not_looked_at(*extent))));
-            told.damages.extend(suspicion.met.iter().map(problem));
-            told.unlisted += u64::from(suspicion.has_overflowed);
+            report.damages.extend(suspicion.extents.iter().map(|extent| problem(&self.not_looked_at(*extent))));
+            report.damages.extend(suspicion.met.iter().map(problem));
+            report.unlisted += u64::from(suspicion.has_overflowed);
         }
         let since = |ended: u64| self.env.clock.now_ns().saturating_sub(ended);
         let is_paced = suspicion.slice_ended_ns.is_some_and(|ended| since(ended) < UNDER_WAY_NS);
-        told.is_scrubbing = is_in_slice || is_paced && told.finished_unix_s == 0;
-        told
+        report.is_scrubbing = is_in_slice || is_paced && report.finished_unix_s == 0;
+        report
     }
 
     fn acknowledge_damage(&self) -> Result<u64> {
@@ -184,7 +182,7 @@ impl Core {
         state.damages.iter_mut().for_each(|damage| damage.is_acknowledged = true);
         state.unlisted = 0;
         let kept = self.keep_scrub(&state, true);
-        self.tell_damage(known.report(&state), false);
+        self.publish_damage(known.report(&state), false);
         known.keep(state);
         kept.map(|()| count)
     }
@@ -192,13 +190,13 @@ impl Core {
     fn not_looked_at(&self, extent: ExtentIndex) -> ScrubDamage {
         let start = self.geometry.start(extent);
         let detail = format!(
-            "data in the extent at byte {start} of the data file could not be read or verified, and the pool takes no \
-             writes: shale scrub names the volumes when it does again"
+            "data in the extent at byte {start} of the data file could not be read or verified, and the pool \
+             accepts no writes: shale scrub names the volumes when it accepts them again"
         );
         ScrubDamage { detail, ..ScrubDamage::default() }
     }
 
-    /// Enters all suspects: for a check, which has read everything, and for the end of the pool.
+    /// Enters all suspects: for a check, which has read everything, and for closing the pool.
     pub(crate) fn enter_suspects(&self) -> Result<()> {
         if !self.suspicion.lock().is_waiting() {
             return Ok(());
@@ -210,8 +208,8 @@ impl Core {
         result
     }
 
-    /// Step 2: verifies extents under suspicion, and of those that have damages on the list, at
-    /// most so many. Suspects stay suspects if that fails.
+    /// Step 2: verifies suspected extents, and at most so many of those with damages on the list.
+    /// Suspects stay suspects if that fails.
     fn look_again(&self, state: &mut ScrubState, max: usize) -> Result<()> {
         let (suspects, extents, met, has_overflowed) = {
             let mut suspicion = self.suspicion.lock();
@@ -263,8 +261,7 @@ impl Core {
         Ok(())
     }
 
-    /// Writes the state of scrubbing to the map store, durably if it names damage that it did not
-    /// name before.
+    /// Writes the state of scrubbing to the map store, durably if it names new damage.
     pub(crate) fn keep_scrub(&self, state: &ScrubState, is_news: bool) -> Result<()> {
         let mut batch = MapBatch::default();
         batch.put(KEY_SCRUB, state.encode());
@@ -275,7 +272,7 @@ impl Core {
     /// Loads it.
     pub(crate) fn load_scrub(&self) -> Result<ScrubState> {
         let Some(value) = self.env.store.get(KEY_SCRUB).map_err(store_error)? else { return Ok(ScrubState::default()) };
-        // A state that is damaged only costs a new beginning.
+        // A damaged state only means starting over.
         Ok(ScrubState::decode(&value).unwrap_or_default())
     }
 }
@@ -296,15 +293,15 @@ pub(crate) fn enter(state: &mut ScrubState, extent: ExtentIndex, mut found: Vec<
     unlisted
 }
 
-/// Whether the list has a damage of a lower extent that is the same: a damaged record of the map
-/// concerns each extent in which its group has or had data.
+/// Returns whether the list has the same damage for a lower extent: a damaged record of the map
+/// affects each extent in which its group has or had data.
 pub(crate) fn is_listed_before(state: &ScrubState, extent: ExtentIndex, damage: &ScrubDamage) -> bool {
     let is_same =
         |old: &&ScrubDamage| (&old.volume, old.offset, &old.detail) == (&damage.volume, damage.offset, &damage.detail);
     state.damages.iter().filter(is_same).any(|old| old.extent.0 > 0 && old.extent < extent)
 }
 
-/// Step 3: enters damage that has no extent, beside what the list has of that.
+/// Step 3: enters damage without an extent, unless the list has it already.
 fn enter_met(state: &mut ScrubState, met: &[ScrubDamage]) {
     for damage in met {
         let is_known = state.damages.iter().any(|old| old.volume == damage.volume && old.offset == damage.offset);
@@ -319,7 +316,7 @@ fn enter_met(state: &mut ScrubState, met: &[ScrubDamage]) {
     }
 }
 
-/// A damage as it is reported.
+/// Converts a damage to the form in which it is reported.
 pub(crate) fn problem(damage: &ScrubDamage) -> Problem {
     let concerned = !damage.volume.is_empty();
     Problem {
@@ -331,7 +328,7 @@ pub(crate) fn problem(damage: &ScrubDamage) -> Problem {
     }
 }
 
-/// Text of an error that concerns a whole extent, as a damage.
+/// Converts an error for a whole extent to a damage.
 pub(crate) fn of_extent(error: &Error) -> ScrubDamage {
     ScrubDamage { detail: error.to_string(), ..ScrubDamage::default() }
 }
@@ -351,13 +348,13 @@ mod tests {
         assert_eq!(enter(&mut state, ExtentIndex(4), vec![damage("w", 0)]), 0);
         state.damages[0].is_acknowledged = true;
         enter(&mut state, ExtentIndex(3), vec![damage("v", 0), damage("v", 8192)]);
-        let told = |state: &ScrubState| {
+        let listed = |state: &ScrubState| {
             state.damages.iter().map(|d| (d.volume.clone(), d.offset, d.is_acknowledged)).collect::<Vec<_>>()
         };
         let (v, w) = ("v".to_owned(), "w".to_owned());
-        assert_eq!(told(&state), [(w.clone(), 0, false), (v.clone(), 0, true), (v, 8192, false)]);
+        assert_eq!(listed(&state), [(w.clone(), 0, false), (v.clone(), 0, true), (v, 8192, false)]);
         enter(&mut state, ExtentIndex(3), Vec::new());
-        assert_eq!(told(&state), [(w, 0, false)]);
+        assert_eq!(listed(&state), [(w, 0, false)]);
     }
 
     #[test]

@@ -1,8 +1,8 @@
-//! Tells what a repair drops before it is dropped, and remembers it after that.
+//! Reports the data that a repair will drop before it drops it, and records the loss durably.
 //!
-//! 1. Recovery finds the log damaged, or the data cut off, where something may have been
-//!    flushed. It looks at everything behind the damage ([`Dropped`]), and says which volumes
-//!    go back and what `salvage` would keep ([`Loss`]).
+//! 1. Recovery finds the log damaged, or the data cut off, where something may have been flushed.
+//!    It examines everything after the damage ([`Dropped`]), and reports which volumes revert to an
+//!    older state and how much `salvage` would keep ([`Loss`]).
 //! 2. Nothing is dropped unless the caller accepts it
 //!    ([`PoolOptions::accept_loss`](crate::PoolOptions::accept_loss)).
 //! 3. A note of the loss is durable in the map store ([`remember`]) before the repair changes
@@ -10,7 +10,7 @@
 //!    between, the next opening finds the damage again, or the note, as a rule both.
 //! 4. `status` shows the loss until it is acknowledged.
 //!
-//! Batches carry no time, so the way back is told in batches and bytes.
+//! Batches carry no time, so the distance is reported in batches and bytes.
 
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
@@ -33,10 +33,10 @@ use crate::log::superblock_io::{self, WithoutEnd};
 use crate::objects::Objects;
 use crate::pool::Pool;
 
-/// Volumes and snapshots that are named one by one: more fit no report.
+/// Upper bound of volumes and snapshots that are named one by one: more fit no report.
 const NAMED_MAX: usize = 1000;
 
-/// Batches behind the damage, as they are found.
+/// Batches found after the damage.
 #[derive(Default)]
 pub(crate) struct Dropped {
     pub batches: u64,
@@ -73,7 +73,7 @@ impl Dropped {
                     }
                     said.entry(descriptor.id).or_default();
                 }
-                // The data is where it was moved from.
+                // Moved data is still in its old location.
                 Entry::Moves { .. } | Entry::PoolProperties(_) | Entry::Catalogue(_) => {}
             }
         }
@@ -85,10 +85,10 @@ impl Dropped {
         }
     }
 
-    /// The loss by that, if the log ends before batch `next` and the objects are as there.
+    /// Returns the loss, if the log ends before batch `next` and the objects are as there.
     pub(crate) fn loss(self, what: String, next: Seq, objects: &Objects) -> Loss {
         let flushed_before = self.durable_before.unwrap_or(next).max(next);
-        // The range counted: from the first one on to the newest that is there, or was there.
+        // The range counted: from the first one on to the newest that exists, or existed.
         let behind = self.newest.map_or(next, |newest| Seq(newest.0 + 1)).max(flushed_before);
         let name = |id: ObjectId| -> String {
             let own = |id| self.descriptors.get(&id).map(|(_, descriptor)| descriptor);
@@ -107,11 +107,11 @@ impl Dropped {
             let own = self.descriptors.get(id).is_some_and(|(_, d)| d.state == ObjectState::Dictionary);
             own || objects.get(*id).is_some_and(|object| object.is_dictionary())
         };
-        let told = |(id, of): (&ObjectId, &LossOf)| {
+        let describe = |(id, of): (&ObjectId, &LossOf)| {
             let changes = self.descriptors.get(id).map_or_else(Vec::new, |(_, after)| changes(objects, after));
             LossOf { name: name(*id), changes, ..of.clone() }
         };
-        let mut volumes: Vec<_> = self.objects.iter().filter(|(id, _)| !is_dictionary(id)).map(told).collect();
+        let mut volumes: Vec<_> = self.objects.iter().filter(|(id, _)| !is_dictionary(id)).map(describe).collect();
         volumes.retain(|of| of.written_bytes + of.discarded_bytes > 0 || !of.changes.is_empty());
         volumes.sort_by(|a, b| a.name.cmp(&b.name));
         let volumes_total = volumes.len() as u64;
@@ -129,39 +129,39 @@ impl Dropped {
     }
 }
 
-/// What does not hold any more of what a descriptor behind the damage said.
+/// Lists the changes that a descriptor after the damage made and that are lost.
 fn changes(objects: &Objects, after: &ObjectDescriptor) -> Vec<String> {
     let is_gone = after.state == ObjectState::Deleting;
     let Some(before) = objects.get(after.id) else {
-        let text = "is gone: it was made behind the damage";
+        let text = "is gone: it was created after the damage";
         return if is_gone { Vec::new() } else { vec![text.to_owned()] };
     };
     let before = before.descriptor.read();
     let mut changes = Vec::new();
     if is_gone && before.state != ObjectState::Deleting {
-        changes.push("is there again: it had been destroyed".to_owned());
+        changes.push("exists again: it had been destroyed".to_owned());
     }
     if after.name != before.name {
-        changes.push(format!("is no longer called '{}'", after.name));
+        changes.push(format!("is no longer named '{}'", after.name));
     }
     if after.parent != before.parent && after.state == ObjectState::Volume {
         changes.push("is no longer in the same folder".to_owned());
     }
     if after.size_bytes != before.size_bytes {
         let (now, was) = (format_size(before.size_bytes), format_size(after.size_bytes));
-        changes.push(format!("has {now} again, and had {was}"));
+        changes.push(format!("has {now} again, instead of {was}"));
     }
     if after.epoch != before.epoch && !is_gone {
-        changes.push("goes back behind a snapshot or a rollback".to_owned());
+        changes.push("reverts to before a snapshot or a rollback".to_owned());
     }
     if after.properties != before.properties {
-        changes.push("has the properties of before".to_owned());
+        changes.push("has its previous properties".to_owned());
     }
     changes
 }
 
-/// Stored bytes of each object from byte `cut_at` of the data file on, as the last checkpoint has
-/// them, by name.
+/// Returns the stored bytes of each object from byte `cut_at` of the data file on, as of the last
+/// checkpoint, by name.
 ///
 /// # Errors
 /// Those of the store.
@@ -185,14 +185,14 @@ pub(crate) fn cut_off(store: &dyn MapStore, cut_at: u64, objects: &Objects) -> R
         .collect())
 }
 
-/// What an open pool knows of losses and of how its log ended.
+/// Losses of an open pool, and how its log ended.
 #[derive(Debug, Default)]
 pub(crate) struct Losses {
-    /// All that are remembered, oldest first.
+    /// All remembered losses, oldest first.
     pub known: Vec<LossNote>,
-    /// What this opening dropped.
+    /// The loss that this opening accepted.
     pub accepted: Option<Loss>,
-    /// What can be said of the log's end, if it was not an orderly one.
+    /// Description of the log's end, unless it was orderly.
     pub end: Option<String>,
     /// Whether a batch is torn there.
     pub is_torn: bool,
@@ -203,27 +203,28 @@ pub(crate) struct Cut {
     what: Option<String>,
     /// Bytes that are left.
     pub at: Option<u64>,
-    /// The data, in which lost ranges read as zeroes until it is known whether that is accepted.
+    /// The data, in which lost ranges read as zeroes until the loss is accepted.
     pub disk: Arc<dyn Disk>,
 }
 
 impl Cut {
-    /// `what`: how the cut was found, if there is one.
+    /// `what`: description of the cut, if there is one.
     ///
     /// # Errors
-    /// When the size of the data cannot be told.
+    /// When the size of the data cannot be determined.
     pub(crate) fn of(env: &PoolEnv, what: Option<String>) -> Result<Self> {
         if what.is_none() {
             return Ok(Self { what, at: None, disk: env.disk.clone() });
         }
-        let at = env.disk.size_bytes().map_err(|e| Error::from_io("the size of the data cannot be told", e))?;
+        let at = env.disk.size_bytes().map_err(|e| Error::from_io("the size of the data cannot be determined", e))?;
         Ok(Self { what, at: Some(at), disk: Arc::new(WithoutEnd(env.disk.clone())) })
     }
 
-    /// Makes the data as long again as it was. Returns the report on it, unless the loss tells.
+    /// Extends the data file to its former length. Returns the report on it, unless the loss
+    /// includes it.
     ///
     /// # Errors
-    /// What the storage fails with.
+    /// Those of the storage.
     pub(crate) fn lengthen(self, env: &PoolEnv, superblock: &Superblock, losses: &Losses) -> Result<Option<Problem>> {
         let Some(what) = self.what else { return Ok(None) };
         superblock_io::lengthen(&*env.disk, superblock)?;
@@ -232,8 +233,8 @@ impl Cut {
 }
 
 impl Losses {
-    /// Steps 2 and 3: puts together what the log and the cut lose, and accepts it if the options
-    /// do.
+    /// Steps 2 and 3: combines the losses from the damaged log and from the cut, and accepts them
+    /// if the options allow it.
     ///
     /// # Errors
     /// [`ErrorKind::Corrupt`] with the [`Loss`] as its source if they do not; and those of the
@@ -260,7 +261,7 @@ impl Losses {
         }
         let Some(loss) = loss else { return Ok(losses) };
         if !options.accept_loss {
-            return Err(Error::with_source(ErrorKind::Corrupt, "repairing the pool would lose something", loss));
+            return Err(Error::with_source(ErrorKind::Corrupt, "repairing the pool would lose data", loss));
         }
         let note = LossNote::new(env.clock.unix_s(), loss.summary());
         losses.known.push(note);
@@ -269,8 +270,7 @@ impl Losses {
         Ok(losses)
     }
 
-    /// Notes, durably, that something is lost. An opening that died before it could go on may have
-    /// noted it already.
+    /// Records a loss durably. An opening that died in between may have recorded it already.
     ///
     /// # Errors
     /// Those of the store.
@@ -286,27 +286,28 @@ impl Losses {
         Ok(())
     }
 
-    /// Keeps what can be said of the log's end, which was found before batch `next`.
-    pub(crate) fn tell_end(&mut self, torn: Option<String>, next: Seq, is_orderly: bool) {
+    /// Records the state of the log's end, found before batch `next`.
+    pub(crate) fn note_end(&mut self, torn: Option<String>, next: Seq, is_orderly: bool) {
         self.is_torn = torn.is_some();
         self.end = torn.or_else(|| {
             let last = next.0.saturating_sub(1);
             let text = format!(
-                "the pool was not closed in order: its log ends with batch {last}, and there is no trace of another one"
+                "the pool was not closed properly: its log ends with batch {last}, and there is no trace of a \
+                 later one"
             );
             (!is_orderly && self.accepted.is_none()).then_some(text)
         });
     }
 }
 
-/// What the pool remembers. A note that is damaged says at least that there was one.
+/// Returns the remembered losses. A damaged note still shows that there was one.
 ///
 /// # Errors
 /// Those of the store.
 pub(crate) fn remembered(store: &dyn MapStore) -> Result<Vec<LossNote>> {
     let Some(bytes) = store.get(KEY_LOSSES).map_err(store_error)? else { return Ok(Vec::new()) };
     Ok(decode_losses(&bytes).unwrap_or_else(|error| {
-        let text = format!("what was lost is not known any more: the {error}");
+        let text = format!("a loss is recorded, but its description is lost: the {error}");
         vec![LossNote::new(0, text)]
     }))
 }
@@ -325,19 +326,21 @@ pub(crate) fn remember(store: &dyn MapStore, known: &[LossNote]) -> Result<()> {
 }
 
 impl Pool {
-    /// What this opening dropped, because [`accept_loss`](crate::PoolOptions::accept_loss) said so.
+    /// Returns the loss that this opening accepted because
+    /// [`accept_loss`](crate::PoolOptions::accept_loss) was set.
     pub fn accepted_loss(&self) -> Option<Loss> {
         self.core.losses.lock().accepted.clone()
     }
 
-    /// What earlier repairs, and this one, lost, as long as it has not been acknowledged: when
-    /// (seconds since 1970), and what.
+    /// Returns the losses of this and earlier repairs that were not acknowledged: when (seconds
+    /// since 1970), and which data.
     pub fn losses(&self) -> Vec<(u64, String)> {
         let losses = self.core.losses.lock();
         losses.known.iter().filter(|loss| !loss.is_acknowledged).map(|loss| (loss.unix_s, loss.text.clone())).collect()
     }
 
-    /// Remembers durably that acknowledged data or names are lost, until an administrator knows.
+    /// Records durably that acknowledged data or names are lost, until an administrator
+    /// acknowledges it.
     ///
     /// # Errors
     /// When the map store fails.
@@ -345,7 +348,7 @@ impl Pool {
         self.core.losses.lock().add(&self.core.env, text)
     }
 
-    /// An administrator knows of all losses so far. Durable on return.
+    /// Acknowledges all losses so far. Durable on return.
     ///
     /// # Errors
     /// When the map store fails.
@@ -360,9 +363,10 @@ impl Pool {
         Ok(())
     }
 
-    /// Notes what a repair of a volume's content is about to lose. Durable on return. The repair
-    /// that has told of it says so with [`Self::losses_are_told`]; if it was killed before, the
-    /// next one finds it in [`Self::untold_losses`], and does not note it again.
+    /// Records data that a repair of a volume's content is about to lose. Durable on return. When
+    /// the repair has reported it to the user, it calls [`Self::mark_losses_reported`]; if it was killed
+    /// before, the next repair finds the loss in [`Self::unreported_losses`], and does not record it
+    /// again.
     ///
     /// # Errors
     /// When the map store fails.
@@ -380,18 +384,18 @@ impl Pool {
         Ok(())
     }
 
-    /// Losses that were noted, and of which no repair has told yet.
-    pub fn untold_losses(&self) -> Vec<String> {
+    /// Returns losses that were recorded but not yet reported by a repair.
+    pub fn unreported_losses(&self) -> Vec<String> {
         let losses = self.core.losses.lock();
         losses.known.iter().filter(|loss| loss.is_untold).map(|loss| loss.text.clone()).collect()
     }
 
-    /// All losses that were noted have been told. They stay until they are acknowledged. Durable on
+    /// Marks all recorded losses as reported. They stay until they are acknowledged. Durable on
     /// return.
     ///
     /// # Errors
     /// When the map store fails.
-    pub fn losses_are_told(&self) -> Result<()> {
+    pub fn mark_losses_reported(&self) -> Result<()> {
         let mut losses = self.core.losses.lock();
         let mut known = losses.known.clone();
         known.iter_mut().for_each(|loss| loss.is_untold = false);
@@ -402,15 +406,14 @@ impl Pool {
         Ok(())
     }
 
-    /// The same, if a batch is torn there: something that was acknowledged is gone, or was never
+    /// The same, if a batch is torn there: acknowledged data is gone, or the batch was never
     /// acknowledged.
     pub fn torn_end(&self) -> Option<String> {
         let losses = self.core.losses.lock();
         losses.end.clone().filter(|_| losses.is_torn)
     }
 
-    /// What can be said of the end of the log as it was when this opening found it; `None` after an
-    /// orderly end.
+    /// Describes the end of the log as this opening found it; `None` after an orderly end.
     pub fn log_end(&self) -> Option<String> {
         self.core.losses.lock().end.clone()
     }

@@ -1,9 +1,10 @@
-//! Opens, judges and mends a pool after a crash or damage, and brings data out of one that cannot
-//! be mended. Owns the lists of known damage (`damages`) and of losses (`loss`).
+//! Opens, checks and repairs a pool after a crash or damage, and rescues data from one that cannot
+//! be repaired. Owns the lists of known damage (`damages`) and of losses (`loss`).
 //!
-//! 1. An opening applies the log behind the last checkpoint (`recovery`), and tells what a lost
-//!    standby memory means (`standby_lost`). Nothing is dropped unless the caller accepts the loss.
-//! 2. With `check --repair`, a damaged map store is mended before that (`mend`).
+//! 1. An opening applies the log after the last checkpoint (`recovery`), and reports the data that
+//!    a lost standby memory may have had (`standby_lost`). Nothing is dropped unless the caller
+//!    accepts the loss.
+//! 2. With `check --repair`, a damaged map store is repaired before that (`mend`).
 //! 3. A check reads everything, and compares (`check`).
 //! 4. Where nothing else helps, `salvage` rebuilds volumes in another pool from the log alone.
 

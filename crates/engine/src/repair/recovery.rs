@@ -1,28 +1,28 @@
-//! Opening a pool: the last checkpoint is loaded, and the batches behind it are applied until the
-//! first one that is not whole. Reads only the extents that the checkpoint lists, so that the time
-//! depends on the checkpoint interval alone.
+//! Opens a pool: loads the last checkpoint, and applies the batches after it up to the first
+//! incomplete one. Reads only the extents that the checkpoint lists, so that the time depends on
+//! the checkpoint interval alone.
 //!
-//! The next batch lies behind the last one of its stream, or at the start of the next listed extent
+//! The next batch follows the last one of its stream, or begins the next listed extent
 //! (`log::streams` has the proof):
-//! 1. Look behind the last batch of each stream. The bytes there are remembered, since it may be a
+//! 1. Look after the last batch of each stream. The bytes there are remembered, since they may be a
 //!    later batch.
-//! 2. If it is none of them, the next listed extent is read. If it begins with the batch, it is
-//!    from now on what that batch's stream fills; what the stream filled before is passed.
+//! 2. If none of them is the next batch, the next listed extent is read. If the batch is at its
+//!    start, its stream fills this extent from now on, and the stream's former extent is complete.
 //! 3. If it is not there either, or not whole, the log has ended. A batch of any stream that was
 //!    written when the missing one was durable proves damage.
 //!
-//! **A map that is older than the log**, as one from a backup, knows nothing of later openings,
-//! which have written where it would have the log go on, and where it thinks that data is. Nothing
-//! mends that but `salvage`, so nothing accepts it. The note of the newest opening has told it
-//! before (`opening`); what later openings left in the log tells it where there is no note.
+//! **A map that is older than the log**, such as one from a backup, does not know later openings.
+//! They have written to places where it expects the log to continue, and to extents where it has
+//! data. Only `salvage` can handle that, so no option accepts it. The note of the newest opening
+//! shows it first (`opening`); without a note, the batches of later openings do.
 //!
-//! **What cannot be read** is read around, and tried alone where a batch is looked for (`pieces`).
-//! It matters only where it may hide a batch that is durable: at a place of the next batch; and
-//! anywhere behind, if there is a trace of that batch or of later ones, because the proof that it
-//! was durable may be hidden. Places that can be read and show no trace of a batch had none, so
-//! there is none behind them that counts. Once a checkpoint under the next incarnation is durable,
-//! nothing behind the end can count any more, and `log::write_over` makes it readable again: the
-//! log will come there.
+//! **Unreadable areas** are read around, and retried alone where a batch is expected (`pieces`).
+//! They matter only if they may hide a durable batch: at a place of the next batch; and anywhere
+//! later, if there is a trace of that batch or of later ones, because the proof of its durability
+//! may be hidden. A readable place without a trace of a batch never had one, so no relevant batch
+//! follows it. Once a checkpoint under the next incarnation is durable, nothing after the end is
+//! relevant any more, and `log::write_over` makes the area readable again, since the log will be
+//! written there.
 
 mod damage;
 mod tail;
@@ -53,42 +53,44 @@ use crate::space::usage::{Pages, usage_bytes, usage_differs};
 use damage::leave_damaged_moves;
 use tail::{Found, Tail};
 
-/// Listed extents without a head, one after the other, behind which recovery looks for no proof of
-/// damage: as many as one event may take, and few enough that opening a pool reads only a little
-/// more than its log.
+/// Recovery stops looking for proof of damage after this many consecutive listed extents without a
+/// head: one event may destroy that many, and reading them adds little to the opening of a pool.
 const HEADLESS_MAX: usize = 8;
 
-/// What the map store says.
+/// State loaded from the map store.
 pub(crate) struct Loaded {
     pub checkpoint: Checkpoint,
     pub objects: Vec<ObjectDescriptor>,
     pub usage: Pages,
-    /// Changes that light checkpoints put beside the records.
+    /// Changes that light checkpoints stored apart from the records.
     pub deltas: Deltas,
 }
 
-/// What replaying the log came to.
+/// Result of replaying the log.
 pub(crate) struct Replayed {
     pub position: Position,
     pub batches: u64,
     pub bytes_read: u64,
     /// The loss, if damage is to be repaired.
     pub loss: Option<Loss>,
-    /// Batches that count although payloads of them are damaged.
+    /// Batches that are applied although some of their payloads are damaged.
     pub damaged: Vec<String>,
-    /// What can be said of the log's end, if its last batch is torn.
+    /// Description of the log's end, if its last batch is torn.
     pub torn: Option<String>,
-    /// Bytes of the data file behind the end of the log that cannot be read.
+    /// Unreadable bytes of the data file after the end of the log.
     pub unreadable: Vec<Range<u64>>,
 }
 
 fn damaged(error: format::FormatError) -> Error {
-    let text = "the pool's metadata is damaged (`check --repair` mends it, or says what else helps)";
+    let text = "the pool's metadata is damaged (`check --repair` repairs it, or reports another remedy)";
     Error::with_source(ErrorKind::Corrupt, text, error)
 }
 
 fn gone(what: String) -> Error {
-    let text = format!("the pool's metadata is damaged: {what} (`check --repair` mends it, or says what else helps)");
+    let text = format!(
+        "the pool's metadata is damaged: {what} (`check --repair` repairs it, or reports another \
+         remedy)"
+    );
     Error::new(ErrorKind::Corrupt, text)
 }
 
@@ -104,8 +106,8 @@ pub(crate) fn load(store: &dyn MapStore, pool: &[u8; 16], geometry: &Geometry) -
     };
     let checkpoint = Checkpoint::decode(&bytes).map_err(damaged)?;
     if checkpoint.pool != *pool {
-        let text = "the metadata directory and the data file belong to different pools: put back the one or the other; a data file alone is \
-                    enough for: shale salvage DATA --into NEW";
+        let text = "the metadata directory and the data file belong to different pools: restore the matching \
+             one; a data file alone is enough for: shale salvage DATA --into NEW";
         return Err(Error::new(ErrorKind::Corrupt, text));
     }
     let mut known = BTreeSet::new();
@@ -137,7 +139,10 @@ pub(crate) fn load(store: &dyn MapStore, pool: &[u8; 16], geometry: &Geometry) -
         })
         .map_err(store_error)?;
     if let Some((at, found)) = misplaced {
-        return Err(gone(format!("where the descriptor of object {} should be lies that of object {}", at.0, found.0)));
+        return Err(gone(format!(
+            "the descriptor of object {} was expected, but that of object {} was found",
+            at.0, found.0
+        )));
     }
     let mut usage = BTreeMap::new();
     let (from, to) = usage_key_range();
@@ -168,18 +173,18 @@ pub(crate) fn load(store: &dyn MapStore, pool: &[u8; 16], geometry: &Geometry) -
     Ok(Loaded { checkpoint, objects, usage, deltas })
 }
 
-/// Whether the log of that opening was ended for good just there. Nothing depends on a record that
-/// cannot be read.
+/// Returns whether the log of that opening was ended for good exactly there. Nothing depends on a
+/// record that cannot be read.
 pub(crate) fn ended_at(store: &dyn MapStore, incarnation: u64, next_seq: Seq) -> Result<bool> {
     let end = store.get(KEY_END).map_err(store_error)?.and_then(|bytes| LogEnd::decode(&bytes).ok());
     Ok(end == Some(LogEnd { incarnation, next_seq }))
 }
 
 pub(crate) fn objects_differ(found: usize, expected: u32) -> String {
-    format!("there are descriptors of {found} objects, and should be of {expected}")
+    format!("there are descriptors of {found} objects, expected {expected}")
 }
 
-/// What tells the batches of a log from others.
+/// Identifies the batches of one log.
 #[derive(Clone, Copy)]
 struct LogId {
     pool: u64,
@@ -191,29 +196,29 @@ impl LogId {
         (header.pool, header.extent, header.incarnation) == (self.pool, extent, self.incarnation)
     }
 
-    /// Whether the batch is of a later opening: none writes before a checkpoint that names it is
-    /// durable.
+    /// Returns whether the batch is of a later opening: none writes before a checkpoint that names
+    /// it is durable.
     fn is_newer(self, header: &BatchHeader, extent: ExtentIndex) -> bool {
         (header.pool, header.extent) == (self.pool, extent) && header.incarnation > self.incarnation
     }
 }
 
-/// What replaying does about damage.
+/// How replay treats damage.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Mending {
-    /// The log may end before the damage: the loss by that is told.
+    /// The log may end before the damage; the resulting loss is reported.
     pub repairs: bool,
-    /// The data file ends there, and reads as zeroes behind.
+    /// The data file ends here, and reads as zeroes from here on.
     pub cut_at: Option<u64>,
 }
 
-/// The log behind a checkpoint.
+/// Replay of the log after a checkpoint.
 struct Replay<'a> {
     source: Source<'a>,
     id: LogId,
     checkpoint: &'a Checkpoint,
     next: Seq,
-    /// What each stream fills, as far as the log has been followed.
+    /// The extent that each stream fills, at the current position.
     open: [Option<Tail>; STREAMS],
     /// Listed extents that have been opened.
     opened: usize,
@@ -226,47 +231,47 @@ struct Replay<'a> {
     damaged: Vec<String>,
 }
 
-/// Findings where the log seems to end, and behind.
+/// Findings at the apparent end of the log, and after it.
 #[derive(Default)]
 struct End {
-    /// A batch that was written when the missing one was durable: a crash does not leave that.
+    /// A batch that was written when the missing one was durable: a crash cannot leave that.
     later: Option<Seq>,
     /// The number of a later opening that wrote there.
     newer: Option<u64>,
-    /// The first byte of the data file that cannot be read, and where the missing batch may stand.
+    /// The first unreadable byte of the data file where the missing batch may be.
     hidden: Option<u64>,
-    /// What cannot be read from there on.
+    /// Unreadable bytes from there on.
     unreadable: Vec<Range<u64>>,
-    /// The missing batch has been written: it is there, torn or damaged, or something that could be
-    /// it, or one behind it.
+    /// The missing batch was written: it is there, torn or damaged, or there is something that
+    /// could be it or a later one.
     is_begun: bool,
 }
 
-/// A batch that counts: its entries, and where its payloads begin in the data file.
+/// A batch to apply: its entries, and where its payloads begin in the data file.
 struct Taken {
     seq: Seq,
     entries: Vec<Entry>,
     /// Where it begins.
     begins: u64,
     payload: u64,
-    /// How many of its payloads do not match, of how many.
+    /// The number of its payloads that do not match, and of all.
     damaged: (usize, usize),
 }
 
-/// What the log came to.
+/// Result of following the log.
 struct Followed {
     loss: Option<Loss>,
     torn: Option<String>,
     unreadable: Vec<Range<u64>>,
 }
 
-/// Applies the batches behind a checkpoint.
+/// Applies the batches after a checkpoint.
 ///
 /// # Errors
-/// [`ErrorKind::Io`] if a batch that is durable may stand where the log cannot be read, and
-/// [`ErrorKind::Corrupt`] if a batch is damaged of which a later one says that it was durable,
-/// unless that is to be mended: then the log ends there, and the loss is told.
-/// [`ErrorKind::Corrupt`] in any case, if a later opening than the checkpoint's has written there.
+/// [`ErrorKind::Io`] if the log cannot be read where a durable batch may be. [`ErrorKind::Corrupt`]
+/// if a damaged batch was durable, as a later one records, unless it is to be repaired: then the
+/// log ends there, and the loss is reported. [`ErrorKind::Corrupt`] in any case if an opening later
+/// than the checkpoint's has written there.
 pub(crate) fn replay(
     source: Source<'_>,
     checkpoint: &Checkpoint,
@@ -347,14 +352,20 @@ impl Replay<'_> {
                 )
             }
             (None, Some(at), _) => format!(
-                "the log cannot be read at byte {at} of the data file, and may go on there: batch {next} was looked for, and there is {why}"
+                "the log cannot be read at byte {at} of the data file, and may continue there: batch {next} was \
+                 expected, and there is {why}"
             ),
             (None, None, Some(at)) => format!(
-                "the log may go on behind byte {at}, where the data was cut off: batch {next} was looked for, and there is {why}"
+                "the log may continue after byte {at}, where the data was cut off: batch {next} was expected, \
+                 and there is {why}"
             ),
             (None, None, None) => {
                 let torn = end.is_begun.then(|| {
-                    format!("batch {next} is torn: {why}; whether it was flushed cannot be known, and the log ends with batch {}", next - 1)
+                    format!(
+                        "batch {next} is torn: {why}; it is unknown whether it was flushed, and the log ends \
+                         with batch {}",
+                        next - 1
+                    )
                 });
                 return Ok(Followed { loss: None, torn, unreadable: end.unreadable });
             }
@@ -365,13 +376,14 @@ impl Replay<'_> {
         }
         let kind = if hidden.is_some() { ErrorKind::Io } else { ErrorKind::Corrupt };
         let text = format!(
-            "{what}. `shale check --repair` says what would be lost by opening the pool without it, and changes nothing before that is accepted"
+            "{what}. `shale check --repair` reports the data that would be lost by opening the pool without it, \
+             and changes nothing before the loss is accepted"
         );
         Err(Error::new(kind, text))
     }
 
-    /// The next batch, or why there is none; with `even_damaged` one whose payloads do not match,
-    /// too.
+    /// Returns the next batch, or why there is none; with `even_damaged` also one whose payloads do
+    /// not match.
     fn advance(&mut self, reads: &LogReads<'_>, even_damaged: bool) -> std::result::Result<Taken, String> {
         let has_next = |tail: &Option<Tail>| tail.as_ref().is_some_and(|tail| tail.has(self.next));
         let stream = match self.open.iter().position(has_next) {
@@ -428,7 +440,7 @@ impl Replay<'_> {
         })
     }
 
-    /// Takes the bytes of an extent, and looks at byte `at` of it.
+    /// Loads the bytes of an extent, and examines byte `at` of it.
     fn load(&mut self, extent: ExtentIndex, bytes: ExtentBytes, at: usize, stream: Option<Stream>) -> Tail {
         self.bytes_read += u64::from(self.source.geometry.extent_bytes);
         let ExtentBytes { buf, unreadable } = bytes;
@@ -439,7 +451,7 @@ impl Replay<'_> {
         tail
     }
 
-    /// The bytes at the places where the next batch could be.
+    /// Describes the bytes at the places where the next batch could be.
     fn missing(&self) -> String {
         let places = self.open.iter().flatten().chain(&self.fresh).map(|tail| {
             let what = match &tail.found {
@@ -452,15 +464,14 @@ impl Replay<'_> {
         places.collect::<Vec<_>>().join(", ")
     }
 
-    /// Looks where the log seems to end, and behind.
+    /// Examines the apparent end of the log, and the bytes after it.
     fn end(&mut self) -> End {
         let mut end = End::default();
         for tail in self.open.iter().flatten() {
             self.look_for_more(tail, true, &mut end);
         }
-        // The missing batch may be the one that the next extent should begin with: its head tells
-        // nothing. Extents are opened in their order, but a crash or damage may have taken the
-        // heads of several.
+        // The missing batch may be the first of the next extent, whose head is unreadable. Extents
+        // are opened in order, but a crash or damage may have destroyed several heads.
         let mut headless = 0;
         for (i, extent) in self.checkpoint.extents.iter().copied().enumerate().skip(self.opened) {
             let is_place = i == self.opened;
@@ -483,7 +494,7 @@ impl Replay<'_> {
         end
     }
 
-    /// Adds what stands at and behind the end of a tail; `is_place`: the missing batch could stand
+    /// Adds the findings at and after the end of a tail; `is_place`: the missing batch could be
     /// there.
     fn look_for_more(&self, tail: &Tail, is_place: bool, end: &mut End) {
         let start = self.source.geometry.start(tail.extent);

@@ -1,4 +1,4 @@
-//! A batch beside a large area of the log that cannot be read is there, and what lies in one is not
+//! A batch next to a large unreadable area of the log is found, and data in such an area is not
 //! written over.
 #![allow(clippy::unwrap_used)]
 
@@ -18,7 +18,7 @@ use crate::pool::Pool;
 const EXTENT_BYTES: u64 = 1 << 20;
 const BLOCK: u64 = 4096;
 
-/// Writes of one block that cannot be compressed.
+/// Writes incompressible blocks.
 fn write(pool: &Pool, blocks: Range<u64>) {
     let volume = pool.volume("v").unwrap();
     for block in blocks {
@@ -31,7 +31,7 @@ fn write(pool: &Pool, blocks: Range<u64>) {
 
 /// A pool whose last checkpoint left an extent of the log at block 80 or a little more, and that
 /// has a durable batch of a few blocks there: the machine, the extent's first byte in the data
-/// file, and which block of the volume the batch brought.
+/// file, and the volume's block in that batch.
 fn with_a_batch_at_block_80() -> (Machine, u64, u64) {
     let mut machine = Machine::new(32 * EXTENT_BYTES, 1);
     let env = env_on(&machine, machine.disk.handle());
@@ -72,7 +72,7 @@ fn break_reads(machine: &Machine, extent: u64, blocks: Range<u64>) {
     }
 }
 
-/// That block of the volume holds what was written.
+/// Asserts that a block of the volume holds its test pattern.
 fn expect(pool: &Pool, block: u64) {
     let (mut data, mut found) = (vec![0; BLOCK as usize], vec![0; BLOCK as usize]);
     fill_content(&mut Rng::new(block), ContentKind::Random, &mut data);
@@ -80,7 +80,7 @@ fn expect(pool: &Pool, block: u64) {
     assert!(data == found, "block {block}");
 }
 
-/// It was given up with the area, the pool could not be opened, and `check --repair` wrote zeroes
+/// It was skipped with the area, the pool could not be opened, and `check --repair` wrote zeroes
 /// over it.
 #[test]
 fn a_batch_beside_an_area_that_is_gone_is_replayed() {
@@ -95,7 +95,7 @@ fn a_batch_beside_an_area_that_is_gone_is_replayed() {
     }
 }
 
-/// Zeroes were written over all that was given up.
+/// Zeroes were written over everything that was skipped.
 #[test]
 fn what_can_be_read_alone_is_not_written_over() {
     let (machine, extent, last) = with_a_batch_at_block_80();

@@ -1,18 +1,17 @@
-//! Tells of acknowledged data that is missing because a ring says so, or because a ring is gone.
+//! Reports acknowledged data that is missing, because a standby ring is damaged or gone.
 //!
-//! 1. Before the first request is taken, the map says durably that a ring is in use: on which boot
-//!    of the machine, and for which copy of the pool ([`Core::note_need`]).
-//! 2. The note goes, durably, before that ring does: when all of it is in the log.
-//! 3. So an opening that finds the note of this boot and of this copy, and no ring that goes with
-//!    the pool, knows that acknowledged writes may be missing ([`Missing::of`]). `status` says so
-//!    until it is acknowledged.
-//!    So is a ring that goes with the pool and has damaged records.
-//! 4. An opening that finds the note of another copy is that of a copy which was made while a
-//!    server ran, or after it had died: what that server acknowledged is for the other copy.
-//! 5. A ring that knows more batches to be durable than the log has proves that the log is damaged
-//!    ([`short`]). That is no other damage than one that the log itself shows: the pool is opened
-//!    by a repair only, which tells the loss before it drops anything. The records of the ring come
-//!    behind the missing batches, so they are not replayed over the gap, and the ring stays.
+//! 1. Before the first request is taken, a durable note in the map says that a ring is in use: on
+//!    which boot of the machine, and for which copy of the pool ([`Core::note_need`]).
+//! 2. The note is removed durably before that ring is: when all of its data is in the log.
+//! 3. So an opening that finds the note of this boot and of this copy, and no matching ring, knows
+//!    that acknowledged writes may be missing ([`Missing::of`]). `status` reports that until it is
+//!    acknowledged. The same holds for a matching ring with damaged records.
+//! 4. An opening that finds the note of another copy works on a copy made while a server ran, or
+//!    after it had died: writes acknowledged by that server belong to the other copy.
+//! 5. A ring that records more batches as durable than the log has proves that the log is damaged
+//!    ([`short`]). This is treated like damage in the log itself: only a repair opens the pool, and
+//!    it reports the loss before it drops anything. The records of the ring follow the missing
+//!    batches, so they are not replayed over the gap, and the ring stays.
 
 use env::MapBatch;
 use format::{KEY_STANDBY, StandbyNeed};
@@ -28,17 +27,17 @@ use crate::pool::core::Core;
 use crate::repair::loss::Losses;
 use crate::write::standby_open::Found;
 
-/// What an opening knows to be missing, or not to be here.
+/// Data that an opening knows to be missing.
 #[derive(Debug, Default)]
 pub(crate) struct Missing {
     /// Acknowledged writes may be missing.
     lost: Option<String>,
-    /// Texts that are said and not remembered.
+    /// Texts that are reported and not remembered.
     notes: Vec<String>,
 }
 
 impl Missing {
-    /// Steps 3 and 4. `is_orderly`: the log was ended in good order.
+    /// Steps 3 and 4. `is_orderly`: the log ended in an orderly way.
     ///
     /// # Errors
     /// Those of the map store.
@@ -54,7 +53,7 @@ impl Missing {
         let others = standby.others(pool);
         if !others.is_empty() {
             missing.notes.push(format!(
-                "another copy of this pool, or an older program, has standby memory, which is left alone: {}",
+                "standby memory that belongs to another copy of this pool is left alone: {}",
                 others.join(", ")
             ));
         }
@@ -77,7 +76,8 @@ impl Missing {
         let Some(need) = need.filter(|_| !is_orderly && !is_found) else { return Ok(missing) };
         if need.copy != standby.copy() {
             missing.notes.push(
-                "this is a copy of a pool that was not closed: what its server had acknowledged and not flushed is in the original, and not here"
+                "this is a copy of a pool that was not closed: data that its server had acknowledged and not \
+                 flushed is in the original, and not here"
                     .to_owned(),
             );
         } else if missing.lost.is_none() {
@@ -90,8 +90,8 @@ impl Missing {
         Ok(missing)
     }
 
-    /// Remembers, durably, that something may be lost; returns the notes for `status`, and whether
-    /// something may be lost.
+    /// Records, durably, that data may be lost; returns the notes for `status`, and whether data
+    /// may be lost.
     ///
     /// # Errors
     /// Those of the map store.
@@ -106,21 +106,22 @@ impl Missing {
     }
 }
 
-/// Step 5: the loss with what the ring knows of it, where the log ends before batch `next`.
+/// Step 5: the loss, with the ring's information, where the log ends before batch `next`.
 ///
 /// # Errors
-/// [`ErrorKind::Corrupt`] if nothing is to be repaired.
+/// [`ErrorKind::Corrupt`] without `repairs`.
 pub(crate) fn short(found: &Found, next: Seq, of_log: Option<Loss>, repairs: bool) -> Result<Option<Loss>> {
     let Found::Short { place, durable, records, bytes } = found else { return Ok(of_log) };
     let what = format!(
-        "the log ends before batch {}, and batches up to {} had been flushed, as the standby memory of the server that died proves ({place})",
+        "the log ends before batch {}, but batches up to {} had been flushed, as the standby memory of the dead \
+         server proves ({place})",
         next.0,
         durable.0 - 1
     );
     if !repairs {
         let text = format!(
-            "the pool's log is damaged: {what}. `shale check --repair` says what would be lost by opening the pool without them, and changes \
-             nothing before that is accepted"
+            "the pool's log is damaged: {what}. `shale check --repair` reports the data that would be lost by \
+             opening the pool without them, and changes nothing before the loss is accepted"
         );
         return Err(Error::new(ErrorKind::Corrupt, text));
     }
@@ -131,7 +132,7 @@ pub(crate) fn short(found: &Found, next: Seq, of_log: Option<Loss>, repairs: boo
     };
     let are = if *records == 1 { "is" } else { "are" };
     let kept =
-        format!("{what}; {later} ({}) in that memory came later, and {are} left there", units::format_size(*bytes));
+        format!("{what}; {later} ({}) in that memory are newer, and {are} left there", units::format_size(*bytes));
     loss.what = if loss.what.is_empty() { kept } else { format!("{}; {kept}", loss.what) };
     loss.flushed_before = loss.flushed_before.max(durable.0);
     let all = durable.0.saturating_sub(loss.first_batch);
@@ -151,7 +152,7 @@ impl Core {
         store.commit(batch).and_then(|()| store.persist()).map_err(store_error)
     }
 
-    /// Step 2. A pool that has no note is left as it is.
+    /// Step 2. A pool without a note is left unchanged.
     pub(crate) fn forget_need(&self) -> Result<()> {
         let store = &self.env.store;
         if store.get(KEY_STANDBY).map_err(store_error)?.is_none() {

@@ -1,13 +1,12 @@
 //! Snapshots and their differences as streams, out of one pool and into another. Owns how a stream
-//! is made and taken in; the bytes of a stream are those of `format`.
+//! is made and received; the bytes of a stream are those of `format`.
 //!
-//! 1. A sender compares two states group by group (`send_pages`) and hands on fragments as they are
-//!    stored (`send`). A thin stream leaves out data that both pools can fetch from an image
+//! 1. A sender compares two states group by group (`send_pages`) and passes fragments on as they
+//!    are stored (`send`). A thin stream leaves out data that both pools can fetch from an image
 //!    (`thin`).
 //! 2. A receiver takes chunk after chunk into an epoch that no point reads (`receive`,
-//!    `receive_chunk`), as far as it fits the volume that is there (`receive_fit`), and without a
-//!    share's seal (`receive_seal`). The descriptor
-//!    says how far it has come (`receives`).
+//!    `receive_chunk`), provided that it fits the existing volume (`receive_fit`), and without a
+//!    share's seal (`receive_seal`). The descriptor records the progress (`receives`).
 //! 3. With the last chunk, one batch makes it visible.
 
 pub(crate) mod receive;

@@ -1,21 +1,22 @@
-//! Receiving: a stream becomes a snapshot, of a volume that comes into being with it, or of one
-//! that has the snapshot from which the stream goes out.
+//! Receiving: a stream becomes a snapshot of a new volume, or of one that has the stream's base
+//! snapshot.
 //!
 //! 1. *Begin*: the stream must fit (`receive_fit`): a free name, or a volume whose newest snapshot
 //!    is the parent, unchanged since; or a clone of the parent without snapshots of its own,
-//!    unchanged since; or what an interrupted stream has left of the same snapshot. Nothing is made
-//!    yet.
-//! 2. The first *data* makes the partial snapshot, and the hidden volume if there is to be a new
+//!    unchanged since; or the partial result of an interrupted stream of the same snapshot. Nothing
+//!    is created yet.
+//! 2. The first *data* creates the partial snapshot, and the hidden volume if there is to be a new
 //!    one (see `receives`).
-//! 3. All data goes into an epoch that no point sees: of the new volume its first one, of another
-//!    one the one behind its head. The descriptor of the partial snapshot goes along and says how
-//!    much there is (`receive_chunk`): whatever a crash leaves, the stream can go on behind it.
-//! 4. *End*: if all data has come that was sent, and the volume is unchanged, one batch makes the
-//!    partial snapshot a snapshot and lifts the volume's epoch behind it. It is made durable, and
-//!    with it all that came before it in the log. **Here the snapshot is there.**
+//! 3. All data goes into an epoch that no point sees: the first one of a new volume, otherwise the
+//!    one after the volume's head. The descriptor of the partial snapshot is updated along with it
+//!    and records the amount (`receive_chunk`): after a crash, the stream can always continue
+//!    there.
+//! 4. *End*: if all data that was sent has arrived, and the volume is unchanged, one batch makes
+//!    the partial snapshot a snapshot and raises the volume's epoch past it. It is made durable,
+//!    and with it everything before it in the log. **Here the snapshot exists.**
 //!
-//! Data received before is passed over, so a stream may also begin before the place where another
-//! one broke off.
+//! Data received before is skipped, so a stream may also begin before the place where another one
+//! broke off.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -36,8 +37,8 @@ use crate::pool::Pool;
 use crate::replication::receive_chunk::Place;
 use crate::replication::receive_seal::without_seal;
 
-/// Properties that a volume does not bring along: space is not set aside in a pool because it was
-/// in another; snapshots that a schedule takes of the copy would keep it from receiving more.
+/// Properties that a volume does not keep: space is not reserved in a pool because it was in
+/// another; scheduled snapshots of the copy would keep it from receiving more.
 const LEFT_BEHIND: [&str; 3] = ["reservation", "snapshots", "keep"];
 
 /// The outcome of a stream.
@@ -45,9 +46,9 @@ const LEFT_BEHIND: [&str; 3] = ["reservation", "snapshots", "keep"];
 pub struct ReceiveReport {
     /// The volume.
     pub volume: String,
-    /// The snapshot that it has now: the part of its name behind the `@`.
+    /// Its new snapshot: the part of the name after the `@`.
     pub snapshot: String,
-    /// Whether the volume came into being with it.
+    /// Whether the volume was created by it.
     pub is_new: bool,
     /// Size of the volume in bytes.
     pub size_bytes: u64,
@@ -57,7 +58,7 @@ pub struct ReceiveReport {
     pub payload_bytes: u64,
     /// Fragments in it.
     pub fragments: u64,
-    /// Bytes that it made zeroes.
+    /// Bytes that became zeroes.
     pub hole_bytes: u64,
 }
 
@@ -77,7 +78,7 @@ impl std::fmt::Debug for Receiver {
     }
 }
 
-/// The objects that are received into.
+/// The objects that receive the data.
 struct Target {
     volume: Arc<Object>,
     partial: Arc<Object>,
@@ -92,8 +93,8 @@ fn damaged(error: FormatError) -> Error {
 }
 
 impl Pool {
-    /// Receives a stream into `volume`, which the first stream makes, with its properties changed
-    /// by `properties`.
+    /// Begins to receive a stream into `volume`, which the first stream creates, with its
+    /// properties changed by `properties`.
     pub fn receive(&self, volume: &str, properties: &Properties) -> Receiver {
         Receiver {
             pool: self.clone(),
@@ -107,8 +108,8 @@ impl Pool {
 }
 
 impl Receiver {
-    /// Takes the next chunk: its head and its body. The report once the last one has been taken,
-    /// and the snapshot is there.
+    /// Adds the next chunk: its head and its body. Returns the report after the last one, when the
+    /// snapshot exists.
     ///
     /// # Errors
     /// [`ErrorKind::Corrupt`] for a stream that is damaged or not in order;
@@ -118,7 +119,7 @@ impl Receiver {
     /// [`Pool::receives`].
     pub fn take(&mut self, head: &[u8; STREAM_HEAD_BYTES], body: &[u8]) -> Result<Option<ReceiveReport>> {
         if self.failed {
-            return Err(Error::new(ErrorKind::Invalid, "this stream has failed: begin another one"));
+            return Err(Error::new(ErrorKind::Invalid, "this stream has failed: start a new one"));
         }
         let result = self.take_next(head, body);
         self.failed = result.is_err();
@@ -161,7 +162,7 @@ impl Receiver {
         }
     }
 
-    /// How the stream begins, once that has come.
+    /// Returns the beginning of the stream, once it has been received.
     pub fn begin_chunk(&self) -> Option<&StreamBegin> {
         self.begin.as_ref()
     }
@@ -170,7 +171,7 @@ impl Receiver {
         self.begin.as_ref().ok_or_else(|| damaged(FormatError::new("stream", "it has no beginning")))
     }
 
-    /// What there is of the stream's snapshot already.
+    /// Returns the existing part of the stream's snapshot.
     fn existing(&self, begin: &StreamBegin) -> Result<Option<(Target, GroupIndex)>> {
         let objects = &self.pool.core.objects;
         let volume = objects.incoming(&self.volume).or_else(|| objects.named(&self.volume).ok());
@@ -180,8 +181,9 @@ impl Receiver {
         let Some(receive) = &descriptor.receive else { return Ok(None) };
         if (descriptor.identity, receive.from) != (Some(begin.to), begin.from) {
             let text = format!(
-                "'{}' holds a part of '{}', and the stream brings another snapshot ('{}@{}'): let the other one go on with its resume \
-                 token (status shows it), or give it up first (shale destroy --partial POOL {})",
+                "'{}' holds a part of '{}', but the stream brings another snapshot ('{}@{}'): continue the other \
+                 one with its resume token (status shows it), or destroy it first (shale destroy --partial POOL \
+                 {})",
                 self.volume,
                 partial.title(),
                 begin.volume,
@@ -204,7 +206,8 @@ impl Receiver {
         if let Some((_, next)) = self.existing(begin)? {
             if begin.start > next {
                 let text = format!(
-                    "the stream goes on at group {}, and '{}' needs it from group {}: use its newest resume token (status shows it)",
+                    "the stream continues at group {}, but '{}' needs it from group {}: use its newest resume \
+                     token (status shows it)",
                     begin.start.0, self.volume, next.0
                 );
                 return Err(conflict(text));
@@ -213,7 +216,8 @@ impl Receiver {
         }
         if begin.start > GroupIndex(0) {
             let text = format!(
-                "the stream is the rest of one that broke off, and '{}' has no part of '{}': send it from the beginning",
+                "the stream is the rest of an interrupted one, but '{}' has no part of '{}': send it from the \
+                 beginning",
                 self.volume, begin.snapshot
             );
             return Err(conflict(text));
@@ -221,7 +225,7 @@ impl Receiver {
         self.check_fits(begin).map(drop)
     }
 
-    /// What a new stream must find: nothing, or the volume with its parent.
+    /// Checks the preconditions of a new stream: no volume, or the volume with its parent.
     fn check_fits(&self, begin: &StreamBegin) -> Result<Option<(Arc<Object>, Arc<Object>)>> {
         let objects = &self.pool.core.objects;
         let Some(from) = begin.from else {
@@ -242,7 +246,7 @@ impl Receiver {
         if self.pool.snapshot_identity(&title).is_ok_and(|here| here == begin.to) {
             return Err(Error::new(
                 ErrorKind::Exists,
-                format!("the pool has the snapshot that the stream brings already: '{title}'"),
+                format!("the pool already has the snapshot in the stream: '{title}'"),
             ));
         }
         let newest = self.pool.fitting(&volume, from, &begin.parent)?;
@@ -251,7 +255,7 @@ impl Receiver {
         Ok(Some((volume, newest)))
     }
 
-    /// The properties that a new volume gets, and their meaning.
+    /// Returns the properties of a new volume, and the settings that follow.
     fn own_properties(&self, begin: &StreamBegin) -> Result<(Properties, policy::Settings)> {
         let mut own = begin.properties.clone();
         own.retain(|key, _| !LEFT_BEHIND.contains(&key.as_str()));
@@ -265,19 +269,19 @@ impl Receiver {
         Ok((own, settings))
     }
 
-    /// The partial snapshot, which must be there.
+    /// Returns the partial snapshot, which must exist.
     fn made(&self) -> Result<Target> {
         let begin = self.begin()?;
         self.existing(begin)?.map(|(target, _)| target).ok_or_else(|| self.is_gone(begin))
     }
 
-    /// Why there is no partial snapshot any more.
+    /// Returns the error for a partial snapshot that is gone.
     fn is_gone(&self, begin: &StreamBegin) -> Error {
         let title = format!("{}@{}", self.volume, begin.snapshot);
         if self.pool.snapshot_identity(&title).is_ok_and(|here| here == begin.to) {
-            return conflict(format!("another stream has brought '{title}' to its end"));
+            return conflict(format!("another stream has completed '{title}'"));
         }
-        conflict(format!("what had come for '{}' has been given up: send it from the beginning", self.volume))
+        conflict(format!("the received part of '{}' has been destroyed: send it from the beginning", self.volume))
     }
 
     /// Step 2.
@@ -296,10 +300,10 @@ impl Receiver {
             Some(volume) => {
                 let mut head = volume.descriptor.read().clone();
                 if head.epoch == Epoch(0) {
-                    // A clone that was promoted: while it stands there, no reader expects records
+                    // A clone that was promoted: while its gate is held, no reader expects records
                     // of any other epoch. So the gate is held until the promotion ends.
                     gate = Some(volume.gate.write());
-                    core.leave_behind()?;
+                    core.drain_past_current()?;
                     head = volume.descriptor.read().clone();
                     head.epoch = next_epoch(&head)?;
                     entries.push(Entry::Object(head.clone()));
@@ -350,7 +354,7 @@ impl Receiver {
         let appended = core.append_applied(entries);
         drop(gate);
         if let Some(image) = image {
-            core.is_needed_anew(image);
+            core.mark_incomplete(image);
         }
         appended
     }
@@ -370,7 +374,10 @@ impl Receiver {
             return Ok(());
         }
         if data.from > state.next {
-            return Err(conflict(format!("another stream brings '{}' at the same time", partial.title())));
+            return Err(conflict(format!(
+                "another stream for '{}' is being received at the same time",
+                partial.title()
+            )));
         }
         // The parent, or the image, may have been larger.
         let image_bytes = self.begin()?.image.as_ref().map_or(0, |image| image.len);
@@ -394,7 +401,7 @@ impl Receiver {
         let (data, payloads) =
             if is_share { without_seal(data, payloads) } else { (Cow::Borrowed(data), Cow::Borrowed(payloads)) };
         let place = Place { volume: &volume, epoch: origin.epoch };
-        // If the parent has gone meanwhile, the end will tell.
+        // If the parent has gone in the meantime, the end reports it.
         let parent = from.and_then(|from| self.pool.fitting(&volume, from, "").ok());
         let holes = match &parent {
             Some(parent) => self.pool.core.holes_that_hide(&data.holes, &parent.levels())?,
@@ -407,11 +414,11 @@ impl Receiver {
     fn finish(&self) -> Result<()> {
         let Target { volume, partial } = self.made()?;
         let core = &self.pool.core;
-        // Dirty data has a long way to go; the lock and the gate need not wait for it.
+        // Draining dirty data takes long; the lock and the gate need not wait for it.
         core.drain_all()?;
         let _admin = core.admin.lock();
         let _gates = (volume.gate.write(), partial.gate.write());
-        core.leave_behind()?;
+        core.drain_past_current()?;
         let descriptor = partial.descriptor.read().clone();
         let head = volume.descriptor.read().clone();
         let (ObjectState::Partial, Some(origin), Some(receive)) =
@@ -420,7 +427,7 @@ impl Receiver {
             return Err(self.is_gone(self.begin()?));
         };
         if receive.next.first_block().offset_bytes() < descriptor.size_bytes {
-            let text = format!("of '{}' there is nothing from group {} on", partial.title(), receive.next.0);
+            let text = format!("'{}' has nothing from group {} on", partial.title(), receive.next.0);
             return Err(conflict(text));
         }
         let mut own = head.properties.clone();

@@ -1,14 +1,14 @@
 //! One chunk of a stream on its way into the log.
 //!
 //! 1. Each payload is verified against the checksum that it has in the stream; its codec must be
-//!    known, and it must decode: who made the stream may have made its checksums for rubbish, and
-//!    scrub, which does not decode, would find that whole for ever.
-//! 2. The fragments get the identity that they have here. Their checksums are converted, not taken
-//!    anew: damage that came after step 1 is not covered up. A unit that is too large for this
-//!    pool's extents is decoded and divided.
+//!    known, and it must decode: the sender may have computed correct checksums of garbage, and
+//!    scrub, which does not decode, would never notice.
+//! 2. The fragments get their identity in this pool. Their checksums are converted, not recomputed:
+//!    damage after step 1 is still detected. A unit that is too large for this pool's extents is
+//!    decoded and divided.
 //! 3. Room is made for them as for a write: quotas, reservations and the cleaner's reserve hold.
-//! 4. They are appended in batches. The last one carries the descriptor that says how far the
-//!    snapshot has come: in the log, it stands behind all that it speaks of, so a crash leaves as
+//! 4. They are appended in batches. The last one carries the descriptor that records the snapshot's
+//!    progress: in the log, it follows everything that it covers, so a crash leaves at least as
 //!    much of the stream as the descriptor says, or a little more.
 
 use codec::{CodecId, Workspace};
@@ -25,18 +25,18 @@ use crate::pool::core::Core;
 use crate::replication::send::with_unit;
 use crate::volume::punch::PIECE_BLOCKS_MIN;
 
-/// Most fragments and hole ranges of one batch: their entries, and the descriptor, fit into what an
-/// extent of any size has left when a batch is begun there.
+/// Upper bound of fragments and hole ranges of one batch: their entries, and the descriptor, fit
+/// into the rest of an extent of any size when a batch is begun there.
 const FRAGMENTS_MAX: usize = 192;
 const HOLES_MAX: usize = 192;
-/// Most payload of one batch.
+/// Upper bound of payload of one batch.
 const BATCH_BYTES: usize = 1 << 20;
 /// Blocks of the holes of one batch: never more groups than a piece of a discard makes holes of. A
-/// discard asks the map, and takes more where it is mostly empty; what a stream brings as holes has
-/// had data in its source, and has as a rule here.
+/// discard asks the map, and takes more where it is mostly empty; holes of a stream had data in
+/// their source, and usually have some here.
 const RANGE_BLOCKS_MAX: u32 = PIECE_BLOCKS_MIN as u32;
 
-/// Fragments as they will be stored, and their payloads.
+/// Fragments in their stored form, and their payloads.
 #[derive(Default)]
 struct Resealed {
     fragments: Vec<FragmentEntry>,
@@ -50,7 +50,7 @@ pub(crate) struct Place<'a> {
 }
 
 impl Place<'_> {
-    /// A chunk's holes, as batches tell of them.
+    /// Entries for a chunk's holes.
     fn holes(&self, data: &StreamData) -> impl Iterator<Item = Entry> {
         let mut divided = data.holes.iter().flat_map(|(first, blocks)| divide(*first, *blocks)).peekable();
         std::iter::from_fn(move || {
@@ -67,7 +67,7 @@ impl Place<'_> {
         })
     }
 
-    /// A chunk's fragments, as batches tell of them.
+    /// Entries for a chunk's fragments.
     fn fragments(&self, fragments: &[FragmentEntry]) -> impl Iterator<Item = Entry> {
         let mut rest = fragments;
         std::iter::from_fn(move || {
@@ -90,12 +90,12 @@ fn at_block(kind: ErrorKind, first: BlockIndex, text: &str) -> Error {
 }
 
 impl Core {
-    /// Takes in what a chunk brings; `done` is the descriptor that says so. Durable with the next
-    /// sync. The caller holds the gate of the object that `done` describes.
+    /// Adds a chunk's data; `done` is the descriptor that records it. Durable with the next sync.
+    /// The caller holds the gate of the object that `done` describes.
     ///
     /// # Errors
     /// [`ErrorKind::Corrupt`] for a payload that does not match, [`ErrorKind::Unsupported`] for an
-    /// unknown codec, [`ErrorKind::Full`], and what the storage fails with.
+    /// unknown codec, [`ErrorKind::Full`], and those of the storage.
     pub(crate) fn take_in(
         &self,
         place: &Place<'_>,
@@ -115,8 +115,8 @@ impl Core {
             last = Some(self.append_received(place.volume, entries, mine, begun)?);
             Ok::<_, Error>(())
         };
-        // One at a time: a few bytes of a stream can make a great many of them. The last one waits
-        // for the descriptor.
+        // One at a time: a few bytes of a stream can describe a great many of them. The last one
+        // waits for the descriptor.
         let mut held: Vec<Entry> = Vec::new();
         for entry in place.holes(data).chain(place.fragments(&resealed.fragments)) {
             if !held.is_empty() {
@@ -177,7 +177,7 @@ impl Core {
                 let scratch::Scratch { codecs, unit, .. } = scratch;
                 let raw = &mut unit[..usize::from(fragment.count) * BLOCK_BYTES];
                 codecs.decompress(codec, payload, raw).map_err(|error| {
-                    let text = format!("the stream has what cannot be decoded: {error}");
+                    let text = format!("the stream contains data that cannot be decoded: {error}");
                     at_block(ErrorKind::Corrupt, fragment.first, &text)
                 })?;
                 if usize::from(fragment.count) > units_max {

@@ -1,6 +1,6 @@
-//! Whether a difference fits the volume: the volume must be as its sender's parent is. That is so
-//! if its newest snapshot has the parent's identity; or, of a clone that has no snapshot of its
-//! own, the snapshot that it came from; and if nothing has been written since.
+//! Checks whether a difference fits the volume: the volume must be in the state of the sender's
+//! parent. That is so if its newest snapshot has the parent's identity; or, for a clone without a
+//! snapshot of its own, its origin; and if nothing has been written since.
 
 use std::sync::Arc;
 
@@ -18,15 +18,15 @@ use crate::replication::receive::conflict;
 use crate::replication::send_pages::push_holes;
 
 impl Pool {
-    /// The moment as of which a volume may take a difference: its newest snapshot, or, if it has
-    /// none, the one that it is a clone of.
+    /// Returns the moment that a difference to a volume must start from: its newest snapshot, or,
+    /// if it has none, the one that it is a clone of.
     fn newest_moment(&self, volume: &Object) -> Option<Arc<Object>> {
         let objects = &self.core.objects;
         let newest = objects.snapshots_of(volume.id).pop();
         newest.or_else(|| Self::origin_of(volume, &objects.snapshots_by_timeline()))
     }
 
-    /// The snapshot from which a stream goes out, as a volume has it, which the stream fits.
+    /// Returns the base snapshot of a stream in a volume that the stream fits.
     pub(crate) fn fitting(&self, volume: &Arc<Object>, from: SnapshotIdentity, parent: &str) -> Result<Arc<Object>> {
         let (name, newest) = (volume.title(), self.newest_moment(volume));
         let identity = |object: &Arc<Object>| object.descriptor.read().identity;
@@ -37,9 +37,9 @@ impl Pool {
         if let Some(older) = own.iter().find(|snapshot| identity(snapshot) == Some(from)) {
             let (older, newest) = (older.title(), newest.map_or_else(String::new, |newest| newest.title()));
             return Err(conflict(format!(
-                "the stream goes out from '{older}', and '{name}' has newer snapshots, the newest being '{newest}': give them up (shale \
-                 rollback -r POOL {older}) and receive again; or keep both (shale clone POOL {older} NEW) and receive into NEW; or send the \
-                 difference from '{newest}'"
+                "the stream is based on '{older}', but '{name}' has newer snapshots, the newest being \
+                 '{newest}': destroy them (shale rollback -r POOL {older}) and receive again; or keep both \
+                 (shale clone POOL {older} NEW) and receive into NEW; or send the difference from '{newest}'"
             )));
         }
         let elsewhere = self.core.objects.with_identity(from).filter(|found| found.is_readable());
@@ -47,22 +47,23 @@ impl Pool {
             (Some(there), _) => {
                 let there = there.title();
                 format!(
-                    "the stream goes out from '{parent}', which is '{there}' here, and '{name}' has not got it: receive into the volume of \
-                     '{there}', or into a clone of it (shale clone POOL {there} NEW)"
+                    "the stream is based on '{parent}', which is '{there}' here, but not a snapshot of '{name}': \
+                     receive into the volume of '{there}', or into a clone of it (shale clone POOL {there} NEW)"
                 )
             }
             (None, Some(newest)) => format!(
-                "the stream goes out from '{parent}', which '{name}' has not got; its newest snapshot is '{}': send the difference from a \
-                 snapshot that both sides have, or the whole into a new volume",
+                "the stream is based on '{parent}', which '{name}' does not have; its newest snapshot is '{}': \
+                 send the difference from a snapshot that both sides have, or the whole into a new volume",
                 newest.title()
             ),
             (None, None) => format!(
-                "the stream goes out from '{parent}', and '{name}' has no snapshot: send the whole into a new volume"
+                "the stream is based on '{parent}', but '{name}' has no snapshot: send the whole into a new \
+                 volume"
             ),
         }))
     }
 
-    /// Fails if a volume differs from its newest snapshot, or in the one that it is a clone of.
+    /// Fails if a volume differs from its newest snapshot, or from the one that it is a clone of.
     pub(crate) fn check_unchanged(&self, volume: &Object, newest: &Object) -> Result<()> {
         let (name, snapshot) = (volume.title(), newest.title());
         Self::check_size_unchanged(volume, newest)?;
@@ -78,12 +79,12 @@ impl Pool {
         Ok(())
     }
 
-    /// Fails if a volume has another size than in its newest snapshot.
+    /// Fails if a volume's size differs from that of its newest snapshot.
     pub(crate) fn check_size_unchanged(volume: &Object, newest: &Object) -> Result<()> {
         if volume.size_bytes() == newest.size_bytes() {
             return Ok(());
         }
-        Err(changed(volume, newest, "has got another size"))
+        Err(changed(volume, newest, "has been resized"))
     }
 }
 
@@ -91,7 +92,7 @@ fn changed(volume: &Object, newest: &Object, how: &str) -> Error {
     let (name, snapshot) = (volume.title(), newest.title());
     let is_own = newest.descriptor.read().parent == Some(volume.id);
     let way = if is_own {
-        format!("go back to it (shale rollback POOL {snapshot}) and receive again")
+        format!("roll it back (shale rollback POOL {snapshot}) and receive again")
     } else {
         format!("make another clone of it (shale clone POOL {snapshot} NEW) and receive into that")
     };
@@ -99,8 +100,8 @@ fn changed(volume: &Object, newest: &Object, how: &str) -> Error {
 }
 
 impl Core {
-    /// The parts of `holes` that lie over data, as seen going down `levels`: a difference from a
-    /// bookmark brings everything that reads as zeroes. As of the last checkpoint.
+    /// Returns the parts of `holes` that cover data, as seen through `levels`: a difference from a
+    /// bookmark lists everything that reads as zeroes. As of the last checkpoint.
     ///
     /// # Errors
     /// When the map cannot be read.
@@ -136,7 +137,7 @@ impl Core {
                     push_holes(&mut hiding, first, first + u64::from(blocks));
                 }
             }
-            // The part behind this page, and the begin of the next hole.
+            // The part after this page, and the beginning of the next hole.
             rest =
                 page.next.map_or(&[], |next| &rest[rest.partition_point(|hole| end(hole) <= next.first_block().0)..]);
             next = rest.first().zip(page.next).map(|((first, _), next)| GroupIndex(first.group().0.max(next.0)));

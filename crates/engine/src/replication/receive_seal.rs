@@ -1,6 +1,6 @@
-//! A share's seal ([`SEAL`]) says that this pool has written all that the share's tree keeps for
-//! itself. No stream may bring one, and none may stay where a stream changes the share: the seal's
-//! block is a hole in each received snapshot, whatever the stream says of that block.
+//! A share's seal ([`SEAL`]) says that this pool has written all metadata of the share's tree. No
+//! stream may carry one, and none may stay where a stream changes the share: the seal's block is a
+//! hole in each received snapshot, regardless of the stream.
 
 use std::borrow::Cow;
 
@@ -10,7 +10,7 @@ use units::BlockIndex;
 
 use crate::objects::file_layout;
 
-/// A chunk of a share, with its payloads, as it is to be received.
+/// Removes the seal from a chunk of a share and its payloads.
 pub(crate) fn without_seal<'a>(data: &'a StreamData, payloads: &'a [u8]) -> (Cow<'a, StreamData>, Cow<'a, [u8]>) {
     let block = BlockIndex::containing(file_layout::window(SEAL));
     if !(data.from..data.next).contains(&block.group()) {
@@ -20,7 +20,7 @@ pub(crate) fn without_seal<'a>(data: &'a StreamData, payloads: &'a [u8]) -> (Cow
     let mut received = StreamData { fragments: Vec::new(), ..data.clone() };
     let (mut kept, mut rest) = (Vec::new(), payloads);
     for fragment in &data.fragments {
-        // A payload that is cut off is refused later.
+        // A truncated payload is refused later.
         let (payload, others) = rest.split_at(rest.len().min(fragment.stored as usize));
         rest = others;
         if !has_block(fragment.first, fragment.count.into()) {

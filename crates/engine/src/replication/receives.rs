@@ -1,11 +1,11 @@
-//! Snapshots that streams are bringing: what there is of them between the first chunk and the last
-//! one, and giving them up.
+//! Partial receives: snapshots between the first chunk of their stream and the last one, and how
+//! they are abandoned.
 //!
-//! The received data lies in the target volume, in an epoch that the volume has not reached, so
-//! that no reader sees it; a *partial* object looks from there, so that it is kept. For a volume
-//! that does not exist yet there is a hidden one. It becomes visible in one batch (see `receive`),
-//! and goes in one batch: the partial object is destroyed, and the volume steps over the epoch with
-//! a cut, as in a rollback.
+//! The received data is in the target volume, in an epoch that the volume has not reached, so that
+//! no reader sees it; a *partial* object looks from there, so that it is kept. For a volume that
+//! does not exist yet there is a hidden one. It becomes visible in one batch (see `receive`), and
+//! is removed in one batch: the partial object is destroyed, and the volume steps over the epoch
+//! with a cut, as in a rollback.
 
 use std::sync::Arc;
 
@@ -17,25 +17,25 @@ use crate::history::next_epoch;
 use crate::objects::Object;
 use crate::pool::Pool;
 
-/// A snapshot of which a part has come.
+/// A partially received snapshot.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ReceiveStatus {
-    /// The volume that it is for.
+    /// The target volume.
     pub volume: String,
-    /// Its name: the part behind the `@`.
+    /// Its name: the part after the `@`.
     pub snapshot: String,
-    /// Whether the volume will be there only when the snapshot is.
+    /// Whether the volume will exist only with the snapshot.
     pub is_new: bool,
-    /// Bytes of payload that have come.
+    /// Bytes of payload received.
     pub received_bytes: u64,
-    /// Bytes of payload that the sender expected to send; 0 if it could not tell.
+    /// Bytes of payload that the sender expected to send; 0 if unknown.
     pub expected_bytes: u64,
-    /// With this, the sender goes on where it stopped.
+    /// The sender's token for continuing where it stopped.
     pub token: String,
 }
 
 impl PoolEnv {
-    /// A number for a new snapshot, or for one that may show other data from now on.
+    /// Returns an identity for a new snapshot, or for one that may show other data from now on.
     pub(crate) fn new_identity(&self) -> Result<SnapshotIdentity> {
         let mut identity = [0; 16];
         self.entropy
@@ -68,30 +68,29 @@ impl Pool {
         objects.partials().into_iter().filter_map(status).collect()
     }
 
-    /// Whether a stream is bringing a volume, or a snapshot (`VOLUME@SNAPSHOT`), of that name.
+    /// Returns whether a volume, or a snapshot (`VOLUME@SNAPSHOT`), of that name is being received.
     pub fn is_being_received(&self, name: &str) -> bool {
         self.core.objects.partial_named(name).is_some()
     }
 
-    /// Fails if a stream is bringing a volume or a snapshot of that name.
+    /// Fails if a volume or a snapshot of that name is being received.
     pub(crate) fn check_not_coming(&self, title: &str) -> Result<()> {
         match self.core.objects.partial_named(title) {
             Some(_) => {
-                let text = format!(
-                    "'{title}' is being received: let that come to its end, or give it up with destroy --partial"
-                );
+                let text =
+                    format!("'{title}' is being received: let that finish, or abandon it with destroy --partial");
                 Err(Error::new(ErrorKind::Exists, text))
             }
             None => Ok(()),
         }
     }
 
-    /// Fails if a stream is bringing a snapshot to a volume: its epochs must stay the same.
+    /// Fails if a snapshot of a volume is being received: its epochs must stay the same.
     pub(crate) fn check_no_receive(&self, volume: &Object) -> Result<()> {
         match self.core.objects.partial_of(volume.id) {
             Some(partial) => {
                 let text = format!(
-                    "'{}' is receiving '{}': let that come to its end, or give it up with destroy --partial",
+                    "'{}' is receiving '{}': let that finish, or abandon it with destroy --partial",
                     volume.title(),
                     partial.title()
                 );
@@ -101,8 +100,8 @@ impl Pool {
         }
     }
 
-    /// Gives up the part that a stream has brought of a volume or of a snapshot
-    /// (`VOLUME@SNAPSHOT`), and never one that is complete.
+    /// Destroys the received part of a volume or of a snapshot (`VOLUME@SNAPSHOT`), and never a
+    /// complete one.
     ///
     /// # Errors
     /// [`ErrorKind::Exists`] if it is complete by now, [`ErrorKind::NotFound`] if nothing has come.
@@ -112,12 +111,9 @@ impl Pool {
         let Some(partial) = core.objects.partial_named(title) else {
             let is_there = core.objects.readable(title).is_ok();
             let (kind, text) = if is_there {
-                (
-                    ErrorKind::Exists,
-                    format!("'{title}' is complete: nothing of it is left to be given up, and it stays"),
-                )
+                (ErrorKind::Exists, format!("'{title}' is complete: it has no partial data to destroy"))
             } else {
-                (ErrorKind::NotFound, format!("nothing has come of '{title}' that could be given up"))
+                (ErrorKind::NotFound, format!("'{title}' has no received data to destroy"))
             };
             return Err(Error::new(kind, text));
         };
@@ -141,17 +137,18 @@ impl Pool {
         if !volume.is_live() {
             return self.destroy_in_steps(&[partial.clone(), volume]);
         }
-        // Cuts go when the records that they hide have gone.
+        // Cuts go when the records that they hide are gone.
         while volume.descriptor.read().cuts.len() >= CUTS_MAX && core.objects.has_reaping() {
             core.take_checkpoint()?;
         }
         let _gates = (volume.gate.write(), partial.gate.write());
         // Dirty data belongs to the epoch in force.
-        core.leave_behind()?;
+        core.drain_past_current()?;
         let head = volume.descriptor.read().clone();
         if head.cuts.len() >= CUTS_MAX {
             let text = format!(
-                "'{}' has been taken back {CUTS_MAX} times while clones of what was given up exist: destroy some first",
+                "'{}' has been rolled back {CUTS_MAX} times while clones of the discarded data exist: destroy \
+                 some of them first",
                 volume.title()
             );
             return Err(Error::new(ErrorKind::Unsupported, text));

@@ -1,18 +1,17 @@
 //! Sending: a snapshot, or its difference from another one, as a stream (see `docs/FORMAT.md`).
 //!
-//! 1. A checkpoint is taken: all that the snapshot sees is in the store.
-//! 2. The map tells what must be sent, group by group (`send_pages`), as much at a time as makes a
-//!    chunk.
-//! 3. While no checkpoint can free what the map pointed at, fragments are read, neighbours
+//! 1. A checkpoint is taken: all data of the snapshot is in the store.
+//! 2. The map yields the data to send, group by group (`send_pages`), a chunk at a time.
+//! 3. While no checkpoint can free the locations read from the map, fragments are read, neighbours
 //!    together, and verified. A whole one goes into the stream as it is stored; its checksum is
-//!    made to fit the stream without being summed again. Of a unit of which only a part is asked
-//!    for, that part is compressed anew with the same codec: its other blocks were overwritten, or
-//!    belong to another moment, and must not be sent. So is a fragment that needs a dictionary,
-//!    which the receiver has not got.
-//! 4. After the last group, the end tells how much there was.
+//!    converted for the stream without being recomputed. If only a part of a unit is needed, that
+//!    part is recompressed with the same codec: its other blocks were overwritten, or belong to
+//!    another moment, and must not be sent. So is a fragment that needs a dictionary, which the
+//!    receiver does not have.
+//! 4. After the last group, the end chunk has the totals.
 //!
-//! Nothing is written, no lock is held between chunks. A snapshot that is destroyed meanwhile ends
-//! the stream with an error.
+//! Nothing is written, no lock is held between chunks. If a snapshot is destroyed in the meantime,
+//! the stream ends with an error.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -32,23 +31,24 @@ use crate::map::group_pages::is_absent;
 use crate::objects::{Object, properties};
 use crate::pool::Pool;
 use crate::pool::core::Core;
-use crate::read::lacking::NotHere;
+use crate::read::lacking::MissingGroups;
 use crate::read::reader::Wanted;
 use crate::replication::send_pages::{Compared, Pages, push_holes};
 use crate::volume::Volume;
 
-/// Payload of a chunk, before a group that passes it: a piece of work for the receiver, and what is
-/// lost when the stream breaks.
+/// Target payload of a chunk: a unit of work for the receiver, and the amount lost when the stream
+/// breaks.
 const CHUNK_BYTES: usize = 1 << 20;
-/// Least that can be asked for instead.
+/// Lower bound of a requested payload.
 const CHUNK_BYTES_MIN: usize = BLOCK_BYTES;
-/// Fragments and holes of a chunk, before a group that passes it. A group adds 32 of each at most.
+/// Fragments and holes of a chunk, before a group that exceeds it. A group adds at most 32 of each.
 const CHUNK_ITEMS: usize = 1024;
-/// Often enough for any checkpoint that comes between; then checkpoints wait.
+/// Attempts that a checkpoint may interrupt; then checkpoints wait.
 const TRIES: u32 = 3;
 /// Groups of an image that are fetched together.
 const ABSENT_MAX: usize = 8;
-/// What is stored with a dictionary is sent like this: the codec that dictionaries are for.
+/// Codec in the stream for data that is stored with a dictionary: the codec that dictionaries are
+/// for.
 const WITHOUT_DICTIONARY: CodecId = CodecId(67);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -67,9 +67,9 @@ pub struct Sender {
     writer: StreamWriter,
     step: Step,
     chunk_bytes: usize,
-    /// Groups of which not all had been fetched from an image, as they are now.
+    /// Groups that were not completely fetched from an image, with their current content.
     fetched: BTreeMap<GroupIndex, Vec<u8>>,
-    /// Fragments that went as they are stored.
+    /// Fragments that were sent as they are stored.
     as_stored: u64,
 }
 
@@ -80,13 +80,13 @@ impl std::fmt::Debug for Sender {
 }
 
 impl Pool {
-    /// A stream that brings `snapshot` (`VOLUME@SNAPSHOT`) to a receiver that has nothing, or that
-    /// has `from`: any other snapshot of the pool, or a bookmark (`#BOOKMARK`), a name without a
-    /// volume being that of the same volume.
+    /// Returns a stream with `snapshot` (`VOLUME@SNAPSHOT`) for a receiver that has nothing, or
+    /// that has `from`: any other snapshot of the pool, or a bookmark (`#BOOKMARK`), a name without
+    /// a volume being that of the same volume.
     ///
     /// # Errors
-    /// [`ErrorKind::NotFound`], [`ErrorKind::Invalid`], [`ErrorKind::Conflict`] for a bookmark
-    /// behind which the volume was taken back, and what a checkpoint fails with.
+    /// [`ErrorKind::NotFound`], [`ErrorKind::Invalid`], [`ErrorKind::Conflict`] for a bookmark if
+    /// the volume was rolled back to a point before it, and those of a checkpoint.
     pub fn send(&self, snapshot: &str, from: Option<&str>) -> Result<Sender> {
         let objects = &self.core.objects;
         let to = objects.snapshot_named(snapshot)?;
@@ -100,27 +100,27 @@ impl Pool {
         self.sender(to, from.transpose()?, GroupIndex(0), None)
     }
 
-    /// The rest of a stream, of which a receiver has said with its token how much has come.
+    /// Returns the rest of a stream; the receiver's token says how much of it has arrived.
     ///
     /// # Errors
-    /// [`ErrorKind::Invalid`] for what is no token, [`ErrorKind::NotFound`] if the pool has not got
-    /// the snapshots any more.
+    /// [`ErrorKind::Invalid`] for an invalid token, [`ErrorKind::NotFound`] if the pool no longer
+    /// has the snapshots.
     pub fn send_resumed(&self, token: &str) -> Result<Sender> {
         let token: ResumeToken = token
             .parse()
-            .map_err(|error| Error::with_source(ErrorKind::Invalid, "the resume token cannot be used", error))?;
+            .map_err(|error| Error::with_source(ErrorKind::Invalid, "the resume token is invalid", error))?;
         let found = |identity| {
             self.core.objects.with_identity(identity).ok_or_else(|| {
                 let text = format!(
-                    "the pool has no snapshot with the identity {identity}, of which the resume token speaks: it was destroyed, or the \
-                     token belongs to another pool"
+                    "the pool has no snapshot with the identity {identity} of the resume token: it was \
+                     destroyed, or the token belongs to another pool"
                 );
                 Error::new(ErrorKind::NotFound, text)
             })
         };
         let to = found(token.to)?;
         if !to.is_readable() {
-            let text = format!("the snapshot of which the resume token speaks has gone, only '{}' is left", to.title());
+            let text = format!("the snapshot of the resume token is gone, only '{}' is left", to.title());
             return Err(Error::new(ErrorKind::NotFound, text));
         }
         let image = if token.is_thin { Some(self.image_for(&to)?) } else { None };
@@ -137,14 +137,15 @@ impl Pool {
         let core = &self.core;
         let identity_of = |object: &Object| object.descriptor.read().identity;
         if from.as_ref().is_some_and(|from| from.id == to.id || identity_of(from) == identity_of(&to)) {
-            let text = format!("between '{}' and itself there is no difference to send", to.title());
+            let text = format!("there is no difference between '{}' and itself to send", to.title());
             return Err(Error::new(ErrorKind::Invalid, text));
         }
         if let Some(bookmark) = from.as_ref().filter(|from| !from.is_readable()) {
             core.check_bookmark(bookmark, &to)?;
             if to.is_share() {
                 let text = format!(
-                    "'{}' is a moment of a share, of which no difference from a bookmark can be sent: keep the snapshot, and send from that",
+                    "'{}' is a snapshot of a share, of which no difference from a bookmark can be sent: keep the \
+                     snapshot, and send from that",
                     to.title()
                 );
                 return Err(Error::new(ErrorKind::Unsupported, text));
@@ -190,7 +191,7 @@ impl Pool {
     }
 }
 
-/// Bytes of payload that all groups have: exact but for what is compressed anew.
+/// Bytes of payload of all groups: exact except for recompressed data.
 fn expected_bytes(core: &Core, compared: &Compared) -> Result<u64> {
     let (mut pages, mut at, mut sum) = (Pages::default(), GroupIndex(0), 0);
     while let Some(change) = pages.first(core, compared, at)? {
@@ -200,13 +201,13 @@ fn expected_bytes(core: &Core, compared: &Compared) -> Result<u64> {
     Ok(sum)
 }
 
-/// What becomes a chunk of data.
+/// Content of a chunk of data.
 struct Gathered {
     wanted: Vec<Wanted>,
     /// Blocks that were fetched for it.
     fetched: Vec<(GroupIndex, BlockMask)>,
     holes: Vec<(BlockIndex, u32)>,
-    /// The group behind the last one.
+    /// The group after the last one.
     next: GroupIndex,
 }
 
@@ -226,15 +227,15 @@ impl Packed {
 }
 
 impl Sender {
-    /// Makes chunks with about so much payload (4 KiB to 1 MiB, which is the default): when a
-    /// stream breaks off, what had come of a chunk is sent again.
+    /// Makes chunks of about so much payload (4 KiB to 1 MiB, which is the default): when a stream
+    /// breaks off, the partial chunk is sent again.
     #[must_use]
     pub fn with_chunk_bytes(mut self, bytes: usize) -> Self {
         self.chunk_bytes = bytes.clamp(CHUNK_BYTES_MIN, CHUNK_BYTES);
         self
     }
 
-    /// What the stream begins with.
+    /// The first chunk of the stream.
     pub const fn begin(&self) -> &StreamBegin {
         &self.begin
     }
@@ -249,7 +250,7 @@ impl Sender {
         self.writer.sums().payload_bytes
     }
 
-    /// Fragments so far, and how many of them went as they are stored.
+    /// Fragments so far, and how many of them were sent as they are stored.
     pub const fn fragments(&self) -> (u64, u64) {
         (self.writer.sums().fragments, self.as_stored)
     }
@@ -258,13 +259,13 @@ impl Sender {
     ///
     /// # Errors
     /// [`ErrorKind::Corrupt`] for data that cannot be verified, with volume and offset;
-    /// [`ErrorKind::NotFound`] if a snapshot has been destroyed; what the storage fails with. The
-    /// stream cannot go on after an error: a new one can, from the receiver's token.
+    /// [`ErrorKind::NotFound`] if a snapshot has been destroyed; those of the storage. The stream
+    /// cannot continue after an error: a new one can, from the receiver's token.
     pub fn next_chunk(&mut self) -> Result<Option<Vec<u8>>> {
         self.next_chunk_unless(&|| false)
     }
 
-    /// The same; what it needs of an image is not waited for any more once `is_over` says so.
+    /// Like `next_chunk`, but stops waiting for an image as soon as `is_over` returns `true`.
     ///
     /// # Errors
     /// As [`next_chunk`](Self::next_chunk).
@@ -276,7 +277,7 @@ impl Sender {
             }
             Step::Data(at) if at < self.compared.end() => loop {
                 match self.data(at) {
-                    Err(error) if NotHere::is_beneath(&error) => self.fetch(error, is_over)?,
+                    Err(error) if MissingGroups::in_chain(&error) => self.fetch(error, is_over)?,
                     done => return done.map(Some),
                 }
             },
@@ -289,18 +290,22 @@ impl Sender {
         }
     }
 
-    /// Fetches what a chunk needs of an image. No lock is held.
+    /// Fetches the groups of an image that a chunk needs. No lock is held.
     fn fetch(&mut self, error: Error, is_over: &dyn Fn() -> bool) -> Result<()> {
-        let Some(NotHere(keys)) = NotHere::beneath(&error) else { return Err(error) };
+        let Some(MissingGroups(keys)) = MissingGroups::of(&error) else { return Err(error) };
         let to = self.compared.to.clone();
         let (core, volume) = (Arc::clone(&self.core), Volume::new(Arc::clone(&self.core), to.clone()));
         let keys: Vec<GroupKey> = keys.clone();
         let mut is_fetched = false;
         let patience = core.patience(&to).unless(is_over);
         core.fetching_for(&to, &patience, &mut || {
-            // All at once, and then each as it is seen in the snapshot.
+            // All at once, and then each in the state of the snapshot.
             if !std::mem::replace(&mut is_fetched, true) {
-                return Err(Error::with_source(ErrorKind::Io, "a part of an image is not here", NotHere(keys.clone())));
+                return Err(Error::with_source(
+                    ErrorKind::Io,
+                    "a part of an image has not been fetched",
+                    MissingGroups(keys.clone()),
+                ));
             }
             for key in &keys {
                 let start = key.group.first_block().offset_bytes();
@@ -317,7 +322,7 @@ impl Sender {
     /// Steps 2 and 3.
     fn data(&mut self, at: GroupIndex) -> Result<Vec<u8>> {
         let core = Arc::clone(&self.core);
-        // What lies between two changes may be long. It is passed here: while the lock is held,
+        // The gap between two changes may be long. It is crossed here: while the lock is held,
         // checkpoints wait for it.
         let first = self.pages.first(&core, &self.compared, at)?.map_or(self.compared.end(), |change| change.group);
         let mut tries = 0;
@@ -349,14 +354,14 @@ impl Sender {
         Ok(chunk)
     }
 
-    /// Step 2: the groups from `told` on, of which those before `from` have nothing in the map.
-    /// `briefly`: no more is read for it than is needed for one group, or comes with it.
-    fn gather(&mut self, told: GroupIndex, from: GroupIndex, briefly: bool) -> Result<Gathered> {
+    /// Step 2: gathers the groups from `done_to` on, of which those before `from` have no records in
+    /// the map. `briefly`: read no more than is needed for one group, or comes with it.
+    fn gather(&mut self, done_to: GroupIndex, from: GroupIndex, briefly: bool) -> Result<Gathered> {
         let mut gathered =
             Gathered { wanted: Vec::new(), fetched: Vec::new(), holes: Vec::new(), next: self.compared.end() };
-        let (mut at, mut bytes, mut told) = (from, 0, told);
-        // What nothing is known of holds nothing now, and may have held something before.
-        let gaps = self.compared.tells_all_holes();
+        let (mut at, mut bytes, mut done_to) = (from, 0, done_to);
+        // Unknown groups hold nothing now, and may have held data before.
+        let gaps = self.compared.lists_all_holes();
         loop {
             if briefly && at > from && self.pages.is_used_up(at) {
                 gathered.next = self.pages.next().unwrap_or_else(|| self.compared.end());
@@ -366,18 +371,22 @@ impl Sender {
             let lacks = change.pieces.iter().any(is_absent) && !self.fetched.contains_key(&change.group);
             if lacks && at == from {
                 let absent = self.pages.absent(ABSENT_MAX).collect();
-                return Err(Error::with_source(ErrorKind::Io, "a part of an image is not here", NotHere(absent)));
+                return Err(Error::with_source(
+                    ErrorKind::Io,
+                    "a part of an image has not been fetched",
+                    MissingGroups(absent),
+                ));
             }
             let is_full =
                 lacks || bytes >= self.chunk_bytes || gathered.wanted.len() + gathered.holes.len() >= CHUNK_ITEMS;
             if is_full {
-                // Of the groups up to that one nothing is left to tell.
+                // The groups up to that one are done.
                 gathered.next = change.group;
                 break;
             }
             let group = change.group;
             if gaps {
-                push_holes(&mut gathered.holes, told.first_block().0, group.first_block().0);
+                push_holes(&mut gathered.holes, done_to.first_block().0, group.first_block().0);
             }
             let mut holes = change.holes;
             for piece in &change.pieces {
@@ -388,7 +397,7 @@ impl Sender {
                     bytes += piece.fragment.live.count() as usize * BLOCK_BYTES;
                     continue;
                 }
-                // What is compressed anew may turn out not to be compressible.
+                // Recompressed data may turn out not to be compressible.
                 let raw = piece.fragment.live.count() as usize * BLOCK_BYTES;
                 bytes += if is_sent_as_stored(piece) { piece.fragment.stored as usize } else { raw };
                 gathered.wanted.push(Wanted { group, piece: *piece });
@@ -398,10 +407,10 @@ impl Sender {
                 push_holes(&mut gathered.holes, first, first + u64::from(blocks));
             }
             at = GroupIndex(group.0 + 1);
-            told = at;
+            done_to = at;
         }
         if gaps {
-            push_holes(&mut gathered.holes, told.first_block().0, gathered.next.first_block().0);
+            push_holes(&mut gathered.holes, done_to.first_block().0, gathered.next.first_block().0);
         }
         Ok(gathered)
     }
@@ -472,7 +481,7 @@ fn entry_of(group: GroupIndex, piece: &Piece) -> FragmentEntry {
     }
 }
 
-/// Makes units of the blocks of a decoded unit that are asked for, compressed as it was.
+/// Makes units of the requested blocks of a decoded unit, with the same codec.
 fn recut(
     group: GroupIndex,
     piece: &Piece,

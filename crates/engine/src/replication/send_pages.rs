@@ -1,5 +1,5 @@
-//! What a stream has to tell of each group: from the map alone. A block is sent if the newer state
-//! finds it in another record than the older one does, as in `diff`.
+//! Lists the changes of each group for a stream, from the map alone. A block is sent if the newer
+//! state finds it in a different record than the older one does, as in `diff`.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -19,13 +19,13 @@ use crate::objects::level::Level;
 use crate::pool::core::Core;
 use crate::replication::thin;
 
-/// What is different in a group.
+/// Changes in a group.
 #[derive(Debug, Clone)]
 pub(crate) struct GroupChange {
     pub group: GroupIndex,
-    /// What holds data now and did not, or other data.
+    /// New or different data.
     pub pieces: Vec<Piece>,
-    /// What held data and does not any more, or may have.
+    /// Blocks that held data, or may have, and do not any more.
     pub holes: BlockMask,
 }
 
@@ -35,19 +35,19 @@ pub(crate) struct GroupChange {
 pub(crate) struct Compared {
     pub to: Arc<Object>,
     pub from: Option<Arc<Object>>,
-    /// Whether the older one is a bookmark, which may be destroyed meanwhile.
+    /// Whether the older one is a bookmark, which may be destroyed in the meantime.
     is_from_bookmark: bool,
     /// Bytes of the image, if that is the older one.
     image_bytes: Option<u64>,
 }
 
-/// Goes through the changes in the order of groups (from a bookmark, through all groups of which
-/// the map has something). Keeps a page of them, which is good for as long as no checkpoint comes
-/// between: from then on the places that it names may hold something else.
+/// Lists the changes in the order of groups (from a bookmark, through all groups that the map
+/// knows). Keeps a page of them, which is valid as long as no checkpoint comes between: afterwards
+/// its locations may hold other data.
 #[derive(Default)]
 pub(crate) struct Pages {
     known: VecDeque<GroupChange>,
-    /// The moment as of which the page holds, and where the next page begins.
+    /// The moment for which the page is valid, and where the next page begins.
     as_of: u64,
     next: Option<GroupIndex>,
 }
@@ -58,7 +58,7 @@ impl Compared {
         Self { is_from_bookmark: from.as_ref().is_some_and(is_bookmark), to, from, image_bytes: None }
     }
 
-    /// A snapshot and the image of so many bytes that it falls through to.
+    /// A snapshot and the image of so many bytes that backs it.
     pub(crate) const fn with_image(to: Arc<Object>, bytes: u64) -> Self {
         Self { to, from: None, is_from_bookmark: false, image_bytes: Some(bytes) }
     }
@@ -67,13 +67,13 @@ impl Compared {
         std::iter::once(&self.to).chain(&self.from)
     }
 
-    /// Whether the older state is a bookmark's, which does not tell what was a hole then: all that
-    /// is none now is told as one.
-    pub(crate) fn tells_all_holes(&self) -> bool {
+    /// Returns whether the older state is a bookmark's, which does not record former holes: every
+    /// present hole is sent as one.
+    pub(crate) fn lists_all_holes(&self) -> bool {
         self.is_from_bookmark && !Canary::BookmarkTrustsHoles.is_planted()
     }
 
-    /// The way down from the older state.
+    /// Returns the chain of levels of the older state.
     fn levels_before(&self, now: &[Level]) -> Result<Option<Arc<[Level]>>> {
         let Some(from) = &self.from else {
             if self.image_bytes.is_none() {
@@ -87,17 +87,15 @@ impl Compared {
         }
         let origin = from.descriptor.read().origin;
         let levels = origin.and_then(|origin| levels_from(origin, now)).ok_or_else(|| {
-            let text =
-                format!("of the history of '{}' nothing is left that tells what has changed since", from.title());
+            let text = format!("the history of '{}' no longer shows what has changed since", from.title());
             Error::new(ErrorKind::Conflict, text)
         })?;
         Ok(Some(levels.into()))
     }
 
-    /// Fails if one of the two has been destroyed: then what has been read of it may be less than
-    /// there was.
+    /// Fails if one of the two has been destroyed: then the data read of it may be incomplete.
     pub(crate) fn check(&self) -> Result<()> {
-        // A bookmark is needed no more once its place is known.
+        // A bookmark is no longer needed once its place is known.
         let snapshots = std::iter::once(&self.to).chain(self.from.iter().filter(|_| !self.is_from_bookmark));
         match snapshots.into_iter().find(|object| !object.is_readable()) {
             Some(gone) => {
@@ -108,14 +106,14 @@ impl Compared {
         }
     }
 
-    /// The group behind the last one of either.
+    /// The group after the last one of either.
     pub(crate) fn end(&self) -> GroupIndex {
         let sizes = self.both().map(|object| object.size_bytes()).chain(self.image_bytes);
         let bytes = sizes.max().unwrap_or(0);
         GroupIndex(bytes.div_ceil(units::GROUP_BYTES as u64))
     }
 
-    /// Blocks of a group that lie within the newer state.
+    /// Returns the blocks of a group within the newer state.
     fn inside(&self, group: GroupIndex) -> BlockMask {
         let blocks = self.to.size_bytes().div_ceil(BLOCK_BYTES as u64);
         BlockMask::run(0, blocks.saturating_sub(group.first_block().0).min(32) as u32)
@@ -132,8 +130,8 @@ impl Compared {
         let page = core.page_of_both(&objects, (old.as_deref().unwrap_or_default(), &new), from)?;
         self.check()?;
         let mut changes = VecDeque::new();
-        let all_holes = self.tells_all_holes();
-        // Behind both ends there is nothing to tell of.
+        let all_holes = self.lists_all_holes();
+        // After both ends there are no changes.
         for (group, of_all) in page.groups.range(..self.end()) {
             let view = |levels: &[Level]| look_down(levels, &objects, (*group, of_all), BlockMask::FULL);
             let (now, before) = (view(&new), old.as_deref().map_or_else(Vec::new, view));
@@ -147,8 +145,7 @@ impl Compared {
                 piece.fragment.live = piece.fragment.live.and(wanted);
             }
             pieces.retain(|piece| !piece.fragment.live.is_empty());
-            // Where everything reads as zeroes of which nothing is known, it counts that something
-            // is.
+            // If all unknown blocks read as zeroes, even an empty group must be listed.
             if all_holes || !pieces.is_empty() || !holes.is_empty() {
                 changes.push_back(GroupChange { group: *group, pieces, holes });
             }
@@ -158,19 +155,19 @@ impl Compared {
 }
 
 impl Pages {
-    /// A number that is raised behind every change of the map's base and before extents are freed
-    /// because of it: if it is the same before a page was read and when `Core::readers` is held,
-    /// the places that the page names stay what they are for as long as that is held.
+    /// Returns a number that is raised after every change of the map's base and before extents are
+    /// freed because of it: if it is the same before a page was read and when `Core::readers` is
+    /// held, the locations in the page stay valid for as long as that is held.
     pub(crate) fn moment(core: &Core) -> u64 {
         core.counters.published.get()
     }
 
-    /// Whether the next change from group `at` on is still to be looked for.
+    /// Returns whether the next change from group `at` on has to be searched.
     pub(crate) fn is_used_up(&self, at: GroupIndex) -> bool {
         self.known.back().is_none_or(|change| change.group < at)
     }
 
-    /// The first groups of the page of which not all has been fetched from an image.
+    /// Returns the first groups of the page that are not completely fetched from an image.
     pub(crate) fn absent(&self, most: usize) -> impl Iterator<Item = GroupKey> {
         let object = |change: &GroupChange| change.pieces.iter().find(|piece| is_absent(piece)).map(|p| p.object);
         let key = move |change: &GroupChange| object(change).map(|object| GroupKey { object, group: change.group });
@@ -182,8 +179,8 @@ impl Pages {
         self.next
     }
 
-    /// The first change from group `at` on, which must not go back; `None`: there is none, and
-    /// there will be none.
+    /// Returns the first change from group `at` on, which must not decrease; `None` after the last
+    /// one.
     pub(crate) fn first(&mut self, core: &Core, compared: &Compared, at: GroupIndex) -> Result<Option<&GroupChange>> {
         let moment = Self::moment(core);
         if self.as_of != moment {

@@ -1,4 +1,4 @@
-//! What a sender reads while it holds others up.
+//! Reads of a sender while it blocks others.
 #![allow(clippy::unwrap_used)]
 
 use bytes::Bytes;

@@ -1,16 +1,16 @@
-//! Thin streams: of a snapshot that falls through to an image, only what differs from that, and
-//! which image it is.
+//! Thin streams: of a snapshot backed by an image, only the difference from the image, and the
+//! image's identity.
 //!
 //! 1. The sender compares the snapshot with the image, as it does two snapshots: a part of the
-//!    image that lies here as a cache is in both. It needs no store.
-//! 2. The stream tells the image. Behind a volume's end, too, it tells holes where the image has
+//!    image that is cached in the pool is in both. It needs no store.
+//! 2. The stream names the image. Beyond a volume's end, too, it has holes where the image has
 //!    data: the volume may be made larger again.
-//! 3. The receiver makes a volume that begins as that image, and takes the difference. A part of a
-//!    thin stream goes on as a thin stream of the same image only: any other says other things of
-//!    the blocks that it leaves out.
+//! 3. The receiver creates a volume backed by that image, and applies the difference. A partial
+//!    thin receive can only be continued by a thin stream of the same image: any other has
+//!    different content for the blocks that it leaves out.
 //!
-//! Differences between snapshots need none of that: they tell no block that both have of an image.
-//! The receiver's user sees to it that the image's store keeps the version.
+//! Differences between snapshots need none of that: they have no block that both share from an
+//! image. The receiver's user ensures that the image's store keeps the version.
 
 use std::sync::Arc;
 
@@ -25,26 +25,25 @@ use crate::pool::Pool;
 use crate::replication::receive::{Receiver, conflict};
 use crate::replication::send::Sender;
 
-/// Why there is no such stream of an object.
+/// Returns the error for an object without such a stream.
 pub(super) fn no_image(object: &Object) -> Error {
-    let text = format!("'{}' does not begin as an image: send it whole, without --thin", object.title());
+    let text = format!("'{}' is not backed by an image: send it whole, without --thin", object.title());
     Error::new(ErrorKind::Invalid, text)
 }
 
 fn text_of(image: Option<&ImagePart>) -> String {
     image.map_or_else(
         || "a whole snapshot".to_owned(),
-        |image| format!("what differs from the image {}@{}", image.location, image.version),
+        |image| format!("the difference from the image {}@{}", image.location, image.version),
     )
 }
 
 impl Pool {
-    /// A stream that brings whatever `snapshot` (`VOLUME@SNAPSHOT`) has and the image below it has
-    /// not, to a receiver that has nothing, and reaches the image.
+    /// Returns a stream with all data that `snapshot` (`VOLUME@SNAPSHOT`) has in addition to the
+    /// image below it, for a receiver that has no data of it and can reach the image.
     ///
     /// # Errors
-    /// [`ErrorKind::NotFound`], [`ErrorKind::Invalid`] without an image, and what a checkpoint
-    /// fails with.
+    /// [`ErrorKind::NotFound`], [`ErrorKind::Invalid`] without an image, and those of a checkpoint.
     pub fn send_thin(&self, snapshot: &str) -> Result<Sender> {
         let to = self.core.objects.snapshot_named(snapshot)?;
         let image = self.image_for(&to)?;
@@ -55,7 +54,7 @@ impl Pool {
         self.core.image_below(to).ok_or_else(|| no_image(to))
     }
 
-    /// Fails if a volume that a stream is bringing hangs on another image than its rest would.
+    /// Fails if a volume being received is backed by another image than its rest would be.
     pub(super) fn check_image(&self, volume: &Object, begin: &StreamBegin) -> Result<()> {
         let is_new = volume.descriptor.read().state == ObjectState::Incoming;
         let has = self.core.image_below(volume);
@@ -63,7 +62,8 @@ impl Pool {
             return Ok(());
         }
         Err(conflict(format!(
-            "of '{}' a part has come as {}, and the stream brings {}: go on with the resume token (status shows it), or give it up first (shale destroy --partial POOL {})",
+            "'{}' was partly received as {}, but the stream brings {}: continue with the resume token (status \
+             shows it), or destroy it first (shale destroy --partial POOL {})",
             volume.title(),
             text_of(has.as_ref()),
             text_of(begin.image.as_ref()),
@@ -71,7 +71,7 @@ impl Pool {
         )))
     }
 
-    /// Whether a part of a volume has come, as the difference from an image.
+    /// Returns whether a part of a volume was received as the difference from an image.
     pub(super) fn is_thin(&self, volume: &Arc<Object>) -> bool {
         let is_new = volume.descriptor.read().state == ObjectState::Incoming;
         is_new && self.core.image_below(volume).is_some()
@@ -79,14 +79,14 @@ impl Pool {
 }
 
 impl Receiver {
-    /// The image on which a volume will hang that the stream brings, once its beginning has come.
+    /// Returns the image that will back the received volume, once the beginning has been received.
     pub fn image(&self) -> Option<RemoteImage> {
         self.begin_chunk()?.image.as_ref().map(remote_of)
     }
 }
 
 impl Sender {
-    /// The image on which the volume will hang.
+    /// Returns the image that will back the volume.
     pub fn image(&self) -> Option<RemoteImage> {
         self.begin().image.as_ref().map(remote_of)
     }

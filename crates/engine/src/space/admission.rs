@@ -1,5 +1,5 @@
-//! Admission: a write is taken only if everything that is dirty, however incompressible, still
-//! finds room in the log. So what was acknowledged can always be flushed.
+//! Admission: a write is accepted only if all dirty data, however incompressible, still finds room
+//! in the log. So acknowledged data can always be flushed.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -14,51 +14,51 @@ use crate::pool::Pool;
 use crate::pool::core::Core;
 use crate::space::claims::Claim;
 
-/// Share of the pool's extents that only overwriting may take, and the least for which that makes
-/// sense: cleaning wins nothing from extents of which less than a thirty-second part is dead.
+/// Share of the pool's extents that only overwrites may take, and the minimum for which that makes
+/// sense: cleaning gains nothing from extents of which less than a thirty-second part is dead.
 const OVERWRITE_DIVISOR: u64 = 28;
 const OVERWRITE_MIN: u64 = 16;
-/// Share of the pool's extents that only the trees of shares may take for what they keep about
-/// files: removing a file writes some of that before it gives anything back.
+/// Share of the pool's extents that is reserved for the metadata of shares: removing a file writes
+/// some before it frees any.
 const TREE_DIVISOR: u64 = 64;
 /// The largest share, in pools where the other is less than [`TREE_BYTES_MIN`].
 const TREE_DIVISOR_SMALL: u64 = 16;
 /// Bytes for some commits of a small namespace.
 const TREE_BYTES_MIN: u64 = 512 << 10;
-/// Most of it: some hundred commits of a namespace of a million files.
+/// Upper bound of it: some hundred commits of a namespace of a million files.
 const TREE_BYTES_MAX: u64 = 256 << 20;
-/// Extents that must have been filled since the pool was opened before they tell how much an extent
-/// holds.
+/// Extents that must have been filled since the pool was opened before their average content is
+/// used.
 const OPENED_KNOWN: u64 = 32;
-/// Least that is dropped at once of images.
+/// Minimum that is dropped of images in one go.
 const DROPPED_MIN: u64 = 4 << 20;
-/// How often that is done, twice as much each time, before all of it has gone.
+/// Number of drops, each twice as large as the last, before everything is dropped.
 const DROP_ROUNDS: u32 = 24;
-/// What a group may cost in the log beside its data: in the worst case a batch of its own, padded.
+/// Overhead of a group in the log: in the worst case a batch of its own, padded.
 pub(crate) const GROUP_COST_BYTES: u64 = BLOCK_BYTES as u64;
 
-/// Bytes that a write of `length` is admitted with: a part of a block makes a block of data.
+/// Bytes for which a write of `length` is admitted: a partial block becomes a block of data.
 pub(crate) fn cost_of(length: u64) -> u64 {
     length.next_multiple_of(BLOCK_BYTES as u64) + GROUP_COST_BYTES
 }
 
-/// For what a write asks for room.
+/// The kind of data for which a write needs room.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Asks {
     /// Data of users.
     Data,
-    /// What a share's tree keeps about files. Neither a quota nor the wall of new data holds it.
+    /// File metadata of a share's tree. Neither a quota nor the wall of new data applies to it.
     Tree,
 }
 
 /// The bytes on their way to the log, and the state of a pool that seems full.
 pub(crate) struct Admission {
     /// Held by the writer that makes room in a pool that seems full; others wait for the space that
-    /// it wins.
+    /// it gains.
     making_room: Mutex<(), ranks::MakingRoom>,
     /// Bytes that were admitted and are not in the write buffer yet.
     admitting: AtomicU64,
-    /// Of these, what rounds of cleaning have set aside.
+    /// The part of them reserved by rounds of cleaning.
     cleaning_bytes: AtomicU64,
     /// Applied sequence number at which the pool was found full.
     full_at: AtomicU64,
@@ -76,25 +76,25 @@ impl Default for Admission {
 }
 
 impl Admission {
-    /// The size of the pool has changed: who was refused for want of room may find some.
+    /// The size of the pool has changed: refused writers may find room now.
     pub(crate) fn forget_full(&self) {
         self.full_at.store(u64::MAX, Ordering::Relaxed);
     }
 }
 
-/// Room for data that is being put into the write buffer; dropped when it is there and counted as
-/// dirty.
+/// Room for data that is being put into the write buffer; dropped when the data is there and
+/// counted as dirty.
 pub(crate) struct Admitted<'a> {
     core: &'a Core,
     bytes: u64,
-    /// It makes room: see [`Core::room_before`].
+    /// It frees room: see [`Core::room_before`].
     cleans: bool,
 }
 
 impl Drop for Admitted<'_> {
     fn drop(&mut self) {
         if self.cleans {
-            // In this order: what is not counted any more must not count as room either.
+            // In this order: released bytes must no longer appear as room either.
             self.core.admission.cleaning_bytes.fetch_sub(self.bytes, Ordering::AcqRel);
         }
         self.core.admission.admitting.fetch_sub(self.bytes, Ordering::AcqRel);
@@ -125,17 +125,18 @@ impl Admitted<'_> {
 }
 
 impl Core {
-    /// Bytes that were [kept](Admitted::keep) are not on their way any more.
+    /// Ends the accounting of bytes that were [kept](Admitted::keep).
     pub(crate) fn release(&self, bytes: u64) {
         self.admission.admitting.fetch_sub(bytes, Ordering::AcqRel);
     }
 
-    /// Bytes that were [kept](Admitted::keep), for those who now put as many into the write buffer.
+    /// Takes over bytes that were [kept](Admitted::keep), for a caller that now puts as many into
+    /// the write buffer.
     pub(crate) fn taken_over(&self, bytes: u64) -> Admitted<'_> {
         Admitted { core: self, bytes, cleans: false }
     }
 
-    /// Bytes of data that are on their way to the log, what they may cost there beside included.
+    /// Bytes of data on their way to the log, including their overhead there.
     ///
     /// Bytes go from admitted to dirty to used extents, and each is counted in the next place
     /// before it leaves the last one: read in this order, none is missed.
@@ -144,45 +145,44 @@ impl Core {
         admitting + self.dirty_cost()
     }
 
-    /// Bytes that what is dirty may cost in the log.
+    /// Bytes that dirty data may take in the log.
     fn dirty_cost(&self) -> u64 {
         self.buffer.bytes() as u64 + self.buffer.groups() as u64 * GROUP_COST_BYTES
     }
 
-    /// Extents that can be written before another one is freed, the reserve included, as far as the
-    /// storage below has room.
+    /// Extents that can be written before another one is freed, including the reserve, as far as
+    /// the file system has room.
     pub(crate) fn extents_left(&self) -> u64 {
         (self.extents_free.load(Ordering::Acquire) + self.log.ahead() as u64).min(self.extents_left_below())
     }
 
-    /// Extents that are neither reserved nor needed for what is on its way to the log.
+    /// Extents that are neither reserved nor needed for data on its way to the log.
     pub(crate) fn extents_spare(&self) -> u64 {
         let needed = self.committed_bytes().div_ceil(self.geometry.usable_bytes_min());
         self.extents_left().saturating_sub(self.geometry.reserve_extents() + needed)
     }
 
-    /// Whether everything that is dirty or admitted fits, by what is known without a lock.
+    /// Returns whether all dirty and admitted data fits, by figures that need no lock.
     pub(crate) fn has_room(&self) -> bool {
         self.has_room_before(self.geometry.reserve_extents())
     }
 
-    /// Whether it fits so that `wall` extents are left.
+    /// Returns whether it fits with `wall` extents left free.
     pub(crate) fn has_room_before(&self, wall: u64) -> bool {
         self.has_room_for(0, wall)
     }
 
-    /// Whether `bytes` more would fit so that `wall` extents are left.
+    /// Returns whether `bytes` more would fit with `wall` extents left free.
     pub(crate) fn has_room_for(&self, bytes: u64, wall: u64) -> bool {
         // In this order: see `committed_bytes`.
         let committed = self.committed_bytes() + bytes;
         self.room_before(wall) >= committed
     }
 
-    /// Bytes that surely fit into what is left so that `wall` extents are left, what is on its way
-    /// there included.
+    /// Bytes that certainly fit if `wall` extents stay free, including data on its way to the log.
     ///
-    /// What lies before the soft wall is left for the cleaner: what it has set aside there does not
-    /// stand in the way of others a second time.
+    /// The room before the soft wall is left for the cleaner: its reservations there are not
+    /// subtracted a second time.
     pub(crate) fn room_before(&self, wall: u64) -> u64 {
         let usable = self.geometry.usable_bytes_min();
         let soft_wall = self.soft_wall();
@@ -191,50 +191,50 @@ impl Core {
         (self.extents_left() * usable + cleans).saturating_sub(wall * usable)
     }
 
-    /// Counts `bytes` as on their way to the log until what is returned is dropped, if they fit so
-    /// that `wall` extents are left. Who asks in vain was never counted: several that together are
-    /// too many do not refuse one another.
-    pub(crate) fn try_set_aside(&self, bytes: u64, wall: u64) -> Option<Admitted<'_>> {
+    /// Counts `bytes` as on their way to the log until the result is dropped, if they fit with
+    /// `wall` extents left free. A refused reservation leaves no trace, so requests that do not fit
+    /// together cannot fail each other.
+    pub(crate) fn try_reserve(&self, bytes: u64, wall: u64) -> Option<Admitted<'_>> {
         let fits = |admitting: u64| {
             let committed = admitting + self.dirty_cost() + bytes;
             (self.room_before(wall) >= committed).then_some(admitting + bytes)
         };
         self.admission.admitting.fetch_update(Ordering::AcqRel, Ordering::Acquire, fits).ok()?;
         let admitted = Admitted { core: self, bytes, cleans: false };
-        // Between the look and the entry as many bytes may have come as have left, and those that
-        // left have not been seen anywhere.
+        // Between the check and the entry as many bytes may have come as have left, and those that
+        // left have not been counted anywhere.
         self.has_room_before(wall).then_some(admitted)
     }
 
-    /// The same before the soft wall, and the extents that are kept back from the asker.
+    /// The same, for the soft wall plus the extents kept back from the caller.
     pub(crate) fn try_admit(&self, bytes: u64, kept: u64) -> Option<Admitted<'_>> {
-        self.try_set_aside(bytes, self.soft_wall() + kept)
+        self.try_reserve(bytes, self.soft_wall() + kept)
     }
 
-    /// Counts `bytes` as on their way to the log until what is returned is dropped, whether there
-    /// is room for them or not.
-    pub(crate) fn set_aside(&self, bytes: u64) -> Admitted<'_> {
+    /// Counts `bytes` as on their way to the log until the result is dropped, whether or not there
+    /// is room for them.
+    pub(crate) fn reserve(&self, bytes: u64) -> Admitted<'_> {
         self.admission.admitting.fetch_add(bytes, Ordering::AcqRel);
         Admitted { core: self, bytes, cleans: false }
     }
 
-    /// The same for what makes more room than it takes.
-    pub(crate) fn set_aside_to_clean(&self, bytes: u64) -> Admitted<'_> {
-        let mut aside = self.set_aside(bytes);
+    /// Like `reserve`, for work that frees more room than it takes.
+    pub(crate) fn reserve_for_cleaning(&self, bytes: u64) -> Admitted<'_> {
+        let mut aside = self.reserve(bytes);
         aside.cleans = true;
         self.admission.cleaning_bytes.fetch_add(bytes, Ordering::AcqRel);
         aside
     }
 
-    /// Extents that only overwriting may take: a pool that is full for new data goes on taking
-    /// changes of what it holds, because cleaning wins back what they leave dead. Small pools
-    /// cannot afford it.
+    /// Extents that only overwrites may take: a pool that is full for new data still accepts
+    /// changes of existing data, because cleaning recovers the blocks that they leave dead. Small
+    /// pools cannot afford it.
     fn overwrite_extents(&self) -> u64 {
         let share = u64::from(self.geometry.extents_usable()) / OVERWRITE_DIVISOR;
         if share < OVERWRITE_MIN { 0 } else { share }
     }
 
-    /// Extents that only what trees keep about files may take; none in a pool without shares.
+    /// Extents that only file metadata of trees may take; none in a pool without shares.
     pub(crate) fn tree_extents(&self) -> u64 {
         if !self.has_shares.load(Ordering::Relaxed) {
             return 0;
@@ -246,11 +246,11 @@ impl Core {
     }
 
     /// Extents that `object` must leave to others: reservations of other volumes, the share of
-    /// trees, and the part of overwriting's share that its write has no claim to.
+    /// trees, and the part of the overwriting share that its write has no claim to.
     ///
-    /// Where overwriting has no share, an overwrite leaves nothing. It takes room until its dead
-    /// bytes are counted, and would be refused as soon as new data has filled the pool up to the
-    /// reservations.
+    /// Where there is no overwriting share, an overwrite leaves nothing. It takes room until its
+    /// dead bytes are counted, and would be refused as soon as new data has filled the pool up to
+    /// the reservations.
     fn extents_promised(&self, object: &Object, claim: Claim) -> u64 {
         let reserved = self.extents_reserved_against(object);
         match (self.overwrite_extents(), claim) {
@@ -259,31 +259,31 @@ impl Core {
         }
     }
 
-    /// Extents that `object` must leave free now of what is [promised](Self::extents_promised) to
-    /// others.
+    /// Extents that `object` must leave free now, out of those [promised](Self::extents_promised)
+    /// to others.
     ///
-    /// What is promised need not lie idle. As long as twice as much could be won by cleaning,
-    /// nothing is kept; from there on it grows until all of it is kept when no more than that could
-    /// be won. So new data finds the pool full at the same point as if it were always kept, and a
-    /// log of which a fifth is dead is not cleaned as if it were fuller than it is, which would
-    /// cost every write.
+    /// Promised extents need not lie idle. As long as cleaning could gain twice as many, none are
+    /// kept free; below that, the number grows until all are kept when cleaning could gain no more
+    /// than that. So new data finds the pool full at the same point as if they were always kept,
+    /// and a log of which a fifth is dead is not cleaned as if it were fuller than it is, which
+    /// would cost every write.
     ///
-    /// `bytes`: what asks for room. Overwriting leaves as much dead, as long as it compresses
-    /// alike: so it counts for nothing here. Where it takes more than it leaves, more lives at the
-    /// next checkpoint, and less can be won.
+    /// `bytes`: the size of the request. An overwrite leaves as much dead, as long as it compresses
+    /// alike, so it is not included. Where it takes more than it leaves, more is live at the next
+    /// checkpoint, and less can be gained.
     fn extents_kept(&self, object: &Object, bytes: u64, claim: Claim) -> u64 {
-        self.kept_of(self.extents_promised(object, claim), bytes, claim)
+        self.extents_kept_for(self.extents_promised(object, claim), bytes, claim)
     }
 
-    /// The same if so many are promised to others.
-    fn kept_of(&self, promised: u64, bytes: u64, claim: Claim) -> u64 {
+    /// The same, if so many are promised to others.
+    fn extents_kept_for(&self, promised: u64, bytes: u64, claim: Claim) -> u64 {
         let asking = if claim == Claim::Overwrite { 0 } else { bytes };
         if promised == 0 { 0 } else { promised.min((2 * promised).saturating_sub(self.extents_winnable(asking))) }
     }
 
-    /// Extents before the reserve that would be free if all that is dead were cleaned, cautiously:
-    /// what is on its way counts in full, `asking` included, and what has been written since the
-    /// last checkpoint as if nothing died for it.
+    /// Conservative estimate of the extents before the reserve that would be free if all dead data
+    /// were cleaned: data on its way counts in full, `asking` included, and no data counts as dead
+    /// because of writes since the last checkpoint.
     fn extents_winnable(&self, asking: u64) -> u64 {
         let extents = u64::from(self.geometry.extents_usable()).saturating_sub(1 + self.geometry.reserve_extents());
         let live = self.live_bytes.load(Ordering::Relaxed);
@@ -292,8 +292,8 @@ impl Core {
         let taken = if opened < OPENED_KNOWN {
             (live + coming).div_ceil(self.geometry.usable_bytes_min())
         } else {
-            // As densely as it has been since the pool was opened: headers, padding and tails of
-            // extents take room too.
+            // As densely as since the pool was opened: headers, padding and tails of extents take
+            // room too.
             let payload = self.counters.fragment_bytes.get() + self.counters.moved_bytes.get();
             let packed = u128::from(live) * u128::from(opened) / u128::from(payload.max(1));
             u64::try_from(packed).unwrap_or(u64::MAX) + coming.div_ceil(u64::from(self.geometry.extent_bytes))
@@ -301,8 +301,8 @@ impl Core {
         extents.saturating_sub(taken)
     }
 
-    /// Bytes that new data, for which nothing is reserved, still finds room for once all that is
-    /// dead has been cleaned, as far as the storage below has room.
+    /// Bytes of new data, without a reservation, for which there is still room once all dead data
+    /// has been cleaned, as far as the file system has room.
     pub(crate) fn available_bytes(&self) -> u64 {
         let free = self.extents_free.load(Ordering::Acquire) + self.log.ahead() as u64;
         let left_below = self.free_bytes_below(free) / u64::from(self.geometry.extent_bytes);
@@ -311,8 +311,8 @@ impl Core {
         self.extents_winnable(0).saturating_sub(promised) * self.bytes_per_extent()
     }
 
-    /// Bytes of what trees keep about files that surely still find room, by the last look below:
-    /// asked with many changes of a tree.
+    /// Bytes of file metadata that certainly still find room, by the last look at the file system:
+    /// called for many changes of a tree.
     pub(crate) fn available_to_trees(&self) -> u64 {
         let free = self.extents_free.load(Ordering::Acquire) + self.log.ahead() as u64;
         let lacking_below = free.saturating_sub(self.extents_left_below());
@@ -320,13 +320,12 @@ impl Core {
         self.extents_winnable(0).saturating_sub(promised) * self.geometry.usable_bytes_min()
     }
 
-    /// Extents that are reserved for volumes and not used.
+    /// Extents of unused reservations.
     fn extents_reserved(&self) -> u64 {
         self.reserved_unmet.load(Ordering::Relaxed).div_ceil(self.geometry.usable_bytes_min())
     }
 
-    /// Payload that an extent has held on average since the pool was opened; until that is known,
-    /// its size.
+    /// Average payload of an extent since the pool was opened; until that is known, its size.
     fn bytes_per_extent(&self) -> u64 {
         let opened = self.counters.opened_extents.get();
         let payload = self.counters.fragment_bytes.get() + self.counters.moved_bytes.get();
@@ -334,25 +333,25 @@ impl Core {
         if opened < OPENED_KNOWN { size } else { (payload / opened).clamp(size / 2, size) }
     }
 
-    /// Whether a write was refused for want of room, and nothing has been applied since.
+    /// Returns whether a write was refused for lack of room, and nothing has been applied since.
     pub(crate) fn is_full(&self) -> bool {
         self.admission.full_at.load(Ordering::Relaxed) == self.log.applied_seq().0
     }
 
-    /// Admits a write of `length` bytes at `offset` of an object; the room is its own until what is
-    /// returned is dropped.
+    /// Admits a write of `length` bytes at `offset` of an object; the room is reserved until the
+    /// result is dropped.
     ///
-    /// The wall of new data is the soft wall (`clean::pacing`) and what must be kept for overwriting
-    /// and other volumes, a part of which little writes may have (`space::claims`). The wall of
-    /// overwriting is the soft wall and the reservations of other volumes. A write that does not
-    /// seem to fit before its wall waits for the cleaner. If that wins nothing, the write makes
-    /// room itself: dirty data is drained (it may be compressible), a checkpoint is taken (it may
-    /// free extents), and extents are cleaned for as long as that wins anything. Only if there is
-    /// no room then, up to the reserve instead of the soft wall, the pool is full. The verdict
-    /// holds until something is applied.
+    /// The wall of new data is the soft wall (`clean::pacing`) plus the extents kept for overwrites
+    /// and other volumes, a part of which small writes may take (`space::claims`). The wall of
+    /// overwrites is the soft wall plus the reservations of other volumes. A write that does not
+    /// seem to fit before its wall waits for the cleaner. If cleaning gains nothing, the write
+    /// makes room itself: dirty data is drained (it may be compressible), a checkpoint is taken (it
+    /// may free extents), and extents are cleaned for as long as that gains anything. Only if there
+    /// is no room then, up to the reserve instead of the soft wall, the pool is full. That result
+    /// stays valid until something is applied.
     ///
     /// # Errors
-    /// [`surface::ErrorKind::Full`], and whatever draining fails with.
+    /// [`surface::ErrorKind::Full`], and the errors of draining.
     pub(crate) fn admit(&self, object: &Object, offset: u64, length: u64) -> Result<Admitted<'_>> {
         self.charge(object, length, || self.overwrites(object, offset, length))?;
         self.brake(length);
@@ -362,12 +361,12 @@ impl Core {
         }
         let is_kept = self.extents_kept(object, bytes, Claim::New) > 0;
         let claim = if is_kept { self.claim(object, offset, length)? } else { Claim::New };
-        // Asked again and again: what was counted cautiously is known exactly after the next
+        // Evaluated again on each try: conservative estimates become exact with the next
         // checkpoint.
         self.admit_before(bytes, &|| self.extents_kept(object, bytes, claim))
     }
 
-    /// The same for data that overwrites nothing, and for the files that a tree keeps for itself.
+    /// The same for data that overwrites nothing, and for the tree's own files.
     pub(crate) fn admit_new(&self, object: &Object, length: u64, asks: Asks) -> Result<Admitted<'_>> {
         let bytes = cost_of(length);
         match asks {
@@ -379,14 +378,14 @@ impl Core {
                 self.admit_before(bytes, &|| self.extents_kept(object, bytes, Claim::New))
             }
             Asks::Tree => {
-                // Reservations of other volumes count as they do for overwriting.
+                // Reservations of other volumes apply as they do to overwriting.
                 let promised = if self.overwrite_extents() == 0 { 0 } else { self.extents_reserved_against(object) };
-                self.admit_before(bytes, &|| self.kept_of(promised, bytes, Claim::Overwrite))
+                self.admit_before(bytes, &|| self.extents_kept_for(promised, bytes, Claim::Overwrite))
             }
         }
     }
 
-    /// Room for fetched groups of an image, if there is plenty: they can be fetched again.
+    /// Reserves room for fetched groups of an image, if there is plenty: they can be fetched again.
     pub(crate) fn try_admit_fetched(&self, image: &Object, bytes: u64) -> Option<Admitted<'_>> {
         self.try_admit(bytes, self.extents_promised(image, Claim::New))
     }
@@ -396,7 +395,7 @@ impl Core {
         if let Some(admitted) = self.try_admit(bytes, kept()) {
             return Ok(admitted);
         }
-        // Nothing could be won when it was tried last.
+        // The last attempt gained nothing.
         let hopeless = self.admission.full_at.load(Ordering::Relaxed) == self.log.applied_seq().0;
         if hopeless && self.buffer.bytes() == 0 && self.is_surely_full(bytes) {
             self.counters.refused_writes.add(1);
@@ -413,8 +412,8 @@ impl Core {
         Err(self.full_error())
     }
 
-    /// Makes room for `bytes` by all means that there are, for one caller at a time; `None`: there
-    /// is none. `kept`: see [`Self::extents_kept`].
+    /// Makes room for `bytes` by all available means, for one caller at a time; `None` if there is
+    /// none. `kept`: see [`Self::extents_kept`].
     pub(crate) fn find_room(&self, bytes: u64, kept: &dyn Fn() -> u64) -> Result<Option<Admitted<'_>>> {
         let try_now = || self.try_admit(bytes, kept());
         let _making_room = self.admission.making_room.lock();
@@ -425,9 +424,9 @@ impl Core {
         if let Some(admitted) = try_now() {
             return Ok(Some(admitted));
         }
-        self.look_below();
+        self.refresh_host_space();
         self.take_light_checkpoint()?;
-        // Deleted volumes give their space back over several checkpoints.
+        // Deleted volumes free their space over several checkpoints.
         loop {
             if let Some(admitted) = try_now() {
                 return Ok(Some(admitted));
@@ -437,7 +436,7 @@ impl Core {
             }
             self.take_checkpoint()?;
         }
-        // What can be fetched again goes before a write is refused.
+        // Data that can be fetched again is dropped before a write is refused.
         for round in 0..DROP_ROUNDS {
             if !self.drop_fetched(bytes.max(DROPPED_MIN) << round)? {
                 break;
@@ -453,18 +452,19 @@ impl Core {
         if self.map.settled().is_empty() {
             return Ok(None);
         }
-        // Merging may show that more is dead.
+        // Merging may find more dead data.
         self.take_checkpoint()?;
         self.clean_for_room(bytes, kept)
     }
 
-    /// Whether `bytes` do not even fit before the reserve. `false` while a checkpoint is under way:
-    /// the extents that it puts on the log's list are for a moment neither free nor there.
+    /// Returns whether `bytes` do not even fit before the reserve. `false` while a checkpoint is
+    /// running: the extents that it puts on the log's list are for a moment neither free nor
+    /// listed.
     ///
-    /// The cleaner sets aside all that there is for as long as a round of it lasts. That does not
-    /// make the pool full: who asks for room then waits for the end of the round.
+    /// A round of the cleaner may reserve all room while it runs. That does not make the pool full:
+    /// callers then wait for the end of the round.
     fn is_surely_full(&self, bytes: u64) -> bool {
-        // In this order: it must not count as room any more when it is not counted as taken.
+        // In this order: it must no longer appear as room when it is no longer counted as taken.
         let cleaning = self.admission.cleaning_bytes.load(Ordering::Acquire);
         self.checkpoint.try_lock().is_some_and(|_still| {
             let taken = (self.committed_bytes() + bytes).saturating_sub(cleaning);

@@ -1,14 +1,14 @@
-//! What a write may have of the last room, which new data leaves to overwriting: so much that a file
-//! system above, whose new files find no room, can still delete some.
+//! The share of the last room that a write may take. New data leaves this room to overwrites:
+//! enough for a file system above, whose new files find no room, to still delete some.
 //!
-//! What a file system writes to delete is little, and not all of it goes where data was before: its
-//! log goes on to blocks that were never written, and btrfs writes its tree to new places. So
-//! writes are told apart by what can be seen of them:
+//! A file system writes little to delete, and not all of it to blocks with data: its log continues
+//! into blocks that were never written, and btrfs writes its tree to new places. So writes are
+//! classified by their visible properties:
 //! - *New*: it leaves all of overwriting's share alone.
 //! - *Little*: new data in a request of a unit's size at most. Data of large files comes in larger
 //!   ones. It leaves half of the share alone.
-//! - *Log*: new data just behind that which was the last one before a flush, as a journal's next
-//!   transaction is. It leaves a quarter alone.
+//! - *Log*: new data directly after the block that was last before a flush, such as a journal's
+//!   next transaction. It leaves a quarter alone.
 //! - *Overwrite*: it leaves nothing of the share alone, since it leaves as much dead.
 //!
 //! Each claim ends at a wall of its own. None goes past the soft wall, so the cleaner always has
@@ -20,7 +20,7 @@ use units::GROUP_BYTES;
 use crate::objects::object::Object;
 use crate::pool::core::Core;
 
-/// Largest request that is little: that of a unit, above which the data of files comes.
+/// Largest request that is *little*: the size of a unit. Data of large files comes in larger ones.
 const LITTLE_BYTES_MAX: u64 = GROUP_BYTES as u64;
 
 /// See the module.
@@ -33,7 +33,7 @@ pub(crate) enum Claim {
 }
 
 impl Claim {
-    /// How many of so many extents, overwriting's share, it leaves alone.
+    /// Returns how many extents of the overwriting share it leaves alone.
     pub(crate) fn leaves_of(self, share: u64) -> u64 {
         match self {
             Self::New => share,
@@ -45,7 +45,7 @@ impl Claim {
 }
 
 impl Core {
-    /// What a write of `length` bytes at `offset` of an object may claim.
+    /// Returns the claim of a write of `length` bytes at `offset` of an object.
     ///
     /// # Errors
     /// Those of reading the map.

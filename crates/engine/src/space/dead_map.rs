@@ -25,11 +25,11 @@ use units::{BlockMask, ExtentIndex, Seq};
 use crate::base::hash::FastHash;
 use crate::log::geometry::Geometry;
 
-/// Memory of an entry, and how many entries' worth an extent takes by itself.
+/// Memory of an entry, and the overhead of an extent, in entries.
 const ENTRY_BYTES: usize = size_of::<u32>();
 const EXTENT_ENTRIES: usize = 96 / ENTRY_BYTES;
 
-/// Deaths that a checkpoint tells one by one: some megabytes.
+/// Upper bound of deaths that a checkpoint lists one by one: some megabytes.
 const TOLL_MAX: usize = 256 << 10;
 
 /// The first batch that may lie in an extent in its present use: incarnation and number.
@@ -39,7 +39,7 @@ pub(crate) type Since = (u64, Seq);
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Death {
     extent: ExtentIndex,
-    /// Where its payload begins in the extent.
+    /// Offset of its payload in the extent.
     offset: u32,
     unit: BlockMask,
     dead: BlockMask,
@@ -53,8 +53,8 @@ impl Death {
     }
 }
 
-/// What a checkpoint counts as dead. Beyond a bound, only in which extents: a large discard ends
-/// millions of fragments at once.
+/// Fragments that a checkpoint counts as dead. Beyond a bound, only their extents: a large discard
+/// ends millions of fragments at once.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Toll {
     deaths: Vec<Death>,
@@ -81,9 +81,9 @@ impl Toll {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Dead {
     pub since: Since,
-    /// Fragments that are dead altogether, by offset, in order.
+    /// Fragments that are entirely dead, by offset, in order.
     whole: Vec<u32>,
-    /// Those of which a part is, in order.
+    /// Partly dead fragments, in order.
     parts: Vec<(u32, BlockMask)>,
 }
 
@@ -124,18 +124,18 @@ impl Dead {
 #[derive(Debug, Default)]
 pub(crate) struct Deaths {
     known: HashMap<ExtentIndex, Dead, FastHash>,
-    /// Entries of all extents, and how many there may be.
+    /// Entries of all extents, and their upper bound.
     entries: usize,
     max: usize,
 }
 
 impl Deaths {
-    /// With so much memory.
+    /// Makes a map with so much memory.
     pub(crate) fn new(bytes: usize) -> Self {
         Self { max: bytes / ENTRY_BYTES, ..Self::default() }
     }
 
-    /// The log may fill these from now on, whatever they held.
+    /// Marks extents that the log may fill from now on; earlier content is forgotten.
     pub(crate) fn begin(&mut self, extents: &[ExtentIndex], since: Since) {
         for extent in extents {
             self.forget(*extent);
@@ -146,7 +146,7 @@ impl Deaths {
         }
     }
 
-    /// Nothing is known of the extent any more.
+    /// Forgets the extent.
     pub(crate) fn forget(&mut self, extent: ExtentIndex) {
         if let Some(dead) = self.known.remove(&extent) {
             self.entries -= dead.entries();
@@ -173,7 +173,7 @@ impl Deaths {
             let after = dead.entries();
             self.entries = self.entries + after - before;
             // Extents with few dead fragments will be cleaned last. So room is left for those that
-            // come to be cleaned soon.
+            // will be cleaned soon.
             if self.entries > self.max && after * self.known.len() <= self.entries {
                 self.forget(death.extent);
             }
@@ -202,7 +202,7 @@ mod tests {
         let at = |deaths: &Deaths, offset| deaths.of(EXTENT).unwrap().at(offset).0;
         assert_eq!([50, 100, 200, 300].map(|offset| at(&deaths, offset)), [0, u32::MAX, 0x30, u32::MAX]);
         assert_eq!(deaths.entries, EXTENT_ENTRIES + 4);
-        // Told twice is no more than told once.
+        // Entering a death twice has no further effect.
         deaths.enter(&[death(3, 200, 4, 0x40), death(3, 100, 1, 1 << 4), death(3, 200, 4, 0x10)]);
         assert_eq!((at(&deaths, 200), deaths.entries), (0x70, EXTENT_ENTRIES + 4));
         deaths.enter(&[death(3, 200, 4, 0x80)]);

@@ -27,8 +27,8 @@ enum State {
 pub(crate) struct Extents {
     live: Vec<u32>,
     state: Vec<State>,
-    /// When each was passed last, in extents that the log has passed since the pool was opened: how
-    /// old its data is at least.
+    /// When each was last passed, in extents that the log has passed since the pool was opened: the
+    /// minimum age of its data.
     passed_at: Vec<u32>,
     /// Extents passed so far.
     now: u32,
@@ -38,9 +38,9 @@ pub(crate) struct Extents {
     live_bytes: u64,
     /// Extents from this one on are not handed out.
     mark: usize,
-    /// Kept although nothing lives there, as of the last checkpoint: see `catalogue`.
+    /// Kept without live data, as of the last checkpoint: see `catalogue`.
     pinned: BTreeSet<ExtentIndex>,
-    /// Where the search for free extents goes on, so that the log moves through the file in long
+    /// Where the search for free extents continues, so that the log moves through the file in long
     /// runs.
     cursor: usize,
 }
@@ -55,7 +55,7 @@ pub(crate) struct Victim {
 /// Changes of live bytes that a checkpoint makes, by extent.
 pub(crate) type UsageChanges = BTreeMap<ExtentIndex, i64>;
 
-/// What a checkpoint decided about extents; takes effect when it is durable.
+/// Changes to extents that a checkpoint decided; they take effect when it is durable.
 #[derive(Debug, Default)]
 pub(crate) struct ExtentPlan {
     pub usage: UsageChanges,
@@ -63,11 +63,11 @@ pub(crate) struct ExtentPlan {
     pub listed: Vec<ExtentIndex>,
     /// The log has passed them.
     pub passed: Vec<ExtentIndex>,
-    /// Nothing live is left in them.
+    /// They have no live data left.
     pub freed: Vec<ExtentIndex>,
-    /// Nothing lives in them either, but they must be kept.
+    /// They have no live data either, but must be kept.
     pub idle: Vec<ExtentIndex>,
-    /// All that must be kept.
+    /// All extents that must be kept.
     pub pinned: BTreeSet<ExtentIndex>,
 }
 
@@ -101,7 +101,7 @@ impl Extents {
         }
     }
 
-    /// The pool has grown to `count` extents: the new ones are free.
+    /// Notes that the pool has grown to `count` extents: the new ones are free.
     pub(crate) fn grow(&mut self, count: usize) {
         let more = count.saturating_sub(self.state.len());
         self.live.resize(self.live.len() + more, 0);
@@ -110,14 +110,13 @@ impl Extents {
         self.free = self.count_free();
     }
 
-    /// Extents from `mark` on are not handed out from now on; without a mark, all can be.
+    /// Stops handing out extents from `mark` on; without a mark, all can be.
     pub(crate) fn set_mark(&mut self, mark: Option<usize>) {
         self.mark = mark.unwrap_or(usize::MAX);
         self.free = self.count_free();
     }
 
-    /// Extents before `end` that hold nothing: those on the log's list and those that it has open
-    /// are among them.
+    /// Empty extents before `end`, including those on the log's list and those that it has open.
     pub(crate) fn idle_before(&self, end: usize) -> u64 {
         self.state.iter().take(end).filter(|state| **state != State::Used).count() as u64
     }
@@ -129,7 +128,7 @@ impl Extents {
         used.fold((0, 0), |(count, bytes), (_, live)| (count + 1, bytes + u64::from(*live)))
     }
 
-    /// The pool has only `count` extents from now on; all others are free.
+    /// Notes that the pool has only `count` extents from now on; all others are free.
     pub(crate) fn shrink(&mut self, count: usize) {
         debug_assert!(self.state.iter().skip(count).all(|state| *state == State::Free));
         self.live.truncate(count);
@@ -143,7 +142,7 @@ impl Extents {
         self.state.iter().take(self.mark).filter(|state| **state == State::Free).count() as u64
     }
 
-    /// Number of the checkpoint as of which live bytes are.
+    /// Number of the checkpoint for which live bytes are exact.
     pub(crate) fn checkpoint(&self) -> u64 {
         self.number
     }
@@ -168,12 +167,13 @@ impl Extents {
         self.live.get(extent.0 as usize).copied().unwrap_or(0)
     }
 
-    /// Whether the extent may be given to the log.
+    /// Returns whether the extent may be given to the log.
     pub(crate) fn is_free(&self, extent: ExtentIndex) -> bool {
         self.state.get(extent.0 as usize) == Some(&State::Free)
     }
 
-    /// Whether the log has it, or will get it next: data in it may not be counted by a checkpoint.
+    /// Returns whether the log has it, or will get it next: data in it may not be counted by a
+    /// checkpoint.
     pub(crate) fn is_listed(&self, extent: ExtentIndex) -> bool {
         self.state.get(extent.0 as usize) == Some(&State::Listed)
     }
@@ -186,8 +186,8 @@ impl Extents {
         *slot = state;
     }
 
-    /// Live bytes were counted anew: `extent` has `live` of them. If that is 0, the extent is free
-    /// after the next opening: who knows who is in it now.
+    /// Sets the recounted live bytes of `extent`. If there are none, the extent is free after the
+    /// next opening: readers may still be in it now.
     pub(crate) fn recount(&mut self, extent: ExtentIndex, live: u32) {
         let Some(slot) = self.live.get_mut(extent.0 as usize) else { return };
         self.live_bytes = self.live_bytes - u64::from(*slot) + u64::from(live);
@@ -205,7 +205,7 @@ impl Extents {
         self.pinned = extents;
     }
 
-    /// Whether the extent is kept although nothing lives there.
+    /// Returns whether the extent is kept without live data.
     pub(crate) fn is_idle(&self, extent: ExtentIndex) -> bool {
         self.live_of(extent) == 0 && self.state.get(extent.0 as usize) == Some(&State::Used)
     }
@@ -217,10 +217,10 @@ impl Extents {
         }
     }
 
-    /// Decides what a checkpoint does: `usage` is what its merge changed, `passed` the extents that
-    /// leave the log's list, `dropped` those that were taken off it unused, `kept` those that stay
-    /// on it, `pinned` those that are not freed, and `wanted` the length that the list should have,
-    /// and what comes first.
+    /// Decides the changes of a checkpoint. `usage` has the changes by its merge, `passed` the
+    /// extents that leave the log's list, `dropped` those removed from it unused, `kept` those that
+    /// stay on it, `pinned` those that are not freed, and `wanted` the target length of the list,
+    /// and which extents it prefers.
     pub(crate) fn plan(
         &mut self,
         usage: UsageChanges,
@@ -255,7 +255,7 @@ impl Extents {
                 listed.extend(free.clone().filter(|extent| comes_first(*extent)).take(room));
                 listed.extend(free.filter(|extent| !comes_first(*extent)).take(room - listed.len()));
             }
-            // Of a large pool, only as many are looked at as it takes.
+            // In a large pool, only as many are examined as needed.
             None => listed.extend(free.take(room)),
         }
         if let Some(last) = listed.last() {
@@ -264,7 +264,8 @@ impl Extents {
         ExtentPlan { usage, listed, passed, freed, idle, pinned }
     }
 
-    /// Extents that hold something once a plan takes effect, what the log has open not counted.
+    /// Returns the extents with content once a plan takes effect, without those that the log has
+    /// open.
     pub(crate) fn used_after(&self, plan: &ExtentPlan) -> Vec<ExtentIndex> {
         let passed: BTreeSet<_> = plan.passed.iter().copied().collect();
         let gone: BTreeSet<_> = plan.freed.iter().chain(&plan.listed).copied().collect();
@@ -289,7 +290,7 @@ impl Extents {
         })
     }
 
-    /// The page of usage that holds `extent`, as it is once `usage` takes effect.
+    /// Returns the page of usage with `extent`, as of the moment when `usage` takes effect.
     pub(crate) fn page_after(&self, extent: ExtentIndex, usage: &UsageChanges) -> [u32; USAGE_PAGE_EXTENTS] {
         let first = extent.0 - extent.0 % USAGE_PAGE_EXTENTS as u32;
         let mut page = [0; USAGE_PAGE_EXTENTS];
@@ -299,18 +300,19 @@ impl Extents {
         page
     }
 
-    /// Extents worth cleaning, the best first, at most `max`: those that the log has passed, with
-    /// live bytes but no more than `live_max`, that `skip` does not exclude.
+    /// Returns the extents worth cleaning, the best first, at most `max`: those that the log has
+    /// passed, with live bytes but no more than `live_max`, that `skip` does not exclude.
     ///
-    /// Of an extent with the live share u, cleaning writes u / (1 - u) bytes for each that it wins.
-    /// That falls while we wait, since what lives dies at some rate r: by r u / (1 - u)^2 a second.
-    /// To clean where waiting wins least is what makes the sum over all extents least (Lomet and
-    /// Luo, *Efficiently Reclaiming Space in a Log Structured Store*, ICDE 2021, section 4). The
-    /// rate is taken to be 1 / age: data that has lived for long is likely to live as long again.
-    /// Against benefit over cost (Rosenblum and Ousterhout 1992), (1 - u) age / (1 + u), a model of
-    /// a log that is 80 % full writes as much at uniform overwrites and at a sharp 80/20 skew, and
-    /// 5 % less if the skew is self-similar; against the least live bytes first, 13 to 16 % less
-    /// when skewed. With `greedy`, those come first.
+    /// Chooses victims. Of an extent with the live share u, cleaning writes u / (1 - u) bytes for
+    /// each that it gains. That falls while we wait, since live data dies at some rate r: by r u /
+    /// (1 - u)^2 a second. The sum over all extents is least if those are cleaned for which waiting
+    /// gains least (Lomet and Luo, *Efficiently Reclaiming Space in a Log Structured Store*, ICDE
+    /// 2021, section 4). The rate is taken to be 1 / age: data that has lived for long is likely to
+    /// live as long again. Against benefit over cost (Rosenblum and Ousterhout 1992), (1 - u) age /
+    /// (1 + u), a model of a log that is 80 % full writes as much at uniform overwrites and at a
+    /// sharp 80/20 skew, and 5 % less if the skew is self-similar; against the least live bytes
+    /// first, 13 to 16 % less when skewed. With `greedy`, the extents with the least live bytes
+    /// come first.
     pub(crate) fn victims(
         &self,
         extent_bytes: u32,
@@ -339,13 +341,13 @@ impl Extents {
         found.into_iter().map(|(_, victim)| victim).collect()
     }
 
-    /// The moment: see [`CleanMark`].
+    /// The current moment: see [`CleanMark`].
     pub(crate) fn mark(&self) -> CleanMark {
         CleanMark(self.now)
     }
 
-    /// The checkpoint is durable: live bytes and states become those of `plan`. Freed extents
-    /// become free only with [`release`](Self::release), when no reader is left in them.
+    /// Notes that the checkpoint is durable: live bytes and states become those of `plan`. Freed
+    /// extents become free only with [`release`](Self::release), when no reader is left in them.
     pub(crate) fn apply(&mut self, plan: &ExtentPlan) {
         for (extent, change) in &plan.usage {
             if let Some(live) = self.live.get_mut(extent.0 as usize) {
@@ -368,8 +370,8 @@ impl Extents {
     }
 
     /// Ends the checkpoint: makes the plan's freed extents free, except those that it listed again;
-    /// returns them. Only now does it count as the last one: until the changes have thawed, a look
-    /// at the map may see the state before it.
+    /// returns them. Only now is it the last one: until the changes have thawed, a look at the map
+    /// may see the state before it.
     pub(crate) fn release(&mut self, plan: &ExtentPlan) -> Vec<ExtentIndex> {
         self.number += 1;
         let mut listed = plan.listed.clone();
@@ -448,7 +450,7 @@ mod tests {
                 within,
                 filled_by: CleanMark::NEVER,
                 away: false,
-                beside_damage: false,
+                despite_damage: false,
                 recodes: false,
             };
             extents.victims(1 << 20, rule, max, skip).iter().map(|v| v.extent.0).collect()

@@ -24,20 +24,21 @@ use units::ExtentIndex;
 
 use crate::pool::core::Core;
 
-/// Room below that is kept out of all accounts: more than can be on its way to the log until the
-/// next look.
+/// Free space of the file system that is left out of all accounts: more than can be on its way to
+/// the log until the next look.
 const AMPLE_BYTES: u64 = 1 << 30;
-/// Extents of room below which a pool is tight: some more than the log has listed then.
+/// Extents of room in the file system below which a pool is tight: some more than the log has
+/// listed then.
 const TIGHT_EXTENTS: u64 = 64;
 
-/// Findings of the last look.
+/// Result of the last look.
 #[derive(Debug)]
 pub(crate) struct Below {
-    /// The log can open so many extents in all, counted since the pool was opened; `u64::MAX`: as
-    /// many as there are.
+    /// Number of extents that the log can open in all, counted since the pool was opened;
+    /// `u64::MAX`: no bound.
     bound: AtomicU64,
     is_tight: AtomicBool,
-    /// Which extents have had their space since before the pool was opened is known.
+    /// Whether it is known which extents have had their space since before the pool was opened.
     is_learned: AtomicBool,
 }
 
@@ -48,24 +49,25 @@ impl Default for Below {
 }
 
 impl Core {
-    /// Whether the storage below has next to no room, and less than the pool.
+    /// Returns whether the file system has next to no room, and less than the pool.
     pub(crate) fn is_tight(&self) -> bool {
         self.below.is_tight.load(Ordering::Relaxed)
     }
 
-    /// Whether it is the storage below, and not the pool's capacity, that bounds how much can be
-    /// written to so many free extents.
+    /// Returns whether it is the file system, and not the pool's capacity, that bounds how much can
+    /// be written to so many free extents.
     pub(crate) fn is_short_below(&self, extents_free: u64) -> bool {
         self.extents_left_below() < extents_free
     }
 
-    /// Extents that the log can open before it needs more room below than there is.
+    /// Extents that the log can open before it needs more room than the file system has.
     pub(crate) fn extents_left_below(&self) -> u64 {
         self.below.bound.load(Ordering::Relaxed).saturating_sub(self.counters.opened_extents.get())
     }
 
-    /// Bytes that can be written to so many free extents: those that they occupy already, and the
-    /// room of the storage below. A look of its own, whatever the room: it is for people.
+    /// Returns the bytes that can be written to so many free extents: those that they occupy
+    /// already, and the room of the file system. Asks the file system each time, since the figure
+    /// is shown to users.
     pub(crate) fn free_bytes_below(&self, extents_free: u64) -> u64 {
         let extent_bytes = u64::from(self.geometry.extent_bytes);
         let free = extents_free.min(self.extents_left_below()) * extent_bytes;
@@ -73,15 +75,15 @@ impl Core {
         if room >= free {
             return free;
         }
-        // Used extents have their space to the last byte: it is set aside extent by extent.
+        // Used extents have their space to the last byte: it is preallocated extent by extent.
         let used = u64::from(self.geometry.extents()).saturating_sub(extents_free) * extent_bytes;
-        // Who cannot be asked has nothing more.
+        // If the storage cannot answer, count nothing.
         let occupied = self.env.disk.occupied_bytes().unwrap_or(0);
         free.min(room.saturating_add(occupied.saturating_sub(used)))
     }
 
     /// Takes a look.
-    pub(crate) fn look_below(&self) {
+    pub(crate) fn refresh_host_space(&self) {
         let bytes = self.env.disk.room_bytes();
         let room = bytes / u64::from(self.geometry.extent_bytes);
         let is_ample = bytes >= AMPLE_BYTES || room >= u64::from(self.geometry.extents());
@@ -90,7 +92,7 @@ impl Core {
         self.below.is_tight.store(bound != u64::MAX && room < TIGHT_EXTENTS, Ordering::Relaxed);
     }
 
-    /// The bound with room for so many more extents below.
+    /// The bound with room for so many more extents in the file system.
     fn bound_below(&self, room: u64) -> u64 {
         let (opened, mut empty) = self.log.opened_and_ahead();
         {

@@ -1,6 +1,6 @@
-//! Free space: which extents there are and what lives in them, who may write how much, and what the
-//! file system below has left. Owns the accounts of extents (`extents`). Checkpoints change them,
-//! the log takes extents from them, admission and the cleaner read them.
+//! Free space: the extents and their live data, admission of writes, and the free space of the file
+//! system. Owns the accounts of extents (`extents`). Checkpoints change them, the log takes extents
+//! from them, admission and the cleaner read them.
 //!
 //! A byte of the data file goes through these steps:
 //! 1. *Admitted*: a write is taken only if it surely finds room (`admission`, with `claims` and
@@ -11,7 +11,7 @@
 //! 5. *Free*, with its whole extent. **Only a checkpoint frees an extent** (`Extents::release`,
 //!    called when it is published): when nothing in it is live and no reader is left in it. The
 //!    cleaner only makes extents empty.
-//! 6. Given back to the file system below (`trim`), if nothing fills it again at once.
+//! 6. Punched out of the data file (`trim`), unless it is filled again at once.
 
 pub(crate) mod admission;
 pub(crate) mod claims;

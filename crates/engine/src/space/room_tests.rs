@@ -1,5 +1,4 @@
-//! Whether there is room is judged by what is true when it is judged, not by what was true a moment
-//! ago.
+//! Room is judged by the state at that moment, not by an earlier one.
 #![allow(clippy::unwrap_used)]
 
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -18,7 +17,7 @@ use crate::pool::Pool;
 use crate::pool::core::Core;
 use crate::space::admission::Asks;
 
-/// Does something while a checkpoint syncs the log, or when it has put extents on the list.
+/// Runs an action while a checkpoint syncs the log, or when it has put extents on the list.
 struct MeddlingDisk {
     below: Arc<dyn Disk>,
     core: OnceLock<Weak<Core>>,
@@ -32,7 +31,7 @@ impl MeddlingDisk {
     fn meddle(&self) {
         if let Some(core) = self.core.get().and_then(Weak::upgrade) {
             self.meddled.store(true, Ordering::Relaxed);
-            // Another thread does: this one holds the checkpoint's locks.
+            // On another thread: this one holds the checkpoint's locks.
             std::thread::scope(|scope| scope.spawn(|| (self.meddle)(&core)).join().unwrap());
         }
     }
@@ -74,7 +73,7 @@ fn pool_with(machine: &Machine, meddle: fn(&Core)) -> (Arc<MeddlingDisk>, Pool) 
     (disk, pool)
 }
 
-/// Uses up what is on the list, as far as data may.
+/// Uses up the listed extents, as far as data may.
 fn use_up(core: &Core) {
     let object = core.objects.named("v").unwrap();
     while core.log.ahead() > core.geometry.kept_back(Purpose::Data) {
@@ -114,7 +113,7 @@ fn a_quota_that_is_lowered_while_a_write_looks_holds() {
     fill_content(&mut Rng::new(7), ContentKind::Random, &mut data);
     let data = Bytes::from(data);
     volume.write(0, data.clone(), WriteOptions::default()).unwrap();
-    // What is dirty is made durable when a write looks what the quota leaves.
+    // Dirty data becomes durable when a write checks its quota.
     volume.object.quota.forget();
     disk.at_sync.store(true, Ordering::Relaxed);
     let results: Vec<_> = (1..64).map(|i| volume.write(i << 15, data.clone(), WriteOptions::default())).collect();
@@ -124,8 +123,8 @@ fn a_quota_that_is_lowered_while_a_write_looks_holds() {
     assert!(results.iter().flat_map(|result| result.as_ref().err()).all(|error| error.kind() == ErrorKind::Full));
 }
 
-/// Data was refused, and the tree of a share asks for room that data may not have, while a round of
-/// the cleaner has set aside all that there is: a removal was told that there is no space left.
+/// Data was refused, and the tree of a share asked for room that data may not have, while a round
+/// of the cleaner had reserved all room: a removal failed with "no space left".
 #[test]
 fn room_that_a_round_of_the_cleaner_has_set_aside_is_waited_for() {
     let machine = Machine::new(8 << 20, 1);
@@ -146,7 +145,7 @@ fn room_that_a_round_of_the_cleaner_has_set_aside_is_waited_for() {
     let all = core.room_before(core.geometry.reserve_extents()) - core.committed_bytes();
     let asked = std::thread::scope(|scope| {
         let round = core.cleaning.read();
-        let aside = core.set_aside_to_clean(all);
+        let aside = core.reserve_for_cleaning(all);
         let asks = scope.spawn(|| core.admit_new(&object, 4096, Asks::Tree).map(drop));
         // It is refused at once, or waits for the end of the round: then no other round begins.
         while !asks.is_finished() && core.cleaning.try_read().is_some() {

@@ -1,30 +1,29 @@
-//! The space of free extents goes back to the storage below the data file. Owns when that is done,
-//! and the list of owed extents.
+//! Punches the space of free extents out of the data file. Owns when that is done, and the list of
+//! owed extents.
 //!
 //! An extent is punched out only while it is free as of a durable checkpoint, no reader is left in
 //! it, and no checkpoint can put it on the log's list: the punching thread holds the checkpoint's
 //! lock, or is the only user of the pool.
 //!
-//! 1. A checkpoint gives back the extents that it has freed. Not while the pool is short of space,
-//!    because it is filled again at once (see `backing`), unless it is the storage below that is:
-//!    then it is *owed*.
-//! 2. The maintenance thread gives owed extents back, a turn at each of its looks, when the pool is
-//!    not short of space any more, or rests.
-//! 3. When the pool is closed or opened, and its data file occupies clearly more than the used
-//!    extents and the log's list, all that is free is given back, as long as that is so: extents
-//!    owed in an earlier life are not known any more. At the end, the log's list is made short
-//!    before: its extents are not given back, and no writer is going to fill it soon. A client that
-//!    waits for the pool, or a service manager that waits for the process, waits a bounded time;
-//!    the next closing goes on.
+//! 1. A checkpoint punches out the extents that it has freed. While the pool is short of space they
+//!    are filled again at once (see `backing`), so they stay *owed*, unless the file system is short
+//!    as well.
+//! 2. The maintenance thread punches out owed extents, a turn at each of its looks, when the pool
+//!    is not short of space any more, or rests.
+//! 3. When the pool is closed or opened, all free extents are punched out for as long as the data
+//!    file occupies clearly more than the used extents and the log's list: extents owed before the
+//!    last close are not known any more. On closing, the log's list is shortened first: its extents
+//!    are not punched out, and no writer will fill it soon. A client that waits for the pool, or a
+//!    service manager that waits for the process, waits a bounded time; the next closing continues.
 //!
-//! It goes in *turns* of a bounded number of extents, each with the locks taken anew, so that no
-//! thread waits for more than one. Where the storage below is short of space, a checkpoint pays all
-//! at once: writers wait for it.
+//! The work is done in *turns* of a bounded number of extents, each with fresh locks, so that no
+//! thread waits for more than one. Where the file system is short of space, a checkpoint punches
+//! all at once: writers wait for it.
 //!
-//! A repair of a pool gives nothing back: data that it accepted as lost may still be in free
-//! extents, for a user to look further. The next opening does.
+//! A repair of a pool punches nothing: data that it accepted as lost may still be in free extents,
+//! for a user to examine. The next opening does.
 //!
-//! So the space that a pool occupies beside its used extents is bounded by the log's list
+//! So the space that a pool occupies in addition to its used extents is bounded by the log's list
 //! (`Core::list_target`) while it is open, by a few extents and a sixteenth when it is closed.
 
 use std::sync::atomic::Ordering;
@@ -34,8 +33,8 @@ use units::ExtentIndex;
 
 use crate::pool::core::Core;
 
-/// Occupied beyond the used extents, and not worth looking for: blocks that file systems count for
-/// themselves. A part of the used extents, and extents.
+/// Occupied space in excess of the used extents that is ignored: file systems count some blocks for
+/// themselves. A part of the used extents, and a number of extents.
 const EXCESS_DIVISOR: u64 = 16;
 const EXCESS_EXTENTS: u64 = 16;
 /// Bytes of one turn, and extents: some tens of milliseconds on a file system that is slow at it,
@@ -48,10 +47,10 @@ const OPEN_NS_MAX: u64 = 2_000_000_000;
 const CLOSE_NS_MAX: u64 = 10_000_000_000;
 
 impl Core {
-    /// Gives back the extents that a checkpoint has freed, and owed ones, or owes them. The caller
+    /// Punches out the extents that a checkpoint has freed, and owed ones, or owes them. The caller
     /// holds the checkpoint's lock.
     pub(crate) fn give_back(&self, freed: &[ExtentIndex]) {
-        self.look_below();
+        self.refresh_host_space();
         self.unpunched.lock().extend(freed);
         let is_tight = self.is_tight();
         if self.options.repair || self.is_pressed() && !is_tight {
@@ -59,16 +58,16 @@ impl Core {
         }
         while self.pay() && is_tight {}
         if is_tight {
-            self.look_below();
+            self.refresh_host_space();
         }
     }
 
-    /// Gives back a turn of owed extents, if there is no reason to keep them any more.
-    pub(crate) fn pay_owed(&self) {
+    /// Punches out a turn of owed extents, if there is no reason to keep them any more.
+    pub(crate) fn punch_owed(&self) {
         if self.options.repair || self.unpunched.lock().is_empty() || self.is_pressed() && !self.is_resting() {
             return;
         }
-        // One that is under way comes to it by itself, or leaves it for the next time.
+        // A running checkpoint does it by itself, or leaves it for the next time.
         if let Some(_still) = self.checkpoint.try_lock() {
             self.pay();
         }
@@ -81,18 +80,18 @@ impl Core {
             self.ends.store(true, Ordering::Relaxed);
         }
         self.take_checkpoint()?;
-        self.give_back_all(CLOSE_NS_MAX);
+        self.punch_all_free(CLOSE_NS_MAX);
         Ok(())
     }
 
-    /// Before a pool that has been opened serves any client.
-    pub(crate) fn give_back_at_open(&self) {
-        self.give_back_all(OPEN_NS_MAX);
+    /// Called before an opened pool serves any client.
+    pub(crate) fn punch_at_open(&self) {
+        self.punch_all_free(OPEN_NS_MAX);
     }
 
-    /// Gives back all that is free, as long as that is much, for so many nanoseconds and a turn at
-    /// most.
-    fn give_back_all(&self, most_ns: u64) {
+    /// Punches out all free extents while they occupy much, for at most so many nanoseconds plus a
+    /// turn.
+    fn punch_all_free(&self, most_ns: u64) {
         if self.options.repair {
             return;
         }
@@ -106,8 +105,8 @@ impl Core {
         }
     }
 
-    /// Whether the data file occupies clearly more than the used and listed extents, but for
-    /// `spared` extents of that.
+    /// Returns whether the data file occupies clearly more than the used and listed extents, not
+    /// counting `spared` extents.
     fn occupies_too_much(&self, spared: u64) -> bool {
         // No other program can use free space on a device.
         if self.env.disk.room_bytes() == u64::MAX {
@@ -115,16 +114,16 @@ impl Core {
         }
         let kept = u64::from(self.geometry.extents()).saturating_sub(self.extents.lock().free() + spared);
         let most = kept + kept / EXCESS_DIVISOR + EXCESS_EXTENTS;
-        // Who cannot be asked has nothing to give.
+        // If the storage cannot answer, there is nothing to punch.
         self.env.disk.occupied_bytes().unwrap_or(0) > most * u64::from(self.geometry.extent_bytes)
     }
 
-    /// How many extents a turn may give back.
+    /// Returns how many extents a turn may punch out.
     fn turn_extents(&self) -> u32 {
         turn_extents(self.geometry.extent_bytes)
     }
 
-    /// A turn of owed extents; returns whether more are owed.
+    /// Runs a turn of owed extents; returns whether more are owed.
     fn pay(&self) -> bool {
         let (owed, is_more) = {
             let mut unpunched = self.unpunched.lock();
@@ -135,7 +134,7 @@ impl Core {
         is_more
     }
 
-    /// Gives back which of these extents, in ascending order, are free.
+    /// Punches out those of these extents, in ascending order, that are free.
     fn punch_free(&self, extents: impl Iterator<Item = ExtentIndex>) {
         let free: Vec<_> = {
             let all = self.extents.lock();
@@ -151,15 +150,14 @@ impl Core {
             let count = rest.iter().enumerate().take_while(|(i, e)| e.0 == first.0 + *i as u32).count();
             let len = count as u64 * u64::from(self.geometry.extent_bytes);
             self.log.backing.loses(*first, count);
-            // Space that is not given back now is when the extent is freed again; nothing depends
-            // on it.
+            // An error needs no handling: the space is punched when the extent is freed again.
             let _ = self.env.disk.punch(self.geometry.start(*first), len);
             rest = &rest[count..];
         }
     }
 }
 
-/// How many extents of so many bytes a turn may give back, one at least.
+/// Returns how many extents of so many bytes a turn may punch out, at least one.
 fn turn_extents(extent_bytes: u32) -> u32 {
     (TURN_BYTES / u64::from(extent_bytes)).clamp(1, TURN_EXTENTS.into()) as u32
 }
@@ -202,7 +200,7 @@ mod tests {
         }
     }
 
-    /// An empty pool all of whose extents have their space below.
+    /// An empty pool all of whose extents have their space allocated.
     fn occupied_pool(machine: &Machine) -> Pool {
         let mut env = env_on(machine, machine.disk.handle());
         env.clock = Arc::new(Slow::default());
@@ -233,7 +231,7 @@ mod tests {
         pool.core.unpunched.lock().extend(all);
         let mut before = CAPACITY;
         for turn in 0..TURNS {
-            pool.core.pay_owed();
+            pool.core.punch_owed();
             let now = occupied(&machine);
             assert!(now < before && before - now <= FREED_MAX, "turn {turn}: {before} to {now}");
             before = now;
@@ -253,11 +251,11 @@ mod tests {
     fn closing_gives_back_for_a_bounded_time() {
         let machine = Machine::new(CAPACITY, 1);
         let pool = occupied_pool(&machine);
-        // The first look tells when to end, each turn begins with one.
-        pool.core.give_back_all(3_000_000_000);
+        // The first look decides when to end, each turn begins with one.
+        pool.core.punch_all_free(3_000_000_000);
         let left = occupied(&machine);
         assert!((CAPACITY - 2 * FREED_MAX..CAPACITY - FREED_MAX).contains(&left), "{left} of {CAPACITY}");
-        pool.core.give_back_all(CLOSE_NS_MAX);
+        pool.core.punch_all_free(CLOSE_NS_MAX);
         assert!(occupied(&machine) < FREED_MAX);
     }
 }

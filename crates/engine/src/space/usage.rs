@@ -1,5 +1,6 @@
-//! Usage pages, as the map store keeps the live bytes of extents: their sum, and pages made from a
-//! count. Owns no state: `extents` has the counts in memory, checkpoints bring them into the store.
+//! Usage pages, the form in which the map store keeps the live bytes of extents: their sum, and
+//! pages made from a count. Owns no state: `extents` has the counts in memory, checkpoints write
+//! them into the store.
 
 use std::collections::BTreeMap;
 
@@ -10,17 +11,17 @@ use units::ExtentIndex;
 
 use crate::log::geometry::Geometry;
 
-/// Pages by the first extent that they tell of.
+/// Pages by the first extent that they cover.
 pub(crate) type Pages = BTreeMap<u32, [u32; USAGE_PAGE_EXTENTS]>;
 
-/// Live bytes by all pages: what the checkpoint must say.
+/// Live bytes by all pages: must equal the checkpoint's sum.
 pub(crate) fn usage_bytes(pages: &Pages, geometry: &Geometry) -> u64 {
     let live = pages.iter().flat_map(|(first, page)| (*first..).zip(page));
     live.filter(|(extent, _)| *extent < geometry.extents()).map(|(_, live)| u64::from(*live)).sum()
 }
 
 pub(crate) fn usage_differs(found: u64, expected: u64) -> String {
-    format!("usage pages count {found} live bytes, and should {expected}: a page is gone, or an old one")
+    format!("usage pages count {found} live bytes, expected {expected}: a page is missing or outdated")
 }
 
 /// Live bytes of an extent, as a page holds them.
@@ -32,7 +33,7 @@ pub(crate) fn usage_of_extent(bytes: u64) -> Result<u32> {
     u32::try_from(bytes).map_err(|_| Error::new(ErrorKind::Corrupt, text()))
 }
 
-/// Puts the pages in which these extents are into `batch`, with the live bytes that were counted.
+/// Puts the pages of these extents into `batch`, with the live bytes that were counted.
 pub(crate) fn put_pages(
     batch: &mut MapBatch,
     extents: impl Iterator<Item = u32>,

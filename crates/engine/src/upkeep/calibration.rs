@@ -1,13 +1,13 @@
-//! Calibration: how long each candidate takes on this machine, measured at once instead of unit by
-//! unit, and what a busy CPU takes of power where the processor counts it. What comes of it is kept
-//! with the learned costs.
+//! Calibration: measures the time of each candidate on this machine, at once instead of unit by
+//! unit, and the power of a busy CPU where the processor counts energy. The result is kept with the
+//! learned costs.
 //!
-//! 1. Units of some kinds of made data, in all sizes, are compressed with every candidate of the
-//!    pool and of its volumes, on one thread.
-//! 2. Their CPU times are learned like those of units that are written. Savings are not: made data
-//!    is no data.
-//! 3. The energy that was counted meanwhile, over the CPU time: it includes what the processor
-//!    takes anyway.
+//! 1. Units of some kinds of synthetic data, in all sizes, are compressed with every candidate of
+//!    the pool and of its volumes, on one thread.
+//! 2. Their CPU times are learned like those of written units. Savings are not: synthetic data is
+//!    not representative.
+//! 3. The power is the energy counted in that time, over the CPU time: it includes the processor's
+//!    idle power.
 //! 4. A checkpoint keeps it.
 
 use codec::{Codec, Workspace};
@@ -19,16 +19,15 @@ use units::GROUP_BYTES;
 use crate::codecs::costs::Costs;
 use crate::pool::Pool;
 
-/// Lengths of units: one of each class of size, and how many of each kind: some hundred KiB of
-/// each.
+/// Lengths of units: one of each size class, and how many of each kind: some hundred KiB of each.
 const UNITS: [(usize, usize); 3] = [(4 << 10, 64), (32 << 10, 16), (GROUP_BYTES, 6)];
-/// Words of the made text.
+/// Words of the synthetic text.
 const WORDS: &str = "the of and storage engine block writes compressed extent log map every checksum is verified before unit decoded to reader epoch \
      snapshot in volume request latency window sector thread queue device memory buffer cache page entry table index value";
 /// Digits of dense data: six bits in each byte.
 const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
 
-/// How fast one candidate is.
+/// Speed of one candidate.
 #[derive(Debug, Clone, PartialEq)]
 pub struct CodecSpeed {
     /// The codec.
@@ -39,10 +38,10 @@ pub struct CodecSpeed {
     pub ns_per_kib: f64,
 }
 
-/// How much a calibration compresses.
+/// Amount of data that a calibration compresses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CalibrationEffort {
-    /// A quarter: half a second of CPU time. For a new pool, which knows nothing of its machine.
+    /// A quarter: half a second of CPU time. For a new pool, which knows nothing about its machine.
     Short,
     /// Some seconds.
     Full,
@@ -57,19 +56,19 @@ impl CalibrationEffort {
     }
 }
 
-/// What a calibration found.
+/// Result of a calibration.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Calibration {
     /// By codec and length of units.
     pub speeds: Vec<CodecSpeed>,
-    /// CPU time that it took.
+    /// CPU time used.
     pub cpu_ns: u64,
-    /// What a busy CPU takes, and whose figure that is.
+    /// Power of a busy CPU, and the source of that figure.
     pub power: Power,
 }
 
-/// Is told after each candidate how many bytes have been compressed, of how many in all. An error
-/// ends the calibration.
+/// Called after each candidate with the bytes compressed so far, and the total. An error ends the
+/// calibration.
 pub type Progress<'a> = &'a dyn Fn(u64, u64) -> Result<()>;
 
 /// A sequence of numbers that look random (xorshift).
@@ -153,9 +152,9 @@ fn measure(
 }
 
 impl Pool {
-    /// Measures and learns how long the candidates of the pool and of its volumes take on this
-    /// machine; takes the CPU time that `effort` says. `energy_uj` tells the energy that the
-    /// processors have used up to now, in microjoules, if they count it.
+    /// Measures and learns the time of each candidate of the pool and of its volumes on this
+    /// machine; takes the CPU time that `effort` allows. `energy_uj` returns the energy used by the
+    /// processors so far, in microjoules, if they count it.
     ///
     /// # Errors
     /// Those of `progress`, and when the storage fails.
@@ -188,7 +187,7 @@ impl Pool {
         Ok(Calibration { speeds, cpu_ns, power })
     }
 
-    /// What a busy CPU takes, as the last calibration found.
+    /// Returns the power of a busy CPU, as the last calibration measured it.
     pub fn power(&self) -> Power {
         self.core.chooser.costs.power()
     }
@@ -207,16 +206,16 @@ mod tests {
     fn a_short_calibration_learns_each_candidate_in_each_size() {
         let candidates: Vec<Codec> = Candidates::default().as_slice().to_vec();
         let (costs, nothing) = (Costs::new(None), Costs::new(None));
-        let told = RefCell::new(Vec::new());
+        let calls = RefCell::new(Vec::new());
         let tell = |done, total| {
-            told.borrow_mut().push((done, total));
+            calls.borrow_mut().push((done, total));
             Ok(())
         };
         let speeds = measure(CalibrationEffort::Short, &SystemClock::default(), &candidates, &costs, &tell).unwrap();
         assert_eq!(speeds.len(), candidates.len() * UNITS.len());
-        let told = told.into_inner();
-        assert!(told.is_sorted() && told.len() == speeds.len(), "{told:?}");
-        assert!(told.last().is_some_and(|(done, total)| done == total && *total > 0), "{told:?}");
+        let calls = calls.into_inner();
+        assert!(calls.is_sorted() && calls.len() == speeds.len(), "{calls:?}");
+        assert!(calls.last().is_some_and(|(done, total)| done == total && *total > 0), "{calls:?}");
         for (unit_bytes, _) in UNITS {
             let class: Class = probe(&made(0, 1, unit_bytes)).class;
             for codec in &candidates {
@@ -229,13 +228,13 @@ mod tests {
     #[test]
     fn a_calibration_ends_behind_the_candidate_at_which_it_is_told_to() {
         let candidates: Vec<Codec> = Candidates::default().as_slice().to_vec();
-        let told = Cell::new(0);
+        let calls = Cell::new(0);
         let end = |_, _| {
-            told.set(told.get() + 1);
-            if told.get() == 2 { Err(Error::new(ErrorKind::InUse, "enough")) } else { Ok(()) }
+            calls.set(calls.get() + 1);
+            if calls.get() == 2 { Err(Error::new(ErrorKind::InUse, "enough")) } else { Ok(()) }
         };
         let ended = measure(CalibrationEffort::Short, &SystemClock::default(), &candidates, &Costs::new(None), &end)
             .unwrap_err();
-        assert_eq!((ended.kind(), told.get()), (ErrorKind::InUse, 2));
+        assert_eq!((ended.kind(), calls.get()), (ErrorKind::InUse, 2));
     }
 }

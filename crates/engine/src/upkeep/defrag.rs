@@ -1,31 +1,31 @@
-//! Sorting: data that overwriting has scattered over the log is written anew in the order of its
+//! Sorting: data that overwriting has scattered over the log is rewritten in the order of its
 //! blocks and in whole units, so that it can be read in order as fast as when it was new; a slice
-//! at a time, so that the caller decides on the pace and can stop at any time. How far it came is
-//! kept in the map store: it goes on from there, in the next slice or after a restart.
+//! at a time, so that the caller decides on the pace and can stop at any time. The progress is kept
+//! in the map store: sorting continues from there, in the next slice or after a restart.
 //!
 //! Volume by volume, a megabyte (a *window*) at a time:
-//! 1. The map tells where the blocks of the window lie that belong to the volume's newest epoch and
-//!    are not dirty. If reading them in order takes few jumps, and they are in few units, the
-//!    window stays as it is. Thus a second pass has nothing to do.
-//! 2. Room for all of them is set aside, as for data, never from the reserve; the cleaner is waited
+//! 1. The map yields the locations of those blocks of the window that belong to the volume's newest
+//!    epoch and are not dirty. If reading them in order takes few jumps, and they are in few units,
+//!    the window is left alone. Thus a second pass has nothing to do.
+//! 2. Room for all of them is reserved, as for data, never from the reserve; the cleaner is waited
 //!    for.
 //! 3. Group by group, they are read (and verified), and put into the write buffer as if they were
 //!    written again: only if no client has written to the group, or punched a large hole anywhere,
 //!    since step 1 was repeated for it. The rest is as for every write: they become units of the
-//!    volume's size, compressed as its properties have it or as they were, whatever takes less
-//!    (`sorted`), in one batch; what they replace is dead, and the cleaner's. What is written
-//!    counts as moved, as what the cleaner moves does.
+//!    volume's size, compressed by its properties or with their former codec, whichever is smaller
+//!    (`sorted`), in one batch; the blocks that they replace are dead, and left to the cleaner.
+//!    Written bytes are counted as moved, like those of the cleaner.
 //!
-//! So at every crash point a block has its old place or its new one, with the same content, and
-//! nothing is promised that a flush had not promised before. What a snapshot or a clone shares is
-//! older than the newest epoch: it has one owner, and stays where it is; a second copy of it would
-//! take space. A group with something damaged in it stays as it is too, whole.
+//! So at every crash point a block has its old location or its new one, with the same content, and
+//! nothing is promised that a flush had not promised before. Data shared by a snapshot or a clone
+//! is older than the newest epoch: it has one owner, and is not moved; a second copy of it would
+//! take space. A group with damage in it is left alone entirely.
 //!
 //! **Holes.** A write is noticed by the version that the write buffer keeps of a group. A large
-//! discard goes past the write buffer (`punch`); it is noticed by a count that is raised when it is
-//! applied, and none can begin or end between the look at the count and step 3; one that takes long
-//! is not waited for: the group stays as it is. Snapshots, rollbacks and deletions are kept out by
-//! the volume's gate, for one group at a time.
+//! discard bypasses the write buffer (`punch`); it is noticed by a count that is raised when it is
+//! applied, and none can begin or end between the check of the count and step 3; one that takes
+//! long is not waited for: the group is left alone. Snapshots, rollbacks and deletions are kept out
+//! by the volume's gate, for one group at a time.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -50,61 +50,62 @@ use crate::pool::Pool;
 use crate::pool::core::Core;
 use crate::space::admission::{Admitted, GROUP_COST_BYTES};
 
-/// Groups of a window: what is drained as one batch.
+/// Groups of a window: the raw size of one drained batch.
 const WINDOW_GROUPS: u64 = (crate::write::drain::BATCH_RAW_BYTES / GROUP_BYTES) as u64;
-/// Groups that are looked for at once (128 MiB), and what that counts in a slice if there are none.
+/// Groups that are searched at once (128 MiB), and their weight in a slice if there are none.
 const LOOK_GROUPS: u64 = 1024;
 const LOOK_BYTES: u64 = 64 << 10;
-/// Bytes between two fragments that a reader skips as fast as it would jump.
+/// Gap between two fragments that a reader skips as fast as it would jump.
 const NEAR_BYTES: u64 = 64 << 10;
-/// Jumps in a window that are not worth rewriting it: one for each group of it. A fresh window has
-/// one for each end of a batch and of an extent.
+/// Jumps in a window that do not justify rewriting it: one for each of its groups. A fresh window
+/// has one for each end of a batch and of an extent.
 const JUMPS_MAX: u64 = WINDOW_GROUPS;
-/// Units beyond twice as many as there would be that are not worth it.
+/// Units beyond twice the ideal number that do not justify it.
 const UNITS_MORE_MAX: usize = WINDOW_GROUPS as usize;
-/// How often one group is tried while others write to it: then it is theirs, and will not stay as
-/// it is.
+/// Attempts at one group while others write to it: after that it is left to them, as it will not
+/// stay in order.
 const TRIES: u32 = 4;
-/// How long a large discard, of any volume, is waited for while a group's volume is held: what
-/// comes to that volume waits as long. Then the group stays as it is.
+/// How long a large discard, of any volume, is waited for while a group's volume is held: requests
+/// to that volume wait as long. Then the group is left alone.
 const PUNCHING_PATIENCE: Duration = Duration::from_millis(5);
 
-/// How far sorting has come.
+/// Progress of sorting.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct SortReport {
     /// When it began, in seconds since 1970; 0 if it never did.
     pub started_unix_s: u64,
-    /// Whether all volumes have been gone through.
+    /// Whether all volumes have been processed.
     pub is_finished: bool,
-    /// Bytes of data of volumes, as their users see them and without holes, that have been gone
-    /// through, and all there are.
+    /// Bytes of volumes' data, as their users see them and without holes, that have been processed,
+    /// and the total.
     pub bytes_done: u64,
     /// See `bytes_done`.
     pub bytes_total: u64,
-    /// Bytes of blocks, uncompressed, that were written anew.
+    /// Bytes of blocks, uncompressed, that were rewritten.
     pub rewritten_bytes: u64,
-    /// Groups of 128 KiB that were left as they are because something in them is damaged or cannot
-    /// be read: a scrub tells what.
+    /// Groups of 128 KiB that were left alone because something in them is damaged or cannot be
+    /// read: a scrub reports the details.
     pub damaged_groups: u64,
-    /// Bytes read and written, sent and received for users of the pool since it was opened: tells
-    /// whether clients are at work.
+    /// Bytes read and written, sent and received for users of the pool since it was opened: shows
+    /// whether clients are active.
     pub foreground_bytes: u64,
 }
 
 impl Pool {
-    /// Sorts on from where it stopped last, at least `bytes` of volumes. With `restart` it begins
-    /// anew; when it is finished, nothing happens without that. With 0 bytes it only reports.
+    /// Continues sorting from where it stopped last, with at least `bytes` of volumes. With
+    /// `restart` it starts over; when it is finished, nothing happens without that. With 0 bytes it
+    /// only reports.
     ///
     /// # Errors
-    /// [`ErrorKind::Full`] when there is no room to write anything anew, and whatever the storage
-    /// fails with. Damage of data is counted, not returned.
+    /// [`ErrorKind::Full`] when there is no room to rewrite anything, and those of the storage.
+    /// Damage of data is counted, not returned.
     pub fn sort(&self, bytes: u64, restart: bool) -> Result<SortReport> {
         self.core.sort(bytes, restart)
     }
 }
 
-/// How far the pass has come within a volume, in bytes of data; that is counted while the pool is
-/// open, and once from the map where a pass goes on after it was opened.
+/// Progress of the pass within a volume, in bytes of data; counted while the pool is open, and once
+/// from the map if a pass continues after the pool was opened.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct SortWalk {
     object: ObjectId,
@@ -119,7 +120,7 @@ impl Default for SortWalk {
     }
 }
 
-/// What became of a group.
+/// Result for a group.
 enum Outcome {
     /// So many bytes of blocks are on their way to a new place.
     Moved(u64),
@@ -127,32 +128,32 @@ enum Outcome {
     Damaged,
 }
 
-/// What step 1 knows of a group.
+/// Step 1's result for a group.
 struct Own {
-    /// The blocks that are the newest epoch's alone, and not dirty.
+    /// The blocks that only the newest epoch owns, and that are not dirty.
     own: BlockMask,
     /// Where these lie.
     pieces: Vec<Piece>,
-    /// Blocks of the volume that hold data, whichever epoch's they are.
+    /// Blocks of the volume that hold data, of any epoch.
     data_blocks: u32,
 }
 
-/// What step 1 knows of a window.
+/// Step 1's result for a window.
 #[derive(Debug, Default)]
 struct Scatter {
     /// Where the last fragment ended.
     end: Option<u64>,
     jumps: u64,
-    /// Units that there are, and that there would be.
+    /// Present number of units, and the number after sorting.
     units: usize,
     units_after: usize,
     blocks: u64,
-    /// Blocks of data, those that snapshots share included.
+    /// Blocks of data, including those shared by snapshots.
     data_blocks: u64,
 }
 
 impl Scatter {
-    /// The next fragment in the order of blocks.
+    /// Adds the next fragment in the order of blocks.
     fn add(&mut self, location: u64, stored: u64) {
         let is_near = self.end.is_some_and(|end| location >= end && location - end <= NEAR_BYTES);
         self.jumps += u64::from(!is_near);
@@ -170,7 +171,7 @@ impl Core {
         self.check_failed()?;
         let mut walk = self.sorting.lock();
         let kept = self.env.store.get(KEY_SORT).map_err(store_error)?;
-        // A state that is damaged only costs a new beginning.
+        // A damaged state only means starting over.
         let mut state = kept.and_then(|value| SortState::decode(&value).ok()).unwrap_or_default();
         if bytes > 0 && (restart || state.started_unix_s == 0) {
             state = SortState { started_unix_s: self.env.clock.unix_s().max(1), ..SortState::default() };
@@ -186,10 +187,10 @@ impl Core {
         Ok(self.sort_report(&state, &walk))
     }
 
-    /// Counts the data before the place where a pass goes on, unless that is known.
+    /// Counts the data before the place where a pass continues, unless that is known.
     fn find_walk(&self, state: &SortState, walk: &mut SortWalk) -> Result<()> {
         if (walk.object, walk.group) != (state.object, state.group) {
-            // Those of the volume that a pass at its end has nothing of are none.
+            // A pass at its end has no volume, so nothing of one.
             let is_within = state.object != SortState::DONE && state.group.0 > 0;
             let counted =
                 if is_within { self.map.count_groups(state.object, GroupIndex(0), state.group, u64::MAX)? } else { 0 };
@@ -275,7 +276,8 @@ impl Core {
         Ok(data_bytes)
     }
 
-    /// Step 1 for a group: the blocks that the volume's newest epoch alone owns and that are not dirty, and where they lie, in order.
+    /// Step 1 for a group: returns the blocks that only the volume's newest epoch owns and that are
+    /// not dirty, and their locations, in order.
     fn own_blocks(&self, volume: &Object, group: GroupIndex) -> Result<Own> {
         let dirty = self.buffer.read(GroupKey { object: volume.id, group }, BlockMask::FULL, &mut |_| ());
         let mut pieces = self.map.lookup_stored(&volume.levels(), group, BlockMask::FULL.minus(dirty))?;
@@ -307,7 +309,7 @@ impl Core {
             return Ok(admitted);
         }
         self.find_room(bytes, &|| 0)?.ok_or_else(|| {
-            Error::new(ErrorKind::Full, "the pool has no room to write data anew before the old is given back")
+            Error::new(ErrorKind::Full, "the pool has no room to rewrite data before the old data is freed")
         })
     }
 
@@ -344,7 +346,7 @@ impl Core {
             let mut bytes = 0;
             for run in runs {
                 let len = u64::from(run.count) * BLOCK_BYTES as u64;
-                // What is sorted is in the log, and needs no room in standby memory.
+                // Sorted data is in the log already, and needs no room in standby memory.
                 if !self.buffer.insert_if(key, run, version).unwrap_or(false) {
                     break;
                 }
@@ -390,8 +392,8 @@ mod tests {
     use super::*;
     use crate::base::testing::pool_on;
 
-    /// It is held by one that takes as long as it likes; meanwhile a snapshot could wait for the
-    /// volume, and all requests behind that.
+    /// The lock is held by a discard that takes arbitrarily long; a snapshot could wait for the
+    /// volume in that time, and all later requests with it.
     #[test]
     fn a_large_discard_elsewhere_is_not_waited_for() {
         let machine = Machine::new(16 << 20, 1);
@@ -405,7 +407,7 @@ mod tests {
             pool.flush().unwrap();
         }
         let discard = pool.core.punching.read();
-        // The thread that discards is another one than the thread that sorts.
+        // The discarding thread is not the sorting one.
         let report = std::thread::scope(|scope| scope.spawn(|| pool.sort(u64::MAX, true)).join()).unwrap().unwrap();
         assert!(report.is_finished && report.rewritten_bytes == 0, "{report:?}");
         drop(discard);
@@ -417,7 +419,7 @@ mod tests {
     fn what_lies_in_order_is_left_alone_and_what_is_scattered_is_not() {
         let mut fresh = Scatter { units_after: 32, ..Scatter::default() };
         for unit in 0..32 {
-            // Between batches lies a header, and one in four units lies in the next extent.
+            // There is a header between batches, and one unit in four is in the next extent.
             fresh.add((1 << 20) + unit * 20_000 + if unit > 23 { 5 << 20 } else { 0 }, 16_000);
         }
         assert_eq!((fresh.jumps, fresh.units, fresh.is_worth_it()), (2, 32, false));

@@ -1,21 +1,21 @@
-//! Giving up dictionaries that no fragment needs any more: the end of a recompression, which has
-//! rewritten what older ones helped to compress. References to dictionaries are not counted; so
-//! before one is given up, every fragment that could need it is looked at.
+//! Drops dictionaries that no fragment needs any more: the end of a recompression, which has
+//! rewritten the data compressed with older ones. References to dictionaries are not counted; so
+//! before one is dropped, every fragment that could need it is examined.
 //!
 //! 1. All dictionaries of the volume but the newest are *retired*: nothing is compressed with them
-//!    until it is known which are needed.
+//!    until the needed ones are known.
 //! 2. Drains and rounds of the cleaner that may have used one before are waited for, and a
 //!    checkpoint is taken: every fragment that needs one is part of the map as of a checkpoint now.
-//!    From here on no record comes to need one: a move leaves a fragment in its record, and
-//!    everything else only takes fragments away.
-//! 3. All objects' records, as of the last checkpoint, are gone through in the order of their keys;
-//!    of each fragment with a dictionary the payload is read, verified, and asked which one. What
-//!    cannot be read or verified may need any of them.
-//! 4. A checkpoint makes the state that was seen durable, readers who came before are waited for,
-//!    and dictionaries that no fragment names are destroyed. The others may be used again.
+//!    From here on no new record needs one: a move leaves a fragment in its record, and everything
+//!    else only removes fragments.
+//! 3. All objects' records, as of the last checkpoint, are read in the order of their keys; for
+//!    each fragment with a dictionary the payload is read and verified, and its dictionary noted. A
+//!    fragment that cannot be read or verified may need any of them.
+//! 4. A checkpoint makes that state durable, earlier readers are waited for, and dictionaries that
+//!    no fragment names are destroyed. The others may be used again.
 //!
-//! Records are looked at page by page. Only for a page checkpoints are held off: until the next
-//! one, what the last one points at stays in its place.
+//! Records are examined page by page. Checkpoints are held off only for a page: until the next one,
+//! the locations of the last checkpoint stay valid.
 
 use std::collections::BTreeSet;
 use std::ops::ControlFlow;
@@ -33,10 +33,10 @@ use crate::objects::object::Object;
 use crate::pool::core::Core;
 use crate::read::reader::verify;
 
-/// Groups looked at while checkpoints are held off.
+/// Groups examined while checkpoints are held off.
 const PAGE_GROUPS: usize = 256;
 
-/// What fragments of a page need.
+/// Dictionaries needed by the fragments of a page.
 #[derive(Default)]
 struct Needed {
     dictionaries: BTreeSet<ObjectId>,
@@ -45,8 +45,8 @@ struct Needed {
 }
 
 impl Core {
-    /// All steps for the dictionaries of one volume; how many were given up. Recompression must be
-    /// held off by the caller.
+    /// Runs all steps for the dictionaries of one volume; returns how many were dropped.
+    /// Recompression must be held off by the caller.
     ///
     /// # Errors
     /// When the storage fails.
@@ -63,7 +63,7 @@ impl Core {
         Ok(gone.len() as u64)
     }
 
-    /// Steps 2 to 4 for dictionaries that are retired: those that are gone. After an error some may
+    /// Steps 2 to 4 for retired dictionaries: returns those that are gone. After an error some may
     /// be.
     fn destroy_unneeded(&self, mut old: BTreeSet<ObjectId>) -> Result<BTreeSet<ObjectId>> {
         // Step 2.
@@ -96,7 +96,7 @@ impl Core {
         Ok(old)
     }
 
-    /// Step 3 for one page from a key on; where the next one begins, if there is one.
+    /// Step 3 for one page from a key on; returns where the next one begins, if there is one.
     fn review_page(&self, from: &[u8], needed: &mut Needed) -> Option<Vec<u8>> {
         let _still = self.checkpoint.lock();
         let mut pieces = Vec::new();
@@ -132,7 +132,7 @@ impl Core {
         last.map(|last| record_key(&next(last)).to_vec())
     }
 
-    /// The dictionary that a fragment needs; `None` if it cannot be read.
+    /// Returns the dictionary that a fragment needs; `None` if it cannot be read.
     fn dictionary_needed(&self, group: GroupIndex, piece: &Piece) -> Option<ObjectId> {
         let fragment = &piece.fragment;
         if !self.geometry.holds(fragment.location, fragment.stored) {

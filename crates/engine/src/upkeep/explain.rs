@@ -1,4 +1,4 @@
-//! Why data is stored as it is: per region the chosen codec, its cost and saving, from the map; the
+//! Explains how data is stored: per region the chosen codec, its cost and saving, from the map; the
 //! memory of the region; and for one region, the result of each candidate on its first unit now,
 //! and why the others lose. Reads; changes nothing.
 
@@ -18,16 +18,19 @@ use crate::codecs::regions::{REGION_BLOCKS, RegionKey};
 use crate::objects::Object;
 use crate::pool::Pool;
 use crate::pool::core::Core;
+use crate::upkeep::explain_map::{CodecMap, Looks, Uses, draw};
 
 /// Bytes of a region.
 const REGION_BYTES: u64 = REGION_BLOCKS * BLOCK_BYTES as u64;
-/// Times that a candidate is run: the least time counts, since everything else is disturbance.
+/// Longest time for a map of an object, apart from the first look at each cell.
+const MAP_NS_MAX: u64 = 200_000_000;
+/// Runs of a candidate: the shortest time is used, since everything else is disturbance.
 const ROUNDS: usize = 3;
 
-/// How much of a region is stored with one codec.
+/// Amount of a region that is stored with one codec.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CodecUse {
-    /// The codec; `raw`: as it came.
+    /// The codec; `raw`: uncompressed.
     pub codec: String,
     /// Fragments.
     pub units: u64,
@@ -61,24 +64,24 @@ pub struct RegionReport {
     pub stored_bytes: u64,
     /// By codec, the most data first.
     pub codecs: Vec<CodecUse>,
-    /// What `auto` remembers of it since the pool was opened.
+    /// Statistics of `auto` for it since the pool was opened.
     pub remembered: Option<Remembered>,
 }
 
-/// What one candidate makes of a unit.
+/// Result of one candidate for a unit.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Trial {
     /// The codec.
     pub codec: String,
     /// Bytes; none: it saves less than `min-saving`.
     pub stored_bytes: Option<u64>,
-    /// CPU nanoseconds that it took now.
+    /// CPU nanoseconds of this run.
     pub cpu_ns: u64,
     /// The expectation: saving as a share, and CPU nanoseconds for a KiB.
     pub expected_saving: f64,
     /// See `expected_saving`.
     pub expected_ns_per_kib: f64,
-    /// How often its cost is the least one's; none: it saves nothing.
+    /// Its cost, as a multiple of the lowest one; none: it saves nothing.
     pub cost: Option<f64>,
     /// Why it wins or loses, in words.
     pub verdict: String,
@@ -97,66 +100,87 @@ pub struct RegionDetail {
     pub bits_per_byte: f64,
     /// Its class, in words.
     pub class: String,
-    /// What the properties say.
+    /// The setting of `compression`.
     pub compression: String,
     /// See `compression`.
     pub mode: String,
-    /// What would be done with such a unit if it were written now.
+    /// The codec for such a unit if it were written now.
     pub chosen: String,
     /// Why.
     pub why: String,
-    /// What the choice goes by in the mode `performance`: CPUs that compression can get, and
+    /// Inputs of the choice in the mode `performance`: CPUs that compression can get, and
     /// nanoseconds of the device for a KiB (0: not known).
     pub cpus: f64,
     /// See `cpus`.
     pub device_ns_per_kib: f64,
-    /// What a busy CPU takes, and whose figure that is.
+    /// Power of a busy CPU, and the source of that figure.
     pub power: policy::Power,
     /// Number of the dictionary that helps zstd with this unit, if one does.
     pub dictionary: Option<u32>,
-    /// How many there are to choose from.
+    /// Number of dictionaries to choose from.
     pub dictionaries: u8,
     /// Every candidate.
     pub trials: Vec<Trial>,
 }
 
 impl Pool {
-    /// Regions of a volume or a snapshot that hold data, from byte `from` on, at most `count` of
-    /// them; and where to go on, if there are more.
+    /// Returns the regions of a volume or a snapshot that hold data, from byte `from` on, at most
+    /// `count` of them and those of 200 ms; and where to continue, if there are more.
     ///
     /// # Errors
-    /// [`ErrorKind::NotFound`], and whatever the storage fails with.
+    /// [`ErrorKind::NotFound`], and those of the storage.
     pub fn explain(&self, volume: &str, from: u64, count: usize) -> Result<(Vec<RegionReport>, Option<u64>)> {
         let object = self.core.objects.readable(volume)?;
         self.core.drain_all()?;
         let mut reports = Vec::new();
+        let end_ns = self.core.env.clock.now_ns().saturating_add(MAP_NS_MAX);
         let mut at = from / REGION_BYTES * REGION_BYTES;
         while at < object.size_bytes() {
-            if reports.len() >= count {
+            // A caller may have gone, and a server that ends waits for this.
+            if reports.len() >= count || self.core.env.clock.now_ns() >= end_ns {
                 return Ok((reports, Some(at)));
             }
             let report = self.core.region_report(&object, at)?;
             at += REGION_BYTES;
             if report.raw_bytes > 0 {
                 reports.push(report);
-            } else if object.is_share() {
-                // Most of a share is empty.
+            } else {
+                // Most of a share is empty, and most of a new volume.
                 at = self.core.next_region(&object, at)?;
             }
         }
         Ok((reports, None))
     }
 
+    /// A map of a volume, a share or a snapshot by codec, in at most `cells` cells: from the map as
+    /// it is, without what only the write buffer has.
+    ///
+    /// # Errors
+    /// [`ErrorKind::NotFound`], and whatever the storage fails with.
+    pub fn codec_map(&self, volume: &str, cells: usize) -> Result<CodecMap> {
+        let object = self.core.objects.readable(volume)?;
+        let end_ns = self.core.env.clock.now_ns().saturating_add(MAP_NS_MAX);
+        let looks = Looks {
+            known: &|from, to, most| self.core.known_groups(&object, from, to, most),
+            uses: &|group| self.core.uses_of(&object, group),
+            winner: &|group| {
+                let region = self.core.chooser.regions.get(RegionKey::of(object.id, group.first_block()));
+                region.winner().map(|(_, winner)| winner.to_string())
+            },
+            is_over: &|| self.core.env.clock.now_ns() >= end_ns,
+        };
+        draw(&looks, object.size_bytes(), object.is_share(), cells)
+    }
+
     /// The region of a volume that holds byte `offset`, in detail.
     ///
     /// # Errors
     /// [`ErrorKind::NotFound`] also when the region holds no data; [`ErrorKind::Invalid`] for an
-    /// offset behind the end.
+    /// offset past the end.
     pub fn explain_region(&self, volume: &str, offset: u64) -> Result<RegionDetail> {
         let object = self.core.objects.readable(volume)?;
         if offset >= object.size_bytes() {
-            let text =
-                format!("byte {offset} is behind the end of '{volume}', which has {} bytes", object.size_bytes());
+            let text = format!("byte {offset} is past the end of '{volume}', which has {} bytes", object.size_bytes());
             return Err(Error::new(ErrorKind::Invalid, text));
         }
         self.core.drain_all()?;
@@ -172,8 +196,14 @@ impl Core {
         Ok(self.known_groups(object, first, to, usize::MAX)?.0)
     }
 
-    /// The first region from byte `offset` on of which something is known; the end if there is
-    /// none.
+    fn uses_of(&self, object: &Object, group: GroupIndex) -> Result<Uses> {
+        let pieces = self.map.lookup_stored(&object.levels(), group, BlockMask::FULL)?;
+        let bytes = |blocks: u32| u64::from(blocks) * BLOCK_BYTES as u64;
+        let fragments = pieces.iter().map(|piece| &piece.fragment);
+        Ok(fragments.map(|one| (one.codec, bytes(one.live.count()), u64::from(one.live_bytes()))).collect())
+    }
+
+    /// Returns the first region from byte `offset` on that is known; the end if there is none.
     fn next_region(&self, object: &Object, offset: u64) -> Result<u64> {
         let end = GroupIndex(object.size_bytes() / GROUP_BYTES as u64);
         let (known, next) = self.known_groups(object, BlockIndex::containing(offset).group(), end, 1)?;
@@ -214,8 +244,8 @@ impl Core {
         })
     }
 
-    /// The first unit at or behind `offset` in its region that holds data, else the first of the
-    /// region: where it begins, and its bytes.
+    /// Returns the first unit with data at or after `offset` in its region, otherwise the first of
+    /// the region: its offset, and its bytes.
     fn sample(&self, object: &Object, region: u64, offset: u64, settings: &Settings) -> Result<Option<(u64, Vec<u8>)>> {
         let mut first = None;
         for group in self.groups_with_data(object, region)? {
@@ -248,7 +278,7 @@ impl Core {
         let settings = *object.settings.read();
         let Some((unit_offset, raw)) = self.sample(object, region.offset, offset, &settings)? else {
             let text = format!(
-                "the region at byte {} holds no data; without --region, those that do are listed",
+                "the region at byte {} holds no data; without --region, the regions with data are listed",
                 region.offset
             );
             return Err(Error::new(ErrorKind::NotFound, text));
@@ -392,7 +422,7 @@ fn verdict(entrant: Entrant, winner: Option<Entrant>) -> String {
     let than = winner.codec;
     match (points >= 0.05, times > 1.05) {
         (true, true) => format!("saves {points:.1} points more than {than}, for {times:.1} times the CPU time"),
-        (true, false) => format!("saves {points:.1} points more than {than}, but would slow the writer"),
+        (true, false) => format!("saves {points:.1} points more than {than}, but would slow down the writer"),
         (false, true) => format!("saves no more than {than}, and takes {times:.1} times the CPU time"),
         (false, false) => format!("takes {:.2} of the CPU time of {than}, and saves {:.1} points less", times, -points),
     }

@@ -1,5 +1,5 @@
-//! How the files of a share are stored: parts of a file with one codec each, from the map, and what
-//! is remembered of a kind of content. Reads; changes nothing.
+//! Explains how the files of a share are stored: parts of a file with one codec each, from the map,
+//! and the statistics of a kind of content. Reads; changes nothing.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -12,7 +12,7 @@ use crate::codecs::regions::RegionKey;
 use crate::upkeep::explain::{CodecUse, Remembered};
 use crate::volume::files::Files;
 
-/// Groups that are asked for at once.
+/// Groups that are requested at once.
 const GROUPS_MAX: usize = 256;
 
 /// Consecutive data of a file that is stored with one codec.
@@ -26,11 +26,11 @@ pub struct FilePart {
     pub raw_bytes: u64,
     /// Their stored size.
     pub stored_bytes: u64,
-    /// The codec; `raw`: as it came.
+    /// The codec; `raw`: uncompressed.
     pub codec: String,
 }
 
-/// How a file is stored.
+/// Storage of a file.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct FileStored {
     /// Bytes of data, in whole blocks.
@@ -41,7 +41,7 @@ pub struct FileStored {
     pub codecs: Vec<CodecUse>,
     /// The first parts.
     pub parts: Vec<FilePart>,
-    /// Parts behind them.
+    /// Later parts.
     pub parts_left_out: u64,
 }
 
@@ -54,19 +54,19 @@ struct Stored {
 }
 
 impl Files {
-    /// Makes the map know all data that was written until now.
+    /// Brings all data written so far into the map.
     ///
     /// # Errors
-    /// What the storage fails with.
+    /// Those of the storage.
     pub fn settle(&self) -> Result<()> {
         self.volume().core.drain_all()
     }
 
-    /// How a file is stored, as far as the map knows (see [`settle`](Self::settle)), with its first
+    /// Returns how a file is stored, as of the map (see [`settle`](Self::settle)), with its first
     /// `parts_max` parts.
     ///
     /// # Errors
-    /// What the storage fails with.
+    /// Those of the storage.
     pub fn stored(&self, file: u64, parts_max: usize) -> Result<FileStored> {
         let mut found = FileStored::default();
         let mut uses: BTreeMap<u8, CodecUse> = BTreeMap::new();
@@ -110,7 +110,7 @@ impl Files {
         Ok(found)
     }
 
-    /// The memory of the kind of content that small files share.
+    /// Returns the statistics of the kind of content that small files share.
     pub fn remembered(&self, kind: u16) -> Option<Remembered> {
         let volume = self.volume();
         let region = volume.core.chooser.regions.get(RegionKey::of_kind(volume.object.id, kind));
@@ -122,8 +122,8 @@ impl Files {
         })
     }
 
-    /// Hands all fragments in a range of addresses to `visit`, in order. `begin`: the byte of the
-    /// file that lies at the first one.
+    /// Passes all fragments in a range of addresses to `visit`, in order. `begin`: the byte of the
+    /// file at the first address.
     fn each_fragment(&self, addresses: &Range<u64>, begin: u64, mut visit: impl FnMut(Stored)) -> Result<()> {
         let (core, object) = (&self.volume().core, &self.volume().object);
         let mut from = BlockIndex::containing(addresses.start).group();
@@ -144,7 +144,7 @@ impl Files {
                     });
                 }
             }
-            // A cut answer tells where it was cut.
+            // The search returns where it was cut off.
             from = GroupIndex(next.0.max(from.0 + 1));
         }
         Ok(())

@@ -16,8 +16,8 @@ use crate::log::superblock_io;
 use crate::pool::Pool;
 
 impl Pool {
-    /// Makes the pool `capacity_bytes` large, rounded down to whole extents; it cannot become
-    /// smaller. Durable on return, and of use at once, to a full pool as well.
+    /// Grows the pool to `capacity_bytes`, rounded down to whole extents; it cannot become smaller.
+    /// Durable on return, and usable immediately, even by a full pool.
     ///
     /// # Errors
     /// [`ErrorKind::Invalid`] if it would become smaller or have too many extents;
@@ -66,7 +66,7 @@ impl Pool {
             core.extents_free.store(all.free(), Ordering::Release);
         }
         core.admission.forget_full();
-        // The log gets some of them at once, for those who wait for room.
+        // The log gets some of them at once, for writers that wait for room.
         core.take_checkpoint()
     }
 }

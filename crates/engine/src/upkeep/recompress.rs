@@ -1,21 +1,21 @@
-//! Recompression: data that was written under other settings is rewritten as its volume's
-//! properties, or a mode that is named, would have it now; a slice at a time, so that the caller
-//! decides on the pace and can stop at any time. How far it came is kept in the map store: it goes
-//! on from there, in the next slice or after a restart.
+//! Recompression: data that was written under other settings is rewritten with the current
+//! properties of its volume, or in a given mode; a slice at a time, so that the caller decides on
+//! the pace and can stop at any time. The progress is kept in the map store: recompression
+//! continues from there, in the next slice or after a restart.
 //!
 //! For each extent that has live bytes:
-//! 1. It is read whole, and what lives there of the volume is found
+//! 1. It is read whole, and the volume's live fragments in it are determined
 //!    ([`clean::extent_liveness`](crate::clean::extent_liveness)), as for cleaning.
-//! 2. Each fragment is verified and compressed anew (`recode`). A damaged one stays where it is.
-//! 3. What became clearly smaller is appended as moves. So the rules of moves hold at every crash
-//!    point: a move takes effect only for blocks whose record still points at the place that it
-//!    moves from, and it is in the log behind nothing that it depends on.
+//! 2. Each fragment is verified and recompressed (`recode`). A damaged one stays in place.
+//! 3. Clearly smaller results are appended as moves. So the rules of moves hold at every crash
+//!    point: a move takes effect only for blocks whose record still points at its source, and
+//!    everything that it depends on precedes it in the log.
 //!
-//! When all extents are done, dictionaries that nothing needs any more are given up
-//! (`dictionary_review`).
+//! When all extents are done, unneeded dictionaries are dropped (`dictionary_review`).
 //!
-//! Fragments that do not become smaller are not moved. The old places are dead, and the cleaner's.
-//! Space for the new place comes from the extents that data may use, never from the reserve.
+//! Fragments that do not become smaller are not moved. The old locations are dead, and left to the
+//! cleaner. Space for the new ones comes from the extents that data may use, never from the
+//! reserve.
 
 use std::sync::atomic::Ordering;
 
@@ -34,39 +34,39 @@ use crate::log::Purpose;
 use crate::pool::Pool;
 use crate::pool::core::Core;
 use crate::space::extents::Victim;
-use crate::volume::devices::Meant;
+use crate::volume::devices::VolumeRef;
 
-/// Checkpoints taken for one extent before it is said that there is no room.
+/// Checkpoints taken for one extent before the pool is reported as full.
 const TRIES: usize = 4;
-/// Stands between the mode and the part of a share in the state that is kept; no mode has it.
+/// Separates the mode from the part of a share in the kept state; no mode contains it.
 const PART: char = '\n';
 
-/// Gives the hint for the data at an address; `None`: the data stays as it is.
+/// Returns the hint for the data at an address; `None`: the data stays unchanged.
 pub type Advise<'a> = dyn Fn(u64) -> Option<Hint> + 'a;
 
 /// Settings, and the hints for single files.
 type How<'a> = (&'a Settings, &'a Advise<'a>);
 
-/// How far recompression has come.
+/// Progress of recompression.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct RecompressReport {
     /// When it began, in seconds since 1970; 0 if it never did.
     pub started_unix_s: u64,
-    /// The mode that was asked for, if one was.
+    /// The requested mode, if any.
     pub mode: Option<String>,
-    /// Whether all extents have been gone through.
+    /// Whether all extents have been processed.
     pub is_finished: bool,
-    /// Extents that are done, and all there are.
+    /// Processed extents, and the total.
     pub extents_done: u64,
     /// See `extents_done`.
     pub extents_total: u64,
     /// Bytes of an extent.
     pub extent_bytes: u64,
-    /// Live bytes of the extents that are done, and of all.
+    /// Live bytes of the processed extents, and of all.
     pub bytes_done: u64,
     /// See `bytes_done`.
     pub bytes_total: u64,
-    /// Fragments of the volume that were looked at.
+    /// Fragments of the volume that were examined.
     pub fragments: u64,
     /// Rewritten fragments, and their size before and now, in bytes.
     pub rewritten: u64,
@@ -74,35 +74,34 @@ pub struct RecompressReport {
     pub before_bytes: u64,
     /// See `rewritten`.
     pub after_bytes: u64,
-    /// Fragments that cannot be read, and stay as they are.
+    /// Fragments that cannot be read, and stay unchanged.
     pub damaged: u64,
-    /// Bytes read and written, sent and received for users of the pool since it was opened: tells
-    /// whether clients are at work.
+    /// Bytes read and written, sent and received for users of the pool since it was opened: shows
+    /// whether clients are active.
     pub foreground_bytes: u64,
 }
 
-/// What becomes of a fragment.
+/// Result for a fragment.
 enum Rewrite {
-    /// It is rewritten; what its live blocks took before.
+    /// It is rewritten; with the former size of its live blocks.
     Done(usize),
     Stays,
-    /// As well, for it cannot be read.
+    /// It stays as well, because it cannot be read.
     Damaged,
 }
 
 impl Pool {
-    /// Recompresses on from where it stopped last, at least `bytes` of extents. Begins anew with
-    /// `restart`, and for another volume or mode than last time; when it is finished, nothing
-    /// happens without that. With 0 bytes it only reports, without a mode on the last one, whatever
-    /// its mode was, and waits for no slice: what one has done counts when it has ended.
+    /// Continues recompressing from where it stopped last, with at least `bytes` of extents. Starts
+    /// over with `restart`, and for another volume or mode than last time; when it is finished,
+    /// nothing happens without that. With 0 bytes it only reports, without a mode on the last one
+    /// in any mode, and waits for no slice: a slice's work is included when it has ended.
     ///
     /// # Errors
     /// [`ErrorKind::NotFound`] and [`ErrorKind::Invalid`] for the volume and the mode,
-    /// [`ErrorKind::Full`] when there is no room to rewrite anything, and whatever the storage
-    /// fails with.
+    /// [`ErrorKind::Full`] when there is no room to rewrite anything, and those of the storage.
     pub fn recompress<'a>(
         &self,
-        volume: impl Into<Meant<'a>>,
+        volume: impl Into<VolumeRef<'a>>,
         mode: Option<&str>,
         bytes: u64,
         restart: bool,
@@ -110,21 +109,21 @@ impl Pool {
         self.recompress_files(volume, "", mode, bytes, restart, &|_| Some(Hint::default()))
     }
 
-    /// The same of a share, or of a part of one that is called `part`: of the data for whose
-    /// addresses `advise` knows something. Another name begins anew.
+    /// Like `recompress`, for a share, or for a part of one with the name `part`: the data at
+    /// addresses for which `advise` returns a hint. Another name starts over.
     ///
     /// # Errors
     /// As [`recompress`](Self::recompress).
     pub fn recompress_files<'a>(
         &self,
-        volume: impl Into<Meant<'a>>,
+        volume: impl Into<VolumeRef<'a>>,
         part: &str,
         mode: Option<&str>,
         bytes: u64,
         restart: bool,
         advise: &Advise<'_>,
     ) -> Result<RecompressReport> {
-        let object = self.core.objects.meant_volume(volume.into())?;
+        let object = self.core.objects.resolve_volume(volume.into())?;
         let mut settings = *object.settings.read();
         if let Some(mode) = mode {
             settings.mode = mode.parse::<Mode>().map_err(|e| Error::new(ErrorKind::Invalid, e.to_string()))?;
@@ -150,10 +149,10 @@ impl Core {
         let _turn = (bytes > 0).then(|| self.recompressing.lock());
         let mut walked = self.recompressed.lock().clone();
         let kept = self.env.store.get(KEY_RECOMPRESS).map_err(store_error)?;
-        // A state that is damaged only costs a new beginning.
+        // A damaged state only means starting over.
         let kept = kept.and_then(|value| RecompressState::decode(&value).ok()).unwrap_or_default();
         let is_same = kept.started_unix_s > 0 && kept.object == object && kept.mode == mode;
-        // Who only asks, and names no mode, means the last one.
+        // A request for a report without a mode means the last one.
         let is_told = is_same || bytes == 0 && mode.is_empty() && kept.object == object;
         let mut state = if is_told { kept } else { RecompressState::default() };
         if bytes > 0 {
@@ -209,7 +208,7 @@ impl Core {
                 if tries > TRIES {
                     return Err(Error::new(
                         ErrorKind::Full,
-                        "the pool has no room to rewrite data before the old is given back",
+                        "the pool has no room to rewrite data before the old data is freed",
                     ));
                 }
                 self.heal()?;
@@ -225,7 +224,8 @@ impl Core {
         Ok(())
     }
 
-    /// All steps for one extent. `false`: a checkpoint, or cleaning, is needed first.
+    /// Runs all steps for one extent. Returns `false` if a checkpoint, or cleaning, is needed
+    /// first.
     fn recompress_extent(&self, state: &mut RecompressState, how: How<'_>) -> Result<bool> {
         let seen = self.map_version.load(Ordering::Acquire);
         let (number, live) = {
@@ -238,7 +238,7 @@ impl Core {
         if live == 0 {
             return Ok(true);
         }
-        // Of what cannot be read as a whole, the map names the fragments.
+        // If the extent cannot be read as a whole, the map names its fragments.
         let buf = self.read_extent(state.next).ok();
         let extent = buf.as_ref().map_or(&[][..], |buf| &buf[..self.geometry.extent_bytes as usize]);
         let is_current = || self.checkpoint.try_lock().is_some_and(|checkpoint| checkpoint.number == number);
@@ -267,9 +267,8 @@ impl Core {
         let after = survivors.payload_bytes() as u64;
         if rewritten > 0 {
             let packed = survivors.measure(self.geometry.extent_bytes).bytes;
-            // As data that is admitted: so that neither the cleaner nor writers count on the same
-            // room.
-            let _aside = self.set_aside(packed + u64::from(self.geometry.extent_bytes));
+            // Like admitted data, so that neither the cleaner nor writers rely on the same room.
+            let _aside = self.reserve(packed + u64::from(self.geometry.extent_bytes));
             if !self.has_room_before(self.soft_wall())
                 || self.move_survivors(&mut survivors, seen, None, Purpose::Data)?.is_none()
             {

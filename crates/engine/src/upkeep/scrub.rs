@@ -1,19 +1,19 @@
-//! Scrubbing: reads all live data, while the pool is in use, and verifies it; a slice at a time, so
-//! that the caller decides on the pace and can stop at any time. How far it came is kept in the map
-//! store: it goes on from there, in the next slice or after a restart.
+//! Scrubbing: reads and verifies all live data while the pool is in use; a slice at a time, so that
+//! the caller decides on the pace and can stop at any time. The progress is kept in the map store:
+//! scrubbing continues from there, in the next slice or after a restart.
 //!
 //! A scrub covers all data that was written before it began: it begins with a flush and a light
 //! checkpoint, because live bytes are counted as of the last checkpoint, and an extent without any
-//! is passed over. Data that the cleaner moves meanwhile is verified by the cleaner.
+//! is skipped. Data that the cleaner moves during a scrub is verified by the cleaner.
 //!
 //! For each extent that has live bytes:
-//! 1. It is read whole, a few extents ahead (more while nothing else goes on), without a lock. What
-//!    lives there is verified ([`clean::extent_liveness`](crate::clean::extent_liveness)).
-//! 2. What does not match may have been freed and written again since it was read. So it is looked
-//!    up once more, and read exactly, as a reader would, with readers' protection against reuse.
-//!    Only what fails then is damage.
+//! 1. It is read whole, a few extents ahead (more on an idle pool), without a lock. Its live
+//!    fragments are verified ([`clean::extent_liveness`](crate::clean::extent_liveness)).
+//! 2. A fragment that does not match may have been freed and overwritten since it was read. So it
+//!    is looked up once more, and read exactly, as a reader would, with readers' protection against
+//!    reuse. Only a second failure is damage.
 //! 3. A damaged record of the map is damage as well. Its group is reported, because its fragments
-//!    cannot be found. Everything else in the extent is verified all the same.
+//!    cannot be found. Everything else in the extent is still verified.
 //!
 //! Costs: one read an extent, one map lookup a group of fragments in it.
 
@@ -40,20 +40,20 @@ use crate::read::damage_owners::Place;
 use crate::repair::damages::{self, DamageReport};
 use crate::space::extents::Victim;
 
-/// Bytes of a description that are kept.
+/// Upper bound of a stored description, in bytes.
 const DETAIL_BYTES_MAX: usize = 500;
 
-/// What an open pool knows of its scrubbing.
+/// Scrubbing state of an open pool.
 #[derive(Default)]
 pub(crate) struct Scrubbing {
-    /// How far it has come, once that has been loaded.
+    /// The progress, once it has been loaded.
     state: Option<ScrubState>,
     /// [`Core::traffic_bytes`] when the last slice ended.
     traffic_bytes: u64,
     walked: Walked,
 }
 
-/// What verifying an extent came to.
+/// Result of verifying an extent.
 #[derive(Debug, Default)]
 pub(crate) struct Verified {
     /// Fragments verified, and their bytes.
@@ -62,7 +62,7 @@ pub(crate) struct Verified {
     pub damages: Vec<ScrubDamage>,
 }
 
-/// All that lives in an extent.
+/// The live fragments of an extent.
 struct Found {
     /// The bytes of the extent, if it can be read whole.
     read: Option<AlignedBuf>,
@@ -70,20 +70,20 @@ struct Found {
     are_headers_whole: bool,
 }
 
-/// How far scrubbing has come.
+/// Progress of scrubbing.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ScrubReport {
     /// When it began, in seconds since 1970; 0 if it never did.
     pub started_unix_s: u64,
     /// Whether all data that was written before it began has been verified.
     pub is_finished: bool,
-    /// Extents that are done, with or without live bytes, and all there are.
+    /// Processed extents, with or without live bytes, and the total.
     pub extents_done: u64,
     /// See `extents_done`.
     pub extents_total: u64,
     /// Bytes of an extent.
     pub extent_bytes: u64,
-    /// Live bytes of the extents that are done, and of all.
+    /// Live bytes of the processed extents, and of all.
     pub bytes_done: u64,
     /// See `bytes_done`.
     pub bytes_total: u64,
@@ -91,22 +91,22 @@ pub struct ScrubReport {
     pub fragments: u64,
     /// See `fragments`.
     pub bytes: u64,
-    /// Bytes read and written, sent and received for users of the pool since it was opened: tells
-    /// whether clients are at work.
+    /// Bytes read and written, sent and received for users of the pool since it was opened: shows
+    /// whether clients are active.
     pub foreground_bytes: u64,
     /// Damages found.
     pub found: u64,
-    /// What is known to be damaged, the first thousand, found now or before and not mended since;
-    /// kind is `fragment`, or `header` for what concerns no volume.
+    /// Known damage, the first thousand, found now or before and not repaired since; kind is
+    /// `fragment`, or `header` for damage that affects no volume.
     pub damages: Vec<Problem>,
-    /// How much is known to be damaged, and was not acknowledged.
+    /// Number of known damages that were not acknowledged.
     pub unacknowledged: u64,
 }
 
 impl Pool {
-    /// Verifies on from where it stopped last, at least `bytes` of extents. With `restart` it
-    /// begins anew; when it is finished, nothing happens without that. With 0 bytes it only
-    /// reports.
+    /// Continues verifying from where it stopped last, with at least `bytes` of extents. With
+    /// `restart` it starts over; when it is finished, nothing happens without that. With 0 bytes it
+    /// only reports.
     ///
     /// # Errors
     /// When the map cannot be read or written. Damage is reported, not returned.
@@ -116,7 +116,7 @@ impl Pool {
 }
 
 impl Scrubbing {
-    /// How far it has come. To be given back with [`keep`](Self::keep).
+    /// Takes the state; return it with [`keep`](Self::keep).
     pub(crate) fn state(&mut self, core: &Core) -> Result<ScrubState> {
         let state = self.state.take().map_or_else(|| core.load_scrub(), Ok)?;
         self.walked.at(&core.extents.lock(), ExtentIndex(state.next.0.max(1)));
@@ -127,7 +127,7 @@ impl Scrubbing {
         self.state = Some(state);
     }
 
-    /// What `status` tells of it, but for whether it is under way.
+    /// The report for `status`, except whether a scrub is running.
     pub(crate) fn report(&self, state: &ScrubState) -> DamageReport {
         let (bytes_done, bytes_total) = self.walked.bytes();
         let open = state.damages.iter().filter(|damage| !damage.is_acknowledged);
@@ -156,15 +156,15 @@ impl Core {
                 self.bring_to_map()?;
             }
             let started_unix_s = self.env.clock.unix_s().max(1);
-            // What is known to be damaged is so until its extent has been looked at anew.
+            // Known damage stays on the list until its extent has been verified again.
             let (damages, unlisted) = (state.damages, state.unlisted);
             state = ScrubState { started_unix_s, next: ExtentIndex(1), damages, unlisted, ..ScrubState::default() };
             known.walked.at(&self.extents.lock(), state.next);
         }
-        self.tell_damage(known.report(&state), false);
+        self.publish_damage(known.report(&state), false);
         let result = self.scrub_slice(&mut known, &mut state, bytes);
         let report = self.scrub_report(&known.walked, &state);
-        self.tell_damage(known.report(&state), bytes > 0);
+        self.publish_damage(known.report(&state), bytes > 0);
         known.keep(state);
         if bytes > 0 {
             known.traffic_bytes = self.traffic_bytes();
@@ -172,8 +172,8 @@ impl Core {
         result.map(|()| report)
     }
 
-    /// Makes the base of the map cover all data that was written before the call. A pool that is
-    /// too full to drain its buffer has the rest of it in memory, where there is nothing to verify.
+    /// Brings all data that was written before the call into the base of the map. If a pool is too
+    /// full to drain its buffer, the rest stays in memory, where there is nothing to verify.
     fn bring_to_map(&self) -> Result<()> {
         match self.flush() {
             Err(error) if error.kind() == ErrorKind::Full => {}
@@ -196,7 +196,7 @@ impl Core {
             }
             (checkpoint.number, victims, at)
         };
-        // Where nothing lives, nothing is damaged any more.
+        // Without live data there is no damage any more.
         let lives: BTreeSet<_> = victims.iter().map(|victim| victim.extent).collect();
         state.damages.retain(|damage| !(first..end).contains(&damage.extent) || lives.contains(&damage.extent));
         let mut damages_found = 0;
@@ -227,8 +227,8 @@ impl Core {
         Ok(())
     }
 
-    /// Verifies what lives in an extent, as of the checkpoint `number`, and decodes it with
-    /// `decodes`. What cannot be understood is damage, too.
+    /// Verifies the live fragments of an extent, as of the checkpoint `number`, and decodes them
+    /// with `decodes`. Data that does not decode is damage, too.
     pub(crate) fn scrub_extent(
         &self,
         victim: Victim,
@@ -279,16 +279,17 @@ impl Core {
                 let place = Place { group, epoch: resident.stored.epoch, fragment };
                 let seen = self.concerned(&resident.object, place);
                 let first = BlockIndex(group.first_block().0 + u64::from(seen.blocks.0.trailing_zeros()));
-                let (count, others) = (blocks(seen.blocks.count()), seen.others_told());
+                let (count, others) = (blocks(seen.blocks.count()), seen.others_suffix());
                 let detail = format!("{count} from here cannot be read: {detail}{others}");
                 verified.damages.push(damaged(seen.name, first.0 * BLOCK_BYTES as u64, detail));
             }
         }
-        // Of what cannot be read a repair moves nothing: then there is nothing to say of headers.
+        // A repair cannot move anything out of an unreadable extent, so its headers are not
+        // reported.
         if !are_headers_whole && can_be_read {
             let detail = format!(
-                "headers in the extent at byte {start} of the data file are damaged; what can be read there cannot \
-                 be found without the map, so not by a salvage either: shale check --repair moves it"
+                "headers in the extent at byte {start} of the data file are damaged; readable data there cannot \
+                 be found without the map, and not by salvage: shale check --repair moves it"
             );
             verified.damages.insert(0, damaged(String::new(), 0, detail));
         }
@@ -298,15 +299,15 @@ impl Core {
         Ok(())
     }
 
-    /// Bytes of an extent. One that cannot be read whole is read fragment by fragment, as the map
-    /// names them.
+    /// Returns the bytes of an extent. One that cannot be read whole is read fragment by fragment,
+    /// as the map names them.
     fn bytes_of<'b>(&self, read: &'b Option<AlignedBuf>) -> &'b [u8] {
         read.as_ref().map_or(&[], |buf| &buf[..self.geometry.extent_bytes as usize])
     }
 
-    /// Finds all that lives in an extent. If its headers do not name as many live bytes as the
+    /// Finds all live fragments of an extent. If its headers do not name as many live bytes as the
     /// checkpoint counted, and another checkpoint may be why, the extent is read again while none
-    /// is published: nothing is left out because writers are at work.
+    /// is published: so concurrent writes cannot hide a fragment.
     fn find_residents(&self, victim: Victim, read: Option<AlignedBuf>, is_current: impl Fn() -> bool) -> Result<Found> {
         let mut named = self.named_residents(victim.extent, self.bytes_of(&read))?;
         if named.live() == victim.live {
@@ -322,7 +323,8 @@ impl Core {
             }
         }
         let all = self.residents_by_map(victim.extent)?;
-        // Damaged records explain the difference if the headers name all that the others point to.
+        // Damaged records explain the difference if the headers name all fragments of the other
+        // records.
         let places: BTreeSet<u64> = named.found.iter().map(|resident| resident.location).collect();
         if !named.damaged.is_empty() && all.found.iter().all(|resident| places.contains(&resident.location)) {
             return Ok(Found { read, residents: named, are_headers_whole: true });
@@ -330,7 +332,7 @@ impl Core {
         Ok(Found { read, residents: all, are_headers_whole: false })
     }
 
-    /// The damage of a group whose records cannot be read. `None` if its object is gone.
+    /// Returns the damage of a group whose records cannot be read. `None` if its object is gone.
     fn damaged_group(&self, key: GroupKey, error: &Error) -> Option<ScrubDamage> {
         let object = self.objects.get(key.object)?;
         let offset = key.group.first_block().0 * BLOCK_BYTES as u64;
@@ -338,7 +340,7 @@ impl Core {
         Some(damaged(object.title(), offset, format!("up to {group} from here cannot be read: {error}")))
     }
 
-    /// Why a fragment that matches its checksum cannot be decoded, if it lives.
+    /// Returns why a fragment that matches its checksum cannot be decoded, if it is live.
     fn confirm_decoding(&self, resident: &Resident, payload: &[u8]) -> Result<Option<String>> {
         let FragmentEntry { count, codec, .. } = resident.stored.fragment;
         let decoded = scratch::with(|scratch| {
@@ -350,11 +352,11 @@ impl Core {
         let _in_extents = self.readers.read();
         let lives = self.lives(resident)?.is_some();
         let place = format!("{} bytes at byte {} of the data file", payload.len(), resident.location);
-        Ok(lives.then(|| format!("{place} match their checksum and cannot be decoded: {error}")))
+        Ok(lives.then(|| format!("{place} match their checksum but cannot be decoded: {error}")))
     }
 
-    /// The fragment in the map, if it is still there and some of its blocks were not written again.
-    /// The caller holds [`Core::readers`].
+    /// Returns the fragment in the map, if it is still there and some of its blocks were not
+    /// written again. The caller holds [`Core::readers`].
     fn lives(&self, resident: &Resident) -> Result<Option<FragmentRef>> {
         let Resident { object, stored, location, .. } = resident;
         let (key, epoch) = (resident.key(), stored.epoch);
@@ -363,7 +365,7 @@ impl Core {
         Ok(found.filter(|found| !self.map.unmoved(key, epoch, *location, found.live).is_empty()))
     }
 
-    /// Step 2. `None`: it is fine, or no point sees it any more.
+    /// Step 2. `None`: it is intact, or no point sees it any more.
     fn confirm_damage(&self, resident: &Resident) -> Result<Option<String>> {
         let Resident { stored, location, .. } = resident;
         let _in_extents = self.readers.read();
@@ -371,9 +373,7 @@ impl Core {
             return Ok(None);
         }
         if !self.geometry.holds(*location, stored.fragment.stored) {
-            return Ok(Some(format!(
-                "its record points at byte {location} of the data file, which is no place for data"
-            )));
+            return Ok(Some(format!("its record points at byte {location} of the data file, where no data can be")));
         }
         let align = self.env.disk.read_alignment() as u64;
         let start = location / align * align;
@@ -431,8 +431,8 @@ mod tests {
     use crate::Properties;
     use crate::base::testing::pool_on;
 
-    /// A checkpoint between two slices, or while one runs, is no reason to pass over fragments that
-    /// the extent's own batches do not name any more.
+    /// A checkpoint between two slices, or during one, is no reason to skip fragments that the
+    /// extent's own batches do not name any more.
     #[test]
     fn damaged_headers_are_noticed_whatever_checkpoint_has_come_since() {
         let machine = Machine::new(16 << 20, 1);

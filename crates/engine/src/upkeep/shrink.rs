@@ -1,21 +1,21 @@
-//! Making a pool smaller while it is in use.
+//! Shrinks a pool while it is in use.
 //!
 //! 1. *Mark*: if hardly anything is free before the new end, some of it is cleaned first. Then the
-//!    log is given no extents from there on. Those that are listed for it there are taken off its
-//!    list with the next checkpoint, and what is open there is left as soon as nothing is under way
-//!    in it (`log::streams`).
-//! 2. *Move*: what lives beyond the mark is moved below it, by rounds of the cleaner whose victims
-//!    are all extents there, however full. New places come from what data may use, never from the
-//!    reserve: moving wins no space below the mark. If there is none, the cleaner wins some below
-//!    the mark first.
-//! 3. *Switch*: once a durable checkpoint refers to nothing beyond the mark, the superblock says
+//!    log gets no extents from there on. Extents listed for it there are removed from its list with
+//!    the next checkpoint, and open ones are abandoned as soon as nothing is in flight in them
+//!    (`log::streams`).
+//! 2. *Move*: live data beyond the mark is moved below it, by rounds of the cleaner whose victims
+//!    are all extents there, however full. New locations come from the space that data may use,
+//!    never from the reserve: moving gains no space below the mark. If there is none, the cleaner
+//!    gains some below the mark first.
+//! 3. *Switch*: once a durable checkpoint refers to nothing beyond the mark, the superblock records
 //!    the new size, durably, in both copies: a crash in between leaves the old size or the new one,
-//!    and either is right. Then the extents are forgotten, and the file is cut off.
+//!    and either is right. Then the extents are forgotten, and the file is truncated.
 //!
-//! A slice at a time, so that the caller decides on the pace and can stop. What has been moved
-//! stays where it is. The mark goes when it is given up, when no slice was asked for during a
-//! while, and with the process: then the pool is as large as it was, and the next attempt has less
-//! to do.
+//! The work is done a slice at a time, so that the caller decides on the pace and can stop. Moved
+//! data stays in its new place. The mark is lifted when the shrink is cancelled, when no slice was
+//! requested for a while, and at the end of the process: then the pool has its former size, and the
+//! next attempt has less to do.
 
 use std::sync::atomic::Ordering;
 
@@ -30,31 +30,31 @@ use crate::pool::Pool;
 use crate::pool::core::Core;
 use crate::space::rule::Rule;
 
-/// How long a mark stays when no slice is asked for.
+/// How long a mark stays when no slice is requested.
 const PATIENCE_NS: u64 = 60_000_000_000;
-/// Rounds in a row that win nothing after which there is no hope.
+/// Consecutive rounds without gain, after which the shrink fails.
 const STUCK_MAX: u32 = 4;
-/// Extents that must be free below the mark before it is set, beside the reserve: what the log has
-/// open, and some to move into.
+/// Extents that must be free below the mark before it is set, in addition to the reserve: the open
+/// extents of the log, and some to move into.
 const FREE_MIN: u64 = 4;
 
-/// A pool that is being made smaller.
+/// A shrink in progress.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Shrinking {
-    /// Extents that will be left.
+    /// The new number of extents.
     extents: u32,
-    /// When a slice was asked for last.
+    /// Time of the last request for a slice.
     asked_ns: u64,
 }
 
-/// How far shrinking has come.
+/// Progress of shrinking.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct ShrinkReport {
-    /// The pool is as small as was asked for.
+    /// The pool has its new size.
     pub is_finished: bool,
     /// Its capacity now.
     pub capacity_bytes: u64,
-    /// Extents beyond the new end that hold something.
+    /// Extents with content beyond the new end.
     pub extents_todo: u64,
     /// Live bytes there.
     pub bytes_todo: u64,
@@ -67,14 +67,13 @@ fn full(text: String) -> Error {
 }
 
 impl Pool {
-    /// Goes on making the pool `capacity_bytes` large, rounded down to whole extents, for at most
+    /// Continues shrinking the pool to `capacity_bytes`, rounded down to whole extents, for at most
     /// `rounds` rounds of the cleaner. Durable when the report says that it is finished.
     ///
     /// # Errors
     /// [`ErrorKind::Invalid`] if it would not become smaller, or too small to be a pool;
-    /// [`ErrorKind::Full`] if what it holds does not fit; [`ErrorKind::Corrupt`] if something
-    /// cannot be moved because it is damaged; what the storage fails with. The mark is lifted on an
-    /// error.
+    /// [`ErrorKind::Full`] if its content does not fit; [`ErrorKind::Corrupt`] if something cannot
+    /// be moved because it is damaged; those of the storage. The mark is lifted on an error.
     pub fn shrink(&self, capacity_bytes: u64, rounds: u32) -> Result<ShrinkReport> {
         let done = self.shrink_slice(capacity_bytes, rounds);
         if done.is_err() {
@@ -108,7 +107,8 @@ impl Pool {
             let (now, wanted) = (format_size(u64::from(now) * extent_bytes), format_size(capacity_bytes));
             let least = format_size(u64::from(EXTENTS_MIN) * extent_bytes);
             let text = format!(
-                "the pool has {now} and cannot be made smaller to {wanted}: a pool with extents of this size has at least {least}"
+                "the pool has {now} and cannot be shrunk to {wanted}: a pool with extents of this size has at \
+                 least {least}"
             );
             return Err(Error::new(ErrorKind::Invalid, text));
         }
@@ -123,18 +123,17 @@ impl Pool {
         Ok(core.shrink_report(moved))
     }
 
-    /// Step 3. `false`: something is beyond the mark after all.
+    /// Step 3. Returns `false` if there is data beyond the mark after all.
     fn switch(&self, extents: u32) -> Result<bool> {
         let core = &self.core;
         let _admin = core.admin.lock();
-        // The mark stays meanwhile. So no data can come to lie behind it any more, once there is
-        // none.
+        // The mark stays set. So once there is no data beyond it, there can be no new data there.
         let mut shrinking = core.shrinking.lock();
         if shrinking.map(|s| s.extents) != Some(extents) {
             return Ok(false);
         }
         {
-            // No checkpoint that began before the mark was set is on its way.
+            // A checkpoint that began before the mark was set is not running any more.
             let _checkpoint = core.checkpoint.lock();
             if core.extents.lock().used_from(extents as usize) != (0, 0) {
                 return Ok(false);
@@ -144,16 +143,16 @@ impl Pool {
         let mut superblock = superblock_io::choose(&superblock_io::read_copies(&*core.env.disk)?)?;
         superblock.capacity_bytes = capacity_bytes;
         superblock.generation += 1;
-        // Whether the superblock says the new size is unknown after an error: nothing may be
-        // written behind it.
+        // After an error it is unknown whether the superblock has the new size: nothing may be
+        // written beyond it.
         superblock_io::write(&*core.env.disk, &superblock).inspect_err(|error| core.fail(error))?;
         core.extents.lock().shrink(extents as usize);
         let gone = core.geometry.extents().saturating_sub(extents);
         core.geometry.shrink(extents);
-        // When the pool grows again, what is there then has no space below.
+        // When the pool grows again, those extents have no space allocated.
         core.log.backing.loses(ExtentIndex(extents), gone as usize);
         *shrinking = None;
-        // Space that is not given back now is only that; the pool does not look there any more.
+        // If the truncation fails, space is wasted; the pool does not use that part any more.
         let _ = core.env.disk.shrink(superblock_copies::bytes_with_end(capacity_bytes));
         superblock_copies::write(&*core.env.disk, &*core.env.store, &superblock)
             .inspect_err(|error| core.fail(error))?;
@@ -171,13 +170,13 @@ impl Core {
             let mut all = self.extents.lock();
             all.set_mark(extents.map(|extents| extents as usize));
             self.extents_free.store(all.free(), Ordering::Release);
-            // Who was refused for want of room may find some, or less.
+            // Refused writers may find room now, or less.
             self.admission.forget_full();
         }
         *present = shrinking;
     }
 
-    /// Lifts the mark if no slice was asked for during a while.
+    /// Lifts the mark if no slice was requested for a while.
     pub(crate) fn forget_shrinking(&self) {
         let Some(shrinking) = *self.shrinking.lock() else { return };
         if self.env.clock.now_ns().saturating_sub(shrinking.asked_ns) > PATIENCE_NS {
@@ -185,8 +184,8 @@ impl Core {
         }
     }
 
-    /// Fails if what lives in the pool, what is reserved, and what is on its way there does not fit
-    /// in so many extents, however badly it is packed.
+    /// Fails if the pool's live data, its reservations, and data on its way to the log do not fit
+    /// in so many extents, however badly they are packed.
     fn check_fits(&self, extents: u32) -> Result<()> {
         self.take_checkpoint()?;
         let live = self.extents.lock().live_bytes();
@@ -200,12 +199,12 @@ impl Core {
         let (wanted, least) = (format_size(u64::from(extents) * extent_bytes), format_size(needed * extent_bytes));
         let is_smaller = needed < u64::from(self.geometry.extents());
         let advice = if is_smaller {
-            format!("make it {least} large, or destroy something")
+            format!("shrink it to {least} or more, or destroy something")
         } else {
             "destroy something first".into()
         };
         Err(full(format!(
-            "what the pool holds ({} and reservations) does not fit in {wanted} for certain: {advice}",
+            "the pool's content ({} and reservations) may not fit in {wanted}: {advice}",
             format_size(live)
         )))
     }
@@ -221,21 +220,20 @@ impl Core {
         }
     }
 
-    /// Step 1: makes sure that the log has room below the mark when it may not go beyond it any
-    /// more.
+    /// Step 1: ensures that the log has room below the mark before it may no longer go beyond it.
     fn make_room_below(&self, extents: u32) -> Result<()> {
         let enough = self.geometry.reserve_extents() + FREE_MIN;
         let idle = |core: &Self| core.extents.lock().idle_before(extents as usize);
         let below = Rule { within: (ExtentIndex(0), ExtentIndex(extents)), ..self.rule(0, true) };
         let mut stuck = 0;
         while idle(self) < enough {
-            let round = self.clean_round_beside(below)?;
+            let round = self.clean_round_shared(below)?;
             stuck = if matches!(round, Round::Cleaned { .. }) { 0 } else { stuck + 1 };
             self.take_checkpoint()?;
             if stuck > STUCK_MAX {
                 return Err(full(format!(
-                    "of the extents that would be left, {} are free, {enough} are needed to begin: make the pool less small, or destroy \
-                     something",
+                    "{} of the remaining extents are free, but {enough} are needed to begin: shrink the pool \
+                     less, or destroy something",
                     idle(self)
                 )));
             }
@@ -243,7 +241,7 @@ impl Core {
         Ok(())
     }
 
-    /// Step 2. Whether nothing is left beyond the mark.
+    /// Step 2. Returns whether nothing is left beyond the mark.
     fn move_below_mark(&self, extents: u32, rounds: u32) -> Result<bool> {
         let beyond = (ExtentIndex(extents), ExtentIndex(u32::MAX));
         let away = Rule {
@@ -252,7 +250,7 @@ impl Core {
             within: beyond,
             filled_by: CleanMark::NEVER,
             away: true,
-            beside_damage: false,
+            despite_damage: false,
             recodes: false,
         };
         let below = self.rule(0, true);
@@ -263,15 +261,15 @@ impl Core {
                 (0, _) => return Ok(true),
                 // The log has some of them open or listed.
                 (_, 0) => Round::Idle,
-                _ => self.clean_round_beside(away)?,
+                _ => self.clean_round_shared(away)?,
             };
             match round {
                 Round::Cleaned { .. } => {
                     stuck = 0;
                     continue;
                 }
-                // All that could be moved has been. What is left are extents that the log has open
-                // or listed, or what is damaged.
+                // Everything that can be moved has been. The rest are extents that the log has open
+                // or listed, or damaged data.
                 Round::Idle => {
                     self.leave_open_extents()?;
                     stuck += 1;
@@ -279,9 +277,8 @@ impl Core {
                 Round::Shunned | Round::Busy => {
                     let damages = self.damages.lock().clone();
                     if let Some(damage) = damages.first().filter(|_| stuck > 0) {
-                        let text = format!(
-                            "something beyond the new end cannot be moved: {damage}; 'shale scrub' lists all of it"
-                        );
+                        let text =
+                            format!("data beyond the new end cannot be moved: {damage}; 'shale scrub' lists all of it");
                         return Err(Error::new(ErrorKind::Corrupt, text));
                     }
                     // Or another round is at work there.
@@ -292,7 +289,7 @@ impl Core {
                     self.take_checkpoint()?;
                     stuck += 1;
                     if stuck > 1 {
-                        let round = self.clean_round_beside(below)?;
+                        let round = self.clean_round_shared(below)?;
                         if let Round::Cleaned { .. } = round {
                             self.take_checkpoint()?;
                             stuck = 1;
@@ -303,8 +300,8 @@ impl Core {
             if stuck > STUCK_MAX {
                 let (extents, bytes) = left(self);
                 return Err(full(format!(
-                    "there is no room for {} that {extents} extents beyond the new end hold: write less meanwhile, or make the pool \
-                     less small",
+                    "there is no room for {} in {extents} extents beyond the new end: write less during the \
+                     shrink, or shrink the pool less",
                     format_size(bytes)
                 )));
             }
@@ -312,11 +309,11 @@ impl Core {
         Ok(left(self) == (0, 0))
     }
 
-    /// Takes checkpoints until the log has left what it had open or listed beyond the mark, as far
-    /// as a write to each stream makes it.
+    /// Takes checkpoints until the log has left its open or listed extents beyond the mark, as far
+    /// as a write to each stream causes that.
     fn leave_open_extents(&self) -> Result<()> {
-        // The first one takes extents off the list and leaves what is open, the second one frees
-        // what has nothing live.
+        // The first one removes extents from the list and abandons open ones, the second one frees
+        // those without live data.
         self.drain_all()?;
         self.take_checkpoint()?;
         self.take_checkpoint()
@@ -338,11 +335,11 @@ mod tests {
     use crate::base::testing::pool_on;
 
     const EXTENT: u64 = 64 << 10;
-    /// Extents that are left.
+    /// Remaining extents.
     const LEFT: u64 = 96;
 
-    /// Sees to it, whenever an extent is read whole, that no other thread could be alone with the
-    /// cleaner now.
+    /// Asserts, whenever an extent is read whole, that no other thread could have exclusive use of
+    /// the cleaner.
     struct WatchedDisk {
         below: Arc<dyn Disk>,
         core: OnceLock<Weak<Core>>,
@@ -362,8 +359,8 @@ mod tests {
         }
     }
 
-    /// What a cleaner found not worth its while has to go all the same; it said that there was no
-    /// room for it.
+    /// Extents that a cleaner found not worth cleaning must still be moved; the error was that
+    /// there was no room for them.
     #[test]
     fn what_is_not_worth_cleaning_is_moved_all_the_same() {
         let capacity_bytes = 256 * EXTENT;
@@ -371,7 +368,7 @@ mod tests {
         let pool = pool_on(&machine, machine.disk.handle(), capacity_bytes, 0);
         pool.create_volume("v", capacity_bytes, &Default::default()).unwrap();
         let volume = pool.volume("v").unwrap();
-        // With its header an extent's worth: none can be packed any better.
+        // With its header it fills an extent: none can be packed any better.
         let mut data = vec![0; 60 << 10];
         for i in 0..192 {
             fill_content(&mut Rng::new(i), ContentKind::Random, &mut data);
@@ -382,7 +379,7 @@ mod tests {
         let core = &pool.core;
         let all = Rule { live_max: u32::MAX, ..core.rule(0, true) };
         let mut shunned = 0;
-        while core.clean_round_beside(all).unwrap() == Round::Shunned {
+        while core.clean_round_shared(all).unwrap() == Round::Shunned {
             shunned += 1;
         }
         assert!(shunned > 0, "nothing was left");
@@ -392,8 +389,8 @@ mod tests {
         assert_eq!((again.is_finished, again.bytes_moved), (true, 0), "nothing was moved for what is done");
     }
 
-    /// Else a writer would count the victims of a round as nothing that could be won, and be told
-    /// that the pool is full.
+    /// Otherwise a writer would miss the victims of a round in its estimate of the possible gain,
+    /// and report the pool as full.
     #[test]
     fn a_round_keeps_out_whoever_must_know_what_can_be_won_at_all() {
         let capacity_bytes = 256 * EXTENT;
@@ -404,7 +401,7 @@ mod tests {
         pool.create_volume("v", capacity_bytes, &Default::default()).unwrap();
         let volume = pool.volume("v").unwrap();
         let mut data = vec![0; EXTENT as usize];
-        // Twice, so that what lives lies in the second quarter of the pool and behind it.
+        // Twice, so that the live data is in the second quarter of the pool and after it.
         for i in 0..128 {
             fill_content(&mut Rng::new(i), ContentKind::Random, &mut data);
             volume.write(i % 64 * EXTENT, Bytes::from(data.clone()), WriteOptions { fua: true }).unwrap();

@@ -1,18 +1,18 @@
-//! How a volume gets its dictionaries: trained in the background from samples of what it writes,
-//! judged by samples that were held out, and adopted when they pay.
+//! Training of a volume's dictionaries: in the background, from samples of its writes, judged by
+//! samples that were held out, and adopted when they pay.
 //!
 //! 1. Samples of a volume are complete (`samples`).
 //! 2. Dictionaries are trained with three quarters of them: one with all, and one for each part of
 //!    the volume, because a volume holds several kinds of data, which lie in different places.
-//! 3. The others are compressed as things stand, with the best dictionary in force for their part
-//!    or none, and with each new one.
+//! 3. The held-out samples are compressed in the present state, with the best dictionary in force
+//!    for their part or none, and with each new one.
 //! 4. Those that pay ([`policy::Adoption::select`]), if the volume still wants them, and there is
 //!    room, go into the log: each its descriptor and content in one batch. When it is applied, the
-//!    volume's next small units may use it; which of them do, their regions find out
+//!    volume's next small units may use it; the regions learn which of them do
 //!    ([`policy::Region`]).
 //!
-//! Old dictionaries stay, since fragments need them. Their number is bounded; what no fragment
-//! needs any more is given up at the end of a recompression (`dictionary_review`).
+//! Old dictionaries stay, since fragments need them. Their number is bounded; those that no
+//! fragment needs any more are dropped at the end of a recompression (`dictionary_review`).
 
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -31,11 +31,11 @@ use crate::pool::Pool;
 use crate::pool::core::Core;
 use crate::write::whole_object;
 
-/// Most dictionaries of one volume: each that is replaced stays.
+/// Upper bound of dictionaries of one volume: a replaced one stays.
 pub(crate) const DICTIONARIES_MAX: usize = 16;
 /// A dictionary takes at most this part of an extent, because it goes into the log in one piece.
 const EXTENT_DIVISOR: usize = 4;
-/// How often the trainer looks for samples that are complete.
+/// Interval at which the trainer looks for complete samples.
 const PERIOD: Duration = Duration::from_millis(500);
 
 /// The trainer's thread.
@@ -44,7 +44,7 @@ pub(crate) fn run(core: &Weak<Core>) {
         if core.workers.rest(PERIOD) {
             return;
         }
-        // Nothing depends on it: an error here shows up where data is written.
+        // Nothing depends on it: an error here occurs again where data is written.
         if core.check_failed().is_ok() {
             let _ = core.train_some(false);
         }
@@ -52,8 +52,8 @@ pub(crate) fn run(core: &Weak<Core>) {
 }
 
 impl Pool {
-    /// Trains dictionaries now with whatever samples there are, instead of when there are enough of
-    /// them; how many were adopted.
+    /// Trains dictionaries now with the samples collected so far, instead of when there are enough
+    /// of them; returns how many were adopted.
     ///
     /// # Errors
     /// When the storage fails.
@@ -68,8 +68,8 @@ impl Pool {
 }
 
 impl Core {
-    /// All steps for one volume whose samples are complete, or with `now` for one that has some.
-    /// How many dictionaries it got; `None`: there is no such volume.
+    /// Runs all steps for one volume whose samples are complete, or with `now` for one that has
+    /// some. Returns how many dictionaries it got; `None`: there is no such volume.
     pub(crate) fn train_some(&self, now: bool) -> Result<Option<u64>> {
         let _alone = self.dictionaries.training.lock();
         let alive = |id| self.objects.get(id).is_some_and(|object| object.is_live());
@@ -80,7 +80,7 @@ impl Core {
         let mut adopted = 0;
         for dictionary in self.trained(&object, &settings, &samples) {
             adopted += match self.adopt(&object, &dictionary) {
-                // No room: there are more important things to keep.
+                // No room: other data is more important.
                 Err(error) if error.kind() == ErrorKind::Full => 0,
                 result => u64::from(result?),
             };
@@ -89,7 +89,7 @@ impl Core {
         Ok(Some(adopted))
     }
 
-    /// Steps 2 and 3: dictionaries that pay.
+    /// Steps 2 and 3: returns dictionaries that pay.
     fn trained(&self, object: &Object, settings: &Settings, samples: &Samples) -> Vec<Vec<u8>> {
         let Some(level) = judging_level(settings).filter(|_| settings.dictionary) else { return Vec::new() };
         let most = self.geometry.extent_bytes as usize / EXTENT_DIVISOR;
@@ -99,15 +99,16 @@ impl Core {
         train_dictionaries(&samples.parts(), &present, (level, &limit), most, samples.written_bytes, adoption)
     }
 
-    /// The bytes of those that the object's new units are compressed with, as far as they can be
-    /// read.
+    /// Returns the bytes of the dictionaries in force for the object's new units, as far as they
+    /// can be read.
     fn dictionaries_in_force(&self, object: &Object, settings: &Settings) -> Vec<Vec<u8>> {
         let encoders = self.encoders(object, settings);
         let numbers = encoders.iter().flat_map(|all| (1..=all.count()).filter_map(|index| all.number(index)));
         numbers.filter_map(|number| self.load_dictionary(number, Readers::Free).ok()).collect()
     }
 
-    /// Step 4. `false`: the volume has gone or wants it no more, has too many, or there is no room.
+    /// Step 4. Returns `false` if the volume is gone or does not want it any more, has too many, or
+    /// there is no room.
     fn adopt(&self, object: &Arc<Object>, dictionary: &[u8]) -> Result<bool> {
         let content = encode_dictionary(dictionary);
         let _admin = self.admin.lock();
@@ -121,8 +122,8 @@ impl Core {
         }
         self.check_failed()?;
         self.heal()?;
-        // As data that is admitted. It may leave the tail of an extent unused.
-        let _room = self.set_aside(content.len() as u64 + u64::from(self.geometry.extent_bytes));
+        // Like admitted data. It may leave the tail of an extent unused.
+        let _room = self.reserve(content.len() as u64 + u64::from(self.geometry.extent_bytes));
         if !self.has_room_before(self.soft_wall()) {
             return Ok(false);
         }

@@ -1,22 +1,23 @@
-//! Many reads of one thread at the same time.
+//! Many concurrent reads of one thread.
 //!
 //! 1. A read *begins*: it enters the volume and the extents, and takes the blocks that are in
 //!    memory (steps 1 to 3 of `reader`). The missing units are handed to the disk's ring,
 //!    neighbours in one read.
 //! 2. Completed reads of the ring are verified and decoded into the request's buffer (step 4
-//!    there), in whatever order they come.
+//!    there), in any order.
 //! 3. With its last piece the read is done, and another read may have its place.
 //!
 //! Unusual reads are done in the ordinary way, one after the other, when nothing of this thread is
-//! under way:
+//! in flight:
 //! - a read that failed, so that the error is found again and named;
 //! - a read that is too large;
 //! - a read of units that are being read ahead, which is waited for;
-//! - a read of what must be fetched from an image, which takes long: these are fetched together.
+//! - a read of groups that must be fetched from an image, which takes long: these are fetched
+//!   together.
 //!
-//! Each read under way holds two locks, shared. No lock is waited for meanwhile: a thread that
-//! wants a lock exclusively may be waiting for these reads. If a lock cannot be had at once,
-//! nothing more begins until all of this thread's reads are done.
+//! Each read in flight holds two locks, shared. No other lock is waited for in that time: a thread
+//! that wants a lock exclusively may be waiting for these reads. If a lock is not immediately
+//! available, nothing more begins until all of this thread's reads are done.
 
 use bytes::Bytes;
 use env::{EndedRead, ReadRing};
@@ -28,12 +29,12 @@ use crate::base::ranks;
 use crate::base::scratch::{self, Scratch};
 use crate::objects::Object;
 use crate::pool::core::Core;
-use crate::read::lacking::NotHere;
+use crate::read::lacking::MissingGroups;
 use crate::read::reader::{Request, Wanted, copy_live, payload_of, span_count, verify};
 use crate::read::unit_cache::{Claim, Unit};
 use crate::volume::Volume;
 
-/// Most reads of one thread under way, and about the most bytes of the data file.
+/// Upper bound of one thread's reads in flight, and approximately of their bytes of the data file.
 const READS_MAX: usize = 32;
 const BYTES_MAX: usize = 2 << 20;
 /// Larger requests keep the device busy by themselves.
@@ -43,14 +44,14 @@ const SPAN_BYTES_MAX: u64 = 128 << 10;
 /// More spans than a request has: no two of its blocks need more than one each.
 const SPANS_MAX: usize = 2 * REQUEST_BYTES_MAX / BLOCK_BYTES;
 
-/// A fragment that is read, because it was asked for, because it goes into the cache, or both.
+/// A fragment that is read, because it was requested, because it goes into the cache, or both.
 struct Part<'a> {
     wanted: Wanted,
     claim: Option<Claim<'a>>,
     is_asked: bool,
 }
 
-/// Fragments that are read in one go: the first of them, how many, and where the read begins.
+/// Fragments that are read in one go: the first one, their number, and where the read begins.
 struct Span {
     first: usize,
     count: usize,
@@ -63,7 +64,7 @@ struct Started<'a> {
     read: Box<dyn PendingRead>,
     parts: Vec<Part<'a>>,
     spans: Vec<Span>,
-    /// Spans that have not come.
+    /// Spans that are still being read.
     left: usize,
     has_failed: bool,
     _gate: RwLockReadGuard<'a, (), ranks::Gate>,
@@ -79,7 +80,7 @@ struct Reads<'a> {
     under_way: [Option<Started<'a>>; READS_MAX],
     free: Vec<usize>,
     bytes: usize,
-    /// To be read in the ordinary way, and whether they are being read ahead.
+    /// Reads to do in the ordinary way, and whether they are being read ahead.
     later: Vec<(Box<dyn PendingRead>, bool)>,
 }
 
@@ -119,7 +120,7 @@ impl<'a> Reads<'a> {
         }
     }
 
-    /// Does the unusual reads. If they need groups of images, more reads are taken, and all such
+    /// Does the unusual reads. If they need groups of images, more reads are accepted, and all such
     /// groups are fetched together: so none of these waits longer than `remote-timeout`.
     fn read_later(&mut self, next: &mut dyn FnMut() -> Option<Box<dyn PendingRead>>) {
         let (core, volume) = (self.core, self.volume);
@@ -129,8 +130,8 @@ impl<'a> Reads<'a> {
             let Some((mut read, is_expected)) = later.or_else(|| self.one_more(remote.len(), next)) else { break };
             let offset = read.offset();
             let result = volume.read_expected(offset, read.buf(), is_expected);
-            match result.as_ref().err().and_then(NotHere::beneath) {
-                Some(NotHere(lacking)) => {
+            match result.as_ref().err().and_then(MissingGroups::of) {
+                Some(MissingGroups(lacking)) => {
                     keys.extend_from_slice(lacking);
                     remote.push((read, is_expected));
                 }
@@ -144,7 +145,7 @@ impl<'a> Reads<'a> {
         keys.sort_unstable();
         keys.dedup();
         let arrived = core.fetch(&keys, &patience);
-        // Each is told what came of its own groups.
+        // Each reports the result of its own groups.
         let patience = if arrived.is_ok() { patience } else { patience.for_one_more() };
         for (mut read, is_expected) in remote {
             let offset = read.offset();
@@ -153,10 +154,11 @@ impl<'a> Reads<'a> {
             self.finish(read, result);
         }
         drop(arrived);
-        core.images.let_go();
+        core.images.drop_unheld();
     }
 
-    /// One more read to be done beside some that wait for an image; whether it is being read ahead.
+    /// Returns one more read to be done along with some that wait for an image, and whether it is
+    /// being read ahead.
     fn one_more(
         &self,
         remote: usize,
@@ -170,7 +172,7 @@ impl<'a> Reads<'a> {
         Some((read, is_expected))
     }
 
-    /// Step 1. Gives the read back if its locks cannot be had at once.
+    /// Step 1. Returns the read if its locks are not immediately available.
     fn begin(&mut self, mut read: Box<dyn PendingRead>) -> Option<Box<dyn PendingRead>> {
         let (volume, core, object) = (self.volume, self.core, &*self.volume.object);
         let (offset, len) = (read.offset(), read.buf().len());
@@ -227,7 +229,7 @@ impl<'a> Reads<'a> {
         None
     }
 
-    /// The reads for fragments that are missing: `keep` if units may be kept, and then the rest of
+    /// Returns the reads for missing fragments: `keep` if units may be kept, and then the rest of
     /// their groups while there is plenty of room.
     fn parts(&self, wanted: Vec<Wanted>, keep: bool) -> Vec<Part<'a>> {
         let object = &*self.volume.object;

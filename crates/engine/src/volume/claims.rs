@@ -1,9 +1,9 @@
-//! Who has the tree of a share open: one that may change it, alone, or any number that look at it.
-//! Owns the claims, one for each share by its number, whatever it is called.
+//! Claims on the trees of shares: one exclusive user that may change a tree, or any number of
+//! readers. Owns the claims, one for each share by its number.
 //!
-//! A tree is a database in the share. Opened twice, with one that writes among them, it is
-//! destroyed; and even one that only goes away writes something last. So a tree is claimed before
-//! it is opened, and the claim lasts until nothing of the tree is left in memory.
+//! A tree is a database in the share. Opened twice, with a writer among them, it is destroyed; and
+//! even closing one writes something last. So a tree is claimed before it is opened, and the claim
+//! lasts until nothing of the tree is left in memory.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -15,16 +15,16 @@ use crate::base::ranked::{Condvar, Mutex};
 use crate::base::ranks;
 use crate::pool::Pool;
 
-/// For what a tree is claimed.
+/// The purpose of a claim.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TreeUse {
-    /// To be looked at: others may look at it, too.
+    /// For reading: shared with other readers.
     Look,
-    /// To be changed: no other may have it.
+    /// For changing: exclusive.
     Change,
 }
 
-/// All claims of a pool, by the numbers of shares: how many look at it; 0 for one that changes it.
+/// All claims of a pool, by the numbers of shares: the number of readers; 0 for a writer.
 #[derive(Debug, Default)]
 pub(crate) struct Claims {
     held: Mutex<BTreeMap<u64, u64>, ranks::TreeClaims>,
@@ -38,7 +38,7 @@ pub struct TreeClaim {
     share: u64,
 }
 
-/// Whether a tree that is held so can be claimed.
+/// Returns whether a tree that is held like that can be claimed.
 fn is_free(held: Option<&u64>, wanted: TreeUse) -> bool {
     match held {
         None => true,
@@ -56,7 +56,7 @@ impl Claims {
         let is_held = |held: &mut BTreeMap<u64, u64>| !is_free(held.get(&share.0), wanted);
         self.changed.wait_while_for(&mut held, is_held, patience);
         if is_held(&mut held) {
-            let by = if held.get(&share.0) == Some(&0) { "is in use" } else { "is being looked at" };
+            let by = if held.get(&share.0) == Some(&0) { "is in use" } else { "is being read" };
             let text = format!("the tree of the share {by} by its mount or another command: try again when that ends");
             return Err(Error::new(ErrorKind::InUse, text));
         }

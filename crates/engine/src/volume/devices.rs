@@ -11,71 +11,71 @@ use crate::pool::Pool;
 use crate::pool::core::Core;
 use crate::volume::Volume;
 
-/// Which volume or snapshot is meant.
+/// Names a volume or a snapshot in a request.
 #[derive(Debug, Clone, Copy)]
-pub enum Meant<'a> {
-    /// Whichever has this name now.
+pub enum VolumeRef<'a> {
+    /// The object that has this name now.
     Name(&'a str),
-    /// The one with this [number](Volume::id), whatever it is called by now.
+    /// The one with this [number](Volume::id), under any name.
     Number(DeviceId),
 }
 
-impl<'a> From<&'a str> for Meant<'a> {
+impl<'a> From<&'a str> for VolumeRef<'a> {
     fn from(name: &'a str) -> Self {
         Self::Name(name)
     }
 }
 
-impl<'a> From<&'a String> for Meant<'a> {
+impl<'a> From<&'a String> for VolumeRef<'a> {
     fn from(name: &'a String) -> Self {
         Self::Name(name)
     }
 }
 
-impl From<DeviceId> for Meant<'_> {
+impl From<DeviceId> for VolumeRef<'_> {
     fn from(id: DeviceId) -> Self {
         Self::Number(id)
     }
 }
 
 impl Objects {
-    /// The volume or the snapshot that is meant.
+    /// Returns the volume or the snapshot.
     ///
     /// # Errors
     /// [`ErrorKind::NotFound`].
-    pub(crate) fn meant(&self, meant: Meant<'_>) -> Result<Arc<Object>> {
-        let id = match meant {
-            Meant::Name(name) => return self.readable(name),
-            Meant::Number(id) => id,
+    pub(crate) fn resolve(&self, which: VolumeRef<'_>) -> Result<Arc<Object>> {
+        let id = match which {
+            VolumeRef::Name(name) => return self.readable(name),
+            VolumeRef::Number(id) => id,
         };
         self.get(ObjectId(id.0)).filter(|object| object.is_readable()).ok_or_else(|| {
             Error::new(ErrorKind::NotFound, format!("the pool has no volume or snapshot with the number {}", id.0))
         })
     }
 
-    /// The volume that is meant.
+    /// Returns the volume.
     ///
     /// # Errors
     /// [`ErrorKind::NotFound`]; [`ErrorKind::Invalid`] for a snapshot.
-    pub(crate) fn meant_volume(&self, meant: Meant<'_>) -> Result<Arc<Object>> {
-        match meant {
-            Meant::Name(name) => self.named(name),
-            Meant::Number(_) => {
-                let object = self.meant(meant)?;
+    pub(crate) fn resolve_volume(&self, which: VolumeRef<'_>) -> Result<Arc<Object>> {
+        match which {
+            VolumeRef::Name(name) => self.named(name),
+            VolumeRef::Number(_) => {
+                let object = self.resolve(which)?;
                 if object.is_live() { Ok(object) } else { self.named(&object.title()) }
             }
         }
     }
 
-    /// The snapshot that is meant.
+    /// Returns the snapshot.
     ///
     /// # Errors
     /// [`ErrorKind::NotFound`]; [`ErrorKind::Invalid`] for a volume.
-    pub(crate) fn meant_snapshot(&self, meant: Meant<'_>) -> Result<Arc<Object>> {
-        match meant {
-            Meant::Name(name) => self.snapshot_named(name),
-            Meant::Number(_) => {
-                let object = self.meant(meant)?;
+    pub(crate) fn resolve_snapshot(&self, which: VolumeRef<'_>) -> Result<Arc<Object>> {
+        match which {
+            VolumeRef::Name(name) => self.snapshot_named(name),
+            VolumeRef::Number(_) => {
+                let object = self.resolve(which)?;
                 if object.is_live() { self.snapshot_named(&object.title()) } else { Ok(object) }
             }
         }
@@ -97,15 +97,15 @@ impl Core {
 
     /// Logical bytes of a volume or a snapshot that hold data.
     pub(crate) fn allocated_bytes(&self, object: &Object) -> u64 {
-        // First: what leaves the write buffer now is in the other figures then. With neither, a
-        // volume would seem empty to a program that copies files, and not be copied.
+        // First: blocks that leave the write buffer now are then in the other figures. If they were
+        // in neither, a volume would seem empty to a program that copies files, and not be copied.
         let dirty = self.buffer.data_bytes_of(object.id) as u64;
-        // Its own bytes and those that it may see of others: not less than it holds, and not more
-        // than there can be.
+        // Its own bytes and those that it may see of others: at least its content, and at most its
+        // size.
         let below = object.levels();
         let below = below.iter().filter(|level| level.object != object.id);
         let seen = below.filter_map(|level| self.objects.get(level.object)).map(|o| o.allocated_bytes());
-        // What has not been fetched of an image may be data.
+        // Unfetched groups of an image may hold data.
         let levels = object.levels();
         let image = levels.last().and_then(|level| level.image).unwrap_or(0) * BLOCK_BYTES as u64;
         let known = object.allocated_bytes() + seen.sum::<u64>() + image;
@@ -114,20 +114,20 @@ impl Core {
 }
 
 impl Pool {
-    /// The volume or the snapshot of that [number](Volume::id), whatever it is called.
+    /// Returns the volume or the snapshot with that [number](Volume::id).
     ///
     /// # Errors
     /// [`ErrorKind::NotFound`].
     pub fn volume_of(&self, id: DeviceId) -> Result<Arc<Volume>> {
-        self.volume_meant(id.into())
+        self.volume_by_ref(id.into())
     }
 
-    /// The volume or the snapshot that is meant.
+    /// Returns the volume or the snapshot.
     ///
     /// # Errors
     /// [`ErrorKind::NotFound`].
-    pub fn volume_meant(&self, meant: Meant<'_>) -> Result<Arc<Volume>> {
-        let object = self.core.objects.meant(meant)?;
+    pub fn volume_by_ref(&self, which: VolumeRef<'_>) -> Result<Arc<Volume>> {
+        let object = self.core.objects.resolve(which)?;
         Ok(Arc::new(Volume::new(self.core.clone(), object)))
     }
 }
@@ -172,8 +172,7 @@ impl DeviceSet for Pool {
     }
 }
 
-/// Fails for a share, of which a front end for devices could only show what means nothing to its
-/// clients.
+/// Fails for a share: a front end for devices could only show its clients meaningless data.
 fn check_device(object: &Object) -> Result<()> {
     if !object.is_share() {
         return Ok(());

@@ -5,7 +5,7 @@
 //! 1. A request enters the volume's gate; a snapshot, a resize or a deletion closes it.
 //! 2. A read goes to `read`; many at once share a thread (`batch_read`).
 //! 3. A write is admitted (`space`), throttled and put into the buffer (`write`). Zero blocks
-//!    become holes. A large range goes past the buffer as a hole (`punch`).
+//!    become holes. A large range bypasses the buffer as a hole (`punch`).
 //! 4. A share's files are ranges of such an object (`files`, `shares`), which one tree at a time
 //!    may change (`claims`).
 
@@ -30,7 +30,7 @@ use crate::buffer::write_buffer::DirtyRun;
 use crate::objects::Object;
 use crate::objects::effort::VolumeEffort;
 use crate::pool::core::Core;
-use crate::read::lacking::NotHere;
+use crate::read::lacking::MissingGroups;
 use crate::read::read_ahead::ReadAhead;
 use crate::volume::punch::Pace;
 
@@ -38,8 +38,8 @@ const BLOCK: u64 = BLOCK_BYTES as u64;
 /// Groups of a discard up to which it goes through the write buffer; larger ones go to the log as
 /// ranges.
 const BUFFERED_DISCARD_GROUPS: u64 = 64;
-/// Largest request whose buffer is kept until all of it is drained; what is larger is copied, a
-/// group at a time.
+/// Largest request whose buffer is kept until all of it is drained; a larger one is copied, a group
+/// at a time.
 const PINNED_BYTES_MAX: usize = 1 << 20;
 /// Size of requests that the engine serves best: the default unit, and a group, which no unit
 /// crosses.
@@ -63,17 +63,17 @@ impl Volume {
         Self { core, object, read_ahead: Arc::default() }
     }
 
-    /// A number that is this volume's or snapshot's for ever, whatever it is called.
+    /// Returns a number that always belongs to this volume or snapshot, also after a rename.
     pub fn id(&self) -> DeviceId {
         DeviceId(self.object.id.0)
     }
 
-    /// What it is called.
+    /// Returns its full name, with the folders that it lies in.
     pub fn name(&self) -> String {
         self.object.title()
     }
 
-    /// What its data cost since the pool was opened.
+    /// Returns the cost of its data since the pool was opened.
     pub fn effort(&self) -> VolumeEffort {
         self.object.effort.report()
     }
@@ -86,7 +86,7 @@ impl Volume {
         Ok(guard)
     }
 
-    /// Whether a request may enter; the caller holds the gate.
+    /// Checks that a request may enter; the caller holds the gate.
     pub(crate) fn check_range(&self, offset: u64, length: u64) -> Result<()> {
         if self.core.is_closed() {
             return Err(Error::new(ErrorKind::Io, "the pool has been closed"));
@@ -104,7 +104,8 @@ impl Volume {
         Ok(())
     }
 
-    /// A read begins: what should be read ahead is, and whether it is itself being read ahead.
+    /// Begins a read: starts reading ahead, and returns whether this read is itself being read
+    /// ahead.
     pub(crate) fn begin_read(&self, offset: u64, length: u64) -> bool {
         if self.core.is_inline() {
             return false;
@@ -116,15 +117,14 @@ impl Volume {
         advice.expected
     }
 
-    /// A read that began has ended.
+    /// Ends a read.
     pub(crate) fn end_read(&self) {
         if !self.core.is_inline() {
             self.read_ahead.end();
         }
     }
 
-    /// The read itself, unless something must be fetched first; `is_expected`: it is being read
-    /// ahead.
+    /// Reads, unless something must be fetched first; `is_expected`: the range is being read ahead.
     pub(crate) fn read_expected(&self, offset: u64, buf: &mut [u8], is_expected: bool) -> Result<()> {
         let _guard = self.enter(offset, buf.len() as u64)?;
         self.core.read_with(&self.object, offset, buf, is_expected)
@@ -145,9 +145,9 @@ impl Volume {
         GroupKey { object: self.object.id, group }
     }
 
-    /// Puts whole blocks into the write buffer, zero blocks as holes unless they shall stay
-    /// allocated: by reference, unless the request's buffer would be kept in memory for less than
-    /// half of it, or is so large that what is left of it after a while could be next to nothing.
+    /// Puts whole blocks into the write buffer, zero blocks as holes unless they must stay
+    /// allocated. By reference, unless the request's buffer would be kept in memory for less than
+    /// half of it, or is so large that its used part could soon be next to nothing.
     fn write_blocks(&self, first: BlockIndex, data: Bytes, keep_zeroes: bool, hint: Hint) -> Result<()> {
         let blocks = data.len() / BLOCK_BYTES;
         if first.in_group() as usize + blocks <= GROUP_BLOCKS {
@@ -172,8 +172,8 @@ impl Volume {
         Ok(())
     }
 
-    /// Whole blocks of one group, of which `kept` stay blocks; `pinned`: how many the buffer has
-    /// that they lie in, unless they are to be copied.
+    /// Writes whole blocks of one group, of which `kept` stay blocks. `pinned`: the number of
+    /// blocks in the request's buffer, which is kept; `None`: the blocks are copied.
     fn write_group(
         &self,
         first: BlockIndex,
@@ -190,7 +190,7 @@ impl Volume {
             None => DirtyRun { hint, ..DirtyRun::of(first as u8, count as u8, Bytes::copy_from_slice(&data)) },
         };
         if kept == BlockMask::run(start, end - start) {
-            // By far the most frequent case: nothing is sliced, and so no reference is counted.
+            // By far the most frequent case: nothing is sliced, so no reference is counted.
             return self.core.put(key, run_of(start, end - start, data));
         }
         let mut from = start;
@@ -209,8 +209,9 @@ impl Volume {
         Ok(())
     }
 
-    /// A part of one block: reads the rest of it, and tries again if somebody wrote nearby meanwhile. A large hole, which goes past the write
-    /// buffer, comes before it or after it.
+    /// Writes a part of one block: reads the rest of it, and tries again if another thread has
+    /// written nearby. A large hole, which bypasses the write buffer, is ordered before it or after
+    /// it.
     pub(crate) fn write_part(&self, offset: u64, data: &[u8], keep_zeroes: bool, hint: Hint) -> Result<()> {
         let block = BlockIndex::containing(offset);
         let key = self.key(block.group());
@@ -233,8 +234,8 @@ impl Volume {
         }
     }
 
-    /// Divides a range into the part of a block before it, whole blocks, and the part of a block
-    /// behind them.
+    /// Divides a range into the partial block at its start, whole blocks, and the partial block at
+    /// its end.
     fn divide(offset: u64, length: u64) -> [std::ops::Range<u64>; 3] {
         let end = offset + length;
         let body = offset.next_multiple_of(BLOCK).min(end);
@@ -242,7 +243,7 @@ impl Volume {
         [offset..body, body..tail, tail..end]
     }
 
-    /// A change, whatever must be fetched for it first.
+    /// Makes a change, after fetching the groups that it needs.
     fn change(&self, offset: u64, length: u64, attempt: &mut dyn FnMut() -> Result<()>) -> Result<()> {
         let note = |error: &Error| {
             self.core.images.note_unwritten(&self.object, offset..offset.saturating_add(length), error);
@@ -250,7 +251,7 @@ impl Volume {
         self.core.fetching(&self.object, attempt).inspect_err(note)
     }
 
-    /// A write, unless it needs a part of a block that must be fetched first.
+    /// Writes, unless the write needs a part of a block that must be fetched first.
     fn write_once(&self, offset: u64, data: Bytes, hint: Hint) -> Result<()> {
         let _guard = self.enter_to_change(offset, data.len() as u64)?;
         let _room = self.core.admit(&self.object, offset, data.len() as u64)?;
@@ -275,13 +276,13 @@ impl Volume {
         Ok(())
     }
 
-    /// Makes a range read as zeroes: whole blocks become holes. Of a large one the gate is let go
-    /// now and then: a thread that waits for it keeps all others waiting.
+    /// Makes a range read as zeroes: whole blocks become holes. For a large one the gate is
+    /// released now and then: a thread that waits for it keeps all others waiting.
     fn punch(&self, offset: u64, length: u64) -> Result<()> {
         let guard = self.enter_to_change(offset, length)?;
         let size_bytes = self.object.size_bytes();
-        // A last block that is not whole goes as one, with all that there is of it, before the
-        // rest: while this gate is held, nothing comes behind it.
+        // A partial last block goes whole, before the rest: while this gate is held, nothing can be
+        // written after it.
         let last = size_bytes / BLOCK * BLOCK;
         let is_to_the_end = length > 0 && offset + length == size_bytes && last < size_bytes;
         let length = match is_to_the_end {
@@ -315,8 +316,8 @@ impl Volume {
             };
             at = self.core.punch_piece(&self.object, (at, to), &mut pace)?;
         }
-        // What was written before the hole must not be replayed over it.
-        if self.core.buffer.standby().is_some() { self.core.leave_behind() } else { Ok(()) }
+        // Writes before the hole must not be replayed over it.
+        if self.core.buffer.standby().is_some() { self.core.drain_past_current() } else { Ok(()) }
     }
 
     /// Makes blocks `from..to` holes, by way of the write buffer.
@@ -332,7 +333,8 @@ impl Volume {
     }
 }
 
-/// The groups that `blocks` blocks from `first` on touch: where each part begins, and its bytes.
+/// Returns the groups that `blocks` blocks from `first` on touch: where each part begins, and its
+/// bytes.
 fn in_groups(first: BlockIndex, blocks: usize) -> impl Iterator<Item = (BlockIndex, std::ops::Range<usize>)> {
     let mut done = 0;
     std::iter::from_fn(move || {
@@ -343,8 +345,8 @@ fn in_groups(first: BlockIndex, blocks: usize) -> impl Iterator<Item = (BlockInd
     })
 }
 
-/// Which blocks of a group stay blocks when `data` is written from `first` on: all, or those that
-/// are not zero.
+/// Returns which blocks of a group stay blocks when `data` is written from `first` on: all, or
+/// those that are not zero.
 fn kept_blocks(first: BlockIndex, data: &[u8], keep_zeroes: bool) -> BlockMask {
     let blocks = data.as_chunks::<BLOCK_BYTES>().0.iter().zip(first.in_group()..);
     blocks
@@ -370,7 +372,7 @@ impl BlockDevice for Volume {
         let is_expected = self.begin_read(offset, buf.len() as u64);
         let mut result = self.core.read_with(&self.object, offset, buf, is_expected);
         drop(guard);
-        if result.as_ref().is_err_and(NotHere::is_beneath) {
+        if result.as_ref().is_err_and(MissingGroups::in_chain) {
             result = self.core.fetching(&self.object, &mut || self.read_expected(offset, buf, is_expected));
         }
         self.end_read();
@@ -498,7 +500,7 @@ mod tests {
         }
     }
 
-    /// Bytes of requests in memory, and what the write buffer counts, after `write` has written to
+    /// Bytes of requests in memory, and the write buffer's own count, after `write` has written to
     /// a volume of 64 MiB.
     fn kept(write: impl Fn(&Volume, &dyn Fn(Vec<u8>) -> Bytes)) -> (usize, usize) {
         let machine = Machine::new(256 << 20, 1);

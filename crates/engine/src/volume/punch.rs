@@ -1,10 +1,10 @@
-//! Large ranges that become holes, past the write buffer: discarded ranges, and the end of a volume
-//! that shrinks.
+//! Large ranges that become holes, bypassing the write buffer: discarded ranges, and the end of a
+//! volume that shrinks.
 //!
-//! A hole costs the map a change for each group of which it knows something, so a range goes into
-//! the log in *pieces* of a few thousand such groups, and before each piece the caller waits until
-//! the changes have their share of memory again. A piece of a range that is mostly empty is long: a
-//! batch for each half gigabyte would fill the log where nothing is.
+//! A hole costs the map a change for each known group, so a range goes into the log in *pieces* of
+//! a few thousand such groups, and before each piece the caller waits until the changes have their
+//! share of memory again. A piece of a mostly empty range is long: a batch for each half gigabyte
+//! would fill the log for nothing.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -18,16 +18,15 @@ use crate::objects::Object;
 use crate::pool::core::Core;
 use crate::volume::Volume;
 
-/// Groups with data that one piece makes holes of. They are looked up while nothing else is
-/// applied.
+/// Groups with data in one piece. They are looked up while nothing else is applied.
 const PIECE_GROUPS: u64 = 4096;
-/// Blocks that cannot have more groups, whatever the map knows of them.
+/// Blocks that cannot have more groups, whatever the map holds.
 pub(crate) const PIECE_BLOCKS_MIN: u64 = PIECE_GROUPS * GROUP_BLOCKS as u64;
 /// Ranges of one piece, of up to 64 GiB each.
 const PIECE_RANGES: u64 = 16;
 const PIECE_BLOCKS_MAX: u64 = PIECE_RANGES * HOLE_BLOCKS_MAX as u64;
 
-/// Blocks of the piece that is tried next.
+/// Blocks of the next piece to try.
 pub(crate) struct Pace(u64);
 
 impl Default for Pace {
@@ -37,13 +36,14 @@ impl Default for Pace {
 }
 
 impl Pace {
-    /// Blocks of the next piece of `left`. `holds_many`: so many blocks hold too much for a piece.
+    /// Returns the blocks of the next piece of `left`. `holds_many` returns whether so many blocks
+    /// hold too much for a piece.
     fn next(&mut self, left: u64, mut holds_many: impl FnMut(u64) -> Result<bool>) -> Result<u64> {
         let mut blocks = self.0.min(left);
         while blocks > PIECE_BLOCKS_MIN && holds_many(blocks)? {
             blocks /= 2;
         }
-        // What follows may be as dense, or empty.
+        // The next piece may be as dense, or empty.
         self.0 = (2 * blocks).clamp(PIECE_BLOCKS_MIN, PIECE_BLOCKS_MAX);
         Ok(blocks)
     }
@@ -51,13 +51,13 @@ impl Pace {
 
 impl Core {
     /// Makes a piece of a large range holes without going through the write buffer block by block;
-    /// returns where it ends.
+    /// returns its end.
     ///
     /// 1. Data dirty by now is drained, so that the log keeps the order.
     /// 2. The piece is appended, and applied.
     ///
-    /// A write to the range that comes at the same time is ordered before or after it, block by
-    /// block; one of a part of a block waits: it would bring back its copy of the rest.
+    /// A concurrent write to the range is ordered before or after it, block by block; a write of a
+    /// partial block waits: it would restore its copy of the rest.
     pub(crate) fn punch_piece(
         &self,
         object: &Object,
@@ -71,21 +71,21 @@ impl Core {
         let blocks = pace.next(to.0 - from.0, |blocks| self.holds_many(object, from.0, from.0 + blocks))?;
         let end = BlockIndex(from.0 + blocks);
         let result = self.append_applied(vec![holes(object, from.0, end.0)]);
-        // Even if it failed: it may hold.
+        // Even if it failed: it may have been applied.
         self.punches.fetch_add(1, Ordering::AcqRel);
         result.map(|()| end)
     }
 
-    /// Cuts off the range behind `size_bytes`, piece by piece, from the end: a failure or crash in
-    /// between leaves the volume as large as it is by then, which the error says. Durable on
-    /// return, an error's as well. The caller holds the gate.
+    /// Cuts off the range after `size_bytes`, piece by piece, from the end: after an error or a
+    /// crash the volume has the size reached by then, which the error names. Durable on return,
+    /// also with an error. The caller holds the gate.
     pub(crate) fn cut_off(&self, object: &Object, size_bytes: u64) -> Result<()> {
         let before = object.size_bytes();
         let cut = self.cut_pieces(object, size_bytes);
         let reached = object.size_bytes();
         if cut.is_ok() || reached < before {
             let synced = self.log.sync().inspect_err(|error| self.fail(error));
-            // Of two errors the first one tells why.
+            // Of two errors the first one is the cause.
             return cut.and(synced).map_err(|error| match reached > size_bytes {
                 true => error.context(format_args!("the volume was cut to {} only", format_size(reached))),
                 false => error,
@@ -95,10 +95,10 @@ impl Core {
     }
 
     fn cut_pieces(&self, object: &Object, size_bytes: u64) -> Result<()> {
-        // Data dirty now must come before the holes in the log, and never behind them.
-        self.leave_behind()?;
-        // A block of which a part stays, stays: the rest of it shows nowhere, and is zeroed
-        // before the volume grows over it.
+        // Data that is dirty now must come before the holes in the log, and never after them.
+        self.drain_past_current()?;
+        // A partly kept block stays: its rest is not visible, and is zeroed before the volume grows
+        // over it.
         let first = size_bytes.div_ceil(BLOCK_BYTES as u64);
         let mut end = object.size_bytes().div_ceil(BLOCK_BYTES as u64);
         let mut pace = Pace::default();
@@ -118,10 +118,10 @@ impl Core {
         Ok(())
     }
 
-    /// Zeroes what the last block holds behind the end of a volume that does not end with a
-    /// block: it is about to be seen, because the volume grows. In the log before whatever comes
-    /// next. The caller holds the gate exclusively.
-    pub(crate) fn zero_behind_end(self: &Arc<Self>, object: &Arc<Object>) -> Result<()> {
+    /// Zeroes the rest of the last block of a volume that does not end with a block: it is about to
+    /// be visible, because the volume grows. Precedes all later changes in the log. The caller
+    /// holds the gate exclusively.
+    pub(crate) fn zero_past_end(self: &Arc<Self>, object: &Arc<Object>) -> Result<()> {
         let size_bytes = object.size_bytes();
         let used = (size_bytes % BLOCK_BYTES as u64) as usize;
         if used == 0 || Canary::CutBlockNotZeroed.is_planted() {
@@ -135,13 +135,14 @@ impl Core {
             let volume = Volume::new(Arc::clone(self), Arc::clone(object));
             volume.write_part(size_bytes, &vec![0; behind], false, Hint::default())?;
         }
-        // Also where zeroes are only in the write buffer: the log may have older bytes there, and
-        // a crash must not bring them back into the larger volume.
-        self.leave_behind()
+        // Also where zeroes are only in the write buffer: the log may have older bytes there, and a
+        // crash must not restore them in the larger volume.
+        self.drain_past_current()
     }
 
-    /// Whether the store knows more groups of these blocks than a piece may have. What is in the active overlay
-    /// does not become more; what is frozen or settled, and not in the store yet, may come there once more, and has its share of memory.
+    /// Returns whether the store has more groups of these blocks than a piece may have. The active
+    /// overlay's groups do not grow by the piece; frozen or settled groups that are not in the
+    /// store yet may be added once more, and have their share of memory.
     fn holds_many(&self, object: &Object, from: u64, to: u64) -> Result<bool> {
         let (from, to) = (BlockIndex(from).group(), GroupIndex(BlockIndex(to - 1).group().0 + 1));
         let mut groups = 0;
@@ -240,13 +241,13 @@ mod tests {
     #[test]
     fn a_volume_that_shrinks_does_not_fill_memory() {
         changes_stay_bounded(|pool| {
-            // The first block is what stays; it becomes a hole, so that nothing is left.
+            // The first block remains; it becomes a hole, so that nothing is left.
             pool.volume("v").unwrap().discard(0, BLOCK_BYTES as u64).unwrap();
             pool.resize_volume("v", BLOCK_BYTES as u64).unwrap();
         });
     }
 
-    /// Nothing was said of the part cut off by then, and nothing of it was certain.
+    /// The error said nothing about the part cut off so far, and that part was not durable.
     #[test]
     fn a_volume_that_is_cut_in_part_says_how_large_it_is_and_stays_so() {
         let machine = Machine::new(128 << 20, 1);
@@ -314,7 +315,7 @@ mod tests {
         }
     }
 
-    /// The zeroes behind the end were in the write buffer, and what the log had there came back.
+    /// The zeroes after the end were in the write buffer, and the log's data there reappeared.
     #[test]
     fn what_was_cut_off_does_not_come_back_with_a_crash_after_growing() {
         let mut machine = Machine::new(128 << 20, 1);

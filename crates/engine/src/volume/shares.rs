@@ -1,5 +1,5 @@
-//! Parts of pools with shares: a feature, by which older programs do not open them, room for the
-//! trees of shares in a full pool, and the numbers that outlive the states of a tree.
+//! Parts of pools with shares: the feature in the superblock, room for the trees of shares in a
+//! full pool, and the numbers that outlive the states of a tree.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -17,23 +17,23 @@ use crate::space::admission::{Asks, GROUP_COST_BYTES, cost_of};
 use crate::volume::Volume;
 
 /// Odd numbers, so that products with the numbers of objects differ as these do: 2^32 over the
-/// golden ratio, whose multiples lie far apart, and one that has nothing to do with it.
+/// golden ratio, whose multiples are far apart, and an unrelated one.
 const GENERATION_STEP: u32 = 0x9e37_79b9;
 const SPACE_STEP: u32 = 0x85eb_ca6b;
 
 /// A tree writes pages of a block, each of which may cost as much again in the log.
 const PAGE_COST_TIMES: u64 = 1 + GROUP_COST_BYTES / BLOCK_BYTES as u64;
 
-/// Bytes that are counted as on their way to the log, for a tree that is about to write them.
+/// Bytes reserved as on their way to the log, for a tree that is about to write them.
 #[derive(Debug, Default)]
 pub(crate) struct Aside(AtomicU64);
 
 impl Core {
-    /// Says durably in the superblock, and in all its copies, that there may be shares. The caller
-    /// holds the lock of administration.
+    /// Records durably in the superblock, and in all its copies, that there may be shares. The
+    /// caller holds `admin`.
     ///
     /// # Errors
-    /// What the storage fails with; the pool takes no writes then.
+    /// Those of the storage; the pool accepts no writes then.
     pub(crate) fn allow_shares(&self) -> Result<()> {
         let mut superblock = superblock_io::choose(&superblock_io::read_copies(&*self.env.disk)?)?;
         let features = INCOMPAT_SHARES | INCOMPAT_SMALL_FILES;
@@ -49,17 +49,17 @@ impl Core {
 }
 
 impl Volume {
-    /// Whether it is a share, or a moment of one.
+    /// Returns whether it is a share, or a snapshot of one.
     pub fn is_share(&self) -> bool {
         self.object.is_share()
     }
 
-    /// Who sees the snapshots of a share in its mount.
+    /// Visibility of a share's snapshots in its mount.
     pub fn snapdir(&self) -> SnapDir {
         self.object.settings.read().snapdir
     }
 
-    /// Whether the property `readonly` refuses changes of its content.
+    /// Returns whether the property `readonly` refuses changes of its content.
     pub fn is_set_readonly(&self) -> bool {
         self.object.settings.read().readonly
     }
@@ -69,15 +69,15 @@ impl Volume {
         self.object.in_force.read().clone()
     }
 
-    /// Bytes of content that it holds, and that may still be written: as if none of them could be
-    /// compressed, and no more than its quota and those of its folders leave.
+    /// Returns the bytes of its content, and those that may still be written: as if none of them
+    /// could be compressed, and no more than its quota and those of its folders allow.
     pub fn room(&self) -> (u64, u64) {
         let left = self.core.quota_left(&self.object);
         (self.core.allocated_bytes(&self.object), self.core.available_bytes().min(left))
     }
 
     /// Facts about the share that outlive its states. Those of shares in other pools differ by
-    /// chance alone: the pool's identifier is random.
+    /// chance only: the pool's identifier is random.
     pub(crate) fn lineage(&self) -> Lineage {
         let TreeNumbers { reserved, generation } = self.object.descriptor.read().numbers;
         let pool = self.core.pool_id.chunks(4).fold(0, |sum: u32, part| {
@@ -103,8 +103,8 @@ impl Volume {
         self.core.append_durably(vec![Entry::Object(ObjectDescriptor { numbers, ..descriptor })])
     }
 
-    /// A write of what a share's tree keeps about files: it finds room where other writes find the
-    /// pool full, first in the room set aside.
+    /// Writes file metadata of a share's tree: it finds room where other writes find the pool full,
+    /// first in the reserved room.
     pub(crate) fn write_for_tree(&self, offset: u64, data: Bytes, hint: Hint, aside: &Aside) -> Result<()> {
         let length = data.len() as u64;
         let _guard = self.enter_to_change(offset, length)?;
@@ -121,8 +121,8 @@ impl Volume {
         self.write_bytes(offset, data, false, hint)
     }
 
-    /// Sets room aside for writes of a tree, in place of the rest of that before.
-    pub(crate) fn set_aside_for_tree(&self, bytes: u64, aside: &Aside) -> Result<()> {
+    /// Reserves room for writes of a tree, replacing the rest of its last reservation.
+    pub(crate) fn reserve_for_tree(&self, bytes: u64, aside: &Aside) -> Result<()> {
         self.core.release(aside.0.swap(0, Ordering::AcqRel));
         if bytes > 0 {
             let kept = self.core.admit_new(&self.object, PAGE_COST_TIMES * bytes, Asks::Tree)?.keep();
@@ -131,12 +131,12 @@ impl Volume {
         Ok(())
     }
 
-    /// Fails as a write of so much new data would for want of room.
+    /// Fails like a write of so much new data would for lack of room.
     pub(crate) fn admit_data(&self, bytes: u64) -> Result<()> {
         self.core.admit_new(&self.object, bytes, Asks::Data).map(drop)
     }
 
-    /// Bytes that trees still find room for.
+    /// Returns the bytes for which trees still find room.
     pub(crate) fn room_for_trees(&self) -> u64 {
         self.core.available_to_trees() / PAGE_COST_TIMES
     }

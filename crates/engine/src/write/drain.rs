@@ -2,13 +2,13 @@
 //!
 //! 1. Groups are taken from the write buffer, about a megabyte of raw data.
 //! 2. Their consecutive blocks become units, in the order of (object, block).
-//! 3. Each unit is compressed straight into the batch, behind room for the header, with the codec
+//! 3. Each unit is compressed straight into the batch, after room for the header, with the codec
 //!    that its properties name or that `chooser` picks; one that saves too little is stored raw.
-//!    The checksum is taken while the bytes are hot.
-//! 4. In a pool that the cleaner has to work for, data that is not written often is divided off,
-//!    for the log's cold stream (`clean::write_heat`).
-//! 5. Copies of other data are divided off in any case: what begins a batch begins a block of the
-//!    medium, so that one damaged block never takes data and its copy.
+//!    The checksum is computed while the bytes are hot.
+//! 4. In a pool that the cleaner has to work for, data that is not written often is separated for
+//!    the log's cold stream (`clean::write_heat`).
+//! 5. Copies of other data are always separated: a batch begins a block of the medium, so that one
+//!    damaged block never destroys data and its copy.
 //! 6. The batch, or all of them, are appended; when the last one is applied, the groups leave the
 //!    buffer.
 //!
@@ -40,18 +40,18 @@ use crate::objects::Object;
 use crate::objects::effort::Compressing;
 use crate::pool::core::Core;
 
-/// Raw bytes of a batch: enough that its padding (2 KiB on average) and the tail of an extent it
-/// cannot fill are below one per cent at the usual ratios, little enough that two workers share a
-/// burst and that a batch fits in a default extent.
+/// Raw bytes of a batch: large enough that its padding (2 KiB on average) and the tail of an extent
+/// that it cannot fill are below one per cent at the usual ratios, small enough that two workers
+/// share a burst and that a batch fits in a default extent.
 pub(crate) const BATCH_RAW_BYTES: usize = 1 << 20;
 /// Hole ranges of one entry (its count has two bytes).
 const HOLES_PER_ENTRY: usize = 4096;
 
-/// A batch is divided between the streams only if each part has so many bytes of payload: padding
+/// A batch is divided between the streams only if each part has this many bytes of payload: padding
 /// costs 2 KiB a batch on average.
 const PART_BYTES_MIN: usize = 32 << 10;
 
-/// A unit to be compressed: which of the taken groups it belongs to, and its blocks.
+/// A unit to compress: its taken group, and its blocks.
 struct Unit {
     taken: usize,
     first: u32,
@@ -64,7 +64,7 @@ struct Unit {
 struct Run<'a> {
     object: ObjectId,
     epoch: Epoch,
-    /// Where its cost is counted.
+    /// The object whose counts include its cost.
     counted: Arc<Object>,
     /// The dictionaries for its small units, if there are any.
     dictionaries: Option<Encoders<'a>>,
@@ -73,8 +73,8 @@ struct Run<'a> {
 }
 
 impl Core {
-    /// Drains one batch of what became dirty up to `generation` and waits until it is written.
-    /// `false`: there was nothing to take.
+    /// Drains one batch of the data that became dirty up to `generation` and waits until it is
+    /// written. Returns `false` if there was none.
     pub(crate) fn drain(&self, generation: u64) -> Result<bool> {
         let Some(prepared) = self.prepare(generation)? else { return Ok(false) };
         self.append_drained(prepared)?;
@@ -89,7 +89,7 @@ impl Core {
     }
 
     /// Like [`drain`](Self::drain), but leaves the writing to the writer threads. If that fails,
-    /// the next call says so.
+    /// the next call reports it.
     pub(crate) fn drain_ahead(&self) -> Result<bool> {
         if let Some(error) = self.log.take_failure() {
             return Err(error);
@@ -111,8 +111,8 @@ impl Core {
             match append(part, purpose) {
                 Ok(ticket) => begun = Some(ticket.incarnation),
                 Err(error) => {
-                    // The failed part itself was given back; the parts of other threads are still
-                    // here.
+                    // The failed part itself was returned to the buffer; the parts of other threads
+                    // are still here.
                     parts.for_each(|part| self.buffer.failed(&part.taken));
                     return Err(error);
                 }
@@ -124,8 +124,8 @@ impl Core {
     /// Steps 1 to 5. `None`: nothing was dirty; no part: the taken groups need no batch.
     fn prepare(&self, generation: u64) -> Result<Option<Vec<Prepared>>> {
         self.heal()?;
-        // Changes that pile up faster than checkpoints write them would fill memory: then draining
-        // waits for one.
+        // Changes that accumulate faster than checkpoints write them would fill memory: then
+        // draining waits for one.
         if self.map.is_frozen() {
             self.bound_changes()?;
         }
@@ -157,7 +157,7 @@ impl Core {
         Some(prepared)
     }
 
-    /// The work left with all that a drain appends.
+    /// Performs the remaining work of all appends of a drain.
     pub(crate) fn complete(&self, prepared: Prepared) -> Vec<Prepared> {
         let sorted = sorted_blocks(&prepared.taken);
         let copies = copies_among(&prepared.taken);
@@ -186,7 +186,7 @@ impl Core {
 
     /// Step 4.
     fn separate(&self, mut prepared: Prepared, sorted: &[(GroupKey, BlockMask)]) -> Vec<Prepared> {
-        // Sorted data has been there for long, and shall lie together.
+        // Sorted data is old, and must stay together.
         if !sorted.is_empty() && sorted.len() == prepared.taken.len() {
             prepared.stream = Stream::Cold;
             return vec![prepared];
@@ -228,7 +228,7 @@ impl Core {
         parts
     }
 
-    /// Step 2. Groups of objects that are being deleted are set aside.
+    /// Step 2. Skips groups of objects that are being deleted.
     fn plan(&self, taken: &mut Vec<Taken>) -> (Vec<Run<'_>>, Vec<Taken>) {
         let mut runs: Vec<Run<'_>> = Vec::new();
         let mut gone = Vec::new();
@@ -273,8 +273,8 @@ impl Core {
             }
             raw_bytes += run.units.iter().map(|u| u.count as usize * BLOCK_BYTES).sum::<usize>();
         }
-        // The header's size depends on the number of fragments only, so that payloads can be put in
-        // their places.
+        // The header's size depends only on the number of fragments, so payloads can be written to
+        // their final places.
         let mut header = header_bytes(&entries);
         for run in runs.iter().filter(|r| !r.units.is_empty()) {
             let empty = Entry::Fragments { object: run.object, epoch: run.epoch, fragments: Vec::new() };
@@ -385,7 +385,7 @@ impl Core {
                 Err(Refusal::NeedsSpace(back, error)) if has_space_been_sought => (*back, Err(*error)),
                 Err(Refusal::NeedsSpace(back, _)) => {
                     has_space_been_sought = true;
-                    self.look_below();
+                    self.refresh_host_space();
                     (*back, self.take_light_checkpoint())
                 }
             };
@@ -397,11 +397,11 @@ impl Core {
         }
     }
 
-    /// Appends entries without payload and waits until they hold.
+    /// Appends entries without payload and waits until they are applied.
     ///
     /// # Errors
-    /// Those of the log; [`ErrorKind::Invalid`] for a descriptor that could not be read back: a
-    /// batch with one would end the log for recovery, and take all that is flushed behind it along.
+    /// Those of the log; [`ErrorKind::Invalid`] for a descriptor that could not be decoded: a batch
+    /// with one would end the log for recovery, and lose all flushed data after it.
     pub(crate) fn append_applied(&self, entries: Vec<Entry>) -> Result<()> {
         for entry in &entries {
             if let Entry::Object(descriptor) = entry {
@@ -432,23 +432,22 @@ impl Core {
             has_room.set(core.log.ahead() > kept_back);
             has_room.get()
         })?;
-        // Others may have used up the room by now: a caller that asks for room tries, and comes
-        // back.
+        // Others may have used up the room by now: a caller that needs room tries, and comes back.
         if has_room.get() || self.log.ahead() > kept_back || self.log.listed_ever() > listed {
             return Ok(());
         }
         Err(self.full_error())
     }
 
-    /// The error of a full pool. If the storage below has no room, that error is its source.
+    /// Returns the error of a full pool. If the file system has no room, that error is its source.
     pub(crate) fn full_error(&self) -> Error {
         if self.is_tight() {
-            let text = "the storage below the pool's data has no room left: make some there, or discard or destroy what is not needed (reads, \
-                        discards and deletions still work)";
+            let text = "the file system below the pool's data has no room left: free some there, or discard or \
+                 destroy data (reads, discards and deletions still work)";
             return Error::with_source(ErrorKind::Full, text, std::io::Error::from(std::io::ErrorKind::StorageFull));
         }
         let text = format!(
-            "the pool is full: discard or destroy what is not needed (reads, discards and deletions still work){}",
+            "the pool is full: discard or destroy data (reads, discards and deletions still work){}",
             self.reserved_words()
         );
         Error::new(ErrorKind::Full, text)
@@ -463,7 +462,7 @@ fn copies_among(taken: &[Taken]) -> Vec<GroupKey> {
     groups
 }
 
-/// Discards were not admitted, and need not be: their space comes back.
+/// Discards were not admitted, and need not be: they free space.
 fn purpose_of(prepared: &Prepared) -> Purpose {
     if prepared.payload_bytes() > 0 { Purpose::Data } else { Purpose::Metadata }
 }
@@ -484,12 +483,12 @@ fn plan_group(run: &mut Run<'_>, group: &Taken, taken: usize, settings: Settings
     }
 }
 
-/// The stream of data that is written often, or of other data.
+/// Returns the stream for data that is written often, or for other data.
 pub(crate) fn stream_of(is_hot: bool) -> Stream {
     if is_hot { Stream::Hot } else { Stream::Cold }
 }
 
-/// The unit's bytes: in place if one run holds all of them, else gathered.
+/// Returns the unit's bytes: in place if one run holds all of them, otherwise gathered.
 fn bytes_of<'a>(runs: &'a [DirtyRun], unit: &Unit, gathered: &'a mut [u8]) -> &'a [u8] {
     let (first, len) = (unit.first as usize, unit.count as usize * BLOCK_BYTES);
     let wanted = BlockMask::run(unit.first, unit.count);

@@ -4,14 +4,14 @@
 //! 1. A write waits for room in the write buffer and in the standby memory (`room`), and is put
 //!    there. **Here it is acknowledged.**
 //! 2. A drain takes the oldest groups, compresses their units, and appends one batch (`drain`).
-//!    Workers do it as the buffer fills, a flush does it for all that came before it, and in a pool
-//!    that is bound by flushes a worker does a part of it ahead (`precompress`).
+//!    Workers do it as the buffer fills, a flush does it for all earlier writes, and in a pool that
+//!    is bound by flushes a worker does a part of it ahead (`precompress`).
 //! 3. When the batch is applied, the groups leave the buffer.
 //!
 //! New objects with content come into the log by themselves (`whole_object`).
 //!
 //! An opening replays writes that a dead process had acknowledged and not drained (`standby_open`,
-//! `standby_left`). The pool's own standby memory is made and looked at in `pool::standby`.
+//! `standby_left`). The pool's own standby memory is created and verified in `pool::standby`.
 
 pub(crate) mod drain;
 pub(crate) mod precompress;

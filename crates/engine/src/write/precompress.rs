@@ -1,19 +1,21 @@
-//! Compressing ahead of a flush. A client that syncs after every few dozen blocks would wait, each
-//! time, until one thread has compressed all of them; meanwhile the other cores have nothing to do,
-//! before the flush and during it.
+//! Compression ahead of a flush. A client that syncs after every few dozen blocks would wait, each
+//! time, until one thread has compressed all of them, while the other cores are idle before the
+//! flush and during it. Owns the finished parts and the detection of such clients; workers
+//! compress, drains and flushes collect.
 //!
 //! 1. A pool is *bound by flushes* when several in a row have found little in the write buffer, and
-//!    left nothing. Who goes on writing during a flush keeps the cores busy, and would wait for one
-//!    (an NBD client with 32 requests under way: a fifth less with a worker that compresses ahead).
+//!    left nothing. A client that writes during its own flush already uses all cores, and would
+//!    lose one (an NBD client with 32 requests in flight is a fifth slower with a worker that
+//!    compresses ahead).
 //! 2. Then a worker takes the oldest groups of the buffer, a few at a time, and compresses them as
-//!    a drain would; the resulting *part* waits here. It has no place in the log yet, so that a
-//!    burst still makes one batch. The newest data stays in the buffer: it may go on growing.
-//! 3. The next drain, on whatever thread, takes all parts along. A flush that is past that point
-//!    waits for the groups taken already, so the worker itself appends the parts that it has
-//!    finished by then.
+//!    a drain would; the resulting *part* waits here. It has no position in the log yet, so that a
+//!    burst still makes one batch. The newest data stays in the buffer: it may still grow.
+//! 3. The next drain, on any thread, takes all parts along. A flush that is past that point waits
+//!    for the groups taken already, so the worker itself appends the parts that it has finished by
+//!    then.
 //!
-//! To everybody else a part is a batch under way: its groups are in flight in the write buffer, and
-//! readers find them there.
+//! For all other code a part is a batch in flight: its groups are in flight in the write buffer,
+//! and readers find them there.
 
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 
@@ -24,19 +26,19 @@ use crate::base::ranks;
 use crate::log::prepared::Prepared;
 use crate::pool::core::Core;
 
-/// A flush that finds no more than this, raw, is one of many.
+/// A flush that finds at most this much raw data is a small one.
 const FLUSH_BYTES_MAX: usize = 512 << 10;
-/// So many of them in a row make the pattern.
+/// Consecutive small flushes that form the pattern.
 const STREAK_MIN: u32 = 4;
-/// Groups in the write buffer, beside those of the parts, from which on a worker is woken. A flush
-/// compresses fewer faster than a worker wakes.
+/// Groups in the write buffer, in addition to those of the parts, from which on a worker is woken.
+/// A flush compresses fewer faster than a worker wakes.
 const GROUPS_MIN: usize = 4;
-/// Groups that stay in the buffer: those to which a writer may be adding block after block.
+/// Groups that stay in the buffer: a writer may be adding to them block by block.
 const GROUPS_LEFT: usize = 2;
-/// Raw bytes of a part: what a flush may have to wait for.
+/// Raw bytes of a part: a flush may have to wait for one.
 const PART_BYTES: usize = 16 << 10;
 
-/// A processor that there is not.
+/// No CPU.
 const NOWHERE: usize = usize::MAX;
 
 #[derive(Default)]
@@ -49,13 +51,13 @@ struct State {
 /// See the module.
 pub(crate) struct Ahead {
     state: Mutex<State, ranks::Ahead>,
-    /// Flushes that wait until all is written; changed under the lock.
+    /// Flushes that wait for all earlier writes; changed under the lock.
     flushing: AtomicUsize,
-    /// Flushes in a row that found little and left nothing.
+    /// Consecutive flushes that found little and left nothing.
     streak: AtomicU32,
     /// Groups of the parts.
     groups: AtomicUsize,
-    /// The processor of the writer that woke a worker which has not looked yet.
+    /// The CPU of the writer that woke a worker, until the worker checks.
     asked_on: AtomicUsize,
 }
 
@@ -70,18 +72,17 @@ impl Ahead {
         }
     }
 
-    /// Whether a worker has been woken that has not looked yet.
+    /// Returns whether a worker has been woken that has not checked yet.
     pub(crate) fn is_asked(&self) -> bool {
         self.asked_on.load(Ordering::Acquire) != NOWHERE
     }
 
-    /// A worker looks: the processor of the writer that woke it, if one did.
+    /// Called by a worker that checks: returns the CPU of the writer that woke it, if one did.
     pub(crate) fn take_asked(&self) -> Option<usize> {
         Some(self.asked_on.swap(NOWHERE, Ordering::AcqRel)).filter(|cpu| *cpu != NOWHERE)
     }
 
-    /// A flush begins that finds `bytes` in the write buffer. It goes on until the result is
-    /// dropped.
+    /// Begins a flush that finds `bytes` in the write buffer. It ends when the result is dropped.
     pub(crate) fn flush(&self, bytes: usize) -> Flushing<'_> {
         let streak = if bytes <= FLUSH_BYTES_MAX { self.streak.load(Ordering::Relaxed).saturating_add(1) } else { 0 };
         self.streak.store(streak, Ordering::Relaxed);
@@ -90,20 +91,20 @@ impl Ahead {
         Flushing(self)
     }
 
-    /// A flush has ended, and leaves so many groups in the write buffer, which have come meanwhile.
+    /// Called at the end of a flush; `groups` have been added to the write buffer during it.
     pub(crate) fn flushed(&self, groups: usize) {
         if groups > 0 {
             self.streak.store(0, Ordering::Relaxed);
         }
     }
 
-    /// A drain begins, which takes parts along.
+    /// Begins a drain, which takes parts along.
     pub(crate) fn collect(&self) -> Collecting<'_> {
         self.state.lock().collecting += 1;
         Collecting(Some(self))
     }
 
-    /// Keeps a part for the next drain. Handed back: a flush waits for it, and no drain would take
+    /// Keeps a part for the next drain. Returns it if a flush waits for it, and no drain would take
     /// it along.
     fn keep(&self, part: Prepared) -> Option<Prepared> {
         let mut state = self.state.lock();
@@ -116,7 +117,7 @@ impl Ahead {
     }
 }
 
-/// A flush that waits until all is written.
+/// A flush that waits until all data is written.
 pub(crate) struct Flushing<'a>(&'a Ahead);
 
 impl Drop for Flushing<'_> {
@@ -130,7 +131,7 @@ impl Drop for Flushing<'_> {
 pub(crate) struct Collecting<'a>(Option<&'a Ahead>);
 
 impl Collecting<'_> {
-    /// All parts that there are. A worker that finishes another one from now on does not count on
+    /// Takes all present parts. A worker that finishes another one from now on does not rely on
     /// this drain.
     pub(crate) fn parts(mut self) -> Vec<Prepared> {
         let Some(ahead) = self.0.take() else { return Vec::new() };
@@ -151,17 +152,17 @@ impl Drop for Collecting<'_> {
 }
 
 impl Core {
-    /// Whether the pool is bound by flushes, and between two of them.
+    /// Returns whether the pool is bound by flushes, and between two of them.
     fn is_bound_by_flushes(&self) -> bool {
         self.ahead.streak.load(Ordering::Relaxed) >= STREAK_MIN
             && self.ahead.flushing.load(Ordering::Relaxed) == 0
             && self.buffer.bytes() <= FLUSH_BYTES_MAX
     }
 
-    /// Wakes a worker if there is something to compress ahead, and none has been woken for it.
+    /// Wakes a worker if there is data to compress ahead, and none has been woken for it.
     ///
     /// # Errors
-    /// Where there are no threads, those of compressing.
+    /// Without threads, those of compressing.
     pub(crate) fn ask_to_compress_ahead(&self) -> Result<()> {
         let waiting = || self.buffer.groups().saturating_sub(self.ahead.groups.load(Ordering::Relaxed));
         if !self.is_bound_by_flushes() || waiting() < GROUPS_MIN {
@@ -177,7 +178,7 @@ impl Core {
         Ok(())
     }
 
-    /// Compresses a few groups ahead. `false`: there is nothing to take.
+    /// Compresses a few groups ahead. Returns `false` if there is nothing to take.
     ///
     /// # Errors
     /// When a flush waits for them, and they cannot be appended.
@@ -260,7 +261,7 @@ mod tests {
             write(&volume, group, 100 + group as u8);
         }
         assert!(parts(&pool) >= 2, "{} parts", parts(&pool));
-        // To readers nothing has changed, and data written again while the part waits is newer.
+        // Readers see no change, and data written again while the part waits is newer.
         assert_eq!(read(&volume, 1), 101);
         write(&volume, 1, 7);
         assert_eq!(read(&volume, 1), 7);
@@ -290,7 +291,7 @@ mod tests {
         assert_eq!(parts(&pool), 0);
     }
 
-    /// A client that goes on writing during a flush needs the cores itself.
+    /// A client that writes during its own flush needs the cores itself.
     #[test]
     fn whoever_writes_during_a_flush_has_nothing_compressed_ahead() {
         let machine = Machine::new(32 << 20, 1);
@@ -302,7 +303,7 @@ mod tests {
         assert_eq!(parts(&pool), 0);
     }
 
-    /// A snapshot holds the data written before it, in whichever queue the data is.
+    /// A snapshot holds all data written before it, in either queue.
     #[test]
     fn what_waits_is_part_of_a_snapshot_and_of_none_before_it() {
         let machine = Machine::new(32 << 20, 1);
@@ -319,7 +320,8 @@ mod tests {
         assert!((0..BURST).all(|group| read(&volume, group) == 60));
     }
 
-    /// Who finishes a part while a flush waits for it, and no drain will come, appends it.
+    /// If a worker finishes a part while a flush waits for it, and no drain will come, the worker
+    /// appends it.
     #[test]
     fn a_part_that_no_drain_will_take_along_is_appended_by_whoever_made_it() {
         let machine = Machine::new(32 << 20, 1);
@@ -331,7 +333,7 @@ mod tests {
             burst(&volume, value);
             core.compress_taken(core.buffer.take(PART_BYTES, u64::MAX)).unwrap()
         };
-        // It was begun before the flush, and ends behind the flush's last drain.
+        // It was begun before the flush, and ends after the flush's last drain.
         core.ahead.flushed(1);
         let part = take(81);
         let generation = core.buffer.begin_flush();
@@ -354,7 +356,7 @@ mod tests {
         assert!((0..BURST).all(|group| read(&volume, group) == 82));
     }
 
-    /// Threads and flushes at once: nothing is lost, and no thread waits for ever.
+    /// Threads and flushes at once: nothing is lost, and no thread waits without end.
     #[test]
     fn with_threads_every_flush_ends_and_holds() {
         let mut machine = Machine::new(64 << 20, 1);

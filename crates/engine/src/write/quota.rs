@@ -1,18 +1,19 @@
-//! Quotas and reservations: how much of the pool a volume may take, a share with those in it, or
-//! all volumes in a folder together, and how much is kept for a volume. Both count live bytes as
-//! stored, the volume's snapshots included, which are known exactly at checkpoints.
+//! Quotas and reservations: how much of the pool a volume may take, a share together with its
+//! content, or all volumes in a folder together, and how much is kept for a volume. Both count live
+//! bytes as stored, the volume's snapshots included, which are known exactly at checkpoints.
 //!
 //! **Quota.** Between two checks, a volume may write as many bytes as it was below its quota, as if
 //! none of them could be compressed. When they are used up, dirty data is drained, a checkpoint
-//! counts, and the remainder is the next allowance. So only writes that are under way at that very
-//! moment can pass the quota, and the nearer it is, the more often a check comes. A volume at its
-//! quota may go on overwriting its own data, if neither a snapshot nor a clone keeps it. The quota
-//! of a folder is the same with an allowance that all volumes in it take from, and with the sum of
-//! what they store.
+//! counts, and the remainder is the next allowance. So only writes in flight at that moment can
+//! pass the quota, and the nearer it is, the more often it is checked. A volume at its quota may
+//! still overwrite its own data, if neither a snapshot nor a clone keeps it. The quota of a folder
+//! is the same with an allowance shared by all volumes in it, and with the sum of their stored
+//! bytes.
 //!
 //! **Reservation.** The unused part of a volume's reservation is a wall for all other volumes
-//! (`space::admission`). A volume that overwrites its own data leaves as much dead. It stops there only if the
-//! new data compresses less well; in pools too small to have room for overwriting, not even then.
+//! (`space::admission`). A volume that overwrites its own data leaves as much dead. It is stopped
+//! there only if the new data compresses less well; in pools too small to have room for
+//! overwriting, not even then.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -27,15 +28,15 @@ use crate::objects::object::Object;
 use crate::objects::properties;
 use crate::pool::core::Core;
 
-/// Volumes that a message names: it must stay one that can be read.
+/// Upper bound of volumes named in a message, to keep it readable.
 const RESERVED_NAMED_MAX: usize = 3;
 
 impl Core {
-    /// Lets `length` bytes be written to an object if its quota and those of the folders above
-    /// allow, or if that `overwrites` its own data.
+    /// Allows `length` bytes to be written to an object if its quota and those of the folders above
+    /// permit, or if it `overwrites` its own data.
     ///
     /// # Errors
-    /// [`ErrorKind::Full`] if it does not, and whatever draining and checkpoints fail with.
+    /// [`ErrorKind::Full`] if it does not, and those of draining and of checkpoints.
     pub(crate) fn charge(&self, object: &Object, length: u64, overwrites: impl FnOnce() -> Result<bool>) -> Result<()> {
         let Some(reached) = self.quota_reached(object, length)? else { return Ok(()) };
         if overwrites()? { Ok(()) } else { Err(reached) }
@@ -47,7 +48,8 @@ impl Core {
         let text = |what: String, (quota, stored): (u64, u64)| {
             let (quota, stored) = (format_size(quota), format_size(stored));
             let text = format!(
-                "{what} takes {stored} of its quota of {quota}: discard what is not needed, destroy snapshots, or raise the quota"
+                "{what} uses {stored} of its quota of {quota}: discard data, destroy snapshots, or raise the \
+                 quota"
             );
             Error::new(ErrorKind::Full, text)
         };
@@ -64,8 +66,8 @@ impl Core {
         Ok(None)
     }
 
-    /// Takes `length` bytes out of the allowance of a volume or a folder, which is counted anew
-    /// when it is used up; the quota and the stored bytes, if it does not allow that.
+    /// Takes `length` bytes out of the allowance of a volume or a folder, which is recomputed when
+    /// it is used up. Returns the quota and the stored bytes if it does not allow that.
     fn spend(&self, limited: &Object, length: u64, stored: impl Fn() -> u64) -> Result<Option<(u64, u64)>> {
         if limited.settings.read().quota_bytes.is_none() || limited.quota.take(length) {
             return Ok(None);
@@ -106,8 +108,8 @@ impl Core {
         own.min(of_folders.unwrap_or(u64::MAX))
     }
 
-    /// Whether all of a range holds data that only the volume itself sees: to write it anew leaves
-    /// as much dead.
+    /// Returns whether all of a range holds data that only the volume itself sees: overwriting it
+    /// leaves as much dead.
     pub(crate) fn overwrites(&self, object: &Object, offset: u64, length: u64) -> Result<bool> {
         if length == 0 {
             return Ok(true);
@@ -126,8 +128,8 @@ impl Core {
         Ok(true)
     }
 
-    /// What each volume has not used yet of its reservation, in bytes, if that were what `reserved`
-    /// says.
+    /// Returns the unused part of each volume's reservation, in bytes, if the reservations were
+    /// those of `reserved`.
     fn unmet(&self, reserved: impl Fn(&Object) -> u64) -> impl Iterator<Item = (Arc<Object>, u64)> {
         self.objects.volumes().into_iter().map(move |object| {
             let unmet = reserved(&object).saturating_sub(object.stored_bytes());
@@ -135,7 +137,7 @@ impl Core {
         })
     }
 
-    /// Counts the unused part of reservations, and looks whether there are shares. Called when
+    /// Counts the unused part of reservations, and checks whether there are shares. Called when
     /// properties or stored bytes have changed.
     pub(crate) fn count_reservations(&self) {
         let mut total = 0_u64;
@@ -148,7 +150,8 @@ impl Core {
         self.has_shares.store(has_shares, Ordering::Relaxed);
     }
 
-    /// What is kept for each volume with a reservation, as of the last checkpoint: name and bytes, the most first.
+    /// Returns the bytes kept for each volume with a reservation, as of the last checkpoint: name
+    /// and bytes, the largest first.
     pub(crate) fn reserved_for(&self) -> Vec<(String, u64)> {
         if self.reserved_unmet.load(Ordering::Relaxed) == 0 {
             return Vec::new();
@@ -159,7 +162,7 @@ impl Core {
         all
     }
 
-    /// What of the room that is left is kept, and for what, behind the message of a full pool.
+    /// Describes the kept part of the remaining room, as a suffix for the message of a full pool.
     pub(crate) fn reserved_words(&self) -> String {
         let for_cleaning = format_size(self.geometry.reserve_extents() * u64::from(self.geometry.extent_bytes));
         let all = self.reserved_for();
@@ -190,7 +193,8 @@ impl Core {
         others.div_ceil(self.geometry.usable_bytes_min())
     }
 
-    /// Refuses a reservation that does not fit beside the pool's live data and other reservations.
+    /// Refuses a reservation that does not fit in addition to the pool's live data and other
+    /// reservations.
     ///
     /// # Errors
     /// [`ErrorKind::Full`].
@@ -204,8 +208,9 @@ impl Core {
         self.check_reserved(reserved, of_a_new_one, &format!("a reservation of {}", format_size(bytes)))
     }
 
-    /// The same for what volumes would inherit from the pool, if these were its properties and they
-    /// asked for more than now; and whether it would hold together.
+    /// Like `check_reservation`, for the reservations that volumes would inherit from the pool if
+    /// these were its properties and they asked for more than now; also fails if the properties
+    /// would conflict.
     ///
     /// # Errors
     /// [`ErrorKind::Full`], and [`ErrorKind::Invalid`] for properties that make no sense.
@@ -225,17 +230,17 @@ impl Core {
             return Ok(());
         }
         let reserved = |object: &Object| all.get(&object.id).copied().unwrap_or(0);
-        self.check_reserved(reserved, 0, &format!("what {count} volumes would reserve"))
+        self.check_reserved(reserved, 0, &format!("the reservations of {count} volumes"))
     }
 
-    /// Whether the unused part of reservations fits beside the pool's live data, if each volume's
-    /// were what `reserved` says and one that is not there yet had `of_a_new_one` bytes.
+    /// Checks that the unused part of reservations fits in addition to the pool's live data, if
+    /// each volume's were that of `reserved` and a new volume had `of_a_new_one` bytes.
     fn check_reserved(&self, reserved: impl Fn(&Object) -> u64, of_a_new_one: u64, what: &str) -> Result<()> {
         let extents = u64::from(self.geometry.extents_usable()) - 1 - self.geometry.reserve_extents();
         let extents = extents.saturating_sub(self.tree_extents());
         let room = extents * self.geometry.usable_bytes_min();
-        // Both as of one checkpoint: what a volume has given up since is missing in what lives, and
-        // is unmet again.
+        // Both as of one checkpoint: space that a volume has freed since is no longer live, and is
+        // unmet again.
         let look = || {
             let _no_checkpoint = self.checkpoint.lock();
             let wanted = self.unmet(&reserved).fold(of_a_new_one, |sum, (_, unmet)| sum.saturating_add(unmet));
@@ -245,7 +250,7 @@ impl Core {
         if look().1 {
             return Ok(());
         }
-        // Space given up since the last checkpoint has not been counted yet.
+        // Space freed since the last checkpoint has not been counted yet.
         self.take_light_checkpoint()?;
         let (live, fits) = look();
         if fits {
@@ -254,8 +259,8 @@ impl Core {
         let left = format_size(room.saturating_sub(live));
         let (each, extent) = (self.geometry.usable_bytes_min(), u64::from(self.geometry.extent_bytes));
         let text = format!(
-            "{what} does not fit: {left} are free, those that are reserved already included (of each extent of {}, {} count: so much it takes \
-             for certain, whatever is written; larger extents lose less)",
+            "{what} does not fit: {left} are free, including existing reservations (of each extent of {}, {} can \
+             be guaranteed for any data; larger extents lose less)",
             format_size(extent),
             format_size(each)
         );

@@ -1,4 +1,5 @@
-//! Room in the write buffer and in the standby memory: how much there may be, and who waits for it.
+//! Room in the write buffer and in the standby memory: its limits, and the writers that wait for
+//! it.
 
 use surface::Result;
 
@@ -7,30 +8,31 @@ use crate::base::shares::BUFFER_BYTES_MIN;
 use crate::buffer::write_buffer::DirtyRun;
 use crate::pool::core::Core;
 
-/// The write buffer takes this part of the room that is left: dirty data may cost twice its bytes
-/// in the log (`space::admission`). With a quarter, writers would wait for the workers more often than for
-/// room.
+/// The write buffer takes this part of the remaining room: dirty data may cost twice its bytes in
+/// the log (`space::admission`). With a quarter, writers would wait for the workers more often than
+/// for room.
 const ROOM_DIVISOR: u64 = 3;
-/// Limit of the write buffer below which no codec is slow enough to bring it: some batches for each
+/// Lower bound of the limit that a slow codec can set for the write buffer: some batches for each
 /// worker.
 const BUFFER_TIMELY_MIN: usize = 8 << 20;
 
-/// Bytes in a buffer of `limit` bytes at which waiting writers go on: if they were woken for every
-/// batch, they would spend more time waking than writing.
+/// Bytes in a buffer of `limit` bytes at which waiting writers continue: if they were woken for
+/// every batch, they would spend more time waking than writing.
 pub(crate) const fn room_mark(limit: usize) -> usize {
     limit / 8 * 7
 }
 
 impl Core {
-    /// Drains all that is dirty now, and returns when nothing of it would be replayed any more.
+    /// Drains all data that is dirty now, and returns when none of its records would be replayed
+    /// any more.
     ///
     /// # Errors
     /// Those of draining.
-    pub(crate) fn leave_behind(&self) -> Result<()> {
+    pub(crate) fn drain_past_current(&self) -> Result<()> {
         let Some(ring) = self.buffer.standby() else { return self.drain_all() };
         let position = ring.head();
         loop {
-            // A record may have had its position, and not have been in the buffer yet.
+            // A record may have had its position without being in the buffer yet.
             self.drain_all()?;
             if ring.is_behind(position) {
                 return Ok(());
@@ -90,8 +92,8 @@ impl Core {
                 self.drain(u64::MAX)?;
                 continue;
             }
-            // Each time: a worker that was about to rest has not heard it, and one that rests goes
-            // by the limit as it is now.
+            // Each time: a worker that was about to rest has missed the signal, and a resting one
+            // uses the present limit.
             self.workers.wake();
             self.workers.wait_for_room(&self.buffer, room_mark(limit))?;
             limit = self.buffer_limit();

@@ -1,6 +1,6 @@
 //! The ring that another process left, as its records are found (`format::standby` has the bytes).
-//! Owns which of them count, and which are damaged; `standby_open` has the steps that an opening
-//! takes with them.
+//! Owns which of them are valid, and which are damaged; `standby_open` has the steps that an
+//! opening takes with them.
 //!
 //! - A record whose commit word is 0 was never finished, so it was never acknowledged.
 //! - Any other record before the ring's head that is not whole is damaged: it may have been
@@ -22,14 +22,14 @@ use crate::buffer::standby::set_word;
 use crate::buffer::write_buffer::DirtyRun;
 use crate::objects::Objects;
 
-/// Damaged records that a text names at most.
+/// Upper bound of damaged records named in a text.
 const NAMED_MAX: usize = 8;
 
 /// A ring that another process left.
 pub(crate) struct Left {
     memory: Arc<dyn StandbyMemory>,
     header: StandbyHeader,
-    /// Records that count, in their order.
+    /// Valid records, in order.
     records: Vec<StandbyRecord>,
     damages: Vec<Damage>,
 }
@@ -40,11 +40,11 @@ enum Damage {
     Record(StandbyRecord),
     /// Bytes of the ring in which no record is found.
     Unknown(u64),
-    /// The words that say where records are.
+    /// The words with the positions of records.
     Words,
 }
 
-/// A record that is found at its place.
+/// A record found at its position.
 enum Content {
     Whole(DirtyRun),
     Unfinished,
@@ -68,12 +68,12 @@ impl Left {
         load_word(|at| self.memory.load(at), self.header.session, offset)
     }
 
-    /// The memory goes with this incarnation of the log as well.
+    /// The memory matches this incarnation of the log as well.
     pub(crate) fn goes_with(&self, incarnation: u64) {
         set_word(&*self.memory, self.header.session, STANDBY_INCARNATION_OFFSET, incarnation);
     }
 
-    /// Makes it void: without the first word it is no file of ours.
+    /// Makes it void: without the first word it is no longer a ring.
     pub(crate) fn void(self) {
         self.memory.store(0, 0);
     }
@@ -135,12 +135,12 @@ impl Left {
         })
     }
 
-    /// The records that count, in their order.
+    /// Returns the valid records, in order.
     pub(crate) fn records(&self) -> &[StandbyRecord] {
         &self.records
     }
 
-    /// Bytes of data in the records that count.
+    /// Bytes of data in the valid records.
     pub(crate) fn data_bytes(&self) -> u64 {
         self.records.iter().map(|record| record.payload_bytes() as u64).sum()
     }
@@ -150,7 +150,7 @@ impl Left {
         self.header.incarnation
     }
 
-    /// The run of a record that counts.
+    /// Returns the run of a valid record.
     pub(crate) fn run(&self, record: &StandbyRecord) -> Option<DirtyRun> {
         match self.content(record) {
             Content::Whole(run) => Some(run),
@@ -158,12 +158,12 @@ impl Left {
         }
     }
 
-    /// Whether nothing that was acknowledged may be in it.
+    /// Returns whether it can hold nothing that was acknowledged.
     pub(crate) fn is_empty(&self) -> bool {
         self.records.is_empty() && self.damages.is_empty()
     }
 
-    /// Names the acknowledged requests that cannot be read any more; `None` if all can.
+    /// Describes the acknowledged requests that cannot be read any more; `None` if all can.
     pub(crate) fn damage(&self, objects: &Objects) -> Option<String> {
         if Canary::StandbyDamageNotSeen.is_planted() {
             return None;
@@ -175,7 +175,7 @@ impl Left {
                 format!("{bytes} at {from} of {}", title(objects, object))
             }
             Damage::Unknown(bytes) => format!("all requests in {} of its records", format_size(bytes)),
-            Damage::Words => "all of its requests, because it is not known where they are".to_owned(),
+            Damage::Words => "all of its requests, because their positions are unknown".to_owned(),
         };
         let mut texts: Vec<String> = self.damages.iter().take(NAMED_MAX).map(text).collect();
         match self.damages.len() {

@@ -1,27 +1,26 @@
 //! Takes over the ring that another process left (`standby` explains its content and why its
 //! order is right).
 //!
-//! 1. [`find`] looks whether there is a ring, and whether it belongs to the pool as it is. Five
+//! 1. [`find`] looks for a ring, and checks that it belongs to the pool in its present state. Five
 //!    things are checked: the pool; the copy of it, because a backup that is opened must not take
-//!    what the original's server left; the boot of the machine, because memory of another boot says
-//!    nothing; the incarnation of the log, because another process may have opened the pool since;
-//!    and the length of the log. A ring that fails a check is not replayed: its acknowledged
-//!    requests are lost (`standby_lost`). If the log is shorter than it was when it was flushed, it
-//!    is damaged. Single damaged records are lost, and all others are replayed (`standby_left`).
-//! 2. Before a checkpoint is taken under this opening's incarnation, the file's range is
-//!    extended to it. So this opening may die as well.
+//!    the original's ring; the boot of the machine, because memory of another boot is void; the
+//!    incarnation of the log, because another process may have opened the pool since; and the
+//!    length of the log. A ring that fails a check is not replayed: its acknowledged requests are
+//!    lost (`standby_lost`). If the log is shorter than it was when it was flushed, it is damaged.
+//!    Single damaged records are lost, and all others are replayed (`standby_left`).
+//! 2. Before a checkpoint is taken under this opening's incarnation, the file's range is extended
+//!    to it. So this opening may die as well.
 //! 3. When the pool has its threads, the records from the tail on are replayed through the
 //!    write buffer, and everything is flushed.
 //! 4. The map forgets that a ring is needed, the file is made void, then removed. Until here no
-//!    client has written to the pool. So a replay after a death in between gives the same result.
-//!    Files beside a ring that is not replayed are passed over first
+//!    client has written to the pool. So a replay after a crash in between gives the same result.
+//!    Files that accompany a ring that is not replayed are set aside first
 //!    ([`env::Standby::pass_over_beside`]), and their loss is noted before that.
-//! 5. A new file is made, if one is asked for (`pool::standby`). Only then the first request is
-//!    taken.
-//!    A file that was not replayed, and is not of another boot, is kept under another name before.
+//! 5. A new file is created, if one is requested (`pool::standby`). Only then is the first request
+//!    accepted. A file that was not replayed, and is not of another boot, is first kept under
+//!    another name.
 //!
-//! Every opening takes steps 1 to 4, whatever its purpose: the next opening could not take them
-//! any more.
+//! Every opening takes steps 1 to 4, for any purpose: a later opening could not take them any more.
 
 use format::{
     STANDBY_DURABLE_OFFSET, STANDBY_HEADER_BYTES, STANDBY_INCARNATION_OFFSET, STANDBY_RING_OFFSET, STANDBY_SEQ_OFFSET,
@@ -38,7 +37,8 @@ use crate::pool::core::Core;
 use crate::write::standby_left::Left;
 
 /// Loss that is noted when journals are set aside and no other loss is noted with it.
-const NAMES_LOST: &str = "acknowledged names of shares are missing: their journals do not go with the standby memory";
+const NAMES_LOST: &str = "acknowledged names of shares are missing: their journals do not match the standby \
+     memory";
 
 /// Facts about the standby memory of an open pool.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -46,39 +46,40 @@ pub(crate) struct StandbyFacts {
     /// Records that were replayed when the pool was opened, and their bytes of data.
     pub replayed: u64,
     pub replayed_bytes: u64,
-    /// Memory that was left and not replayed, and data that is missing.
+    /// Memory that was found and not replayed, and data that is missing.
     pub notes: Vec<String>,
-    /// Memory of an earlier process has been taken over, and a ring of this process is wanted.
+    /// Whether memory of an earlier process has been taken over, and a ring of this process is
+    /// wanted.
     pub is_wanted: bool,
-    /// Why there is no standby memory now, or none that has all.
+    /// Why there is no standby memory now, or none with all data.
     pub why_none: Option<String>,
-    /// Why the memory was replaced last.
+    /// Why the memory was last replaced.
     pub replaced: Option<String>,
     /// When the next attempt is due.
     pub next_try_ns: u64,
 }
 
-/// What step 1 found.
+/// Result of step 1.
 pub(crate) enum Found {
-    /// Nothing that a server left.
+    /// No server left a ring.
     Nothing,
     /// A ring to be replayed.
     Left(Left),
-    /// The log has lost batches that were durable: all before `durable` were.
+    /// The log has lost durable batches: all before `durable` were.
     Short {
         /// Where the ring is.
         place: String,
         durable: Seq,
-        /// Records that came behind the missing batches, and their bytes of data.
+        /// Records after the missing batches, and their bytes of data.
         records: u64,
         bytes: u64,
     },
-    /// What does not count.
+    /// A ring that is not valid.
     Refused {
         why: String,
-        /// It says nothing of this boot: it may be removed.
+        /// It is not of this boot: it may be removed.
         is_void: bool,
-        /// It proves that something which was acknowledged is not there.
+        /// It proves that acknowledged data is missing.
         is_lost: bool,
     },
 }
@@ -86,15 +87,15 @@ pub(crate) enum Found {
 /// Step 1.
 ///
 /// # Errors
-/// [`ErrorKind::InUse`] when another process has the ring: it is ending, and what it left is not to
-/// be passed over.
+/// [`ErrorKind::InUse`] when another process has the ring: it is ending, and its data must not be
+/// skipped.
 pub(crate) fn find(env: &PoolEnv, pool: &[u8; 16], incarnation: u64, next_seq: Seq) -> Result<Found> {
     let Some(standby) = &env.standby else { return Ok(Found::Nothing) };
     let memory = match standby.left(pool) {
         Ok(Some(memory)) => memory,
         Ok(None) => return Ok(Found::Nothing),
         Err(error) if error.kind() == std::io::ErrorKind::ResourceBusy => {
-            let text = "what an earlier server left in standby memory cannot be read yet; try again";
+            let text = "standby memory of an earlier server cannot be read yet; try again";
             return Err(Error::with_source(ErrorKind::InUse, text, error));
         }
         Err(error) => return Ok(Found::Refused { why: error.to_string(), is_void: false, is_lost: false }),
@@ -123,7 +124,7 @@ pub(crate) fn find(env: &PoolEnv, pool: &[u8; 16], incarnation: u64, next_seq: S
         Err(error) => return refused(&error.to_string(), false, false),
     };
     if header.boot != boot {
-        return refused("it was left before the machine was started", true, false);
+        return refused("it is from before the machine was started", true, false);
     }
     if header.pool != *pool {
         return refused("it belongs to another pool", false, false);
@@ -132,16 +133,16 @@ pub(crate) fn find(env: &PoolEnv, pool: &[u8; 16], incarnation: u64, next_seq: S
         return refused("it belongs to another copy of the pool", false, false);
     }
     if header.ring_bytes != ring_bytes(memory.len()) {
-        return refused("its length is not what it was", false, true);
+        return refused("its length has changed", false, true);
     }
     let left = Left::read(memory, header);
     let words = [STANDBY_INCARNATION_OFFSET, STANDBY_SEQ_OFFSET, STANDBY_DURABLE_OFFSET].map(|at| left.word(at));
     let [Some(newest), Some(needs), Some(durable)] = words else {
-        return refused("the words that say which log it goes with are damaged", false, !left.is_empty());
+        return refused("the words that identify its log are damaged", false, !left.is_empty());
     };
     let newest = if Canary::StandbyReplayedTwice.is_planted() { u64::MAX } else { newest };
     if !(left.first_incarnation()..=newest).contains(&incarnation) {
-        let why = "the pool has been opened without it since, or another copy was put in the place of the one that it goes with";
+        let why = "the pool has been opened without it since, or has been replaced by another copy";
         return refused(why, false, !left.is_empty());
     }
     if next_seq.0 < durable {
@@ -149,23 +150,23 @@ pub(crate) fn find(env: &PoolEnv, pool: &[u8; 16], incarnation: u64, next_seq: S
         return Ok(Found::Short { place, durable: Seq(durable), records, bytes });
     }
     if next_seq.0 < needs {
-        let text = format!("the log ends before batch {}, and had batch {}", next_seq.0, needs.saturating_sub(1));
+        let text = format!("the log ends before batch {}, but had batch {}", next_seq.0, needs.saturating_sub(1));
         return refused(&text, false, true);
     }
     Ok(Found::Left(left))
 }
 
 impl Core {
-    /// Takes steps 3 to 5. `notes`: texts on missing data, for `status`; `is_missing`: a ring that
-    /// held something is gone.
+    /// Takes steps 3 to 5. `notes`: texts on missing data, for `status`; `is_missing`: a ring with
+    /// data is gone.
     ///
     /// # Errors
-    /// When what was left cannot be brought to the log: it stays, and the next opening tries again.
+    /// When the records cannot be brought to the log: they stay, and the next opening tries again.
     pub(crate) fn take_over_standby(&self, found: Found, notes: Vec<String>, is_missing: bool) -> Result<()> {
         let Some(standby) = &self.env.standby else { return Ok(()) };
         let mut facts = StandbyFacts { notes, ..StandbyFacts::default() };
-        // What the process kept beside a ring that does not count must not count either. This comes
-        // before anything forgets why.
+        // Files that accompany an invalid ring are invalid as well. This comes before the reason
+        // for it is forgotten.
         let passed_over = match &found {
             Found::Nothing => is_missing.then_some(false),
             Found::Left(_) => None,
@@ -175,7 +176,7 @@ impl Core {
         if let Some(is_void) = passed_over {
             let is_lost = !is_missing && !is_void && standby.has_beside(&self.pool_id);
             let is_late = Canary::StandbyLossNotedLate.is_planted();
-            // Durable before the journals go: an opening after a death in between finds none.
+            // Durable before the journals go: an opening after a crash in between finds none.
             if is_lost && !is_late {
                 self.losses.lock().add(&self.env, NAMES_LOST)?;
             }
@@ -184,12 +185,15 @@ impl Core {
                 self.losses.lock().add(&self.env, NAMES_LOST)?;
             }
             facts.notes.extend(kept.into_iter().map(|place| {
-                format!("what goes with that memory was not replayed either: it is kept as {place} until you remove it")
+                format!(
+                    "files that accompany that memory were not replayed either: they are kept as {place} \
+                     until you remove them"
+                )
             }));
         }
         let wants_one = self.options.standby_bytes_max > 0;
         let mut refused = |why: &str, is_void: bool| {
-            let mut note = format!("what an earlier server left in standby memory was not replayed: {why}");
+            let mut note = format!("standby memory of an earlier server was not replayed: {why}");
             if wants_one && is_void {
                 let _ = standby.remove(&self.pool_id);
             } else if wants_one {
@@ -211,8 +215,8 @@ impl Core {
                 self.replay(&left, &mut facts).map_err(|error| {
                     let place = standby.place(&self.pool_id);
                     let text = format!(
-                        "writes that were acknowledged before the server died could not be brought from {place} to the log; remove that \
-                         file to open the pool without them"
+                        "writes that were acknowledged before the server died could not be written from {place} \
+                         to the log; remove that file to open the pool without them"
                     );
                     Error::with_source(error.kind(), text, error)
                 })?;
@@ -222,11 +226,11 @@ impl Core {
                 }
                 self.forget_need()?;
                 left.void();
-                // What stays there is void.
+                // If that fails, a void file stays.
                 let _ = standby.remove(&self.pool_id);
             }
             Found::Short { place, .. } => {
-                refused(&format!("{place}: the log has lost batches that came before"), false);
+                refused(&format!("{place}: the log has lost earlier batches"), false);
                 self.forget_need()?;
             }
             Found::Refused { why, is_void, .. } => {

@@ -1,5 +1,5 @@
-//! Standby memory that is stale, foreign or torn; rings that are full; what changes volumes past
-//! the write buffer.
+//! Standby memory that is stale, foreign or torn; full rings; changes to volumes that bypass the
+//! buffer.
 #![allow(clippy::unwrap_used)]
 
 use std::sync::Arc;
@@ -58,7 +58,7 @@ fn die(machine: &mut Machine, pool: Pool) {
     machine.restart();
 }
 
-/// A pool whose program died with a block flushed, which holds 1, and written since, as 2.
+/// A pool whose program died with a block flushed as 1, and then written as 2.
 fn died() -> (Machine, [u8; 16]) {
     let mut machine = Machine::new(64 << 20, 1);
     let pool = new_pool(&machine);
@@ -83,7 +83,7 @@ fn opened(machine: &Machine) -> (StandbyStatus, u8) {
     (status, value)
 }
 
-/// Opens the pool with its standby memory changed: what is there of block 5, and what is said.
+/// Opens the pool with its standby memory changed; returns the notes, and the content of block 5.
 fn changed(change: impl FnOnce(&mut Vec<u8>)) -> (String, u8) {
     let (machine, id) = died();
     let mut bytes = machine.standby.peek(&id).unwrap();
@@ -102,7 +102,7 @@ fn set_word(bytes: &mut [u8], offset: usize, change: impl FnOnce(u64) -> u64) {
     }
 }
 
-/// As [`changed`], where the change loses something: that is said, and remembered.
+/// Like [`changed`], where the change loses data: that is reported, and remembered.
 fn lossy(change: impl FnOnce(&mut Vec<u8>)) -> (String, u8, u8) {
     let (machine, id) = died();
     let mut bytes = machine.standby.peek(&id).unwrap();
@@ -125,8 +125,8 @@ fn what_was_acknowledged_is_there_when_the_program_died() {
     assert!(status.notes.is_empty(), "{status:?}");
 }
 
-/// A pad at the ring's end held the tail for ever when nothing older was before it.
-/// All writers waited then.
+/// A pad at the ring's end blocked the tail when nothing older was before it. All writers then
+/// waited without end.
 #[test]
 fn a_ring_that_was_empty_at_its_end_is_empty_again() {
     let machine = Machine::new(64 << 20, 1);
@@ -200,8 +200,7 @@ fn what_is_torn_is_not_replayed() {
     assert!(note.contains("may be missing") && value == 1, "the map knows that there were requests: {note}");
 }
 
-/// A record that is damaged may have been acknowledged: it is reported, and all others are
-/// replayed.
+/// A damaged record may have been acknowledged: it is reported, and all others are replayed.
 #[test]
 fn what_is_damaged_is_told_and_nothing_else_is_lost() {
     // The file's first records are those of block 5 as 1, then as 2, then of block 6.
@@ -217,9 +216,9 @@ fn what_is_damaged_is_told_and_nothing_else_is_lost() {
     let (loss, five, six) = lossy(|bytes| bytes[record(1)..].fill(0));
     assert!(loss.contains("all requests in 8.1") && (five, six) == (1, 0), "all of them: {loss}");
     let (loss, five, six) = lossy(|bytes| bytes[STANDBY_TAIL_OFFSET..STANDBY_TAIL_OFFSET + 32].fill(7));
-    assert!(loss.contains("it is not known where they are") && (five, six) == (1, 0), "where they begin: {loss}");
+    assert!(loss.contains("their positions are unknown") && (five, six) == (1, 0), "where they begin: {loss}");
     let (loss, five, six) = lossy(|bytes| set_word(bytes, STANDBY_HEAD_OFFSET, |_| 1 << 40));
-    assert!(loss.contains("it is not known where they are") && (five, six) == (1, 0), "where they end: {loss}");
+    assert!(loss.contains("their positions are unknown") && (five, six) == (1, 0), "where they end: {loss}");
 }
 
 #[test]
@@ -256,7 +255,7 @@ fn memory_that_is_gone_is_made_again() {
     write(&volume, 6, 3);
     pool.tick().unwrap();
     let status = pool.status().standby;
-    assert!(status.place.is_some() && status.notes[0].contains("was made again"), "{status:?}");
+    assert!(status.place.is_some() && status.notes[0].contains("was recreated"), "{status:?}");
     write(&volume, 7, 4);
     drop(volume);
     die(&mut machine, pool);
@@ -284,8 +283,8 @@ fn memory_whose_place_was_taken_is_made_again() {
     pool.close().unwrap();
 }
 
-/// There is no room for the ring at the opening, or for a new one later: that is said, until there
-/// is.
+/// There is no room for the ring at the opening, or for a new one later: that is reported, until
+/// there is.
 #[test]
 fn memory_without_room_is_made_when_there_is_some() {
     let later = |machine: &Machine, pool: &Pool| {
@@ -400,7 +399,7 @@ fn what_an_opening_without_standby_memory_passed_over_is_stale() {
     pool.close().unwrap();
 }
 
-/// The ring is overwritten many times, and who writes waits for what is drained.
+/// The ring is overwritten many times, and writers wait for drains.
 #[test]
 fn a_small_ring_goes_round_and_round() {
     let mut machine = Machine::new(64 << 20, 1);
@@ -455,8 +454,8 @@ fn one_block_over_and_over_does_not_fill_the_ring_for_ever() {
     pool.close().unwrap();
 }
 
-/// What is older than a rollback, a cut or a large discard does not come back, although the records
-/// of other volumes hold the tail.
+/// Data older than a rollback, a cut or a large discard does not reappear, although the records of
+/// other volumes hold the tail.
 #[test]
 fn what_changes_a_volume_past_the_buffer_is_not_undone() {
     type Change = fn(&Pool);
@@ -491,7 +490,7 @@ fn what_changes_a_volume_past_the_buffer_is_not_undone() {
     }
 }
 
-/// The tail moves on only when the oldest record is drained, whatever else has been.
+/// The tail moves only when the oldest record is drained, whichever others have been.
 #[test]
 fn the_tail_waits_for_the_oldest_record() {
     let mut machine = Machine::new(64 << 20, 1);
@@ -518,7 +517,7 @@ fn the_tail_waits_for_the_oldest_record() {
 }
 
 /// Threads write, flush and discard; the program dies in the midst of it, and each of them finds
-/// what it was told is there.
+/// its acknowledged data.
 #[test]
 fn threads_find_what_was_acknowledged_to_them() {
     for seed in 0..6u64 {
@@ -528,31 +527,31 @@ fn threads_find_what_was_acknowledged_to_them() {
         let pool = Pool::open(env_on(&machine, machine.disk.handle()), options(2)).unwrap();
         machine.power.number_standby(true);
         machine.power.plan(machine.power.next_point() + 3000 + 977 * seed, sim::Fault::Crash);
-        let told: Vec<Vec<(u8, u8)>> = std::thread::scope(|scope| {
+        let answered: Vec<Vec<(u8, u8)>> = std::thread::scope(|scope| {
             let threads: Vec<_> = (0..4u64)
                 .map(|thread| {
                     let (volume, power) = (pool.volume("v").unwrap(), Arc::clone(&machine.power));
                     scope.spawn(move || {
-                        // Of each block what was acknowledged last, and what was asked for last.
-                        let mut told = vec![(0, 0); 64];
+                        // For each block the last acknowledged content, and the last requested one.
+                        let mut answered = vec![(0, 0); 64];
                         for round in 1.. {
                             let at = (round * 7 + round / 64) % 64;
                             let value = (round % 250) as u8 + 1;
                             let offset = (thread * 64 + at as u64) * 8 * BLOCK;
-                            told[at].1 = if round % 5 == 0 { 0 } else { value };
+                            answered[at].1 = if round % 5 == 0 { 0 } else { value };
                             let done = if round % 5 == 0 {
                                 volume.discard(offset, BLOCK)
                             } else {
                                 let fua = round % 97 == 0;
                                 volume.write(offset, vec![value; BLOCK_BYTES].into(), WriteOptions { fua })
                             };
-                            // What is answered when the program is dead already was never answered.
+                            // An answer after the program's death never reached the client.
                             if power.is_lost() || done.is_err() {
                                 break;
                             }
-                            told[at].0 = told[at].1;
+                            answered[at].0 = answered[at].1;
                         }
-                        told
+                        answered
                     })
                 })
                 .collect();
@@ -561,8 +560,8 @@ fn threads_find_what_was_acknowledged_to_them() {
         die(&mut machine, pool);
         let pool = open(&machine);
         assert!(pool.status().standby.notes.is_empty(), "{:?}", pool.status().standby);
-        for (thread, told) in told.iter().enumerate() {
-            for (at, (acknowledged, asked)) in told.iter().enumerate() {
+        for (thread, answered) in answered.iter().enumerate() {
+            for (at, (acknowledged, asked)) in answered.iter().enumerate() {
                 let found = read(&pool, (thread * 64 + at) as u64 * 8);
                 assert!(found == *acknowledged || found == *asked, "{found}, not {acknowledged} or {asked}");
             }

@@ -1,5 +1,5 @@
 //! Objects that come into the log whole: the descriptor and all of the content in one batch. So no
-//! crash leaves a part of one, and none is seen before its content is there.
+//! crash leaves a part of one, and none is visible before its content is.
 
 use codec::Codec;
 use format::{Entry, FragmentEntry, FragmentIdentity, ObjectDescriptor, fragment_checksum, header_bytes};
@@ -14,8 +14,8 @@ use crate::log::prepared::Prepared;
 /// The codec of the content: it is compressed once.
 const CONTENT_CODEC: &str = "zstd-9";
 
-/// The batch of a new object. `blocks`: its content, whole blocks in ascending order.
-/// `unit_blocks`: most blocks of a unit, a divisor of a group.
+/// Makes the batch of a new object. `blocks`: its content, whole blocks in ascending order.
+/// `unit_blocks`: maximum blocks of a unit, a divisor of a group.
 pub(crate) fn batch(
     descriptor: ObjectDescriptor,
     blocks: &[(BlockIndex, &[u8])],

@@ -1,6 +1,6 @@
-//! What cleaning a full log costs, on a simulated machine without threads, so that each figure is
-//! the same in every run: bytes of log per byte that users write, against the best that theory
-//! gives a log with that much free space.
+//! The cost of cleaning a full log, on a simulated machine without threads, so that each figure is
+//! the same in every run: bytes of log per byte that users write, compared with the theoretical
+//! optimum for a log with that much free space.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use crate::common::machine_env::env;
@@ -28,9 +28,9 @@ fn theory(share: f64) -> f64 {
     1.0 / (1.0 - live)
 }
 
-/// A pool of which four fifths are live, overwritten by blocks at places that `place` chooses; of
-/// each hundred, `holes` are zeroes. Returns what a byte of users' fragments costs in the log in
-/// the end, and the share of the pool that is live.
+/// A pool of which four fifths are live, overwritten by blocks at positions that `place` chooses;
+/// of each hundred, `holes` are zeroes. Returns the final cost in the log of a byte of users'
+/// fragments, and the share of the pool that is live.
 fn steady(holes: u64, place: impl Fn(&mut Rng, u64) -> u64) -> (f64, f64) {
     let machine = Machine::new(CAPACITY_BYTES, 1);
     let properties: Properties = [("compression".into(), "off".into()), ("unit".into(), "4K".into())].into();
@@ -76,13 +76,13 @@ fn steady(holes: u64, place: impl Fn(&mut Rng, u64) -> u64) -> (f64, f64) {
     (amplification, share)
 }
 
-/// Most that the log may write over theory: in so small a pool, what is reserved and what waits for
-/// a checkpoint is a few per cent of it.
+/// Upper bound of the log's writes over theory: in so small a pool, reserved space and space that
+/// waits for a checkpoint are a few per cent of it.
 const FACTOR_MAX: f64 = 1.5;
-/// The same, of what it is without holes.
+/// The same, relative to the figure without holes.
 const HOLES_FACTOR_MAX: f64 = 1.08;
 
-/// Overwrites that make holes and fill them again cost no more than others: what is kept for
+/// Overwrites that make holes and fill them again cost no more than others: space kept for
 /// overwriting in a pool that gets full must not lie idle in one that is not.
 #[test]
 fn uniform_overwrites_cost_what_theory_says() {

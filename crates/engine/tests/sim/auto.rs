@@ -1,5 +1,5 @@
-//! `compression=auto` through the whole engine: what is stored how, what is remembered, and that
-//! every decision reads back.
+//! `compression=auto` through the whole engine: how data is stored, which statistics are kept, and
+//! that every decision reads back.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use std::collections::BTreeMap;

@@ -1,5 +1,5 @@
-//! A file system below the data that has less room than the pool: what was acknowledged can be
-//! flushed, space can be given back, and what was given back can be written again.
+//! A file system with less room than the pool: acknowledged data can be flushed, space can be
+//! freed, and freed space can be written again.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use crate::common::machine_env::env;
@@ -10,7 +10,7 @@ use surface::{BlockDevice, ErrorKind, WriteOptions};
 
 const EXTENT: u64 = 128 << 10;
 const CAPACITY: u64 = 512 * EXTENT;
-/// What the file system has for it.
+/// Room in the file system.
 const ROOM: u64 = 100 * EXTENT;
 const REQUEST: u64 = 32 << 10;
 
@@ -52,8 +52,8 @@ fn assert_content(pool: &Pool, name: &str, seed: u64, from: u64, to: u64) {
     }
 }
 
-/// Nothing could be discarded, and what was destroyed did not come back, not even after a restart:
-/// the log's list was as long as the pool, and began with extents without space.
+/// Nothing could be discarded, and destroyed space was not freed, not even after a restart: the
+/// log's list was as long as the pool, and began with extents without space.
 #[test]
 fn a_full_file_system_below_is_no_dead_end() {
     for restart in [false, true] {
@@ -67,7 +67,7 @@ fn a_full_file_system_below_is_no_dead_end() {
             assert!(pool.status().free_bytes < ROOM / 4, "{:?}", pool.status());
             assert_content(&pool, "v", seed, 0, taken);
             let volume = pool.volume("v").unwrap();
-            // A small discard, a large one, and writes to what they have won.
+            // A small discard, a large one, and writes to the freed space.
             volume.discard(0, 1 << 20).unwrap();
             volume.discard(1 << 20, taken / 2 - (1 << 20)).unwrap();
             volume.flush().unwrap();
@@ -105,7 +105,7 @@ fn what_is_free_is_no_more_than_there_is_below() {
     let pool = open(&machine);
     let free = pool.status().free_bytes;
     assert!(free <= LARGE / 2 && free > LARGE / 2 - (64 << 20), "{free}");
-    // What a free extent has already is free as well.
+    // Space already allocated to a free extent is free as well.
     pool.create_volume("v", 64 << 20, &Properties::new()).unwrap();
     write_noise(&pool, 64 << 20);
     pool.checkpoint().unwrap();
@@ -129,8 +129,8 @@ fn occupied(machine: &Machine) -> u64 {
     ::env::Disk::occupied_bytes(&*machine.disk.handle()).unwrap()
 }
 
-/// What became free while the pool was short of space, and what a list of extents as long as the
-/// pool held, was occupied for ever.
+/// Extents that became free while the pool was short of space, and extents in a list as long as the
+/// pool, stayed occupied.
 #[test]
 fn a_closed_pool_occupies_no_more_than_it_holds() {
     for crash in [false, true] {
@@ -149,7 +149,7 @@ fn a_closed_pool_occupies_no_more_than_it_holds() {
         } else {
             pool.close().unwrap();
         }
-        // What was destroyed goes over several checkpoints.
+        // Destroyed data is freed over several checkpoints.
         pool = open(&machine);
         for _ in 0..4 {
             pool.checkpoint().unwrap();
@@ -193,7 +193,7 @@ fn repair_leaves_what_is_free() {
     assert!(occupied(&machine) < CAPACITY / 8, "{} of {full} bytes are occupied", occupied(&machine));
 }
 
-/// What is owed from the time when space was short is paid while the pool is open.
+/// Extents owed since space was short are punched while the pool is open.
 #[test]
 fn what_is_owed_is_paid_when_the_pool_rests() {
     let machine = Machine::new(CAPACITY, 1);

@@ -1,5 +1,5 @@
-//! What keeps a snapshot, and what outlives one: holds; bookmarks, from which a difference must be
-//! right whatever was done since; and differences that go into a clone of their base.
+//! Holds, which keep a snapshot; bookmarks, which outlive one, and from which a difference must be
+//! right after any later changes; and differences received into a clone of their base.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use std::collections::BTreeMap;
@@ -67,7 +67,7 @@ fn write(pool: &Pool, name: &str, offset: u64, seed: u64, bytes: usize) {
     pool.volume(name).unwrap().write(offset, noise(seed, bytes), WriteOptions::default()).unwrap();
 }
 
-/// What the copy has of a snapshot that was bookmarked.
+/// The copy's state at a snapshot that was bookmarked.
 struct Base {
     /// The bookmark's name, without the volume.
     name: String,
@@ -201,8 +201,8 @@ impl Pair {
     }
 }
 
-/// The hole that hid a block goes with the snapshot that needed the block: nothing in the map tells
-/// any more that there was one.
+/// The hole that hid a block goes with the snapshot that needed the block: no trace of it is left
+/// in the map.
 #[test]
 fn what_was_discarded_is_told_when_nothing_is_left_of_it() {
     let Pair { source, copy, .. } = &Pair::new();
@@ -219,8 +219,8 @@ fn what_was_discarded_is_told_when_nothing_is_left_of_it() {
     check(copy);
 }
 
-/// Everything that is none is told as a hole, of 8 MiB as of a petabyte; the receiver makes holes
-/// only where there was data.
+/// Every hole is sent as one, of 8 MiB as of a petabyte; the receiver makes holes only where there
+/// was data.
 #[test]
 fn holes_that_hide_nothing_cost_the_receiver_nothing() {
     let Pair { source, copy, .. } = &Pair::new();
@@ -269,8 +269,8 @@ fn a_bookmark_keeps_nothing_and_outlives_crashes() {
     check(&source);
 }
 
-/// The volume was taken back behind the bookmark: what the receiver has, the source has given up,
-/// and nothing of it is in the map.
+/// The volume was rolled back to before the bookmark: the receiver's data was discarded in the
+/// source, and the map has nothing of it.
 #[test]
 fn a_bookmark_of_what_was_given_up_is_no_base() {
     let Pair { source, copy, .. } = &Pair::new();
@@ -365,7 +365,8 @@ fn a_held_snapshot_stays_until_it_is_released() {
     check(&source);
 }
 
-/// An older program does not know what a bookmark is. Wherever the power fails while the first one is made, a pool that has one says that it may.
+/// A program that does not know bookmarks must refuse the pool. Wherever the power fails while the
+/// first one is made, a pool that has one names the feature.
 #[test]
 fn a_pool_with_a_bookmark_refuses_older_programs_at_every_crash_point() {
     let says = |machine: &Machine| features(machine).iter().all(|bits| bits & format::INCOMPAT_BOOKMARKS != 0);
@@ -385,7 +386,7 @@ fn a_pool_with_a_bookmark_refuses_older_programs_at_every_crash_point() {
         let has = pool.bookmarks(Some("v")).unwrap().len() == 1;
         assert!(has || made.is_err(), "HARNESS: point {point}: the bookmark is gone");
         assert!(!has || says(&machine), "HARNESS: point {point}: {:?}", features(&machine));
-        // A crash may have torn one copy of the superblock, which `check` says and mends.
+        // A crash may have torn one copy of the superblock, which `check` reports and repairs.
         let report = pool.check(true, &mut |_, _| ()).unwrap();
         let is_torn = |problem: &engine::Problem| problem.kind == "superblock" && problem.repaired;
         assert!(report.problems.iter().all(is_torn), "HARNESS: point {point}: {:?}", report.problems);

@@ -1,5 +1,5 @@
-//! Pools in which the cleaner works all the time: nearly full, overwritten for ever, discarded and
-//! filled again, with crashes at every kind of moment. Nothing is lost, nothing leaks (`check`
+//! Pools in which the cleaner works all the time: nearly full, constantly overwritten, discarded
+//! and filled again, with crashes at every kind of moment. Nothing is lost, nothing leaks (`check`
 //! recounts every extent), and space never runs out while there is some.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
@@ -12,7 +12,7 @@ use sim::{ContentKind, Rng, TableOp};
 
 /// Bytes moved by all runs of a test.
 static MOVED: AtomicU64 = AtomicU64::new(0);
-/// Bytes of what the cleaner compressed anew.
+/// Bytes that the cleaner recompressed.
 static RECODED: AtomicU64 = AtomicU64::new(0);
 
 /// Few extents, so that each is cleaned again and again.
@@ -39,8 +39,8 @@ fn tight(rng: &mut Rng) -> Shape {
     }
 }
 
-/// Bytes that data can take of a pool whatever it is made of: a raw unit may leave a tail of its
-/// size in every extent.
+/// Bytes of any data that certainly fit into a pool: a raw unit may leave a tail of its size in
+/// every extent.
 fn usable(shape: &Shape) -> u64 {
     let extent = u64::from(shape.extent_bytes);
     let unit = (extent / 2).min(128 << 10);
@@ -106,14 +106,14 @@ fn overwrite(world: &mut World) -> Result<Ended, Failure> {
 /// A pool with one volume, as full as its data can always be.
 fn full_world(seed: u64, percent: u64) -> Result<World, Failure> {
     let mut world = World::new(seed, tight)?;
-    // What is dirty needs room beside what lives.
+    // Dirty data needs room in addition to live data.
     let size = (usable(&world.shape).saturating_sub(128 << 10) * percent / 100).max(32 << 10) / 4096 * 4096;
     let unit = *world.rng.pick(&["4K", "8K", "32K", "128K"]);
     let codec = *world.rng.pick(&["off", "lz4", "zstd-1"]);
     let cold = *world.rng.pick(&["auto", "balanced", "archive"]);
     create(&mut world, size, &[("unit", unit), ("compression", codec), ("cold-mode", cold)])?;
     if world.shape.extent_bytes >= 1 << 20 {
-        // What small requests would never come to fill.
+        // The part that small requests would take too long to fill.
         for offset in (0..size).step_by(512 << 10) {
             write(&mut world, offset, (size - offset).min(512 << 10), ContentKind::Random)?;
         }
@@ -194,7 +194,8 @@ fn change_history(world: &mut World) -> Result<Ended, Failure> {
     world.apply(&Op::Table(change))
 }
 
-/// What only snapshots, clones and destroyed volumes hold moves as safely as what heads see.
+/// Data that only snapshots, clones and destroyed volumes hold moves as safely as data that heads
+/// see.
 fn crashes_with_history(seed: u64) -> Result<Tally, Failure> {
     let mut world = full_world(seed, 25 + seed % 4 * 10)?;
     world.apply(&Op::Flush { volume: "v".into() })?;
@@ -208,7 +209,7 @@ fn crashes_with_history(seed: u64) -> Result<Tally, Failure> {
             let ended = if world.rng.percent(8) { change_history(&mut world)? } else { overwrite(&mut world)? };
             match ended {
                 Ended::Dark => break,
-                // History keeps what would be dead without it.
+                // History keeps data that would be dead without it.
                 Ended::Full => {
                     if world.relieve()? == Ended::Dark {
                         break;
@@ -234,7 +235,7 @@ fn crashes_while_history_is_cleaned() {
     campaign.demand(total.crashes >= 1000, "1000 crashes");
 }
 
-/// A volume that fills the pool to `percent` of what data can take, overwritten `times` over.
+/// A volume that fills the pool to `percent` of its usable bytes, overwritten `times` times.
 fn overwritten(seed: u64, percent: u64, times: u64) -> Result<Tally, Failure> {
     let mut world = World::new(seed, |rng| Shape {
         capacity_bytes: 24 << 20,
@@ -324,7 +325,7 @@ fn cycles(seed: u64) -> Result<Tally, Failure> {
             }
         }
         match cycle % 4 {
-            // All at once, or most of it in pieces, so that what is left has to be cleaned.
+            // All at once, or most of it in pieces, so that the rest has to be cleaned.
             0 => drop(world.apply(&Op::Discard { volume: "v".into(), offset: 0, len: size })?),
             _ => {
                 for offset in (0..size).step_by(64 << 10) {
@@ -350,8 +351,8 @@ fn a_hundred_fills_and_trims() {
     campaign.demand(total.fulls >= 250, "250 full pools");
 }
 
-/// A pass has a target: what was there when it began. A writer who overwrites everything between
-/// its rounds gives it new extents to clean for ever, and it ends all the same.
+/// A pass has a target: the extents filled when it began. A writer that overwrites everything
+/// between its rounds constantly adds extents to clean, but the pass ends.
 #[test]
 fn a_pass_ends_while_a_writer_goes_on() {
     let machine = sim::Machine::new(16 << 20, 3);

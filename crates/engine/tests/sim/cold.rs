@@ -1,5 +1,5 @@
-//! Cold data in the cleaner's hands: with `cold-mode` it is compressed anew on its way, and nothing
-//! of it changes for those who read it.
+//! Cold data in the cleaner: with `cold-mode` it is recompressed on its way, and its readers see no
+//! change.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use crate::common::lz4_pool::Lz4Pool;
@@ -18,7 +18,7 @@ fn text(seed: u64) -> Vec<u8> {
     data
 }
 
-/// A volume of text, and what it holds.
+/// A volume of text, with its expected content.
 struct World {
     pool: Lz4Pool,
     data: Vec<u8>,
@@ -66,7 +66,7 @@ fn what_the_cleaner_moves_becomes_smaller_and_reads_as_before() {
     world.pool.pool().checkpoint().unwrap();
     let before = world.pool.pool().status();
     let after = world.clean();
-    // The half that was not overwritten has moved. What was written last had no reason to.
+    // The half that was not overwritten has moved. The data written last had no reason to.
     let (from, to) = (after.cold_before_bytes, after.cold_after_bytes);
     assert!(from > before.live_bytes / 3 && to < from * 9 / 10, "{from} to {to} of {}", before.live_bytes);
     assert_eq!(before.live_bytes - after.live_bytes, from - to, "and nothing else became smaller");
@@ -90,7 +90,7 @@ fn nothing_is_compressed_anew_unless_somebody_wants_it() {
         properties.iter().for_each(|(key, value)| world.set(key, value));
         let before = world.pool.pool().status().live_bytes;
         let status = world.clean();
-        // As large as it was before it moved.
+        // Its size before it moved.
         let moved = status.moved_bytes + status.cold_before_bytes - status.cold_after_bytes;
         assert!(moved > before / 4, "{properties:?}: {status:?}");
         assert_eq!(status.cold_before_bytes > 0, wanted, "{properties:?}");
@@ -104,16 +104,16 @@ fn nothing_is_compressed_anew_unless_somebody_wants_it() {
 fn what_was_tried_before_is_tried_seldom() {
     let mut world = World::new();
     world.overwrite(0, 2, 7);
-    // All that is cold has been moved once now, as it is.
+    // All cold data has been moved once now, unchanged.
     let first = world.clean();
     assert_eq!(first.cold_before_bytes, 0);
     world.set("cold-mode", "archive");
-    // Half of what was moved dies, so that the rest of it moves again.
+    // Half of the moved data dies, so that the rest of it moves again.
     world.overwrite(1, 4, 11);
     let second = world.clean();
     let moved = second.moved_bytes - first.moved_bytes;
     assert!(moved > 1 << 20, "{moved}");
-    // What was just written moves beside it, for the first time.
+    // Newly written data moves along with it, for the first time.
     let recoded = second.cold_before_bytes;
     assert!(recoded > 0 && recoded < moved / 2, "{recoded} of {moved}");
     assert!(world.is_read_back());

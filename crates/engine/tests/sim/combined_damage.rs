@@ -1,7 +1,7 @@
-//! Several things are broken at once: payloads, headers, sectors that cannot be read, values of the
-//! map store, or all of it. Whatever the combination: a read gives what was written there once or
-//! an error, `check` and `check --repair` come to an end, and what salvage takes out of the log is
-//! what was written, or is listed.
+//! Several kinds of damage at once: payloads, headers, unreadable sectors, values of the map store,
+//! or all of them. In any combination, a read returns data that was once written there or an error,
+//! `check` and `check --repair` come to an end, and data that salvage takes out of the log is as
+//! written, or is listed.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use std::collections::BTreeSet;
@@ -49,7 +49,7 @@ fn prepare(seed: u64) -> Result<World, Failure> {
     Ok(world)
 }
 
-/// What was broken.
+/// The damage that was done.
 #[derive(Debug, Default)]
 struct Damage {
     what: Vec<String>,
@@ -57,12 +57,12 @@ struct Damage {
     unreadable: bool,
     /// The log is damaged, not only the map store.
     log: bool,
-    /// Holes in records that are gone and that nothing misses: only holes count of them, by
-    /// themselves or, at most, below what deltas say. The checkpoint counts what records refer to,
-    /// and these refer to nothing; and the batches that made the holes may be gone, rightly,
-    /// because nothing lives in them. So what the store and the log have is the same as if these
-    /// had never been made: a reader may see, of each of these blocks, older data of an epoch or an
-    /// origin below, and no report can count it.
+    /// Holes in lost records that nothing misses: the records consist of holes only, by themselves
+    /// or, at most, below the changes in deltas. The checkpoint counts the bytes that records refer
+    /// to, and these refer to none; and the batches that made the holes may be gone legitimately,
+    /// because they have no live data. So the store and the log look as if these had never been
+    /// made: a reader may see, in each of these blocks, older data of an epoch or an origin below,
+    /// and no report can count it.
     holes_forgotten: u64,
 }
 
@@ -148,8 +148,8 @@ fn unmissed_holes(key: &[u8], value: &[u8], has_deltas: bool) -> u64 {
     record.filter(|record| has_deltas || record.fragments.is_empty()).map_or(0, |record| record.holes.count().into())
 }
 
-/// All that a volume or snapshot of the pool gives is something that was written there once, or
-/// zeroes; what it does not give is said to be damaged.
+/// All data that a volume or snapshot of the pool returns was once written there, or is zeroes;
+/// other blocks are reported as damaged.
 fn honest(world: &World, pool: &Pool, damage: &Damage) -> Result<(), Failure> {
     for name in pool.volumes().into_iter().map(|volume| volume.name) {
         let device = pool.volume(&name).map_err(|e| world.fail(format!("{name}: {e}; {damage:?}")))?;
@@ -158,8 +158,7 @@ fn honest(world: &World, pool: &Pool, damage: &Damage) -> Result<(), Failure> {
         while at < size {
             let runs = match device.allocation(at, size - at, 64) {
                 Ok(runs) => runs,
-                // A record that cannot be understood: block by block, what it does not concern is
-                // read.
+                // A record that does not decode: read the unaffected blocks one by one.
                 Err(error) if damage.is_expected(&error) => {
                     let length = size.min(at + (128 << 10)) - at;
                     vec![surface::Run { length, allocation: surface::Allocation::Data }]
@@ -200,8 +199,8 @@ fn readable_objects(world: &World) -> BTreeSet<ObjectId> {
     descriptors.filter(|d| matches!(d.state, ObjectState::Volume | ObjectState::Snapshot)).map(|d| d.id).collect()
 }
 
-/// Volumes and snapshots that the last checkpoint knew, and that are there when the undamaged pool
-/// is opened: whatever of the log behind the checkpoint is lost, they are there.
+/// Volumes and snapshots that the last checkpoint knew, and that exist when the undamaged pool is
+/// opened: they survive any loss of the log after the checkpoint.
 fn lasting(base: &World, seed: u64) -> Result<BTreeSet<ObjectId>, Failure> {
     let before = readable_objects(base);
     let world = base.fork(seed);
@@ -220,7 +219,7 @@ fn combined(seed: u64) -> Result<Tally, Failure> {
         let broken = base.fork(seed ^ round);
         let damage = Damage::inflict(&broken, &anatomy, &mut rng);
         tally.faults += damage.what.len() as u64;
-        // As it is.
+        // Without repair.
         let world = broken.fork(seed);
         match Pool::open(world.env(), world.pool_options()) {
             Ok(pool) => {
@@ -265,8 +264,8 @@ fn combined(seed: u64) -> Result<Tally, Failure> {
                     .map_err(|e| world.fail(format!("open after {report:?}: {e}; {damage:?}")))?;
                 honest(&world, &pool, &damage)?;
                 let again = pool.check(false, &mut |_, _| ()).map_err(|e| world.fail(format!("check: {e}")))?;
-                // What cannot be mended is payloads that are gone, and headers beside them; that
-                // was told before.
+                // Only lost payloads, and headers next to them, cannot be repaired; the first
+                // report named them.
                 let left = again.problems.iter().find(|p| p.kind != "fragment" && p.kind != "header");
                 if let Some(left) = left {
                     return Err(world.fail(format!("left by repair: {left:?}; by it {report:?}; {damage:?}")));

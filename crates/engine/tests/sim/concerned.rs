@@ -10,7 +10,7 @@ use surface::{BlockDevice, WriteOptions};
 const CAPACITY: u64 = 64 << 20;
 const BYTES: usize = 1 << 20;
 
-/// Flips a bit of a block that is stored as it is, wherever it lies.
+/// Flips a bit of a block that is stored raw, at any location.
 fn damage(made: &Lz4Pool, block: &[u8]) {
     let mut disk = vec![0; CAPACITY as usize];
     made.machine.disk.peek(0, &mut disk);
@@ -21,7 +21,7 @@ fn damage(made: &Lz4Pool, block: &[u8]) {
 
 type Named = Vec<(String, u64)>;
 
-/// What scrub, check and its count by volume say: of fragments, name and offset; and the first
+/// Results of scrub, check and its count by volume: of fragments, name and offset; and the first
 /// one's detail.
 fn reported(made: &Lz4Pool) -> (Named, Named, String) {
     let scrubbed = made.pool().scrub(u64::MAX, true).unwrap();
@@ -46,7 +46,7 @@ fn damage_that_only_a_snapshot_sees_is_not_said_to_be_the_volumes() {
     assert_eq!(found[0].0, "o");
     let name = |name: &str| (name.to_owned(), 1);
     assert_eq!(volumes, [name("o"), name("o@1"), name("o@2")]);
-    assert!(detail.ends_with("; concerns o@2, o@1 as well"), "{detail}");
+    assert!(detail.ends_with("; also affects o@2, o@1"), "{detail}");
     // The volume has its own now; of the rest of the unit it still sees nothing that is whole.
     let volume = made.pool().volume("o").unwrap();
     volume.write(0, Bytes::from(vec![5; BYTES / 2]), WriteOptions::default()).unwrap();
@@ -57,12 +57,12 @@ fn damage_that_only_a_snapshot_sees_is_not_said_to_be_the_volumes() {
     made.pool().clone_snapshot("o@1", "c", &Properties::new()).unwrap();
     let (found, volumes, detail) = reported(&made);
     assert_eq!((found[0].0.as_str(), volumes), ("o@1", vec![name("c"), name("o@1")]));
-    assert!(detail.ends_with("; concerns c as well"), "{detail}");
+    assert!(detail.ends_with("; also affects c"), "{detail}");
     drop(volume);
     made.pool().destroy("o", true).unwrap();
     let (found, volumes, detail) = reported(&made);
     assert_eq!((found[0].0.as_str(), volumes), ("c", vec![name("c")]));
-    assert!(!detail.contains("concerns"), "{detail}");
+    assert!(!detail.contains("also affects"), "{detail}");
     assert!(found[0].1 <= at as u64);
     let after = found[0].1 as usize + (32 << 10);
     made.pool().drop_caches();

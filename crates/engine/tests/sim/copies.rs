@@ -25,7 +25,7 @@ fn use_copy(world: &mut World) -> Result<(), Failure> {
         return Err(world.fail(format!("a copy says: {notes:?}, and lost {:?}", pool.losses())));
     }
     if standby_bytes_max > 0 && world.rng.coin() {
-        // Its program dies as well, and is started anew.
+        // Its program dies as well, and is restarted.
         copy.power.cut();
         drop(pool);
         let mut copy = copy;

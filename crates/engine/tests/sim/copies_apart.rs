@@ -25,7 +25,7 @@ fn page(number: u64) -> Bytes {
     Bytes::from(bytes)
 }
 
-/// Where a page lies: in the first MiB of its file, and behind that.
+/// Location of a page: in the first MiB of its file, and beyond that.
 fn place(number: u64) -> u64 {
     number * 9 * BLOCK
 }

@@ -1,6 +1,5 @@
-//! The medium lies: bits turn over in every kind of structure. A read gives the right bytes or an
-//! error, never other bytes; `check` names what is damaged and where; what cannot be understood is
-//! not opened.
+//! Corrupt media: bits flip in every kind of structure. A read returns the right bytes or an error,
+//! never other bytes; `check` names the damage and its location; an undecodable pool is not opened.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -17,7 +16,7 @@ use units::ObjectId;
 /// A block of a volume.
 type Place = (String, u64);
 
-/// What a damaged pool does.
+/// Behaviour of a damaged pool.
 struct Seen {
     /// The volumes that there are.
     volumes: BTreeSet<ObjectId>,
@@ -25,7 +24,7 @@ struct Seen {
     /// Blocks that read as something else, and whether that is at least something that was written
     /// there once.
     wrong: BTreeMap<Place, bool>,
-    /// Volumes that are not what they should be.
+    /// Volumes that differ from the expected ones.
     table: Result<(), String>,
     report: Result<CheckReport, Error>,
 }
@@ -69,14 +68,14 @@ fn prepare(seed: u64) -> Result<World, Failure> {
     prepare_with_tail(seed, 25)
 }
 
-/// The same with so many operations behind the checkpoint.
+/// The same with so many operations after the checkpoint.
 fn prepare_with_tail(seed: u64, tail_ops: u64) -> Result<World, Failure> {
     let mut world = World::new(seed, |rng: &mut Rng| Shape {
         volumes_max: 2,
         volume_bytes_max: 400 << 10,
-        // The tail shall stay behind the checkpoint that is asked for.
+        // The tail must stay after the requested checkpoint.
         checkpoint_log_bytes: 64 << 20,
-        // What a damaged place concerns shall be one volume.
+        // A damaged place must affect one volume only.
         history: false,
         dictionaries: false,
         standby: false,
@@ -103,8 +102,8 @@ fn prepare_with_tail(seed: u64, tail_ops: u64) -> Result<World, Failure> {
     Ok(world)
 }
 
-/// Reads what was read block by block once more, many blocks at the same time: the same blocks
-/// fail, and no others.
+/// Repeats the single-block reads with many blocks at the same time: the same blocks fail, and no
+/// others.
 fn read_again_together(world: &mut World, pool: &Pool, name: &str, seen: &Seen) -> Result<(), String> {
     pool.drop_caches();
     let device = pool.volume(name).map_err(|e| e.to_string())?;
@@ -174,7 +173,7 @@ fn look(base: &World, damage: impl FnOnce(&mut World)) -> Result<Seen, Error> {
             problems.iter().filter(|p| p.kind == "fragment").map(|p| (p.volume.clone(), p.offset)).collect()
         };
         let (checked, found) = (fragments(&report.problems), fragments(&scrubbed.damages));
-        // Where records are damaged, each sees what it can.
+        // Where records are damaged, each finds its own problems.
         if report.problems.iter().all(|p| p.kind == "fragment") && checked != found && seen.table.is_ok() {
             seen.table = Err(format!("check finds {checked:?}, scrub {scrubbed:?}"));
         }
@@ -282,7 +281,7 @@ fn unknown_versions_and_features_do_not_open() {
     });
 }
 
-/// It was opened, and what it thought to be data was whatever later openings had put there.
+/// It was opened, and read data from places that later openings had overwritten.
 #[test]
 fn a_map_that_is_older_than_the_log_is_not_opened() {
     campaign("a_map_that_is_older_than_the_log_is_not_opened", 20, |seed| {
@@ -304,7 +303,7 @@ fn a_map_that_is_older_than_the_log_is_not_opened() {
         world.machine.restart();
         put_back_map(&world, &older);
         expect_refusal(&world, "an older map")?;
-        // The log tells as well what later openings left in it.
+        // The log also shows the traces of later openings.
         for offset in OPENING_NOTE_OFFSETS {
             world.machine.disk.poke(offset, &[0; 4096]);
         }
@@ -349,8 +348,8 @@ fn go_on(world: &mut World, ops: u64) -> Result<(), Failure> {
     Ok(())
 }
 
-/// It was opened when all traces of later openings had been freed and given back where it looked
-/// for them; then everything that was free by the older map was punched out.
+/// It was opened when all traces of later openings had been freed and punched where it looked for
+/// them; then everything that was free by the older map was punched out.
 #[test]
 fn a_map_that_is_older_than_the_log_is_told_without_the_log() {
     campaign("a_map_that_is_older_than_the_log_is_told_without_the_log", 20, |seed| {
@@ -371,8 +370,8 @@ fn a_map_that_is_older_than_the_log_is_told_without_the_log() {
     });
 }
 
-/// It was opened, and what the map thought to be data was whatever had been there before; also if
-/// the last session was killed before it had taken a second checkpoint.
+/// It was opened, and read older data from places where the map had newer data; also if the last
+/// session was killed before it had taken a second checkpoint.
 #[test]
 fn data_that_is_older_than_the_map_is_not_opened() {
     campaign("data_that_is_older_than_the_map_is_not_opened", 10, |seed| {
@@ -388,7 +387,7 @@ fn data_that_is_older_than_the_map_is_not_opened() {
             return Err(world.fail("checkpoint"));
         }
         world.abandon();
-        // Killed, or without power: what the map was told is durable by now.
+        // Killed, or without power: the map's records are durable by now.
         if seed % 4 < 2 {
             world.machine.restart()
         } else {
@@ -399,7 +398,7 @@ fn data_that_is_older_than_the_map_is_not_opened() {
     });
 }
 
-/// Pools of older programs have none, and a medium may lose it: then it tells nothing.
+/// A medium may lose the note: then it proves nothing.
 #[test]
 fn a_pool_without_the_note_of_its_newest_opening_is_opened() {
     campaign("a_pool_without_the_note_of_its_newest_opening_is_opened", 5, |seed| {
@@ -421,10 +420,10 @@ fn values_of_the_store() {
         let base = prepare(seed)?;
         let anatomy = Anatomy::of(&base);
         let mut rng = Rng::new(seed);
-        // Where scrubbing goes on is no loss: a damaged state means that it begins anew. Where the
-        // log ended, recovery sees itself. Without what the map knows of the note of openings,
-        // older data is not told; without the note of standby memory, its loss is
-        // not told. The copy of the superblock is put right by each opening.
+        // The position of scrubbing is no loss: a damaged state means that it starts over. Recovery
+        // finds the log's end itself. Without the map's record of the note of openings, older data
+        // is not noticed; without the note of standby memory, its loss is not noticed. The copy of
+        // the superblock is corrected by each opening.
         let harmless = [
             format::KEY_SCRUB,
             format::KEY_RECOMPRESS,
@@ -456,8 +455,8 @@ fn values_of_the_store() {
             };
             honest(&base, &what, &seen)?;
             let named = match format::parse_record_key(key).and_then(|k| Some((anatomy.volumes.get(&k.object)?, k))) {
-                // Destroyed behind the checkpoint, and perhaps another one made under its name: it
-                // goes unread, and only its extents' bytes do not add up.
+                // Destroyed after the checkpoint, and perhaps replaced by another one of the same
+                // name: it goes unread, and only its extents' bytes do not add up.
                 Some((_, k)) if !seen.volumes.contains(&k.object) => seen.names(kind) || seen.names("usage"),
                 Some((volume, k)) => {
                     let start = k.group.first_block().offset_bytes();
@@ -467,7 +466,7 @@ fn values_of_the_store() {
                 None if key[0] == b'R' => seen.names(kind) || seen.names("usage"),
                 None => seen.names(kind),
             };
-            // A change behind the checkpoint may have replaced the whole record.
+            // A change after the checkpoint may have replaced the whole record.
             let replaced = key[0] == b'R' && seen.is_clean();
             if !named && !replaced {
                 return Err(fail(&base, format!("{what}: not named as {kind}: {}", seen.tell())));
@@ -494,8 +493,7 @@ fn payloads_before_the_checkpoint() {
                 .map_err(|e| fail(&base, format!("{what}: open: {e}")))?;
             honest(&base, &what, &seen)?;
             damages += 1;
-            // What was written behind the checkpoint may have replaced it; then nothing is wrong
-            // any more.
+            // A write after the checkpoint may have replaced it; then nothing is wrong any more.
             if seen.is_clean() {
                 continue;
             }
@@ -520,9 +518,8 @@ fn payloads_before_the_checkpoint() {
     });
 }
 
-/// Headers of batches that the map knows are only needed to find what lives in an extent: without
-/// them it is found all the same, by cleaning as well as by scrub, which says that they are
-/// damaged.
+/// Headers of batches that the map knows are only needed to find the live data of an extent:
+/// without them it is still found, by cleaning as well as by scrub, which reports the damage.
 #[test]
 fn headers_before_the_checkpoint() {
     let campaign = Campaign { file: "corruption", test: "headers_before_the_checkpoint", seeds: 14, soaks: false };
@@ -531,7 +528,7 @@ fn headers_before_the_checkpoint() {
         let anatomy = Anatomy::of(&base);
         let mut rng = Rng::new(seed);
         let mut tally = Tally::default();
-        // What lives nowhere is not looked for.
+        // Extents without live data are not examined.
         let holds_data = |part: &&BatchPart| {
             let end = part.offset + part.batch.batch_bytes as u64;
             anatomy.fragments.iter().any(|f| (part.offset..end).contains(&f.fragment.location))
@@ -552,7 +549,7 @@ fn headers_before_the_checkpoint() {
             if checked.kinds.get("header").copied().unwrap_or(0) != scrubbed.found {
                 return Err(tell(&world, format!("scrub {scrubbed:?}, check {:?}", checked.problems)));
             }
-            // With repair it moves what lives there.
+            // With repair it moves the live data there.
             let repaired = check(&world, true).map_err(|e| tell(&world, e.to_string()))?;
             let left = check(&world, false).map_err(|e| tell(&world, e.to_string()))?;
             let is_mended = repaired.problems.iter().any(|p| p.kind == "header" && p.repaired);
@@ -569,7 +566,7 @@ fn headers_before_the_checkpoint() {
             for name in world.model.names() {
                 world.verify_volume(&name)?;
             }
-            // What the log alone would tell may be damaged, and `check` says so.
+            // Data that only the log has may be damaged, and `check` reports it.
             let report = world.pool().check(false, &mut |_, _| ()).map_err(|e| tell(&world, e.to_string()))?;
             if report.problems.iter().any(|p| !["catalogue", "header"].contains(&p.kind)) {
                 return Err(tell(&world, format!("{:?}", report.problems)));
@@ -582,9 +579,9 @@ fn headers_before_the_checkpoint() {
     campaign.demand(found * 3 >= tried && found > 0, "a third of the damaged headers");
 }
 
-/// Damage behind the checkpoint. If a later batch says that the damaged one was durable, it must
-/// not pass for the end of the log. If nothing says so, it cannot be told from a write that the
-/// last crash has torn: then the log ends there, and what is read is what was written before.
+/// Damage after the checkpoint. If a later batch records that the damaged one was durable, it must
+/// not pass for the end of the log. If nothing records that, it looks like a write torn by the last
+/// crash: then the log ends there, and reads return the data from before.
 #[test]
 fn batches_behind_the_checkpoint() {
     campaign("batches_behind_the_checkpoint", 20, |seed| {
@@ -664,7 +661,7 @@ fn bits_anywhere() {
 }
 
 /// Repair removes a damaged record: its blocks, which it names, read as zeroes, and everything else
-/// is as it was.
+/// is unchanged.
 #[test]
 fn damaged_records_are_repaired() {
     campaign("damaged_records_are_repaired", 16, |seed| {

@@ -1,5 +1,5 @@
-//! The power fails at every kind of moment, again and again; what was flushed is there, nothing is
-//! mixed up, `check` is clean, and the pool goes on.
+//! The power fails at every kind of moment, again and again; flushed data is there, nothing is
+//! mixed up, `check` is clean, and the pool continues.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -36,7 +36,7 @@ fn random_run(seed: u64) -> Result<Tally, Failure> {
     if seed % 4 == 1 {
         world.verify_no_leak()?;
     }
-    // At last the map is lost: the log alone tells the same.
+    // At last the map is lost: the log alone yields the same.
     if seed.is_multiple_of(4) {
         world.verify_flushed_log()?;
     }
@@ -53,7 +53,7 @@ fn same_figures_again(world: &mut World) -> Result<(), Failure> {
         (status.live_bytes, status.allocated_bytes, volumes)
     };
     world.crash()?;
-    // What was destroyed comes back bit by bit, in each recovery too.
+    // Destroyed data is freed bit by bit, in each recovery too.
     if world.pool().status().reaping > 0 {
         return Ok(());
     }
@@ -76,9 +76,9 @@ fn random_crashes() {
     campaign.demand(quotas >= 200 && reservations >= 200, "200 refusals by quotas and by reservations");
 }
 
-/// The program dies at every kind of moment, in the midst of a record as well, and the machine
-/// lives on: what was acknowledged is there, flushed or not. Now and then the power fails instead,
-/// and what was flushed is.
+/// The program dies at every kind of moment, also in the middle of a record, and the machine stays
+/// up: acknowledged data is there, flushed or not. Now and then the power fails instead, and
+/// flushed data is there.
 fn random_deaths_of(seed: u64) -> Result<(Tally, u64), Failure> {
     let mut world = World::new(seed, Shape::with_standby)?;
     world.machine.power.number_standby(true);
@@ -115,7 +115,7 @@ fn random_deaths() {
     campaign.demand(replayed.into_inner() >= 6_000, "at least 6000 records replayed");
 }
 
-/// What was replayed is never replayed again: what was written and flushed since stays.
+/// A replayed record is never replayed again: later flushed writes stay.
 #[test]
 fn what_was_replayed_stays_replayed() {
     let campaign = Campaign { file: "crash", test: "what_was_replayed_stays_replayed", seeds: 200, soaks: false };
@@ -124,7 +124,7 @@ fn what_was_replayed_stays_replayed() {
         for _ in 0..3 {
             world.run_until_dark(20, World::step)?;
             world.die()?;
-            // Little that would take the place of what was left.
+            // Few writes, so that the old records are not overwritten.
             world.run_until_dark(6, World::step)?;
             for volume in world.model.names() {
                 world.apply(&Op::Flush { volume })?;
@@ -135,7 +135,7 @@ fn what_was_replayed_stays_replayed() {
     });
 }
 
-/// A discard is as good as a write: nothing of what was there before comes back.
+/// A discard is as good as a write: its former data does not reappear.
 #[test]
 fn discards_outlive_the_program() {
     let campaign = Campaign { file: "crash", test: "discards_outlive_the_program", seeds: 200, soaks: false };
@@ -228,7 +228,7 @@ fn crash_while_a_pool_is_made() {
                 }
             }
             world.model = Model::new(options.properties);
-            // One copy of the superblock may be missing, which `check` says and mends.
+            // One copy of the superblock may be missing, which `check` reports and repairs.
             let repaired = world.pool().check(true, &mut |_, _| ()).map_err(|e| world.fail(e))?;
             if let Some(problem) = repaired.problems.iter().find(|p| p.kind != "superblock" || !p.repaired) {
                 return Err(world.fail(format!("point {point}: {problem:?}")));
@@ -244,7 +244,7 @@ fn crash_while_a_pool_is_made() {
     });
 }
 
-/// The program dies with the power on, and the power fails later: what the second program
+/// The program dies with the power on, and the power fails later: data that the second program
 /// acknowledged as flushed is there, although the first one wrote it.
 #[test]
 fn restarts_between_crashes() {
@@ -267,8 +267,8 @@ fn restarts_between_crashes() {
     });
 }
 
-/// A pool is filled by one volume, in every way, with crashes between; what is reserved for another
-/// one is there all the same.
+/// A pool is filled by one volume, in every way, with crashes between; the reservation of another
+/// one is still available.
 #[test]
 fn what_is_reserved_is_there_in_a_full_pool() {
     let campaign = Campaign { file: "crash", test: "what_is_reserved_is_there_in_a_full_pool", seeds: 60, soaks: true };
@@ -279,9 +279,8 @@ fn what_is_reserved_is_there_in_a_full_pool() {
     campaign.demand(total.fulls >= 150, "150 full pools");
 }
 
-/// The same in pools in which overwriting has room of its own: there it cannot take what is
-/// reserved either, where it compresses less well than what it replaces; and what compresses alike
-/// is never refused.
+/// The same in pools with an overwriting share: it cannot use reserved space either, if new data
+/// compresses less well than the old; and data that compresses alike is never refused.
 #[test]
 fn overwriting_leaves_what_is_reserved() {
     let campaign = Campaign { file: "crash", test: "overwriting_leaves_what_is_reserved", seeds: 4, soaks: true };

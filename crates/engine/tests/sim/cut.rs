@@ -1,5 +1,5 @@
-//! What a volume was cut by within a block shows nowhere when it grows: neither at once, nor after
-//! the power has failed, nor in a clone.
+//! The part of a block that was cut off a volume is invisible when the volume grows: immediately,
+//! after a power failure, and in a clone.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use bytes::Bytes;
@@ -17,7 +17,7 @@ fn open(machine: &Machine) -> Pool {
     Pool::open(env(machine), options).unwrap()
 }
 
-/// The first byte of a volume that is neither as written before the cut nor zero behind it.
+/// Returns the first byte of a volume that is neither as written before the cut nor zero after it.
 fn wrong(pool: &Pool, name: &str, cut: u64) -> Option<u64> {
     let device = pool.volume(name).unwrap();
     let mut bytes = vec![0xee; device.size_bytes() as usize];

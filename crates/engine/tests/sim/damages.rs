@@ -1,5 +1,5 @@
-//! What is damaged is known until it is mended or acknowledged, over restarts; and how far a scrub
-//! is counts data.
+//! Damage stays known until it is repaired or acknowledged, over restarts; and the progress of a
+//! scrub is counted in data.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use crate::common::lz4_pool::{EXTENT, Lz4Pool};
@@ -13,7 +13,7 @@ const CAPACITY: u64 = 64 << 20;
 const BYTES: usize = 1 << 20;
 const BLOCK: usize = 4096;
 
-/// Where the block `index` lies, which is stored as it is.
+/// Returns the location of the block `index`, which is stored raw.
 fn location(made: &Lz4Pool, data: &[u8], index: usize) -> u64 {
     let mut disk = vec![0; CAPACITY as usize];
     made.machine.disk.peek(0, &mut disk);
@@ -21,7 +21,7 @@ fn location(made: &Lz4Pool, data: &[u8], index: usize) -> u64 {
     disk.windows(64).position(|bytes| bytes == wanted).unwrap() as u64
 }
 
-/// Flips a bit of the block `index`, which is stored as it is; where that lies.
+/// Flips a bit of the block `index`, which is stored raw; returns its location.
 fn damage(made: &Lz4Pool, data: &[u8], index: usize) -> u64 {
     let at = location(made, data, index);
     made.machine.disk.flip_bit(at, 3);
@@ -174,7 +174,7 @@ fn what_a_scrub_found_stays_while_the_next_one_has_not_come_there() {
     assert_eq!((found.found, found.unacknowledged, found.is_finished), (2, 2, true));
     let report = made.pool().damage_report();
     assert_eq!((report.damages.len(), report.found, report.finished_unix_s > 0), (2, 2, true));
-    // Begun anew, and interrupted at once.
+    // Restarted, and interrupted immediately.
     let begun = made.pool().scrub(EXTENT, true).unwrap();
     assert!(!begun.is_finished && begun.damages.len() == 2, "{begun:?}");
     assert_eq!(made.pool().damage_report().damages.len(), 2);
@@ -198,7 +198,7 @@ fn a_damaged_record_of_the_map_hides_no_other_damage() {
     for are_headers_whole in [true, false] {
         let made = Lz4Pool::new(CAPACITY);
         let data = made.fill("v", ContentKind::Random, BYTES);
-        // The log goes on elsewhere: what it has open is not in the map yet.
+        // The log moves to other extents: its open ones are not in the map yet.
         made.fill("w", ContentKind::Random, BYTES + EXTENT as usize);
         // The first or the last block of group 1 lies in an extent with a block of another group.
         let extent_of = |block: usize| location(&made, &data, block) / EXTENT;
@@ -260,7 +260,7 @@ fn check_tells_what_it_found_to_those_who_ask_later() {
 fn a_repair_moves_what_can_be_read_beside_damage() {
     let made = Lz4Pool::new(CAPACITY);
     let data = made.fill("v", ContentKind::Random, BYTES);
-    // The log goes on elsewhere: what it has open cannot be emptied.
+    // The log moves to other extents: its open ones cannot be emptied.
     made.fill("w", ContentKind::Random, BYTES + EXTENT as usize);
     let extent = damage(&made, &data, 100) / EXTENT;
     // That of the damaged block is among them.

@@ -1,5 +1,5 @@
-//! Dictionaries through the whole engine: when a volume gets one, what it saves, how long it lives,
-//! and that no data is ever read with the wrong one.
+//! Dictionaries through the whole engine: when a volume gets one, how much it saves, how long it
+//! lives, and that no data is ever read with the wrong one.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use bytes::Bytes;
@@ -95,7 +95,7 @@ impl World {
         self.pool().status().dictionaries
     }
 
-    /// What is stored with a dictionary, in units.
+    /// Returns the number of units stored with a dictionary.
     fn helped(&self, volume: &str) -> u64 {
         let (regions, _) = self.pool().explain(volume, 0, 100).unwrap();
         regions.iter().flat_map(|r| &r.codecs).filter(|c| c.codec == "zstd-dictionary").map(|c| c.units).sum()
@@ -206,7 +206,7 @@ fn it_is_not_adopted_where_it_does_not_pay() {
     }
 }
 
-/// Each region uses the dictionary that suits its data, whichever is the newest.
+/// Each region uses the dictionary that suits its data, not just the newest one.
 #[test]
 fn a_volume_of_several_kinds_has_several_dictionaries() {
     let world = World::new(&[("candidates", "zstd-3")]);
@@ -275,14 +275,14 @@ fn data_that_changes_gets_another_one_and_recompression_gives_up_the_old() {
             report = world.pool().recompress("v", None, 1 << 20, false).unwrap();
         }
     };
-    // What the old one alone makes small stays as it is, and so does the old one.
+    // Data that only the old one makes small stays unchanged, and so does the old one.
     recompress(&world);
     assert_eq!(world.dictionaries(), 2);
     world.expect("v", 0, &old);
     // A snapshot needs it as the volume did.
     world.pool().snapshot("v", "s").unwrap();
-    // All of the old kind, also what was written before there was a dictionary: that has got the
-    // old one by now.
+    // All of the old kind, including data from before there was a dictionary: it is compressed with
+    // the old one by now.
     world.write("v", 0, &new);
     recompress(&world);
     assert_eq!(world.dictionaries(), 2);
@@ -595,7 +595,7 @@ fn one_training_adopts_a_dictionary_for_each_kind_and_each_region_uses_its_own()
         // Some hundred samples: fewer are not divided.
         (world.training.sample_bytes, world.memory_bytes) = (2 * MIB, 512 << 20);
         world.reopen();
-        // Each kind in a region of its own: that is how they are told apart.
+        // Each kind in a region of its own, by which they are distinguished.
         for (region, kind) in kinds.iter().enumerate() {
             world.write("v", region * KIND, &records(*kind, 1, 2 * MIB));
         }
@@ -607,8 +607,7 @@ fn one_training_adopts_a_dictionary_for_each_kind_and_each_region_uses_its_own()
     let (world, adopted) = train(&[1, 2, 3]);
     assert!((2..=3).contains(&adopted), "{adopted} dictionaries for three kinds");
     assert_eq!(world.dictionaries(), adopted);
-    // What is written now is helped, in every region: about as much as where there is only one
-    // kind.
+    // New data benefits, in every region: about as much as with a single kind.
     let fresh = |kind: u64| records(kind, 2, MIB);
     let least = one.write("v", 2 * MIB, &fresh(1));
     for (region, kind) in [1, 2, 3].into_iter().enumerate() {
@@ -643,7 +642,7 @@ fn the_number_of_dictionaries_of_a_volume_is_bounded() {
     world.check();
 }
 
-/// Where batches with entries of a kind begin in the data file, whatever opening wrote them.
+/// Returns the offsets of batches with entries of a kind in the data file, of any opening.
 fn batches_with(world: &World, is_meant: impl Fn(&format::Entry) -> bool) -> Vec<u64> {
     let mut bytes = vec![0; 96 * MIB];
     world.machine.disk.peek(0, &mut bytes);

@@ -84,7 +84,7 @@ impl Share {
     }
 }
 
-/// What a tree says of a file of a type that it knows.
+/// A tree's hints for a file of a type that it knows.
 fn of_its_type(how: Advice) -> impl Fn(u64) -> Hint {
     move |file| Hint { how, kind: 1 + (file % TYPES) as u16, is_copy: false }
 }
@@ -106,7 +106,7 @@ fn each_type_of_file_has_a_dictionary_that_helps_it() {
     let (adopted, without, with) = stored(&of_its_type(Advice::Usual));
     assert!((2..=4).contains(&adopted), "HARNESS: {adopted} dictionaries for {TYPES} types");
     assert!(with * 100 < without * 80, "HARNESS: {without} bytes without dictionaries, {with} with");
-    // Where nothing tells the types apart, each dictionary has some words of all.
+    // Without hints for the types, each dictionary has some words of all.
     let (_, _, untold) = stored(&|_| Hint::default());
     assert!(with * 100 < untold * 95, "HARNESS: {with} bytes with dictionaries by type, {untold} without types");
 }

@@ -1,6 +1,5 @@
-//! The power fails while dictionaries are trained, adopted, used, replaced and given up, among
-//! everything else that goes on: what was flushed reads back, whatever it was compressed with, and
-//! nothing leaks.
+//! The power fails while dictionaries are trained, adopted, used, replaced and dropped, among all
+//! other operations: flushed data reads back, however it was compressed, and nothing leaks.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -64,7 +63,7 @@ fn random_run(seed: u64) -> Result<Tally, Failure> {
         }
     }
     world.verify_check()?;
-    // At last the map is lost: the log alone tells the same, dictionaries included.
+    // At last the map is lost: the log alone yields the same, dictionaries included.
     if seed.is_multiple_of(3) {
         world.verify_flushed_log()?;
     }

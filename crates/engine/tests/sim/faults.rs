@@ -1,6 +1,6 @@
-//! What is below fails without dying: EIO, short writes, no space, unreadable places; and the pool
+//! The storage fails without dying: EIO, short writes, no space, unreadable places; and the pool
 //! itself is full. The request gets an error, nothing that was acknowledged is lost, and the pool
-//! goes on, after a reopen at the latest.
+//! continues, after a reopen at the latest.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use crate::common::anatomy::Anatomy;
@@ -26,8 +26,8 @@ fn run_until_disturbed(world: &mut World, ops_max: u64) -> Result<(), Failure> {
             Ended::Full => {
                 world.relieve()?;
             }
-            // A few more requests to the pool that has met the fault: what it reads must be right
-            // all the same.
+            // A few more requests to the pool that has met the fault: its reads must still be
+            // right.
             Ended::Disturbed => left = left.min(after),
             Ended::Dark => break,
         }
@@ -224,9 +224,9 @@ fn a_copy_of_the_superblock_that_a_crash_left_behind_is_brought_up_to_date() {
     }
 }
 
-/// A pool with batches behind its checkpoint, all of them durable, that no process has open.
+/// A pool with batches after its checkpoint, all of them durable, that no process has open.
 fn with_a_log(seed: u64) -> Result<World, Failure> {
-    // The log shall stay behind the checkpoint.
+    // The log must stay after the checkpoint.
     let mut world = World::new(seed, |rng: &mut Rng| Shape { checkpoint_log_bytes: 64 << 20, ..Shape::small(rng) })?;
     run_until_disturbed(&mut world, 40)?;
     world.apply(&Op::Checkpoint)?;
@@ -237,15 +237,15 @@ fn with_a_log(seed: u64) -> Result<World, Failure> {
     Ok(world)
 }
 
-/// Where the log is behind the checkpoint, in bytes of the data file.
+/// Positions of the log after the checkpoint, in bytes of the data file.
 struct Ends {
     /// Where a stream goes on, but for the end of its extent.
     open: Vec<u64>,
     /// Before the place at which the checkpoint left a stream.
     before: Option<u64>,
-    /// Behind the place at which a stream goes on, in the same extent.
+    /// After the place at which a stream continues, in the same extent.
     behind: Vec<u64>,
-    /// The first of the listed extents behind the one that is opened next.
+    /// The first of the listed extents after the one that is opened next.
     ahead: Option<u64>,
     /// The last batch: where it begins, and its last block.
     last: Option<(u64, u64)>,
@@ -313,7 +313,7 @@ fn what_an_opening_appends_is_not_written_over() {
         })?;
         let mut faults = 0;
         for _ in 0..6 {
-            // Full as it is, with extents that nothing but the catalogue keeps.
+            // A full pool, with extents that only the catalogue keeps.
             for _ in 0..60 {
                 if world.step()? == Ended::Full && world.rng.coin() {
                     world.relieve()?;
@@ -370,7 +370,7 @@ fn a_batch_that_cannot_be_read_is_missed() {
                 Ok(_) if at == last && last > first => continue,
                 other => return Err(world.fail(format!("unreadable at {at}: {other:?}"))),
             }
-            // Not without a word on what is lost.
+            // Not without a report of the loss.
             let options = engine::PoolOptions { repair: true, ..world.pool_options() };
             match engine::Pool::open(world.env(), options.clone()) {
                 Err(error) if loss_of(&error).is_some_and(|loss| loss.first_batch > 0) => {}
@@ -418,7 +418,7 @@ fn no_space_below() {
             if !is_dark && read_blocks(&mut world, ErrorKind::Io)? > 0 {
                 return Err(world.fail("lack of space made reads fail"));
             }
-            // What there is can be opened and read without any room, too.
+            // Existing data can be opened and read without any room, too.
             if world.rng.percent(70) {
                 world.machine.disk.limit_space(None);
             }
@@ -435,8 +435,8 @@ fn no_space_below() {
     campaign.demand(total.faults > 0, "requests refused");
 }
 
-/// A bit of some fragment turns over at one of the next points, if there are that many. What its
-/// bytes are by then.
+/// A bit of some fragment flips at one of the next points, if there are that many. Returns its
+/// content at that time.
 fn plan_flip(world: &mut World) -> Option<(u64, Vec<u8>)> {
     let fragments = Anatomy::of(world).fragments;
     let fragment = (!fragments.is_empty()).then(|| world.rng.pick(&fragments).fragment)?;
@@ -448,8 +448,7 @@ fn plan_flip(world: &mut World) -> Option<(u64, Vec<u8>)> {
     Some((offset, bytes))
 }
 
-/// Work that reads what was written long ago, and writes it elsewhere; among it, some that does
-/// not.
+/// Work that reads old data, and writes it elsewhere; mixed with other work.
 fn move_data(world: &mut World) -> Result<(), Failure> {
     let name = world.rng.pick(&world.model.all_names()).clone();
     let volume = name.split('@').next().unwrap_or_default().to_owned();
@@ -466,8 +465,8 @@ fn move_data(world: &mut World) -> Result<(), Failure> {
     world.apply(&op).map(|_| ())
 }
 
-/// Bits of what lies in the log turn over while it is moved, compressed anew and sorted: it is an
-/// error then, for ever, and never comes out as something else.
+/// Bits of data in the log flip while it is moved, recompressed and sorted: reading it stays an
+/// error, and never returns different data.
 fn flips_run(seed: u64) -> Result<Tally, Failure> {
     let mut world = World::new(seed, Shape::small)?;
     let mut errors = 0;
@@ -568,7 +567,7 @@ fn full_pool_reads_discards_and_destroys() {
             let create = TableOp::Create { name: name.clone(), size_bytes, properties: properties.clone().into() };
             expect(&mut world, &Op::Table(create))?;
             fill(&mut world, &name, &mut rng)?;
-            // Every answer that was given holds: what is buffered still finds its place.
+            // Every acknowledgement holds: buffered data still finds its place.
             expect(&mut world, &Op::Flush { volume: name.clone() })?;
             world.verify()?;
             let write = Op::Write {

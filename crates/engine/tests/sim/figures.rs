@@ -1,4 +1,4 @@
-//! What `status` says between two checkpoints, against what the next one counts.
+//! The figures of `status` between two checkpoints, compared with the count of the next one.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use crate::common::machine_env::env;
@@ -91,8 +91,8 @@ fn what_was_written_since_the_last_checkpoint_is_stored() {
     for (said, counted) in figures.said_and_counted() {
         assert_eq!(said, counted);
     }
-    // What a checkpoint has counted and memory does not know is taken for new, but a volume holds
-    // no more than its size.
+    // Data that a checkpoint has counted and memory does not know is assumed to be new, but a
+    // volume holds no more than its size.
     figures.write(0, VOLUME_BYTES, ContentKind::Text);
     for (said, counted) in figures.said_and_counted() {
         assert!(said.abs_diff(counted) < counted / 20, "said {said}, counted {counted}");

@@ -1,5 +1,5 @@
-//! Light checkpoints one after the other, what they leave folded into the records slice by slice,
-//! and crashes at every kind of moment between.
+//! Light checkpoints one after the other, their changes folded into the records slice by slice, and
+//! crashes at every kind of moment between.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use std::collections::BTreeMap;
@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use crate::common::{Campaign, Ended, Failure, Op, Shape, Tally, World};
 use sim::{ContentKind, Rng, TableOp};
 
-/// What all runs came to.
+/// Total of all runs.
 static FOLDED: AtomicU64 = AtomicU64::new(0);
 static LIGHT: AtomicU64 = AtomicU64::new(0);
 
@@ -16,7 +16,7 @@ static LIGHT: AtomicU64 = AtomicU64::new(0);
 const GROUPS: u64 = 40;
 const GROUP_BYTES: u64 = 128 << 10;
 
-/// Room for everything, and little for what light checkpoints leave: some groups to a third of
+/// Room for everything, and little memory for light checkpoints: from some groups to a third of
 /// them.
 fn roomy(rng: &mut Rng) -> Shape {
     Shape {
@@ -105,8 +105,8 @@ fn crashes_between_slices() {
     );
 }
 
-/// What is overwritten again and again in a pool that light checkpoints alone keep going: no full
-/// one is needed, however much comes.
+/// Repeated overwrites in a pool that only light checkpoints keep going: no full one is needed,
+/// however much is written.
 #[test]
 fn light_checkpoints_need_no_full_one() {
     let run = || -> Result<(), Failure> {

@@ -61,8 +61,8 @@ fn check(pool: &Pool) {
     assert!(report.problems.is_empty(), "{:?}", report.problems);
 }
 
-/// A writer that writes n to one block, and then n to another far away: a snapshot shows the second
-/// one never ahead of the first, and at most one behind.
+/// A writer that writes n to one block, and then n to another far away: in a snapshot the second
+/// one is never ahead of the first, and at most one step late.
 #[test]
 fn snapshots_are_moments_while_writers_go_on() {
     let machine = Machine::new(64 << 20, 1);
@@ -138,7 +138,7 @@ fn a_thousand_snapshots_come_and_go() {
     }
     settle(&pool);
     assert_eq!(pool.status().live_bytes, before + COUNT * BLOCK as u64);
-    // What block 5 held when snapshot `number` was taken.
+    // Content of block 5 when snapshot `number` was taken.
     let held = |number: u64| if number <= 5 { 1 } else { 2 + (number - 6) / BLOCKS * BLOCKS + 5 };
     for number in [0, 5, 6, 53, 54, 500, 999] {
         let snapshot = pool.volume(&format!("v@s{number}")).unwrap();
@@ -146,7 +146,7 @@ fn a_thousand_snapshots_come_and_go() {
     }
     pool.drop_caches();
     assert_eq!(tag(&*device, 5), held(COUNT));
-    // Every second one goes: the others are what they were.
+    // Every second one is destroyed: the others are unchanged.
     for number in (0..COUNT).step_by(2) {
         pool.destroy(&format!("v@s{number}"), false).unwrap();
     }
@@ -206,7 +206,7 @@ fn chains_of_clones_outlive_their_owners() {
     check(&pool);
     whole(&pool);
     assert!(pool.status().unlisted_bytes >= last * BLOCK as u64);
-    // As it was, after being opened anew.
+    // Unchanged, after being reopened.
     pool.close().unwrap();
     let options = PoolOptions { workers: 0, memory_bytes: 4 << 20, ..PoolOptions::default() };
     let pool = Pool::open(env(&machine), options).unwrap();
@@ -218,8 +218,8 @@ fn chains_of_clones_outlive_their_owners() {
     pool.close().unwrap();
 }
 
-/// A discard of a large part of a clone hides what its origin holds there, though the clone itself
-/// has nothing yet.
+/// A discard of a large part of a clone hides its origin's data there, though the clone itself has
+/// nothing yet.
 #[test]
 fn a_large_discard_hides_the_origin() {
     let machine = Machine::new(64 << 20, 4);
@@ -246,7 +246,7 @@ fn a_large_discard_hides_the_origin() {
     pool.close().unwrap();
 }
 
-/// A clone is not given out because its origin is, and nothing is set aside for it.
+/// A clone is not exported because its origin is, and has no reservation.
 #[test]
 fn a_clone_has_neither_doors_nor_reservation_of_its_origin() {
     let machine = Machine::new(32 << 20, 6);
@@ -300,7 +300,7 @@ fn promotion_turns_origin_and_clone_round() {
     pool.close().unwrap();
 }
 
-/// What hides the past that was given up goes in time, also if nothing but rollbacks comes.
+/// The records that hide the discarded past are removed in time, also if there are only rollbacks.
 #[test]
 fn rollbacks_in_a_row_need_no_pause() {
     let machine = Machine::new(16 * MIB, 7);
@@ -325,7 +325,7 @@ fn a_rollback_that_is_refused_costs_no_snapshot() {
     let pool = pool_without_threads(&machine, 16 * MIB);
     pool.create_volume("v", MIB, &Default::default()).unwrap();
     let volume = pool.volume("v").unwrap();
-    // Each is taken back from what a clone keeps.
+    // Each is rolled back from data that a clone keeps.
     let mut refused = None;
     for round in 1..=40 {
         put(&*volume, 1, round);
@@ -345,8 +345,8 @@ fn a_rollback_that_is_refused_costs_no_snapshot() {
     check(&pool);
 }
 
-/// The clone of a snapshot that a rollback gives up still does not see what an earlier rollback had
-/// given up.
+/// A clone of a snapshot that a rollback destroys still does not see data that an earlier rollback
+/// had discarded.
 #[test]
 fn what_was_given_up_first_stays_hidden_from_clones_of_what_is_given_up_next() {
     let machine = Machine::new(16 * MIB, 8);
@@ -400,7 +400,7 @@ fn rollbacks_spare_clones_of_what_they_give_up() {
     assert_eq!((tag(&*device, 0), tag(&*device, 1)), (1, 4));
     // 1 and 4 of the volume, both 2s of the clone; 3 is gone.
     assert_eq!(pool.status().live_bytes, 4 * BLOCK as u64);
-    // Many rollbacks in a row leave nothing behind.
+    // Many consecutive rollbacks leave nothing over.
     for n in 10..60 {
         put(&*device, 2, n);
         pool.rollback("v@a", true).unwrap();
@@ -416,8 +416,8 @@ fn rollbacks_spare_clones_of_what_they_give_up() {
     pool.close().unwrap();
 }
 
-/// What `unique` says comes back when a snapshot alone is destroyed is what comes back; unique and
-/// shared are what it sees.
+/// The `unique` figure is the space freed when a snapshot alone is destroyed; unique and shared add
+/// up to its visible data.
 #[test]
 fn usage_tells_what_destroying_brings() {
     let machine = Machine::new(32 << 20, 7);
@@ -450,8 +450,13 @@ fn usage_tells_what_destroying_brings() {
             assert_eq!(usage.unique_bytes + usage.shared_bytes, nonzero(&name), "{name}: {usage:?}");
         }
     }
+    // All but the clone's own is of `v`: what it sees itself, and what only others see.
+    let only_snapshots = pool.snapshot_only_bytes("v").unwrap();
+    let stored = pool.volumes().into_iter().find(|volume| volume.name == "v").unwrap().stored_bytes;
+    assert_eq!(only_snapshots + nonzero("v"), stored);
+    assert!(only_snapshots > 0 && pool.snapshot_only_bytes("w").unwrap() > 0);
     let usage = pool.snapshot_usage("v").unwrap();
-    // The clone sees what the snapshot sees that it came from.
+    // The clone sees the data of its origin snapshot.
     assert_eq!(usage[4].unique_bytes, 0);
     assert!(usage.iter().any(|u| u.unique_bytes > 0));
     for number in [4, 7, 0, 11, 3] {
@@ -461,8 +466,8 @@ fn usage_tells_what_destroying_brings() {
         pool.destroy(&format!("v@{name}"), false).unwrap();
         settle(&pool);
         let came_back = before - pool.status().live_bytes;
-        // Of what the clone came from, what the clone has written over comes back, too, and then
-        // what only an older snapshot still had of that.
+        // Blocks of the origin that the clone has overwritten are freed, too, and then those that
+        // only an older snapshot still had.
         let is_shared = [3, 4].contains(&number);
         assert!(came_back == usage.unique_bytes || is_shared && came_back > usage.unique_bytes, "{name}: {came_back}");
     }
@@ -493,8 +498,8 @@ fn reopened(machine: &Machine, pool: Pool) -> Pool {
     Pool::open(env(machine), options).unwrap()
 }
 
-/// What a clone writes over, or discards, is not kept for it: block by block, whatever the kind of
-/// the checkpoints between.
+/// Blocks that a clone overwrites, or discards, are not kept for it: block by block, with any kind
+/// of checkpoint between.
 #[test]
 fn what_only_a_clone_needed_goes_when_it_is_written_over() {
     const BYTES: u64 = BLOCK as u64;
@@ -507,7 +512,7 @@ fn what_only_a_clone_needed_goes_when_it_is_written_over() {
     clone.discard(10 * BYTES, 6 * BYTES).unwrap();
     pool.light_checkpoint().unwrap();
     assert_eq!(live(&pool), 58 * BYTES);
-    // A snapshot of the clone sees what the clone does not any more.
+    // A snapshot of the clone sees data that the clone no longer does.
     pool.snapshot("c", "s").unwrap();
     (0..32).for_each(|index| put(&*clone, index, 300 + index));
     assert_eq!(live(&pool), (58 + 32) * BYTES);
@@ -527,7 +532,7 @@ fn what_only_a_clone_needed_goes_when_it_is_written_over() {
     };
     verify("c@s", 0);
     verify("c", 32);
-    // A clone of that snapshot needs of the first one what the snapshot did, and less by and by.
+    // A clone of that snapshot needs the snapshot's blocks of the first one, and gradually fewer.
     pool.clone_snapshot("c@s", "d", &BTreeMap::new()).unwrap();
     pool.destroy("c@s", false).unwrap();
     let second = pool.volume("d").unwrap();
@@ -544,7 +549,7 @@ fn what_only_a_clone_needed_goes_when_it_is_written_over() {
     pool.close().unwrap();
 }
 
-/// When a point of a clone goes, what only that needed of the origin goes with it.
+/// When a point of a clone goes, the blocks of the origin that only that point needed go with it.
 #[test]
 fn what_a_snapshot_of_a_clone_needed_goes_with_it() {
     let machine = Machine::new(32 << 20, 21);
@@ -554,7 +559,7 @@ fn what_a_snapshot_of_a_clone_needed_goes_with_it() {
     assert_eq!(live(&pool), (64 + 40) * BLOCK as u64);
     pool.destroy("c@s", false).unwrap();
     assert_eq!(live(&pool), 64 * BLOCK as u64);
-    // Going back gives up what was written, and that alone.
+    // A rollback discards later writes, and only those.
     pool.snapshot("c", "t").unwrap();
     (0..64).for_each(|index| put(&*pool.volume("c").unwrap(), index, 300 + index));
     assert_eq!(live(&pool), 128 * BLOCK as u64);
@@ -566,8 +571,8 @@ fn what_a_snapshot_of_a_clone_needed_goes_with_it() {
     pool.close().unwrap();
 }
 
-/// Cloning a good state, going on with the clone, and destroying what was before costs nothing that
-/// stays, however often it is done.
+/// Cloning a good state, continuing with the clone, and destroying the original costs nothing
+/// permanent, however often it is done.
 #[test]
 fn rounds_of_promoting_and_destroying_leave_nothing_behind() {
     let machine = Machine::new(32 << 20, 22);
@@ -656,7 +661,7 @@ fn differences_are_what_was_written_between() {
         [(0, true), (20, true), (21, true), (22, true), (40, false), (60, false), (5000, true), (8191, true)];
     assert_eq!(found, expected);
     assert_eq!(flat(&all("v@b", "v")), [(100, true)]);
-    // And backwards, across a clone, it is what differs in content.
+    // And backwards, across a clone, it is the difference in content.
     pool.clone_snapshot("v@a", "w", &BTreeMap::new()).unwrap();
     put(&*pool.volume("w").unwrap(), 3, 5);
     let found = flat(&all("v@b", "w"));
@@ -667,7 +672,7 @@ fn differences_are_what_was_written_between() {
     pool.close().unwrap();
 }
 
-/// What `create` refuses, a clone was made with.
+/// A clone was made with properties that `create` refuses.
 #[test]
 fn clones_are_made_with_properties_that_hold_together() {
     let machine = Machine::new(40 << 20, 9);
@@ -682,7 +687,7 @@ fn clones_are_made_with_properties_that_hold_together() {
     pool.close().unwrap();
 }
 
-/// What is set aside for a volume is not set aside once more for each of its clones.
+/// A reservation of a volume is not repeated for each of its clones.
 #[test]
 fn clones_do_not_inherit_reservations() {
     let machine = Machine::new(40 << 20, 9);
@@ -716,7 +721,7 @@ fn names_of_scheduled_snapshots_cannot_be_taken_by_users() {
     ];
     for error in refused.map(Result::unwrap_err) {
         assert_eq!(error.kind(), ErrorKind::Invalid);
-        assert!(error.to_string().contains("a snapshot by the clock"), "{error}");
+        assert!(error.to_string().contains("reserved for scheduled snapshots"), "{error}");
     }
     // The schedule takes them, and a user may give such a snapshot another name.
     pool.take_snapshot("f/v", &name, true).unwrap();

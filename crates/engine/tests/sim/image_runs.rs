@@ -1,5 +1,5 @@
 //! Random operations on clones of an image whose store is moody, with crashes in between: reads
-//! show what the model says, or an error of the store.
+//! match the model, or return an error of the store.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -21,7 +21,7 @@ struct Run {
     machine: Machine,
     origin: Arc<FakeOrigin>,
     pool: Option<Pool>,
-    /// Volumes and snapshots: what each holds, after every operation since the last flush.
+    /// Volumes and snapshots: the content of each, after every operation since the last flush.
     model: BTreeMap<String, Vec<Vec<u8>>>,
     tally: Tally,
 }
@@ -173,7 +173,8 @@ impl Run {
         }
     }
 
-    /// Snapshots, clones and the like, which are durable when they return, and all before them.
+    /// Snapshots, clones and similar changes, which are durable when they return, and all before
+    /// them.
     fn history(&mut self, number: u32) -> Outcome<()> {
         self.machine.power.clear_plan();
         if self.machine.power.is_lost() || !self.flush()? {
@@ -252,7 +253,7 @@ impl Run {
         done.or_else(|error| self.excuse(&error))
     }
 
-    /// The power fails, and everything is what it may be.
+    /// The power fails, and everything is in an allowed state.
     fn crash(&mut self) -> Outcome<()> {
         self.tally.crashes += 1;
         self.pool = None;

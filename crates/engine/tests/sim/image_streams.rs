@@ -1,5 +1,5 @@
-//! Streams that tell the difference from an image: the receiver's volume falls through to the same
-//! image, and reads as the sender's. A cache of the image is not sent.
+//! Streams of the difference from an image: the receiver's volume is backed by the same image, and
+//! reads as the sender's. A cache of the image is not sent.
 
 use engine::{Pool, Properties, Receiver, Sender};
 use format::STREAM_HEAD_BYTES;
@@ -80,7 +80,7 @@ fn what_differs_from_an_image_is_sent_and_nothing_else() {
     assert_eq!((images[0].volumes.len(), &images[0].incoming[..]), (0, &["copy".to_owned()][..]));
     let token = target.token();
     assert!(token.starts_with("shale2-"), "{token}");
-    // The whole snapshot would say nothing of what the image has and the snapshot has not.
+    // The whole snapshot would not include holes over data of the image.
     source.origin.set(Mood::Well);
     let error = bring(&mut source.pool().send("v@one", None).unwrap(), target.pool(), "copy", 1).unwrap_err();
     assert!(

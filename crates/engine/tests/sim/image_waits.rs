@@ -29,7 +29,7 @@ impl World {
         self.origin.hang(&self.machine.clock, ms);
     }
 
-    /// Milliseconds that some work takes on the clock, and what comes of it.
+    /// Returns the milliseconds that some work takes on the clock, and its result.
     fn timed<T>(&self, work: impl FnOnce(&Pool) -> T) -> (u64, T) {
         let began = self.machine.clock.now_ns();
         let done = work(self.pool());
@@ -97,7 +97,7 @@ fn a_snapshot_waits_as_long_as_its_volume() {
     let (took, done) = world.timed(|pool| send(pool, "v@a", &|| false));
     assert!(told(&done.unwrap_err()).contains("no answer in time"));
     assert!(took <= 6_000, "{took} ms");
-    // What its volume is told later holds for it, too.
+    // Later changes of its volume's property apply to it, too.
     world.machine.clock.advance_ms(60_000);
     world.set_timeout("v", "20s");
     let (took, done) = world.timed(|pool| send(pool, "v@a", &|| false));
@@ -148,7 +148,7 @@ fn a_thin_stream_waits_for_no_store() {
     });
     assert!(took == 0 && sent >= GROUP as u64 / 2, "{took} ms, {sent} bytes");
     assert_eq!((source.origin.asked_total(), target.origin.asked_total(), target.machine.clock.now_ns()), (0, 0, 0));
-    // What came is there, and the rest is waited for by the receiver's rule.
+    // The received part is there, and the rest is waited for by the receiver's rule.
     target.set_timeout("copy", "6s");
     let mut came = vec![0; GROUP];
     target.pool().volume("copy").unwrap().read(3 * GROUP as u64, &mut came).unwrap();
@@ -205,7 +205,7 @@ fn the_end_keeps_what_was_acknowledged(is_power_lost: bool) {
     assert_eq!((unwritten.len(), &*unwritten[0].volume, unwritten[0].changes), (1, "v", 3));
     assert_eq!(unwritten[0].range, (9 * GROUP + 10) as u64..(14 * GROUP + 300) as u64);
     assert_eq!(unwritten[0].why, error);
-    // What needs nothing of the store is acknowledged, and kept.
+    // Writes that do not need the store are acknowledged, and kept.
     write(world.pool(), "v", &mut model, fetched + 5000, &noise(3, 300));
     write(world.pool(), "v", &mut model, 9 * GROUP + 4096, &noise(4, 8192));
     write(world.pool(), "v", &mut model, 5 * GROUP + 200, &noise(5, 50));

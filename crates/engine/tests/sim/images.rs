@@ -1,5 +1,5 @@
-//! Volumes that were cloned from images: they read as the image, fetched once, whatever its store
-//! does; a group that cannot be had is an error, and never zeroes.
+//! Volumes that were cloned from images: they read as the image, fetched once, in any state of its
+//! store; an unavailable group is an error, and never zeroes.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -149,7 +149,7 @@ fn an_image_that_is_gone_is_told_until_it_is_back() {
     assert!(!status().is_gone);
 }
 
-/// Where a read began, and what it got.
+/// Start of a read, and its result.
 type Ended = (u64, Result<Vec<u8>>);
 
 /// A read of one group among others.
@@ -224,7 +224,7 @@ fn a_wrong_checksum_is_fetched_once_more_and_then_an_error() {
     let mut bytes = vec![0; SIZE];
     let error = volume.read(0, &mut bytes).unwrap_err();
     assert!(error.kind() == ErrorKind::Corrupt && error.to_string().contains("checksum"), "{error}");
-    // The status tells it until the damaged group has come whole.
+    // The status reports it until the damaged group has arrived whole.
     let told = || (world.pool().images()[0].is_damaged, world.pool().images()[0].is_gone);
     assert_eq!(told(), (true, false));
     world.origin.set(Mood::Away);
@@ -415,7 +415,7 @@ fn a_stream_is_complete_whatever_had_been_fetched() {
     assert!(error.is_ok(), "what was fetched for a stream stays");
 }
 
-/// What a store would make of a page.
+/// A store's content after applying a page.
 fn apply(content: &mut [u8], group: u64, of: &RemoteGroup) {
     let start = group as usize * GROUP;
     let end = content.len().min(start + GROUP);

@@ -1,5 +1,5 @@
-//! What an import has brought a part of only is told as that, wherever these data go: the mark
-//! belongs to what a volume holds at a moment.
+//! Incomplete imports are marked wherever their data goes: the mark belongs to a volume's content
+//! at a moment.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use std::collections::BTreeMap;
@@ -49,7 +49,7 @@ fn bring(from: &Pool, snapshot: &str, since: Option<&str>, to: &Pool) {
     }
 }
 
-/// `v` with a snapshot before an import, one in the middle of it and one behind it; it is over.
+/// `v` with a snapshot before an import, one in the middle of it and one after it; it is over.
 fn imported(pool: &Pool) {
     pool.create_volume("v", VOLUME_BYTES, &Properties::new()).unwrap();
     write(pool, "v", 1);
@@ -91,7 +91,7 @@ fn the_mark_goes_with_the_data_through_history() {
     assert_eq!(pool.incomplete(), ["v@half"]);
     let told: Vec<_> = pool.snapshots(None).unwrap().into_iter().map(|s| (s.name, s.incomplete)).collect();
     assert_eq!(told, [("before", false), ("half", true), ("whole", false)].map(|(n, i)| (n.to_owned(), i)));
-    // Whatever the volume says by then.
+    // Independent of the volume's present mark.
     pool.clone_snapshot("v@half", "c", &Properties::new()).unwrap();
     mark(&pool, "v", Some("yes"));
     pool.clone_snapshot("v@before", "d", &Properties::new()).unwrap();
@@ -118,7 +118,7 @@ fn the_mark_goes_with_a_stream() {
     let (here, there) = (Machine::new(CAPACITY_BYTES, 1), Machine::new(CAPACITY_BYTES, 2));
     let (source, copy) = (new_pool(&here), new_pool(&there));
     imported(&source);
-    // The volume is marked again; what goes out was whole.
+    // The volume is marked again; the sent data was whole.
     mark(&source, "v", Some("yes"));
     bring(&source, "v@before", None, &copy);
     assert!(copy.incomplete().is_empty());

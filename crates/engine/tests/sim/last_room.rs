@@ -26,7 +26,7 @@ struct Writer {
 }
 
 impl Writer {
-    /// Writes what no codec makes smaller; whether there was room.
+    /// Writes incompressible data; returns whether there was room.
     fn write(&mut self, offset: u64, len: u64) -> bool {
         let mut data = vec![0; len as usize];
         fill_content(&mut self.rng, ContentKind::Random, &mut data);
@@ -37,7 +37,7 @@ impl Writer {
         }
     }
 
-    /// Writes one behind the other until there is no room: how many.
+    /// Writes one after the other until there is no room; returns how many.
     fn until_full(&mut self, offset: u64, len: u64, flushes: bool) -> u64 {
         for count in 0..4096 {
             if !self.write(offset + count * len, len) {
@@ -82,7 +82,7 @@ fn little_writes_find_room_where_large_ones_find_none() {
         assert!(!writer.write(FAR + LITTLE * little, LITTLE), "a little write after the log's");
         assert!(!writer.write(FAR + (32 << 20), BLOCK), "one block that is no log's");
 
-        // For ever: each leaves as much dead.
+        // Repeatedly: each leaves as much dead.
         for round in 0..64 {
             assert!(writer.write(round % 8 * LARGE, LITTLE), "overwriting {round}");
             assert!(writer.write(LOG + round % log * BLOCK, BLOCK), "a log that begins anew, {round}");
@@ -90,7 +90,7 @@ fn little_writes_find_room_where_large_ones_find_none() {
         }
         assert_eq!(pool.status().available_bytes, 0, "{when}: new data has no room");
 
-        // Deleted data is given back, and new data comes again.
+        // Deleted data is freed, and new data is accepted again.
         writer.volume.discard(0, 16 * LARGE).unwrap();
         assert!(writer.until_full(0, LARGE, false) >= 12);
         let report = pool.check(false, &mut |_, _| ()).unwrap();

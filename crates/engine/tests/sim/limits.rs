@@ -1,4 +1,4 @@
-//! Quotas, reservations, and what a full pool still takes, on a simulated machine.
+//! Quotas, reservations, and the writes that a full pool still accepts, on a simulated machine.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use crate::common::machine_env::env;
@@ -58,7 +58,7 @@ fn a_quota_bounds_what_is_stored_and_overwriting_goes_on() {
     assert!(why.contains("quota of 4 MiB") && why.contains("'v'"), "{why}");
     assert!((3 << 20..=4 << 20).contains(&taken), "{taken} bytes of random data for a quota of 4 MiB");
     assert!(stored(&pool, "v") <= 4 << 20);
-    // What is there may change; other volumes have nothing to do with it.
+    // Existing data may change; other volumes are not affected.
     for round in 0..4 {
         for offset in (0..taken).step_by(REQUEST_BYTES as usize) {
             write(&pool, "v", offset, REQUEST_BYTES, ContentKind::Random, 1000 * round + offset).unwrap();
@@ -66,7 +66,7 @@ fn a_quota_bounds_what_is_stored_and_overwriting_goes_on() {
     }
     assert!(stored(&pool, "v") <= 4 << 20);
     write(&pool, "w", 0, 1 << 20, ContentKind::Random, 5).unwrap();
-    // Compressible data counts as it is stored.
+    // Compressible data is counted at its stored size.
     pool.volume("v").unwrap().discard(0, 32 << 20).unwrap();
     for offset in (0..8 << 20).step_by(REQUEST_BYTES as usize) {
         write(&pool, "v", offset, REQUEST_BYTES, ContentKind::Text, offset).unwrap();
@@ -192,7 +192,7 @@ fn a_full_pool_goes_on_taking_changes_of_what_it_holds() {
         if round % 97 == 0 {
             let new = taken + (8 << 20) + round * REQUEST_BYTES;
             match write(&pool, "v", new, REQUEST_BYTES, ContentKind::Random, round) {
-                // Draining packs what is there, and may leave room for a little more.
+                // Draining packs existing data, and may leave room for a little more.
                 Ok(()) => more += REQUEST_BYTES,
                 Err(error) => assert_eq!(error.kind(), ErrorKind::Full),
             }
@@ -323,13 +323,13 @@ fn no_reservation_is_so_large_that_it_fits_again() {
         let refused = set(&pool, "w", "reservation", &bytes.to_string()).unwrap_err();
         assert!(matches!(refused.kind(), ErrorKind::Full | ErrorKind::Invalid), "{bytes}: {refused}");
     }
-    // What is reserved for the one is still kept from the other.
+    // Space reserved for one volume is still kept from the other.
     let (taken, _) = fill(&pool, "w", 32 << 20);
     write(&pool, "v", 0, 2 << 20, ContentKind::Random, 1).unwrap();
     assert!(taken > 0);
 }
 
-/// What the one had given up counted as free for the other, and as used by the first.
+/// Space that one volume had freed was counted as free for the other, and as used by the first.
 #[test]
 fn what_a_volume_gives_up_stays_reserved_for_it() {
     let machine = Machine::new(64 << 20, 1);
@@ -360,7 +360,8 @@ fn what_a_volume_gives_up_stays_reserved_for_it() {
     pool.close().unwrap();
 }
 
-/// What all volumes inherit was taken without a look, and then kept from everybody.
+/// A reservation that all volumes inherit was accepted without a check, and then kept from all of
+/// them.
 #[test]
 fn what_volumes_would_inherit_must_fit_too() {
     let machine = Machine::new(64 << 20, 1);
@@ -382,8 +383,8 @@ fn what_volumes_would_inherit_must_fit_too() {
     set_all("reservation", "4M").unwrap();
 }
 
-/// The batch that told of all that was cut off did not fit in a small extent, and the volume could
-/// not be made smaller at all.
+/// The batch with all holes of the cut did not fit in a small extent, and the volume could not be
+/// shrunk at all.
 #[test]
 fn a_volume_of_a_petabyte_becomes_small_in_a_pool_with_small_extents() {
     let machine = Machine::new(8 << 20, 6);
@@ -413,8 +414,8 @@ fn a_volume_of_a_petabyte_becomes_small_in_a_pool_with_small_extents() {
     pool.close().unwrap();
 }
 
-/// Whether a volume becomes smaller was judged before, from the outside: of two who make it larger
-/// at a time, the second cut off what the first had added.
+/// The check whether a volume would shrink was done earlier, outside the lock: of two concurrent
+/// enlargements, the second cut off the first one's addition.
 #[test]
 fn enlarging_never_cuts_anything_off() {
     let pool = pool(&Machine::new(8 << 20, 7), 8 << 20);

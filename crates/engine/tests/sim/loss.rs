@@ -1,6 +1,6 @@
-//! `check --repair` of a log that is damaged where it was durable, or cut off: what can be kept is;
-//! what would be dropped is told before, volume by volume, and needs a word; then it is remembered.
-//! And what is said of an end that is torn.
+//! `check --repair` of a log that is damaged where it was durable, or cut off: as much as possible
+//! is kept; losses are reported before, volume by volume, and must be accepted; then they are
+//! recorded. Also the description of a torn end.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use std::collections::BTreeMap;
@@ -17,18 +17,18 @@ const CAPACITY_BYTES: u64 = 8 << 20;
 const EXTENT_BYTES: u32 = 64 << 10;
 const BLOCK: usize = 4096;
 const BLOCKS: u64 = 16;
-/// Batches behind the checkpoint.
+/// Batches after the checkpoint.
 const STEPS: usize = 24;
 
-/// What volumes hold: the version of each block, 0 for zeroes.
+/// Content of volumes: the version of each block, 0 for zeroes.
 type State = BTreeMap<(&'static str, u64), u64>;
 
-/// A pool that was killed with a log behind its checkpoint.
+/// A pool that was killed with a log after its checkpoint.
 struct Killed {
     machine: Machine,
     /// Its batches, in their order, each with its place on the disk.
     log: Vec<(u64, Batch)>,
-    /// What there was after each step that was flushed. Steps and batches are the same.
+    /// State after each step that was flushed. Steps and batches are the same.
     states: Vec<State>,
 }
 
@@ -175,7 +175,7 @@ fn loss(error: &Error) -> &Loss {
     source.downcast_ref().unwrap_or_else(|| panic!("HARNESS: no loss: {error}"))
 }
 
-/// Everything behind a bit that had turned over in a payload was dropped, and older data showed.
+/// Everything after a flipped bit in a payload was dropped, and older data showed.
 #[test]
 fn a_damaged_payload_takes_nothing_back_but_is_an_error() {
     let killed = Killed::new(1);
@@ -202,7 +202,7 @@ fn a_damaged_payload_takes_nothing_back_but_is_an_error() {
             }
         }
         let report = pool.check(true, &mut |_, _| ()).unwrap();
-        assert!(report.problems.iter().any(|p| p.kind == "log" && p.repaired && p.detail.contains("it counts")));
+        assert!(report.problems.iter().any(|p| p.kind == "log" && p.repaired && p.detail.contains("it is applied")));
         let seen = report.problems.iter().filter(|p| p.kind == "fragment" && !p.repaired).count();
         assert!(unreadable == 0 || seen > 0, "HARNESS: {report:?}");
         tried += 1;
@@ -229,7 +229,7 @@ fn what_goes_back_is_told_before_it_does() {
         assert_eq!((loss.first_batch, loss.batches, loss.batches_whole), (killed.number(step), behind, behind));
         assert_eq!((loss.batches_unknown, loss.volumes_total), (1, loss.volumes.len() as u64), "HARNESS: {loss:?}");
         assert!(loss.flushed_before > killed.number(step), "a later batch says so: {loss:?}");
-        // Whatever differs is of a volume that is named, or of the batch that is gone.
+        // Every difference is in a named volume, or in the lost batch.
         for name in ["a", "b"] {
             let of = |state: &State| -> Vec<_> {
                 state.iter().filter(|((n, _), _)| *n == name).map(|(_, version)| *version).collect()
@@ -245,16 +245,16 @@ fn what_goes_back_is_told_before_it_does() {
         let written: u64 = loss.volumes.iter().map(|of| of.written_bytes).sum();
         let wrote = |n: &usize| ![8, 12, 16, 20].contains(n);
         assert_eq!(written, (step + 1..=STEPS).filter(wrote).count() as u64 * 2 * BLOCK as u64);
-        // What salvage is said to keep is what it keeps.
+        // The report's figure for salvage is the result of a salvage.
         assert!(loss.lines().iter().any(|line| line.contains("salvage")));
-        // Accepted, it is as it was before the batch.
+        // Accepted, it is in the state before the batch.
         let pool = Pool::open(env(&machine), accepting()).unwrap();
         expect_state(&pool, &killed.states[step - 1]);
         assert_eq!(pool.accepted_loss().as_ref(), Some(&loss));
         let report = pool.check(true, &mut |_, _| ()).unwrap();
         assert!(loss.volumes.iter().all(|of| report.volumes.contains_key(&of.name)), "HARNESS: {report:?}");
         pool.close().unwrap();
-        // It is remembered until a user is told.
+        // It is recorded until a user has seen it.
         let pool = Pool::open(env(&machine), options()).unwrap();
         assert!(pool.losses().len() == 1 && pool.losses()[0].1.contains(&format!("batch {}", killed.number(step))));
         pool.acknowledge_losses().unwrap();
@@ -270,8 +270,8 @@ fn image(machine: &Machine) -> Vec<u8> {
     disk
 }
 
-/// The end of the data was made anew, the log ended where it had been cut off, and nothing was said
-/// of it.
+/// The end of the data was recreated, the log ended where it had been cut off, and nothing was
+/// reported.
 #[test]
 fn a_log_that_was_cut_off_is_not_taken_for_its_end() {
     let killed = Killed::new(3);
@@ -294,7 +294,7 @@ fn a_log_that_was_cut_off_is_not_taken_for_its_end() {
         assert_eq!(machine.disk.handle().size_bytes().unwrap(), CAPACITY_BYTES);
         let text = pool.losses()[0].1.clone();
         assert!(text.contains("cut off"), "{text}");
-        // As it was after some step, but for what was cut off of older data.
+        // The state after some step, except for older data in the part that was cut off.
         let all = ["a", "b"].into_iter().flat_map(|name| (0..BLOCKS).map(move |block| (name, block)));
         let found: Vec<_> = all.map(|(name, block)| ((name, block), version(&pool, name, block))).collect();
         let is_like = |state: &State| found.iter().all(|(key, found)| found.is_none_or(|found| state[key] == found));
@@ -302,8 +302,8 @@ fn a_log_that_was_cut_off_is_not_taken_for_its_end() {
     }
 }
 
-/// Wherever a repair that drops something is cut off: the damage is found again, or the pool knows
-/// what was lost.
+/// If a repair that drops data is interrupted at any point, the damage is found again, or the pool
+/// has recorded the loss.
 #[test]
 fn a_loss_is_remembered_wherever_the_repair_was_cut_off() {
     let killed = Killed::new(4);
@@ -340,13 +340,13 @@ fn a_loss_is_remembered_wherever_the_repair_was_cut_off() {
     assert!(cut_off > 30, "{cut_off}");
 }
 
-/// What a repair of a volume's content loses is noted before: it counts as told when it was, and
-/// stays until it is acknowledged.
+/// The loss by a repair of a volume's content is recorded before: it is marked as reported later,
+/// and stays until it is acknowledged.
 #[test]
 fn a_loss_that_is_noted_outlives_the_repair_that_was_to_tell_it() {
     let mut machine = Killed::new(6).machine;
     let noted =
-        |pool: &Pool| (pool.losses().into_iter().map(|(_, text)| text).collect::<Vec<_>>(), pool.untold_losses());
+        |pool: &Pool| (pool.losses().into_iter().map(|(_, text)| text).collect::<Vec<_>>(), pool.unreported_losses());
     let all = |losses: &[&str]| losses.iter().map(|text| (*text).to_owned()).collect::<Vec<String>>();
     let pool = Pool::open(env(&machine), options()).unwrap();
     pool.note_loss("names of a").unwrap();
@@ -357,15 +357,15 @@ fn a_loss_that_is_noted_outlives_the_repair_that_was_to_tell_it() {
     // The repair is run again, and finds one thing more.
     pool.note_loss("names of a").unwrap();
     pool.note_loss(&"b".repeat(100_000)).unwrap();
-    assert!(pool.untold_losses().len() == 2 && pool.untold_losses()[1].len() < 20_000);
-    pool.losses_are_told().unwrap();
+    assert!(pool.unreported_losses().len() == 2 && pool.unreported_losses()[1].len() < 20_000);
+    pool.mark_losses_reported().unwrap();
     drop(pool);
     machine.power_cycle();
     let pool = Pool::open(env(&machine), options()).unwrap();
-    assert!(pool.losses().len() == 2 && pool.untold_losses().is_empty());
+    assert!(pool.losses().len() == 2 && pool.unreported_losses().is_empty());
     // The same thing once more, in new damage.
     pool.note_loss("names of a").unwrap();
-    assert_eq!((pool.losses().len(), pool.untold_losses()), (3, all(&["names of a"])));
+    assert_eq!((pool.losses().len(), pool.unreported_losses()), (3, all(&["names of a"])));
     pool.acknowledge_losses().unwrap();
     drop(pool);
     machine.power_cycle();
@@ -386,11 +386,11 @@ fn of_a_torn_end_is_said_what_can_be_said() {
     };
     let last = killed.number(STEPS);
     let whole = end(&killed.copy()).unwrap();
-    assert!(whole.contains(&format!("ends with batch {last}")) && whole.contains("not closed in order"), "{whole}");
+    assert!(whole.contains(&format!("ends with batch {last}")) && whole.contains("not closed properly"), "{whole}");
     let machine = killed.copy();
     assert!(killed.flip_payload(&machine, STEPS));
     let torn = end(&machine).unwrap();
-    assert!(torn.contains(&format!("batch {last} is torn")) && torn.contains("cannot be known"), "{torn}");
+    assert!(torn.contains(&format!("batch {last} is torn")) && torn.contains("it is unknown"), "{torn}");
     let machine = killed.copy();
     machine.disk.flip_bit(killed.log[STEPS - 1].0 + 9, 0);
     let torn = end(&machine).unwrap();

@@ -1,6 +1,6 @@
-//! `check --repair` on a pool whose map store is damaged or has lost values: usage is counted anew,
-//! descriptors come from the catalogue, map records from the log; what nothing can replace is
-//! refused, with a word of what helps.
+//! `check --repair` on a pool whose map store is damaged or has lost values: usage is recounted,
+//! descriptors come from the catalogue, map records from the log; irreplaceable losses are refused,
+//! with a remedy.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -13,26 +13,26 @@ use engine::{CheckReport, FormatOptions, Pool, PoolOptions};
 use sim::{Machine, Rng};
 use surface::{BlockDevice, ErrorKind, WriteOptions};
 
-/// Deltas that were taken away.
+/// Deltas that were removed.
 static DELTAS: AtomicU64 = AtomicU64::new(0);
 
 /// Repairs that found a descriptor gone that is not missed.
 static UNMISSED: AtomicU64 = AtomicU64::new(0);
-/// Records that were taken away: those that were rebuilt, and pools in which that could not be.
+/// Records that were removed: those that were rebuilt, and pools in which that could not be.
 static RECORDS_REBUILT: AtomicU64 = AtomicU64::new(0);
 static RECORDS_REFUSED: AtomicU64 = AtomicU64::new(0);
 /// Pools in which damaged records could not be rebuilt.
 static DAMAGED_REFUSED: AtomicU64 = AtomicU64::new(0);
-/// Descriptors that were taken away.
+/// Descriptors that were removed.
 static GONE: AtomicU64 = AtomicU64::new(0);
 
-/// Two things at once: pools in which that was mended, and those in which it was refused.
+/// Two kinds of damage at once: pools that were repaired, and those in which repair was refused.
 static BOTH_MENDED: AtomicU64 = AtomicU64::new(0);
 static BOTH_REFUSED: AtomicU64 = AtomicU64::new(0);
-/// Those that were mended, with a word of what may be older than it was.
+/// Those that were repaired, with a note that some data may be older.
 static BOTH_DOUBTFUL: AtomicU64 = AtomicU64::new(0);
 
-/// What happened to a value of the map store.
+/// Damage to a value of the map store.
 #[derive(Clone, Copy)]
 enum Damage {
     Flip,
@@ -67,8 +67,8 @@ fn keys(world: &World, table: u8) -> Vec<Vec<u8>> {
     world.machine.store.dump().into_iter().map(|(key, _)| key).filter(|key| key[0] == table).collect()
 }
 
-/// Opens the damaged copy: without repair, which must not work (`refused`), or must be told of;
-/// then with it.
+/// Opens the damaged copy: without repair, which must fail (`refused`), or must report it; then
+/// with it.
 fn repair(world: &mut World, refused: bool) -> Result<CheckReport, Failure> {
     if refused {
         match Pool::open(world.env(), world.pool_options()) {
@@ -85,17 +85,17 @@ fn repair(world: &mut World, refused: bool) -> Result<CheckReport, Failure> {
     if let Some(left) = report.problems.iter().find(|problem| !problem.repaired && !is_doubtful(problem)) {
         return Err(world.fail(format!("not repaired: {left:?}")));
     }
-    let is_unmissed = |problem: &engine::Problem| problem.detail.contains("count as removed");
+    let is_unmissed = |problem: &engine::Problem| problem.detail.contains("are treated as removed");
     UNMISSED.fetch_add(report.problems.iter().any(is_unmissed).into(), Ordering::Relaxed);
     Ok(report)
 }
 
 /// Whether a record came back of which repair says that older data may show in it than there was.
 fn is_doubtful(problem: &engine::Problem) -> bool {
-    problem.kind == "record" && problem.detail.ends_with("by what the log may have lost")
+    problem.kind == "record" && problem.detail.ends_with("by a lost part of the log")
 }
 
-/// Whether repair refuses, with a word of what helps.
+/// Returns whether repair refuses, with a remedy.
 fn is_refused(world: &World, seed: u64) -> Result<bool, Failure> {
     let options = PoolOptions { repair: true, ..world.pool_options() };
     match Pool::open(world.fork(seed).env(), options) {
@@ -127,7 +127,7 @@ fn behead(world: &World, anatomy: &Anatomy, record: &[u8]) {
         let bytes = part.offset..part.offset + part.batch.batch_bytes as u64;
         !part.tail && locations.iter().any(|location| bytes.contains(location))
     };
-    // Below a delta a record may still name what has been written over.
+    // Below a delta a record may still name overwritten data.
     if let Some(part) = anatomy.batches.iter().find(holds) {
         world.machine.disk.flip_bit(part.offset + 5, 3);
     }
@@ -138,7 +138,7 @@ fn behead(world: &World, anatomy: &Anatomy, record: &[u8]) {
 fn two_at_once(base: &World, seed: u64, with_data: &[Vec<u8>]) -> Result<u64, Failure> {
     let (anatomy, pages) = (Anatomy::of(base), keys(base, b'U'));
     let mut damages = 0;
-    // Below what a delta says a record may count for nothing: then it is not missed.
+    // Below a delta's changes a record may hold no counted data: then it is not missed.
     let kinds = if keys(base, b'D').is_empty() { 0..6 } else { 2..4 };
     for kind in kinds {
         let mut world = base.fork(seed ^ kind << 32);
@@ -196,7 +196,7 @@ fn every_kind(seed: u64) -> Result<Tally, Failure> {
         }
         tally.faults += 1;
     }
-    // Pages that are gone without a trace: what lives there must not be taken for free.
+    // Pages that are gone without a trace: their live data must not appear to be free.
     for key in keys(&base, b'U') {
         let mut world = base.fork(seed);
         let page = world.machine.store.dump().into_iter().find(|(k, _)| *k == key).map(|(_, value)| value).unwrap();
@@ -255,7 +255,7 @@ fn every_kind(seed: u64) -> Result<Tally, Failure> {
         }
         tally.faults += 1;
     }
-    // All of them: the log knows how many there were, and what.
+    // All of them: the log has their number and content.
     let mut world = base.fork(seed);
     keys(&base, b'O').iter().for_each(|key| world.machine.store.poke(key, None));
     if has_catalogue && !keys(&base, b'O').is_empty() {
@@ -277,7 +277,7 @@ fn every_kind(seed: u64) -> Result<Tally, Failure> {
             let key = world.rng.pick(&records).clone();
             flip(&mut world, &key);
         }
-        // What had been discarded shows, and something of the same size might be missing.
+        // Discarded data shows, and a record of the same size might be missing.
         if is_refused(&world, seed)? {
             DAMAGED_REFUSED.fetch_add(1, Ordering::Relaxed);
             continue;
@@ -294,9 +294,9 @@ fn every_kind(seed: u64) -> Result<Tally, Failure> {
         }
         tally.faults += 1;
     }
-    // Records that are gone: rebuilt exactly, or refused with a word of what helps. Never are they
-    // forgotten. (What counts nothing is not missed: a record that has only holes, or in which only
-    // holes live below what a delta says.)
+    // Records that are gone: rebuilt exactly, or refused with a remedy. They are never forgotten.
+    // (A record without counted data is not missed: one with holes only, or with holes only below a
+    // delta's changes.)
     let counts = |value: &[u8]| !format::Record::decode(value).unwrap().fragments.is_empty();
     let values = base.machine.store.dump().into_iter().filter(|(key, value)| key[0] == b'R' && counts(value));
     let with_data: Vec<_> = values.map(|(key, _)| key).collect();
@@ -369,8 +369,8 @@ fn older_data_that_shows_where_a_hole_was_forgotten_is_counted() {
     }
 }
 
-/// Reaping passes a group by of which a record is damaged, and what a rollback took back is still
-/// there when it is mended.
+/// Reaping skips a group with a damaged record, and data undone by a rollback is still there when
+/// the record is rebuilt.
 #[test]
 fn what_a_rollback_took_back_does_not_come_back_with_a_mended_record() {
     for damaged in [0, 1] {

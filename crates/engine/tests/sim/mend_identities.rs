@@ -1,6 +1,6 @@
 //! After `check --repair` has rebuilt a record of which blocks may have been discarded, no snapshot
-//! that sees it passes for what it was: neither those of the last checkpoint nor those that only
-//! the log behind it knows.
+//! that sees it keeps its identity: neither those of the last checkpoint nor those that only the
+//! later log has.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use std::collections::BTreeMap;
@@ -34,8 +34,8 @@ fn write(pool: &Pool, volume: &str, seed: u64, bytes: u64) {
     pool.flush().unwrap();
 }
 
-/// Fills extents with what is discarded again, and has them freed: batches between those that are
-/// left are gone then, and their statements about older data are unknown. All is as of a
+/// Fills extents with data that is discarded again, and has them freed: batches between the
+/// remaining ones are gone then, and their statements about older data are unknown. All is as of a
 /// checkpoint.
 fn forget_batches(pool: &Pool) {
     pool.create_volume("w", VOLUME_BYTES, &Default::default()).unwrap();
@@ -65,7 +65,7 @@ fn break_and_mend(machine: &mut Machine, object: u64) {
     let pool = Pool::open(env(machine), options(true)).unwrap();
     let report = pool.check(true, &mut |_, _| ()).unwrap();
     let told: Vec<_> = report.problems.iter().map(|p| (p.kind, p.detail.as_str())).collect();
-    assert!(told.iter().any(|(_, detail)| detail.contains("counts as another snapshot now")), "{told:?}");
+    assert!(told.iter().any(|(_, detail)| detail.contains("has a new identity")), "{told:?}");
     assert!(told.iter().all(|(kind, _)| ["record", "object"].contains(kind)), "{told:?}");
     pool.close().unwrap();
     let pool = Pool::open(env(machine), options(false)).unwrap();

@@ -1,6 +1,6 @@
-//! `check --repair` when more than one thing is broken: records that are gone beside damaged
-//! records, usage pages and log headers. Either everything is as it was, or repair refuses before
-//! it changes anything, with a word of salvage; never is data forgotten.
+//! `check --repair` with several kinds of damage: lost records together with damaged records, usage
+//! pages and log headers. Either everything is restored, or repair refuses before it changes
+//! anything, and names salvage; data is never forgotten.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use crate::common::machine_env::env;
@@ -120,8 +120,8 @@ fn a_record_that_is_gone_is_missed_beside_a_damaged_usage_page() {
     }
 }
 
-/// The data was made as long as it had been before anything else, and what was said of its end was
-/// gone when repair refused.
+/// The data was extended to its former length first, and the evidence of its lost end was gone when
+/// repair refused.
 #[test]
 fn a_repair_that_is_refused_leaves_the_data_as_short_as_it_is() {
     let machine = pool();
@@ -137,7 +137,7 @@ fn a_repair_that_is_refused_leaves_the_data_as_short_as_it_is() {
     }
     let error = Pool::open(env(&machine), options(false)).map(|_| ()).unwrap_err();
     assert!(error.to_string().contains("its end has been cut off"), "{error}");
-    // What can be mended is, and it is said at once.
+    // Everything repairable is repaired, and reported immediately.
     let machine = pool();
     flip(&machine, &keys(&machine, b'R')[1]);
     machine.disk.become_file(CAPACITY_BYTES);

@@ -1,4 +1,4 @@
-//! Long runs without crashes: every read gives what was written, whatever else goes on.
+//! Long runs without crashes: every read returns the written data, whatever else is running.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use crate::common::leaks::judged;
@@ -54,7 +54,7 @@ fn audit_allocation(world: &mut World) -> Result<(), Failure> {
         return Err(world.fail(format!("more than there is: {status:?}")));
     }
     let nonzero: u64 = world.model.names().iter().map(|name| world.model.nonzero_bytes(name)).sum();
-    // A clone owns only what is different from where it came from.
+    // A clone owns only its difference from its origin.
     let has_clones = world.model.names().iter().any(|name| world.model.is_clone(name));
     if allocated < nonzero && !has_clones {
         return Err(world.fail(format!("{allocated} bytes allocated, but {nonzero} hold data: {volumes:?}")));

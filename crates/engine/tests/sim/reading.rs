@@ -1,5 +1,5 @@
-//! Reads that are under way together, and what a small read brings into memory: its neighbourhood
-//! while the cache has plenty of room and it lies beside what is read anyway.
+//! Concurrent reads, and the data that a small read loads: its neighbourhood while the cache has
+//! plenty of room and it is adjacent to the requested data.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use crate::common::together::read_together;
@@ -56,7 +56,7 @@ impl World {
         Self { pool, volume, data }
     }
 
-    /// Bytes that reading takes from the disk; what is read is compared.
+    /// Returns the bytes that reading takes from the disk; compares the data.
     fn read(&self, at: usize, len: usize) -> u64 {
         let before = self.pool.status().read_disk_bytes;
         let mut buf = vec![0; len];

@@ -1,4 +1,4 @@
-//! What a stream may bring: names that every command can use afterwards, and holes that lie in the
+//! Limits of a stream's content: names that every command can use afterwards, and holes within the
 //! volume.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 

@@ -1,5 +1,5 @@
-//! Recompression: what it makes smaller, what it leaves alone, and that it goes on where it
-//! stopped.
+//! Recompression: which data it makes smaller, which it leaves alone, and that it continues where
+//! it stopped.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use crate::common::lz4_pool::{EXTENT, Lz4Pool as World};
@@ -38,8 +38,8 @@ fn archive_makes_text_smaller_and_leaves_the_rest_alone() {
     assert_eq!(world.stored("w"), other_before);
     assert!(world.content("v", data.len()) == data && world.content("w", other.len()) == other);
     world.check();
-    // Times are what the simulated clock says, so that a second run may choose otherwise, but never
-    // what is larger.
+    // Times come from the simulated clock, so that a second run may choose differently, but never a
+    // larger result.
     let again = world.all("v", Some("archive"));
     assert!(again.rewritten < report.rewritten && again.after_bytes <= again.before_bytes, "{again:?}");
     assert!(world.stored("v") <= after);

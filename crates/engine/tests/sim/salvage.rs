@@ -1,6 +1,5 @@
-//! The map is gone, and the log tells everything: volumes, snapshots and clones come out of it as
-//! they were, after any history, cleaning and crashes; of a damaged log what is left, and what is
-//! not is named.
+//! The map is gone, and the log has everything: volumes, snapshots and clones are restored, after
+//! any history, cleaning and crashes; of a damaged log the rest is restored, and the loss is named.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use std::collections::BTreeMap;
@@ -14,7 +13,7 @@ use engine::{FormatOptions, Pool, PoolOptions, Properties};
 use sim::{Machine, Rng};
 use surface::{BlockDevice, WriteOptions};
 
-/// Blocks that showed what had been discarded.
+/// Blocks that showed discarded data.
 static REAPPEARED: AtomicU64 = AtomicU64::new(0);
 /// Salvages that were compared.
 static COMPARED: AtomicU64 = AtomicU64::new(0);
@@ -90,7 +89,7 @@ fn everything_comes_out_of_the_log_alone() {
     campaign.demand(compared >= 800, "800 salvages compared");
 }
 
-/// Bits turn over anywhere: what comes out is what was written once, or is listed.
+/// Bits flip anywhere: all data in the result was once written, or is listed.
 fn damaged(seed: u64) -> Result<Tally, Failure> {
     let mut world = World::new(seed, Shape::small)?;
     work(&mut world, 80)?;
@@ -172,8 +171,8 @@ fn heads(machine: &Machine, incarnation: u64) -> BTreeMap<u64, u64> {
     found
 }
 
-/// The process dies with many batches under way; the first is missing, the heads of the next
-/// extents are torn, and behind them, where recovery does not look, some are whole. They never
+/// The process dies with many batches in flight; the first is missing, the heads of the next
+/// extents are torn, and after them, where recovery does not look, some are whole. They never
 /// happened: no client that was served has seen them.
 #[test]
 fn what_recovery_dropped_behind_torn_heads_stays_dropped() {
@@ -271,8 +270,8 @@ fn what_is_over_its_quota_comes_out_whole() {
     }
 }
 
-/// A descriptor that a later version wrote: whatever has a property that this one does not know is
-/// there without its properties, clones as well.
+/// A descriptor written by a later version: an object with a property that this one does not know
+/// is restored without its properties, clones as well.
 #[test]
 fn volumes_and_clones_with_unknown_properties_are_salvaged_without_them() {
     const BYTES: u64 = 8 << 20;
@@ -343,7 +342,7 @@ fn a_name_that_is_too_long_for_the_schedule_costs_the_volume_its_schedule() {
             }
         }
         let pool = Pool::open(env(&machine), PoolOptions { workers: 0, ..PoolOptions::default() }).unwrap();
-        // So that the log knows; and what was so before is not refused.
+        // So that the log has it; and a previously valid state is not refused.
         pool.rename(&"v".repeat(249), &names[0]).unwrap();
         pool.rename(&"c".repeat(249), &names[1]).unwrap();
         pool.close().unwrap();
@@ -356,12 +355,12 @@ fn a_name_that_is_too_long_for_the_schedule_costs_the_volume_its_schedule() {
             assert_eq!(data, [7; 4096]);
         }
         let mut notes = salvaged.report.notes.iter();
-        assert!(notes.any(|note| note.contains("without snapshots by the clock")), "{:?}", salvaged.report.notes);
+        assert!(notes.any(|note| note.contains("without scheduled snapshots")), "{:?}", salvaged.report.notes);
     }
 }
 
-/// Blocks in each third of a volume: what is taken back is written to the first one, what is not to
-/// the second one, and the third one is full before anything is taken back.
+/// Blocks in each third of a volume: data that is rolled back is written to the first one, other
+/// data to the second one, and the third one is full before any rollback.
 const THIRD: u64 = 256;
 
 fn block_of(byte: u8, number: u64) -> Bytes {
@@ -370,8 +369,8 @@ fn block_of(byte: u8, number: u64) -> Bytes {
     Bytes::from(block)
 }
 
-/// A volume is taken back again and again, with data and discards in between, by snapshots that go
-/// at once.
+/// Rolls a volume back again and again, with data and discards in between, by snapshots that are
+/// destroyed immediately.
 fn take_back(pool: &Pool, times: u64) {
     pool.create_volume("v", 3 * THIRD * 4096, &Properties::new()).unwrap();
     let volume = pool.volume("v").unwrap();
@@ -415,7 +414,7 @@ fn what_more_rollbacks_took_back_than_are_remembered_is_not_called_certain() {
         let forgotten = times.saturating_sub(format::UNDONE_MAX as u64);
         println!("{times} rollbacks: {differ} blocks differ, {uncertain} are uncertain");
         assert!(differ <= uncertain, "{differ} blocks are not what they were, and only {uncertain} uncertain");
-        // What is written, what is taken back, and what a discard hid.
+        // Written blocks, rolled-back blocks, and blocks hidden by a discard.
         assert!(uncertain <= 3 * forgotten, "{uncertain} blocks are uncertain after {forgotten} forgotten rollbacks");
         assert!(forgotten == 0 || differ > 0, "HARNESS: nothing was forgotten");
     }
@@ -433,9 +432,9 @@ fn batches(machine: &Machine, pool_bytes: u64) -> Vec<(u64, format::Batch)> {
     found
 }
 
-/// As `what_recovery_dropped_behind_torn_heads_stays_dropped`, with many openings since, a newer
-/// catalogue, and what was told of them before overwritten. Openings after an orderly end do not
-/// count; after too many crashes the report says so.
+/// Like `what_recovery_dropped_behind_torn_heads_stays_dropped`, with many openings since, a newer
+/// catalogue, and the earlier record of them overwritten. Openings after an orderly end are not
+/// remembered; after too many crashes the report says so.
 #[test]
 fn what_never_happened_is_not_called_certain_after_any_number_of_openings() {
     const BYTES: u64 = 4 << 20;

@@ -141,12 +141,13 @@ fn campaign(seed: u64) -> Result<Tally, Failure> {
     for round in 0..ROUNDS {
         let copy = world.fork(seed ^ round);
         let mut rng = Rng::new(seed * 31 + round);
-        // The first two are of the pool as it is.
+        // The first two are of the unchanged pool.
         let what = match round {
             0 | 1 => "undamaged".to_owned(),
             _ => damage(&copy.machine, &older, &other.machine, &world.shape, &mut rng),
         };
-        // As in `salvage_truth`: the end of a log that was not closed is told by nothing else.
+        // As in `salvage_truth`: only the newest batches themselves show the end of a log that was
+        // not closed.
         let (after, durable_before) = batches(&copy.machine, extent_bytes, extents);
         if !is_closed && before.difference(&after).any(|(number, _)| *number >= durable_before) {
             continue;

@@ -1,7 +1,7 @@
 //! Salvage without its map, and with it, of a data file that was cut off, or of which parts are
-//! zeroed, swapped, older, foreign or noise: what comes out wrong is never more than the report
-//! says, and nothing is passed over. Whole data is said to be whole. With the map less is said
-//! to be missing.
+//! zeroed, swapped, older, foreign or noise: the wrong part of the result is never larger than the
+//! report says, and nothing is skipped. Whole data is reported as whole. With the map less is
+//! reported as missing.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -21,8 +21,8 @@ static WRONG: AtomicU64 = AtomicU64::new(0);
 static SPARED: AtomicU64 = AtomicU64::new(0);
 static EXCUSED: AtomicU64 = AtomicU64::new(0);
 
-/// Damages with the map; those in which something was wrong; and the sum of the bounds that were
-/// told for the same damages with and without the map.
+/// Damages with the map; those with wrong data in the result; and the sum of the reported bounds
+/// for the same damages with and without the map.
 static WITH_MAP: AtomicU64 = AtomicU64::new(0);
 static WRONG_WITH_MAP: AtomicU64 = AtomicU64::new(0);
 static BOUND_WITH_MAP: AtomicU64 = AtomicU64::new(0);
@@ -64,7 +64,7 @@ pub fn batches(machine: &Machine, extent_bytes: u64, extents: u64) -> (BTreeSet<
     (numbers, durable_before)
 }
 
-/// Damages a disk: what was done. `older` has the disk as it was earlier, `other` that of another
+/// Damages a disk; returns how. `older` has the disk in an earlier state, `other` that of another
 /// pool.
 pub fn damage(machine: &Machine, older: &Machine, other: &Machine, shape: &Shape, rng: &mut Rng) -> String {
     let extent = u64::from(shape.extent_bytes);
@@ -126,8 +126,7 @@ pub fn damage(machine: &Machine, older: &Machine, other: &Machine, shape: &Shape
     }
 }
 
-/// Blocks of each volume and snapshot that are not what they must be: those that show what was
-/// discarded, and all.
+/// Returns the wrong blocks of each volume and snapshot: those that show discarded data, and all.
 fn wrong_blocks(world: &World, salvaged: &Salvaged) -> Result<BTreeMap<String, Option<(u64, u64)>>, Failure> {
     let mut model = world.model.clone();
     let mut wrong = BTreeMap::new();
@@ -186,7 +185,7 @@ fn compare(world: &World, salvaged: &Salvaged, what: &str) -> Result<bool, Failu
         let of = |name: &str| report.volumes.iter().find(|told| told.name == *name);
         let uncertain = of(name).map_or(0, |told| told.uncertain_bytes);
         let missing = of(name).map_or(0, |told| told.missing_bytes_max);
-        // The newest batches of a pool that was not closed are told by nothing but themselves.
+        // The newest batches of a pool that was not closed have no other evidence than themselves.
         let end_is_unknown = report.completeness == Completeness::UpTo;
         if !report.is_lossy() && all > discarded && end_is_unknown {
             continue;
@@ -194,7 +193,7 @@ fn compare(world: &World, salvaged: &Salvaged, what: &str) -> Result<bool, Failu
         if !report.is_lossy() && all > discarded {
             return fail(format!("{} blocks of '{name}' are wrong, and nothing is said", all - discarded));
         }
-        // Of a volume that is not known, nothing is told but that.
+        // Of an unknown volume, nothing else is reported.
         let wrong = (all * 4096).min(of(name).map_or(u64::MAX, |told| told.size_bytes));
         if report.has_catalogue && wrong > uncertain + missing {
             return fail(format!("{all} blocks of '{name}' are wrong, more than {uncertain} and {missing} bytes"));
@@ -276,8 +275,8 @@ fn campaign(seed: u64) -> Result<Tally, Failure> {
                 break;
             }
         }
-        // What was written last, and no later batch knows to be durable, looks as if the process
-        // had died before it was written.
+        // The last writes, which no later batch records as durable, look as if the process had died
+        // before them.
         let (after, durable_before) = batches(&copy.machine, extent_bytes, extents);
         if !is_closed && before.difference(&after).any(|(number, _)| *number >= durable_before) {
             EXCUSED.fetch_add(1, Ordering::Relaxed);
@@ -319,8 +318,8 @@ fn no_damage_is_passed_over_and_no_bound_is_exceeded() {
     campaign_of.demand(bound < without / 2, "bounds half as wide with the map");
 }
 
-/// A pool with too many extents for an inventory that says how far each is filled: it says which
-/// hold something, and so tells when one is gone as a whole.
+/// A pool with too many extents for an inventory of how far each is filled: it lists which have
+/// content, and so shows when one is gone as a whole.
 #[test]
 fn an_extent_that_is_gone_is_missed_in_a_pool_of_many_extents() {
     const EXTENT: u64 = 32 << 10;
@@ -336,7 +335,7 @@ fn an_extent_that_is_gone_is_missed_in_a_pool_of_many_extents() {
     pool.create_volume("v", data.len() as u64, &Properties::new()).unwrap();
     pool.volume("v").unwrap().write(0, Bytes::from(data.clone()), WriteOptions::default()).unwrap();
     pool.close().unwrap();
-    // Another opening has only what the first one's inventory says.
+    // Another opening has only the first one's inventory.
     machine.restart();
     Pool::open(env(&machine), options).unwrap().close().unwrap();
     machine.restart();

@@ -1,6 +1,6 @@
-//! Streams between two pools: whatever was done to the one, every snapshot that is sent arrives
-//! byte for byte in the other. Either crashes on the way, the stream is lost, or damaged, and goes
-//! on; until the last chunk nothing of it is seen.
+//! Streams between two pools: after any history of the one, every snapshot that is sent arrives
+//! byte for byte in the other. Either crashes on the way, the stream is lost, or damaged, and
+//! continues; until the last chunk nothing of it is visible.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use std::collections::BTreeMap;
@@ -22,12 +22,12 @@ static RESUMED: AtomicU64 = AtomicU64::new(0);
 static REFUSED: AtomicU64 = AtomicU64::new(0);
 static SOURCE_CRASHES: AtomicU64 = AtomicU64::new(0);
 
-/// The pool that receives, and what it must hold.
+/// The receiving pool, and its expected content.
 struct Copy {
     machine: Machine,
     options: PoolOptions,
     pool: Option<Pool>,
-    /// By volume: its snapshots, oldest first, and what they hold.
+    /// By volume: its snapshots, oldest first, and their content.
     holds: BTreeMap<String, Vec<(String, Vec<u8>)>>,
     crashes: u64,
 }
@@ -242,7 +242,7 @@ fn bring(source: &mut World, copy: &mut Copy, volume: &str, snapshot: &str, from
         if went == Went::Dark || source.rng.percent(20) {
             copy.crash()?;
             let arrived = copy.pool().snapshots(None).map_err(told("snapshots"))?;
-            // The power failed when all of it was there, before the client was told.
+            // The power failed when all of it was there, before the client got the answer.
             if arrived.iter().any(|s| s.volume == volume && s.name == name) {
                 copy.holds.entry(volume.to_owned()).or_default().push((name, bytes));
                 ARRIVED.fetch_add(1, Ordering::Relaxed);
@@ -266,7 +266,7 @@ fn bring(source: &mut World, copy: &mut Copy, volume: &str, snapshot: &str, from
                     Err(error) => return Err(Failure(format!("resuming: {error}"))),
                 }
             }
-            // From the beginning: what is there is passed over, or given up first.
+            // From the beginning: existing data is skipped, or destroyed first.
             left => {
                 if let Some(left) = left
                     && source.rng.coin()
@@ -306,8 +306,8 @@ fn choose(source: &mut World, copy: &Copy) -> Option<(String, String, Option<Str
     if held.iter().any(|(held, _)| held == name) {
         return None;
     }
-    // Of the same name is not the same yet: what came from elsewhere is refused, which is tried
-    // here too.
+    // The same name does not mean the same snapshot: a foreign one is refused, which is tried here
+    // too.
     let parent = format!("{}@{}", snapshot.split('@').next().unwrap(), held.last()?.0);
     all.contains(&parent).then_some((volume, snapshot, Some(parent)))
 }
@@ -497,7 +497,7 @@ fn a_promoted_clone_takes_a_difference() {
     pair.copy.destroy("w", true).unwrap();
     let mut receiver = pair.copy.receive("c", &BTreeMap::new());
     for chunk in &second {
-        // The received part lies in the store, and a reader looks at the volume meanwhile.
+        // The received part is in the store, and a reader looks at the volume at the same time.
         pair.copy.checkpoint().unwrap();
         pair.copy.drop_caches();
         image(&pair.copy, "c").unwrap();
@@ -524,7 +524,7 @@ fn the_stream_is_as_large_as_what_is_stored() {
     assert_eq!(fragments, as_stored, "nothing was overwritten within an epoch");
     assert_eq!(sender.payload_bytes(), expected);
     assert!(sender.sent_bytes() < expected + expected / 100 + 1024, "{} for {expected}", sender.sent_bytes());
-    // Of b, units are partly those of a: what a has is not sent again.
+    // Units of b are partly those of a: data of a is not sent again.
     let mut sender = pair.source.send("v@b", Some("v@a")).unwrap();
     while sender.next_chunk().unwrap().is_some() {}
     assert!(sender.payload_bytes() < expected / 4, "{} of {expected}", sender.payload_bytes());
@@ -610,8 +610,8 @@ fn a_stream_that_is_cut_anywhere_shows_nothing_and_can_go_on() {
     }
 }
 
-/// Giving up a new volume left a batch that could not be read back: recovery ended there, and what
-/// had been flushed since was gone.
+/// Abandoning a new volume left a batch that could not be decoded: recovery ended there, and later
+/// flushed data was gone.
 #[test]
 fn what_is_flushed_behind_a_stream_that_was_given_up_survives_a_crash() {
     for checkpoint in [false, true] {
@@ -662,7 +662,7 @@ fn what_does_not_fit_is_refused_with_what_to_do() {
     refused("w", &second, ErrorKind::Conflict, "written to (at byte 4096");
     pair.copy.rollback("w@a", false).unwrap();
     pair.copy.resize_volume("w", 8 << 20).unwrap();
-    refused("w", &second, ErrorKind::Conflict, "another size");
+    refused("w", &second, ErrorKind::Conflict, "resized");
     pair.copy.rollback("w@a", false).unwrap();
     // Written while the stream runs.
     let mut receiver = pair.copy.receive("w", &BTreeMap::new());
@@ -693,7 +693,7 @@ fn what_does_not_fit_is_refused_with_what_to_do() {
 fn a_volume_that_becomes_smaller_while_a_stream_comes_is_no_damage_of_the_stream() {
     let pair = Pair::new(1 << 20, 256 << 10);
     pair.receive("w", &pair.chunks("v@a", None)).unwrap().unwrap();
-    // What is cut off here comes as holes behind the new end.
+    // Data that is cut off here is sent as holes after the new end.
     pair.source.resize_volume("v", 2 << 20).unwrap();
     pair.source.snapshot("v", "c").unwrap();
     let chunks = pair.chunks("v@c", Some("a"));
@@ -703,7 +703,7 @@ fn a_volume_that_becomes_smaller_while_a_stream_comes_is_no_damage_of_the_stream
     pair.copy.resize_volume("w", 1 << 20).unwrap();
     let error = others.iter().find_map(|chunk| give(&mut receiver, chunk).err()).unwrap();
     assert_eq!(error.kind(), ErrorKind::Conflict, "{error}");
-    assert!(error.to_string().contains("has got another size"), "{error}");
+    assert!(error.to_string().contains("has been resized"), "{error}");
 }
 
 #[test]

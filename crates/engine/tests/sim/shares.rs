@@ -31,14 +31,14 @@ fn crash_run(seed: u64) -> Result<Tally, Failure> {
         world.crash()?;
     }
     world.verify_check()?;
-    // At last the map is lost: the log alone tells the same.
+    // At last the map is lost: the log alone yields the same.
     if seed.is_multiple_of(4) {
         world.verify_flushed_log()?;
     }
     Ok(world.tally())
 }
 
-/// The program dies and is started anew: acknowledged writes are in standby memory.
+/// The program dies and is restarted: acknowledged writes are in standby memory.
 fn death_run(seed: u64) -> Result<Tally, Failure> {
     let mut world = World::new(seed, |rng| Shape { standby: true, ..Shape::with_shares(rng) })?;
     for _ in 0..6 {
@@ -232,8 +232,7 @@ fn files_are_found_by_their_data_and_by_addresses() {
     pool.close().unwrap();
 }
 
-/// Whatever a session has given out, the next one gives out something else, also after a loss of
-/// power.
+/// A place assigned by one session is not assigned again by the next, also after a power failure.
 #[test]
 fn no_place_is_given_out_twice() {
     let mut machine = Machine::new(64 << 20, 1);
@@ -302,7 +301,7 @@ fn the_first_share_sets_a_feature() {
     pool.close().unwrap();
 }
 
-/// Sends a snapshot of a share, or what has changed since another one, and receives it.
+/// Sends a snapshot of a share, or its changes since another one, and receives it.
 fn carry(from: &Pool, snapshot: &str, parent: Option<&str>, to: &Pool, share: &str) {
     let mut sender = from.send(snapshot, parent).unwrap();
     let mut receiver = to.receive(share, &Properties::new());
@@ -312,7 +311,7 @@ fn carry(from: &Pool, snapshot: &str, parent: Option<&str>, to: &Pool, share: &s
     }
 }
 
-/// The seal of a share stays behind when it is sent, and goes where a difference is received.
+/// The seal of a share is not sent, and is removed when a difference is received.
 #[test]
 fn a_seal_is_not_received_and_does_not_outlast_a_difference() {
     let (here, there) = (Machine::new(64 << 20, 1), Machine::new(64 << 20, 2));
@@ -352,7 +351,7 @@ fn a_seal_is_not_received_and_does_not_outlast_a_difference() {
     }
 }
 
-/// A share goes to another pool whole, and then what has changed; snapshots show what they did.
+/// A share is sent to another pool whole, and then its changes; snapshots have their content.
 #[test]
 fn a_share_goes_to_another_pool() {
     let (here, there) = (Machine::new(64 << 20, 1), Machine::new(64 << 20, 2));
@@ -386,7 +385,7 @@ fn a_share_goes_to_another_pool() {
     assert_eq!((now, show(&new, 19, 9 << 20)), ([1, 2, 0, 1], 3));
     assert!(to.volume("copy").unwrap().is_share());
     assert!(to.check(false, &mut |_, _| ()).unwrap().problems.is_empty());
-    // What the copy gives out is not what it came with.
+    // Places assigned by the copy differ from those in the stream.
     new.write(20, 2 << 20, block(9)).unwrap();
     assert_eq!((show(&new, 19, 9 << 20), show(&new, 20, 2 << 20)), (3, 9));
     from.close().unwrap();

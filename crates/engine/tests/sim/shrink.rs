@@ -1,5 +1,5 @@
-//! Pools that become smaller and larger at random while they are used, with crashes: nothing is
-//! lost, nothing lies beyond the end, and what does not fit is refused.
+//! Pools that shrink and grow at random while they are used, with crashes: nothing is lost, nothing
+//! is beyond the end, and a size that does not fit is refused.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use std::collections::BTreeMap;
@@ -16,7 +16,7 @@ static GROWN: AtomicU64 = AtomicU64::new(0);
 static REFUSED: AtomicU64 = AtomicU64::new(0);
 static FAILED: AtomicU64 = AtomicU64::new(0);
 
-/// Makes the pool larger. What the storage refuses leaves the pool as it was.
+/// Grows the pool. If the storage refuses, the pool is unchanged.
 fn grow(world: &mut World, extents: u64) -> Result<Ended, Failure> {
     let extent = u64::from(world.shape.extent_bytes);
     let before = world.pool().status().capacity_bytes;
@@ -159,7 +159,7 @@ fn random_run(seed: u64) -> Result<Tally, Failure> {
             ended = resize(&mut world, extents)?;
         }
         if ended == Ended::Disturbed {
-            // What a pool acknowledges that has met a failure must hold, too.
+            // Acknowledgements of a pool that has met a failure must hold, too.
             world.apply(&Op::FlushPool)?;
             world.run_until_dark(8, World::step)?;
         }
@@ -246,10 +246,10 @@ fn what_lies_beyond_is_moved_and_what_does_not_fit_is_refused() {
     };
     refused(65 << 20, ErrorKind::Invalid, "has 64 MiB");
     refused(15 * EXTENT, ErrorKind::Invalid, "at least 4 MiB");
-    refused(12 << 20, ErrorKind::Full, "does not fit");
+    refused(12 << 20, ErrorKind::Full, "may not fit");
     let told = pool.shrink(12 << 20, 1).unwrap_err().to_string();
     let least: u64 =
-        told.split("make it ").nth(1).unwrap().split(" MiB").next().unwrap().parse::<f64>().unwrap() as u64;
+        told.split("shrink it to ").nth(1).unwrap().split(" MiB").next().unwrap().parse::<f64>().unwrap() as u64;
     assert!((13..30).contains(&least), "{told}");
     // The size that the refusal names will do.
     let moved = shrink(&pool, (least + 1) << 20).unwrap();
@@ -269,7 +269,7 @@ fn what_lies_beyond_is_moved_and_what_does_not_fit_is_refused() {
     let pool = Pool::open(env(&machine), options(0)).unwrap();
     assert_eq!(pool.status().capacity_bytes, (least + 1) << 20);
     all_there(&pool);
-    // And larger again: what was beyond is taken for nothing that it is not.
+    // And larger again: old data beyond the end is not used.
     pool.grow(60 << 20).unwrap();
     for mib in 0..12u64 {
         write(&pool, mib << 20, mib + 1000, 1 << 20);
@@ -279,7 +279,7 @@ fn what_lies_beyond_is_moved_and_what_does_not_fit_is_refused() {
     check(&pool);
 }
 
-/// The superblock had survived a crash that took back the length of the file, and the pool did not
+/// The superblock had survived a crash that reverted the length of the file, and the pool did not
 /// open.
 #[test]
 fn a_file_is_as_long_as_the_superblock_says_whatever_a_crash_leaves() {
@@ -298,8 +298,8 @@ fn a_file_is_as_long_as_the_superblock_says_whatever_a_crash_leaves() {
     }
 }
 
-/// What was written before a sync that failed may be lost, whatever later ones say: nothing may be
-/// acknowledged behind it.
+/// Writes before a failed sync may be lost, even if later syncs succeed: nothing may be
+/// acknowledged after it.
 #[test]
 fn a_sync_that_fails_while_growing_ends_all_writing() {
     for point in [1, 3, 5] {
@@ -347,7 +347,7 @@ fn a_mark_that_nobody_goes_on_with_is_lifted() {
     pool.checkpoint().unwrap();
     assert!(pool.status().extents_free + 4 >= free, "{} of {free}", pool.status().extents_free);
     fill(0).unwrap();
-    // Given up by the one who asked.
+    // Cancelled by the caller.
     pool.volume("v").unwrap().discard(0, 30 << 20).unwrap();
     pool.checkpoint().unwrap();
     assert!(!pool.shrink(24 << 20, 1).unwrap().is_finished);

@@ -1,5 +1,5 @@
-//! Sorting: what was scattered lies together again, in whole units; what snapshots share stays; and
-//! it goes on where it stopped.
+//! Sorting: scattered data is contiguous again, in whole units; data shared by snapshots stays; and
+//! sorting continues where it stopped.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use std::io;
@@ -22,7 +22,7 @@ const LARGE_DISCARD: usize = 80 * GROUP;
 /// Bytes of a slice.
 const SLICE: u64 = 1 << 20;
 
-/// What happens once, in the middle of the next read of the disk.
+/// An action that runs once, in the middle of the next read of the disk.
 type Interruption = Box<dyn FnOnce() + Send>;
 
 /// A disk on which something happens between a read and its return.
@@ -49,7 +49,7 @@ struct World {
     interruption: Arc<Mutex<Option<Interruption>>>,
     pool: Option<Pool>,
     rng: Rng,
-    /// What the volume `v` holds.
+    /// Content of the volume `v`.
     data: Vec<u8>,
 }
 
@@ -81,8 +81,8 @@ impl World {
         PoolEnv { disk: Arc::new(disk), ..crate::common::machine_env::env(&self.machine) }
     }
 
-    /// Sorts; between the first read of the disk for that and its return, `change` happens to the
-    /// volume, and to what it must hold then.
+    /// Sorts; between the first read of the disk for that and its return, `change` changes the
+    /// volume, and its expected content.
     fn sort_interrupted(&mut self, change: impl FnOnce(&Volume) + Send + 'static) {
         self.pool().drop_caches();
         let volume = self.pool().volume("v").unwrap();
@@ -144,8 +144,8 @@ impl World {
         self.pool().status().live_bytes
     }
 
-    /// Bytes that reading the volume in order takes from the disk, and whether it is what it should
-    /// be.
+    /// Returns the bytes that reading the volume in order takes from the disk, and whether the
+    /// content is right.
     fn read(&self) -> u64 {
         self.pool().drop_caches();
         let before = self.pool().status().read_disk_bytes;
@@ -228,14 +228,14 @@ fn it_goes_on_after_a_restart_and_newer_writes_and_holes_win() {
     world.read();
     let allocated = world.pool().volume("v").unwrap().allocated_bytes();
     assert_eq!(allocated, (VOLUME - (256 << 10)) as u64, "HARNESS: a hole holds data again");
-    // Done is done, until it is begun anew.
+    // Finished sorting does nothing until it is restarted.
     let again = world.pool().sort(SLICE, false).unwrap();
     assert_eq!(again, SortReport { foreground_bytes: again.foreground_bytes, ..report });
     world.read();
     world.check();
 }
 
-/// A volume of a terabyte with little in it: how far sorting is was told by its size.
+/// A volume of a terabyte with little in it: the progress of sorting was reported by its size.
 #[test]
 fn how_far_it_is_counts_data_and_no_holes() {
     let world = World::new(CAPACITY, 2 * VOLUME / BLOCK);
@@ -252,7 +252,8 @@ fn how_far_it_is_counts_data_and_no_holes() {
     assert_eq!(report.bytes_done, report.bytes_total);
 }
 
-/// A pool in which hardly more than what lives has room: windows are written anew one by one, and what they leave dead is won back meanwhile.
+/// A pool with hardly more room than its live data: windows are rewritten one by one, and their
+/// dead blocks are recovered at the same time.
 #[test]
 fn a_tight_pool_is_sorted_to_the_end() {
     let world = World::new(9 << 20, 2 * VOLUME / BLOCK);
@@ -295,8 +296,8 @@ fn a_full_pool_says_so_and_keeps_everything() {
     world.check();
 }
 
-/// One damaged fragment: its group stays as it is, whole, and is counted; all others are sorted;
-/// the damage is neither lost nor spread.
+/// One damaged fragment: its group is left alone, whole, and is counted; all others are sorted; the
+/// damage is neither lost nor spread.
 #[test]
 fn damage_stays_where_it_is_and_is_counted() {
     let world = World::new(CAPACITY, VOLUME / BLOCK);
@@ -348,7 +349,7 @@ fn what_cannot_be_read_stays_where_it_is_and_is_counted() {
     world.check();
 }
 
-/// What was compressed in a denser way than the volume's properties have it now does not grow.
+/// Data compressed better than the volume's properties now ask for does not grow.
 #[test]
 fn what_was_compressed_better_than_now_does_not_grow() {
     let mut world = World::new(CAPACITY, 0);

@@ -31,7 +31,7 @@ impl Drop for End<'_> {
 
 /// A writer writes a number to the first volume, and when that was acknowledged to the second one,
 /// and so on. So at each moment a volume is at most as far as the one before it, and at most one
-/// number behind.
+/// step late.
 #[test]
 fn snapshots_of_a_folder_are_of_one_moment() {
     let machine = Machine::new(64 << 20, 1);

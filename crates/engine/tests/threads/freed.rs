@@ -1,5 +1,5 @@
-//! A reader that is held up between learning where its bytes are and reading them: the extent that
-//! it reads from is freed meanwhile, and would be written again, if nothing prevented that.
+//! A reader that is held up between learning its location and reading: its extent is freed at that
+//! time, and would be written again, if nothing prevented that.
 
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -15,17 +15,17 @@ use surface::{BlockDevice, WriteOptions};
 use crate::common::machine_env::env;
 use crate::common::together::read_together;
 
-/// How long the reader waits after the last write for another one, in the hope of one to where it
-/// is going to read. No writer may write there, and one that would has to wait for the reader, so
-/// the test takes that long; on a slow machine, as long as its writes take beside. With a bug
-/// planted the hope is founded, also where the writer is held up for longer.
+/// How long the reader waits after the last write for another one, in the hope of one to its
+/// location. No writer may write there, and one that would has to wait for the reader, so the test
+/// takes that long; on a slow machine, as long as its writes take in addition. With a bug planted
+/// the hope is justified, also where the writer is held up for longer.
 fn patience() -> Duration {
     if std::env::var_os("SHALE_CANARY").is_some() { Duration::from_secs(60) } else { Duration::from_millis(500) }
 }
 
 const EXTENT: u64 = 32 << 10;
-/// Where block `index` lies: 0 alone in its group, for a small read brings what lies beside it in
-/// its group, and would be held up there.
+/// Location of block `index`: 0 alone in its group, because a small read also loads adjacent blocks
+/// of its group, and would be held up there.
 fn place(index: u64) -> u64 {
     if index == 0 { 0 } else { (128 << 10) + index * 4096 }
 }
@@ -127,7 +127,7 @@ fn hold_up(read: impl FnOnce(&dyn BlockDevice) -> surface::Result<Vec<u8>> + Sen
     pool.create_volume("v", 64 * 4096, &Default::default()).unwrap();
     let device = pool.volume("v").unwrap();
     pool.checkpoint().unwrap();
-    // The block lies in an extent of its own kind: what the log keeps for salvage lies before it.
+    // The block is in an extent of its own kind: extents kept for salvage come before it.
     for other in 0..12 {
         device.write(place(1 + other % 3), block(other), WriteOptions { fua: true }).unwrap();
     }

@@ -1,5 +1,5 @@
-//! Many threads fill a pool at once: what was acknowledged before one of them was told that it is
-//! full can be flushed, read, and found again.
+//! Many threads fill a pool at once: data acknowledged before one of them found it full can be
+//! flushed, read, and found again.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -23,7 +23,7 @@ fn content(seed: u64) -> Vec<u8> {
     data
 }
 
-/// Writes a region until the pool is full; returns the seeds of what was acknowledged, in order.
+/// Writes a region until the pool is full; returns the seeds of the acknowledged writes, in order.
 fn fill(device: &dyn BlockDevice, region: u64, seed: u64, full: &AtomicBool) -> Vec<u64> {
     let mut acknowledged = Vec::new();
     for i in 0..REGION_BYTES / REQUEST_BYTES {
@@ -102,11 +102,11 @@ fn threads_fill_a_pool() {
     }
 }
 
-/// Bytes of the volume that is overwritten: four fifths of what the pool can hold.
+/// Bytes of the overwritten volume: four fifths of the pool's usable bytes.
 const OVERWRITTEN_BYTES: u64 = 48 << 20;
 
-/// Many threads overwrite a pool that is nearly full, faster than it is cleaned: none is ever told
-/// that it is full.
+/// Many threads overwrite a pool that is nearly full, faster than it is cleaned: none ever finds it
+/// full.
 #[test]
 fn threads_overwrite_a_full_pool() {
     let machine = Machine::new(OVERWRITTEN_BYTES * 5 / 4, 1);
@@ -142,13 +142,13 @@ fn threads_overwrite_a_full_pool() {
 }
 
 /// Bytes that become free again in a full pool, the bytes that one writer puts there piece by
-/// piece, and the bytes that others ask for in vain meanwhile.
+/// piece, and the bytes that others request without success at the same time.
 const FREED_BYTES: u64 = 6 << 20;
 const SMALL_BYTES: u64 = 1 << 20;
 const LARGE_BYTES: usize = 16 << 20;
 
-/// Requests that are too large for what is left of a pool are refused, whatever their number; small
-/// ones that fit are not.
+/// Requests that are too large for the rest of a pool are refused, in any number; small ones that
+/// fit are not.
 #[test]
 fn large_requests_that_are_refused_refuse_no_small_one() {
     let machine = Machine::new(CAPACITY_BYTES, 1);
@@ -191,9 +191,8 @@ fn large_requests_that_are_refused_refuse_no_small_one() {
     pool.close().unwrap();
 }
 
-/// What is written to a place that held nothing, among threads that overwrite a pool nine tenths
-/// full without a pause, gets its turn: it waited for room of which those others took each bit that
-/// it won, for as long as they went on.
+/// New data among threads that constantly overwrite a pool nine tenths full gets its turn: it
+/// waited for room while those others took all gained space, for as long as they ran.
 #[test]
 fn new_data_gets_its_turn_among_overwriters() {
     const EXTENTS: u64 = 1024;

@@ -1,5 +1,5 @@
-//! Two things at the same time that each look at a block in two steps, one of them held still
-//! between its steps: what the other one does there must not be lost.
+//! Two concurrent operations that each look at a block in two steps, one of them paused between its
+//! steps: the other one's change there must not be lost.
 
 use std::io;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -62,8 +62,8 @@ impl DiskLayer for HoldingDisk {
     }
 }
 
-/// A writer of a part of a block reads the rest of it; a hole that is made meanwhile must not be
-/// filled with that again.
+/// A writer of a part of a block reads the rest of it; a hole made in between must not be filled
+/// with that again.
 #[test]
 fn a_part_of_a_block_does_not_bring_back_what_a_hole_has_taken() {
     let machine = Machine::new(CAPACITY_BYTES, 1);
@@ -130,7 +130,7 @@ fn what_is_drained_during_a_look_at_what_is_allocated_is_no_hole() {
         let offset = u64::from(scans) << 20;
         device.write(offset, Bytes::from(vec![0xaa; 4096]), WriteOptions::default()).unwrap();
         *store.pool.lock().unwrap() = Some(pool.clone());
-        // The map is asked for the clone, then for what it came from.
+        // The map is asked for the clone, then for its origin.
         store.left.store(scans, Ordering::Relaxed);
         let runs = device.allocation(offset, 4096, 8).unwrap();
         assert_eq!(store.left.load(Ordering::Relaxed), 0, "HARNESS: the map was not asked that often");

@@ -1,5 +1,5 @@
 //! Volumes of images that are read by several threads: each group is fetched once for all of them,
-//! and what a stream of reads will need is fetched before it is asked for.
+//! and groups that a stream of reads will need are fetched before they are requested.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Condvar, Mutex};

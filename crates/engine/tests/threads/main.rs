@@ -1,6 +1,6 @@
 //! Many threads on one volume, with the engine's own threads running: reads and writes of a block
 //! are those of a register that changes at one moment of each write, blocks are never mixed, and
-//! nothing is lost when the pool is opened anew.
+//! nothing is lost when the pool is reopened.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 #[path = "../sim/common/mod.rs"]

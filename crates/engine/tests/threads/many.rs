@@ -1,5 +1,5 @@
-//! Readers that never stop, each with many reads under way, beside a thread that needs all of them
-//! to be gone for a moment.
+//! Readers that never stop, each with many reads in flight, and a thread that needs all of them to
+//! be gone for a moment.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -49,7 +49,7 @@ impl PendingRead for Read {
     }
 }
 
-/// Reads until it is told to stop; counts.
+/// Reads until it is stopped; counts.
 fn read_on(device: &dyn BlockDevice, seed: u64, stop: &AtomicBool, reads: &AtomicU64) {
     let mut rng = Rng::new(seed);
     let spare = Rc::new(RefCell::new(vec![vec![0; BLOCK]; DEPTH]));
@@ -92,7 +92,7 @@ fn readers_with_many_reads_let_others_through() {
             until("the readers have come on", || reads.load(Ordering::Relaxed) >= seen + 100);
             pool.snapshot("v", "s").unwrap();
             pool.resize_volume("v", (BLOCKS + round) * BLOCK as u64).unwrap();
-            // What it frees must wait for the readers.
+            // Freeing its extents must wait for the readers.
             device.write(BLOCKS / 2 * BLOCK as u64, Bytes::from(block(BLOCKS / 2)), WriteOptions::default()).unwrap();
             pool.checkpoint().unwrap();
             pool.destroy("v@s", false).unwrap();

@@ -1,6 +1,6 @@
-//! Threads discard, take snapshots and clones, go back to them, let them take over and destroy
-//! them, each with volumes of its own, while without a pause checkpoints are taken and everything
-//! is cleaned, sorted and compressed anew: nothing of what is over comes back.
+//! Threads discard, take snapshots and clones, roll back to them, promote and destroy them, each
+//! with volumes of its own, while checkpoints are taken constantly and everything is cleaned,
+//! sorted and recompressed: discarded data never reappears.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -22,7 +22,7 @@ const CAPACITY_BYTES: u64 = 64 << 20;
 /// Tags of the blocks of a volume; 0: zeroes.
 type Blocks = Vec<u64>;
 
-/// A volume, and what it must hold.
+/// A volume, and its expected content.
 struct Client {
     number: u64,
     rng: Rng,
@@ -65,7 +65,7 @@ impl Client {
         first..(first + self.rng.between(1, 96)).min(BLOCKS)
     }
 
-    /// The volume, or now and then its clone, and what it holds.
+    /// The volume, or now and then its clone, with its content.
     fn one(&mut self) -> (String, &mut Blocks) {
         let (name, copy_name) = (self.name(), self.copy_name());
         match &mut self.copy {
@@ -134,7 +134,7 @@ impl Client {
         }
     }
 
-    /// The clone becomes what the volume was, which goes with all that came behind their common
+    /// The clone replaces the volume, which is destroyed with everything after their common
     /// snapshot.
     fn let_copy_take_over(&mut self) {
         if let Some((index, blocks)) = self.copy.take() {

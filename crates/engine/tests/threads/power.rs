@@ -1,7 +1,7 @@
-//! The power fails while threads write, flush, take snapshots and go back to them, and while the
-//! engine's own threads and others write batches, take checkpoints, clean, sort and compress anew:
-//! flushed data, on whatever thread it was flushed, is there when the power is back, or later data
-//! of the same block. Changes of volumes have happened wholly or not at all.
+//! The power fails while threads write, flush, take snapshots and roll back to them, and while the
+//! engine's own threads and others write batches, take checkpoints, clean, sort and recompress:
+//! flushed data, flushed by any thread, is there when the power is back, or later data of the same
+//! block. Changes of volumes have happened wholly or not at all.
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -24,12 +24,12 @@ const SNAPSHOTS_MAX: usize = 3;
 const CAPACITY_BYTES: u64 = 64 << 20;
 /// Operations of the disk and the store until the power fails, at most.
 const POINTS_MAX: u64 = 20_000;
-/// What a thread does before the power is cut in any case.
+/// Operations of a thread before the power is cut in any case.
 const OPS_MAX: u64 = 2000;
 const ROUNDS: u64 = 3;
 
-/// What a block may hold: the tags that were written to it, oldest first, each with the number of
-/// the operation, 0 if it is surely durable.
+/// Allowed content of a block: the tags that were written to it, oldest first, each with the number
+/// of the operation, 0 if it is certainly durable.
 #[derive(Debug, Clone)]
 struct Block(Vec<(u64, u64)>);
 
@@ -63,7 +63,7 @@ struct World {
     copy: Option<Vec<Block>>,
 }
 
-/// What others may know of a thread.
+/// Facts about a thread that others may use.
 #[derive(Debug, Default)]
 struct Progress {
     acknowledged: AtomicU64,
@@ -76,7 +76,7 @@ struct Client<'a> {
     pool: Pool,
     op: u64,
     world: World,
-    /// What it is instead if the operation that failed has happened.
+    /// Its alternative state if the failed operation has happened.
     or_else: Option<World>,
     progress: &'a Progress,
     /// The operations of the thread, in order: the way to a fault.
@@ -171,12 +171,12 @@ impl Client<'_> {
         } else {
             self.pool.volume(SHARED)?.flush()?
         }
-        // One volume's flush covers what this volume got; the pool has but one log, and says so.
+        // One volume's flush covers this volume's writes; the pool has only one log, and says so.
         self.progress.durable.fetch_max(self.op, Ordering::SeqCst);
         Ok(())
     }
 
-    /// What changes volumes: on an error it may have happened.
+    /// Changes of volumes: on an error they may have happened.
     fn alter(&mut self, what: &str, after: World, alter: impl FnOnce(&Pool) -> Result<()>) -> Result<()> {
         self.story.push(format!("{}: {what}", self.op));
         self.or_else = Some(after);
@@ -319,7 +319,7 @@ fn again_and_again(machine: &Machine, is_over: &AtomicBool, action: &mut dyn FnM
     }
 }
 
-/// What goes on beside the writers until the power fails.
+/// Work that runs along with the writers until the power fails.
 #[derive(Debug, Clone, Copy)]
 struct Beside {
     checkpoints: bool,
@@ -329,7 +329,7 @@ struct Beside {
     flushes: bool,
 }
 
-/// From an open pool until the power fails; the threads with what they know.
+/// From an open pool until the power fails; returns the threads with their knowledge.
 fn until_the_power_fails<'a>(
     machine: &Machine,
     pool: &Pool,

@@ -1,8 +1,8 @@
-//! Storage that is slow on command: one call is kept until the test lets it go. What has nothing to
-//! do with it goes on meanwhile.
+//! Storage that is slow on command: one call is held until the test releases it. Unrelated
+//! operations continue.
 //!
-//! A flush makes durable all that was acknowledged before it, of whichever volume. So it goes on
-//! only beside a call on which no such write depends.
+//! A flush makes all earlier acknowledged data durable, of any volume. So it continues only during
+//! a call on which no such write depends.
 
 use std::io;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
@@ -20,9 +20,9 @@ use crate::common::machine_env::env;
 const CAPACITY_BYTES: u64 = 64 << 20;
 const BLOCK: u64 = 4096;
 const GROUP: u64 = 128 << 10;
-/// The storage gives up for a test that would wait for ever: then the test fails.
+/// The storage gives up on a test that would never end: then the test fails.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// What a batch of the volume `early` can be told by.
+/// Marks a batch of the volume `early`.
 const EARLY: u8 = 0xe5;
 
 /// A call of the storage.
@@ -82,13 +82,13 @@ impl Gate {
         assert!(!waited.timed_out(), "HARNESS: {call:?} did not come");
     }
 
-    /// What has ended by now did not wait for the call.
+    /// Operations that have ended by now did not wait for the call.
     fn assert_kept(&self, call: Call, what: &str) {
         let state = self.state();
         assert!(state.kept.contains(&call) && !state.has_given_up, "HARNESS: {what} waited for {call:?}");
     }
 
-    fn let_go(&self, call: Call) {
+    fn release(&self, call: Call) {
         self.state().kept.retain(|kept| *kept != call);
         self.changed.notify_all();
     }
@@ -227,7 +227,7 @@ impl World {
         self.gate.assert_kept(call, "the status");
     }
 
-    /// All that was written is there, also when the pool has been opened anew.
+    /// All written data is there, also after the pool has been reopened.
     fn end(mut self, rounds: std::ops::Range<u64>, more: &[(&str, u64, Bytes)]) {
         let verify = |pool: &Pool| {
             let check = |name: &str, offset: u64, data: &[u8]| {
@@ -264,7 +264,7 @@ fn zeroes_on_their_way_keep_no_reader_and_no_writer_waiting() {
             });
             world.gate.wait_until_kept(Call::Zeroes);
             world.look_around(Call::Zeroes, 1);
-            world.gate.let_go(Call::Zeroes);
+            world.gate.release(Call::Zeroes);
         });
         world.end(1..2, &[("slow", 11 * BLOCK, block(11))]);
     }
@@ -292,17 +292,17 @@ fn space_that_is_set_aside_keeps_no_earlier_flush_waiting() {
             });
             world.gate.wait_until_kept(Call::Space);
             world.look_around(Call::Space, 1);
-            world.gate.let_go(Call::EarlyBatch);
+            world.gate.release(Call::EarlyBatch);
             flushes.join().unwrap();
             world.gate.assert_kept(Call::Space, "a flush that began before");
-            world.gate.let_go(Call::Space);
+            world.gate.release(Call::Space);
             writes.join().unwrap();
         });
         world.end(1..2, &[("early", 0, early_data), ("slow", 0, late_data)]);
     }
 }
 
-/// A reader waits for the map store; a checkpoint is taken meanwhile, and only its end waits for
+/// A reader waits for the map store; a checkpoint is taken at that time, and only its end waits for
 /// the reader.
 #[test]
 fn a_reader_that_waits_for_the_store_keeps_no_other_client_and_no_capture_waiting() {
@@ -330,7 +330,7 @@ fn a_reader_that_waits_for_the_store_keeps_no_other_client_and_no_capture_waitin
                 world.look_around(call, round);
                 flush("a flush beside a checkpoint that waits for readers");
             }
-            world.gate.let_go(call);
+            world.gate.release(call);
             reads.join().unwrap();
             checkpoints.join().unwrap();
         });
@@ -338,7 +338,8 @@ fn a_reader_that_waits_for_the_store_keeps_no_other_client_and_no_capture_waitin
     }
 }
 
-/// A slice of recompression waits for the map store; how far the last one came is told meanwhile.
+/// A slice of recompression waits for the map store; the progress of the last one is still
+/// reported.
 #[test]
 fn a_slice_of_recompression_keeps_no_report_waiting() {
     for workers in [0, 2] {
@@ -359,7 +360,7 @@ fn a_slice_of_recompression_keeps_no_report_waiting() {
                 assert_eq!((told.bytes_done, told.fragments), (ended.bytes_done, ended.fragments));
             }
             world.look_around(call, 1);
-            world.gate.let_go(call);
+            world.gate.release(call);
             assert!(slices.join().unwrap().is_finished);
         });
         world.end(1..2, &[("slow", 3 * GROUP, block(3))]);
@@ -383,7 +384,7 @@ fn a_wide_hole_that_waits_for_the_store_keeps_no_other_client_waiting() {
             world.pool.checkpoint().unwrap();
             world.gate.assert_kept(call, "a checkpoint");
             world.look_around(call, 2);
-            world.gate.let_go(call);
+            world.gate.release(call);
             punches.join().unwrap();
         });
         let zeroes = Bytes::from(vec![0; BLOCK as usize]);

@@ -1,6 +1,5 @@
 //! A volume is sorted over and over while others write to it and punch holes of every size, whole
-//! megabytes past the write buffer among them: each sees what it did last, never what was there
-//! before.
+//! megabytes past the write buffer among them: each sees its last change, never older data.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 

@@ -4,12 +4,13 @@ use std::os::unix::net::UnixListener;
 use std::path::Path;
 use std::sync::Arc;
 
+use fe_nbd::wire::{option, option_reply};
 use fe_nbd::{Listen, Server, ServerOptions};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketType, bind, socket};
 use surface::ErrorKind;
 use testkit::{Memory, MemorySet, TempDir};
 
-use crate::client::{Answer, Client, Setup};
+use crate::client::{Answer, Client, Setup, info};
 
 fn start(listen: &[Listen]) -> surface::Result<Server> {
     let device = Memory::new(1 << 20);
@@ -109,4 +110,53 @@ fn tcp_serves_like_unix() {
     client.go("disk");
     assert_eq!(client.write(5, b"over tcp"), crate::client::DONE);
     assert_eq!(setup.simple("disk").read(5, 8), Answer::Ok(b"over tcp".to_vec()));
+}
+
+fn connected(path: &Path) -> Client {
+    let mut client = Client::unix(std::os::unix::net::UnixStream::connect(path).unwrap());
+    client.greet(3);
+    client.go("disk");
+    client
+}
+
+#[test]
+fn addresses_come_and_go_while_clients_of_others_stay() {
+    let scratch = TempDir::new("nbd");
+    let [stays, goes, comes] = ["stays", "goes", "comes"].map(|name| scratch.join(name));
+    let unix = |path: &Path| Listen::Unix(path.to_owned());
+    let mut server = start(&[unix(&stays), unix(&goes)]).unwrap();
+    let (mut kept, closed) = (connected(&stays), connected(&goes));
+    server.listen(&[unix(&comes), unix(&stays)]).unwrap();
+    closed.expect_close();
+    assert!(!goes.exists());
+    assert_eq!(kept.read(0, 1), Answer::Ok(vec![0]));
+    for path in [&comes, &stays] {
+        assert_eq!(connected(path).read(0, 1), Answer::Ok(vec![0]));
+    }
+    // All or nothing: the first could be bound, the second is no socket.
+    let precious = scratch.join("precious");
+    std::fs::write(&precious, b"data").unwrap();
+    let refused = server.listen(&[unix(&goes), unix(&precious)]).unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::Exists);
+    assert!(!goes.exists());
+    assert_eq!(kept.read(0, 1), Answer::Ok(vec![0]));
+    assert_eq!(connected(&comes).read(0, 1), Answer::Ok(vec![0]));
+    server.stop();
+    assert_eq!(std::fs::read_dir(scratch.path()).unwrap().count(), 1);
+}
+
+#[test]
+fn the_most_connections_change_and_none_is_closed() {
+    let scratch = TempDir::new("nbd");
+    let path = scratch.join("nbd.sock");
+    let server = start(&[Listen::Unix(path.clone())]).unwrap();
+    let mut clients = [connected(&path), connected(&path)];
+    server.set_connections_max(2);
+    let mut refused = Client::unix(std::os::unix::net::UnixStream::connect(&path).unwrap());
+    refused.greet(3);
+    let why = refused.refused(option::GO, &info(b"disk", &[]), option_reply::ERR_POLICY);
+    assert!(why.contains("all 2 connections"), "{why}");
+    clients.iter_mut().for_each(|client| assert_eq!(client.read(0, 1), Answer::Ok(vec![0])));
+    server.set_connections_max(3);
+    assert_eq!(connected(&path).read(0, 1), Answer::Ok(vec![0]));
 }

@@ -1,4 +1,4 @@
-//! The server is killed again and again under load, and the callers see nothing of it.
+//! The server is killed repeatedly under load, and its users do not notice.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -16,7 +16,7 @@ fn kills() -> u64 {
     std::env::var("SHALE_KILLS").ok().and_then(|text| text.parse().ok()).unwrap_or(3)
 }
 
-/// Makes, changes, renames and removes files until the end, and remembers what must be there.
+/// Creates, changes, renames and removes files until the end, and remembers the expected state.
 fn load(dir: &Path, seed: u64, ends: &AtomicBool, done: &AtomicU64) -> BTreeMap<PathBuf, Vec<u8>> {
     let mut rng = Rng::new(seed);
     let mut files: BTreeMap<PathBuf, Vec<u8>> = BTreeMap::new();
@@ -81,7 +81,7 @@ fn callers_see_nothing_of_a_server_that_is_killed_under_load() {
             })
             .collect();
         for kill in 0..kills() {
-            // Somewhere within what comes next.
+            // At some point of the following operations.
             let until = done.load(Ordering::Relaxed) + 200 + 37 * kill;
             while done.load(Ordering::Relaxed) < until && !loads.iter().any(thread::ScopedJoinHandle::is_finished) {
                 thread::yield_now();
@@ -102,7 +102,7 @@ fn callers_see_nothing_of_a_server_that_is_killed_under_load() {
         assert_eq!(named, files.iter().map(BTreeMap::len).sum::<usize>());
     };
     check();
-    // What the kernel has in its caches does not answer for the tree: drop them.
+    // The kernel's caches must not answer for the tree: drop them.
     let _ = fs::write("/proc/sys/vm/drop_caches", b"2");
     check();
     share.finish();

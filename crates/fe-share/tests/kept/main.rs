@@ -1,5 +1,5 @@
-//! A mounted share whose server is killed, and which goes on with the next one. Needs root,
-//! /dev/fuse and Linux 6.9.
+//! A mounted share whose server is killed, and which the next one resumes. Needs root, /dev/fuse
+//! and Linux 6.9.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::disallowed_methods, missing_docs)]
 
 mod load;

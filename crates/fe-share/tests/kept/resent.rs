@@ -1,5 +1,5 @@
-//! Changes that a server did and could not answer any more: the kernel sends them again, and they
-//! must not be done twice.
+//! Changes that a server carried out but could not answer: the kernel sends them again, and they
+//! must not be repeated.
 
 use std::fs::{self, File, OpenOptions};
 use std::io;
@@ -12,10 +12,10 @@ use rustix::fs::{AtFlags, CWD, FileType, Mode, RenameFlags, XattrFlags};
 use crate::server::Share;
 
 type Operation = fn(&Path) -> io::Result<()>;
-/// Whether an operation was done once.
+/// Returns whether an operation was applied exactly once.
 type Holds = fn(&Path) -> bool;
 
-/// What changes a tree in one request, and what must hold when it was done once.
+/// Changes of a tree in one request, with the condition that holds when it was applied once.
 const OPERATIONS: [(&str, Operation, Holds); 11] = [
     ("mkdir", |dir| fs::create_dir(dir.join("new")), |dir| dir.join("new").is_dir()),
     (
@@ -59,7 +59,7 @@ const OPERATIONS: [(&str, Operation, Holds); 11] = [
     ),
 ];
 
-/// Has the server die in the middle of an operation; what the caller saw.
+/// Makes the server die in the middle of an operation; returns the result for the caller.
 fn run(share: &mut Share, name: &str, operation: Operation) -> (std::path::PathBuf, io::Result<()>) {
     let dir = share.dir().join(name);
     fs::create_dir(&dir).unwrap();
@@ -87,7 +87,7 @@ fn what_a_killed_server_has_done_is_answered_and_not_done_again() {
         let (dir, seen) = run(&mut share, name, operation);
         assert!(seen.is_ok(), "{name}: {seen:?}");
         assert!(holds(&dir), "{name} was not done once");
-        // A file that is open and has no name lives through all that.
+        // A file that is open and has no name survives all of that.
         held.write_all_at(name.as_bytes(), 0).unwrap();
     }
     drop(held);

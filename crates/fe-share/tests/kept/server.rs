@@ -1,4 +1,4 @@
-//! The programs of these tests: the test binary itself, started again with a role.
+//! The programs of these tests: the test binary itself, started again in a role.
 
 use std::fs::{self, File};
 use std::io::{self, BufRead, BufReader};
@@ -9,7 +9,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use fe_share::{JournalPlace, KeptBy, KeptMount, MountOptions};
+use fe_share::{JournalPlace, KeeperSlot, MountOptions, OrphanedMount};
 use fuse::keep::{Keeper, run_keeper};
 use rustix::process::{Pid, Signal, getpid, kill_process};
 use share::{Options, Time, Tree};
@@ -31,7 +31,7 @@ const ACCESS_TIMES: &str = "KEPT_ACCESS_TIMES";
 const CANARY: &str = "KEPT_CANARY";
 const FULL: &str = "full";
 
-/// The test binary as a program of that role.
+/// Returns the test binary as a program in this role.
 fn program(role: &str, state: &Path) -> Command {
     let mut command = Command::new(std::env::current_exe().unwrap());
     command.args(["--exact", "server::program_of_a_role", "--nocapture", "--test-threads=1"]);
@@ -39,7 +39,7 @@ fn program(role: &str, state: &Path) -> Command {
     command
 }
 
-/// A place for journals without room while that file is there.
+/// A place for journals that has no room while a file exists.
 #[derive(Debug)]
 struct Narrow(PathBuf);
 
@@ -60,7 +60,7 @@ impl JournalPlace for Narrow {
     fn remove(&self, _: &File) {}
 }
 
-/// Kills this process if it is told to, when a change is done and not answered.
+/// Kills this process on request, when a change is carried out but not answered.
 fn die_if_told() {
     let state = PathBuf::from(std::env::var_os(STATE).unwrap());
     if fs::remove_file(state.join("die")).is_ok() {
@@ -77,7 +77,7 @@ fn serve(state: &Path) {
     let keeper = Keeper::connect(&socket).unwrap();
     let keeper = keeper.unwrap_or_else(|| Keeper::start(&socket, &mut program("keep", state)).unwrap());
     keeper.set_wait(std::env::var(WAIT).ok().map(|seconds| Duration::from_secs(seconds.parse().unwrap()))).unwrap();
-    let kept_by = KeptBy { keeper: Arc::new(keeper), name: "share".to_owned() };
+    let kept_by = KeeperSlot { keeper: Arc::new(keeper), name: "share".to_owned() };
     let commit_every = Duration::from_millis(200);
     let has_access_times = std::env::var_os(ACCESS_TIMES).is_some();
     let journal = Some(Arc::new(Narrow(state.join(FULL))) as Arc<dyn JournalPlace>);
@@ -85,7 +85,7 @@ fn serve(state: &Path) {
     let options =
         MountOptions { kept_by: kept_by_keeper, commit_every, has_access_times, journal, ..MountOptions::default() };
     let space = Arc::new(FileSpace(state.join("space")));
-    let mount = match KeptMount::find(&kept_by).unwrap() {
+    let mount = match OrphanedMount::find(&kept_by).unwrap() {
         Some(kept) => {
             let tree = Tree::take_over(space, OPTIONS, &kept.left().unwrap()).unwrap();
             fe_share::resume(Arc::new(tree), kept, &options).unwrap()
@@ -99,7 +99,7 @@ fn serve(state: &Path) {
     mount.wait().unwrap();
 }
 
-/// No test of its own.
+/// Not a test of its own.
 #[test]
 fn program_of_a_role() {
     let Ok(role) = std::env::var(ROLE) else { return };
@@ -117,7 +117,7 @@ pub struct Share {
     server: Option<Child>,
     pub canary: Option<&'static str>,
     wait: Option<&'static str>,
-    /// Servers that are started from now on are asked for access times.
+    /// Whether servers that are started from now on use access times.
     pub has_access_times: bool,
 }
 
@@ -126,7 +126,8 @@ impl Share {
         Self::with(name, None, false)
     }
 
-    /// One whose mount waits so many seconds for the next server, or has access times.
+    /// Creates a share whose mount waits this many seconds for the next server, or has access
+    /// times.
     pub fn with(name: &str, wait: Option<&'static str>, has_access_times: bool) -> Self {
         require_fuse();
         let state = TempDir::new(name);
@@ -141,16 +142,16 @@ impl Share {
         self.state.join("mnt")
     }
 
-    /// Whether there is room for journals.
+    /// Sets whether there is room for journals.
     pub fn set_full(&self, is_full: bool) {
         let path = self.state.join(FULL);
         if is_full { fs::write(path, b"").unwrap() } else { fs::remove_file(path).unwrap() }
     }
 
-    /// The session of the journal that the keeper has, if it has one.
+    /// Returns the session of the journal that the keeper holds, if there is one.
     pub fn kept_session(&self) -> Option<u64> {
         let keeper = Arc::new(Keeper::connect(&self.state.join("keeper")).unwrap()?);
-        let kept = KeptMount::find(&KeptBy { keeper, name: "share".to_owned() }).ok()??;
+        let kept = OrphanedMount::find(&KeeperSlot { keeper, name: "share".to_owned() }).ok()??;
         kept.left().ok().map(|left| left.session)
     }
 
@@ -177,12 +178,12 @@ impl Share {
         server.wait().unwrap();
     }
 
-    /// The next change kills the server when it is done and not answered.
+    /// Makes the next change kill the server before it is answered.
     pub fn die_at_next_change(&self) {
         fs::write(self.state.join("die"), b"").unwrap();
     }
 
-    /// Waits until it has died of that.
+    /// Waits until the server has died.
     pub fn wait_for_death(&mut self) {
         let status = self.server.take().unwrap().wait().unwrap();
         assert_eq!(status.signal(), Some(libc::SIGKILL));

@@ -1,4 +1,4 @@
-//! An object space in files, which outlives the program that uses it, as a pool with standby memory
+//! An object space in files, which survives the program that uses it, as a pool with standby memory
 //! does.
 
 use std::fs::{self, File};
@@ -72,7 +72,7 @@ impl ObjectSpace for FileSpace {
         Ok(())
     }
 
-    /// The death of the program takes nothing.
+    /// The death of the program loses nothing.
     fn flush(&self) -> Result<()> {
         Ok(())
     }

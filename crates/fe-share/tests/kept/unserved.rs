@@ -1,4 +1,4 @@
-//! The time between two servers: the mount is taken away by its administrator, or no server comes.
+//! The time between two servers: an administrator unmounts the share, or no server comes.
 
 use std::fs::{self, File};
 use std::io::Write;
@@ -12,10 +12,10 @@ use rustix::mount::{UnmountFlags, unmount};
 
 use crate::server::Share;
 
-/// Time for what waits for nothing; with a server all of it ends.
+/// Time limit for operations that need no server.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// It was served to the program that had the file open, and everyone else wrote below it.
+/// It was served to the program with the open file, and all others wrote below it.
 #[test]
 fn a_mount_that_was_taken_away_lazily_is_mounted_again() {
     let mut share = Share::new("lazily");
@@ -32,8 +32,8 @@ fn a_mount_that_was_taken_away_lazily_is_mounted_again() {
     share.finish();
 }
 
-/// The kernel asks for opens, or not, as long as the connection lives: a mount that said otherwise
-/// than its server does would promise access times that do not move.
+/// The kernel sends opens, or not, for the life of a connection: a mount that differs from its
+/// server would promise access times that are not updated.
 #[test]
 fn a_mount_keeps_the_access_times_that_it_was_made_with() {
     for has_access_times in [false, true] {
@@ -65,7 +65,7 @@ fn a_mount_that_no_server_takes_up_ends_after_its_time() {
     let mut share = Share::with("given-up", Some("1"), false);
     let held = File::create(share.dir().join("held")).unwrap();
     share.kill();
-    // Waits for a server, and then for nothing.
+    // Waits for a server first, then fails.
     let errno = held.write_all_at(b"x", 0).unwrap_err().raw_os_error().unwrap();
     assert!([libc::ENOTCONN, libc::ECONNABORTED].contains(&errno), "{errno}");
     let errno = fs::read_dir(share.dir()).unwrap_err().raw_os_error();
@@ -89,8 +89,8 @@ fn a_mount_that_cannot_be_taken_over_ends() {
     fs::remove_file(hidden).unwrap();
 }
 
-/// A server without room for its journal goes on with the mount, and the keeper gets the journal
-/// when there is room: then the next server goes on as well.
+/// A server without room for its journal resumes the mount, and the keeper gets the journal when
+/// there is room: then the next server resumes it as well.
 #[test]
 fn a_journal_is_kept_as_soon_as_there_is_room() {
     let mut share = Share::new("narrow");
@@ -113,8 +113,8 @@ fn a_journal_is_kept_as_soon_as_there_is_room() {
     share.finish();
 }
 
-/// Programs start, end, and are looked at by others, also if they inherit files of the share that
-/// the execution of another program closes, or were started from it.
+/// Programs start, end, and are inspected by others, even if they inherit files of the share that
+/// the execution of another program closes, or were started from the share.
 #[test]
 fn processes_with_files_of_a_share_do_not_wait_for_its_server() {
     for has_access_times in [false, true] {
@@ -125,7 +125,7 @@ fn processes_with_files_of_a_share_do_not_wait_for_its_server() {
         };
         let mut from_share = start(&share.dir().join("cat"));
         from_share.stdin.as_ref().unwrap().write_all(b"x").unwrap();
-        // It has read what it needs of its file.
+        // It has read the part of its file that it needs.
         std::io::Read::read_exact(from_share.stdout.as_mut().unwrap(), &mut [0]).unwrap();
         // The kernel closes it on execution.
         let held = File::options().write(true).create_new(true).open(share.dir().join("held")).unwrap();
@@ -146,7 +146,7 @@ fn processes_with_files_of_a_share_do_not_wait_for_its_server() {
             has_done.send(()).unwrap();
         });
         let has_ended = done.recv_timeout(PATIENCE).is_ok();
-        // Now it ends in any case.
+        // From now on it ends in any case.
         share.start();
         work.join().unwrap();
         assert!(has_ended, "it has waited for a server (access times: {has_access_times})");

@@ -1,4 +1,5 @@
-//! The server's side.
+//! The server's side: a connection to a keeper. Owns the set of names that this server uses. Any
+//! thread may call it.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -15,48 +16,48 @@ use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 
 use super::{DONE, DROP, ENTRY, LIST, PUT, WAIT, receive, send};
 
-/// Servers that may wait for the keeper.
+/// Connections that may wait for the keeper to accept them.
 const BACKLOG: i32 = 4;
 
 /// A connection to a keeper.
 #[derive(Debug)]
 pub struct Keeper {
     socket: Mutex<OwnedFd>,
-    /// The names that this server has asked for or given.
+    /// The names that this server has requested or put.
     claimed: Mutex<BTreeSet<String>>,
 }
 
-/// What a keeper has.
+/// An entry of a keeper.
 #[derive(Debug)]
 pub struct Entry {
     /// Its name.
     pub name: String,
-    /// What the server gave with it.
+    /// Bytes that the server stored with it.
     pub bytes: Vec<u8>,
-    /// Descriptors of the same open files.
+    /// Duplicates of its descriptors.
     pub descriptors: Vec<OwnedFd>,
 }
 
-/// A keeper, and the name that a mount has there.
+/// A keeper, and the name of a mount's entry there.
 #[derive(Debug, Clone)]
-#[allow(missing_docs, reason = "it is said above")]
-pub struct KeptBy {
+#[allow(missing_docs, reason = "described above")]
+pub struct KeeperSlot {
     pub keeper: Arc<Keeper>,
     pub name: String,
 }
 
-impl KeptBy {
-    /// The entry of that name; `None` if there is none.
+impl KeeperSlot {
+    /// Returns the entry of this name; `None` if there is none.
     ///
     /// # Errors
-    /// If the keeper has gone.
+    /// When the keeper has ended.
     pub fn entry(&self) -> io::Result<Option<Entry>> {
         self.keeper.claimed.lock().insert(self.name.clone());
         Ok(self.keeper.entries()?.into_iter().find(|entry| entry.name == self.name))
     }
 
-    /// Has the mount closed. A keeper that has gone has nothing left to close.
-    pub fn give_up(&self) {
+    /// Makes the keeper close the mount. If the keeper has ended, there is nothing left to close.
+    pub fn close(&self) {
         let _ = self.keeper.drop_entry(&self.name);
     }
 }
@@ -69,7 +70,7 @@ impl Keeper {
     /// Connects to the keeper whose socket is at `path`; `None` if there is none.
     ///
     /// # Errors
-    /// Of the socket.
+    /// Errors of the socket.
     pub fn connect(path: &Path) -> io::Result<Option<Self>> {
         let socket = socket()?;
         match rustix::net::connect(&socket, &SocketAddrUnix::new(path)?) {
@@ -80,31 +81,31 @@ impl Keeper {
     }
 
     /// Starts a keeper with its socket at `path`: `program` must call [`super::run_keeper`] with
-    /// its standard input. There must be none there that lives.
+    /// its standard input. No live keeper may use that path.
     ///
     /// # Errors
-    /// Of the socket or the program.
+    /// Errors of the socket or the program.
     pub fn start(path: &Path, program: &mut Command) -> io::Result<Self> {
         match rustix::fs::unlink(path) {
             Ok(()) | Err(Errno::NOENT) => {}
             Err(errno) => return Err(errno.into()),
         }
         let listener = socket()?;
-        // Only its owner may connect, from the moment at which it is there.
+        // Only the owner may connect, from the moment the socket exists.
         rustix::fs::fchmod(&listener, Mode::RUSR | Mode::WUSR)?;
         rustix::net::bind(&listener, &SocketAddrUnix::new(path)?)?;
         rustix::net::listen(&listener, BACKLOG)?;
         let spawned = program.stdin(Stdio::from(listener)).stdout(Stdio::null()).spawn()?;
-        // It outlives us; if it does not, nothing of it is left behind.
+        // The keeper usually survives this process; if it ends first, it is reaped.
         let reap = move || drop({ spawned }.wait());
         std::thread::Builder::new().name("keeper-reap".to_owned()).spawn(reap)?;
         Self::connect(path)?.ok_or_else(|| io::Error::other("the keeper of mounts ended at once"))
     }
 
-    /// Has an entry kept, in the place of one of the same name.
+    /// Stores an entry, replacing one of the same name.
     ///
     /// # Errors
-    /// If the keeper has gone, or there is too much of it.
+    /// When the keeper has ended, or the entry is too large.
     pub fn put(&self, name: &str, bytes: &[u8], descriptors: &[BorrowedFd<'_>]) -> io::Result<()> {
         self.claimed.lock().insert(name.to_owned());
         let socket = self.socket.lock();
@@ -112,10 +113,10 @@ impl Keeper {
         done(&socket)
     }
 
-    /// Sets how long entries wait for the next server after this one; `None`: without limit.
+    /// Sets how long entries wait for the next server after this one ends; `None` for no limit.
     ///
     /// # Errors
-    /// If the keeper has gone.
+    /// When the keeper has ended.
     pub fn set_wait(&self, wait: Option<Duration>) -> io::Result<()> {
         let socket = self.socket.lock();
         let seconds = wait.map_or(0, |wait| wait.as_secs().max(1));
@@ -123,21 +124,22 @@ impl Keeper {
         done(&socket)
     }
 
-    /// Has an entry closed. A keeper without any ends.
+    /// Makes the keeper close an entry. A keeper without entries ends.
     ///
     /// # Errors
-    /// If the keeper has gone.
+    /// When the keeper has ended.
     pub fn drop_entry(&self, name: &str) -> io::Result<()> {
         let socket = self.socket.lock();
         send(&*socket, DROP, name, &[], &[])?;
         done(&socket)
     }
 
-    /// Has every entry closed that this server has neither asked for nor given: mounts that
-    /// nothing is going to serve. Users of such a mount get errors instead of waiting for ever.
+    /// Makes the keeper close every entry that this server has neither requested nor put: mounts
+    /// that no server is going to serve. Users of such a mount get errors instead of waiting
+    /// indefinitely.
     ///
     /// # Errors
-    /// If the keeper has gone.
+    /// When the keeper has ended.
     pub fn drop_unclaimed(&self) -> io::Result<()> {
         for entry in self.entries()? {
             if !self.claimed.lock().contains(&entry.name) {
@@ -147,10 +149,10 @@ impl Keeper {
         Ok(())
     }
 
-    /// All that is kept.
+    /// Returns all entries.
     ///
     /// # Errors
-    /// If the keeper has gone.
+    /// When the keeper has ended.
     pub fn entries(&self) -> io::Result<Vec<Entry>> {
         let socket = self.socket.lock();
         send(&*socket, LIST, "", &[], &[])?;

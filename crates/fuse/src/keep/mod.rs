@@ -1,22 +1,23 @@
-//! Mounts that outlive the program that serves them.
+//! Mounts that survive the program that serves them. Owns the keeper process, its entries and its
+//! messages.
 //!
 //! The kernel ends a connection when its last descriptor is closed. A *keeper*, a process that does
 //! nothing else, holds the descriptors of `/dev/fuse`; when the server is killed, users of the
-//! mount wait. The next server takes the descriptors from the keeper, skips what was agreed upon
-//! already ([`crate::Session::take_over`]), and asks for the requests again that the killed one
-//! took and did not answer (Linux 6.9).
+//! mount wait. The next server gets the descriptors from the keeper, skips the negotiation
+//! ([`crate::Session::take_over`]), and asks the kernel to send again the requests that the killed
+//! server took and did not answer (Linux 6.9).
 //!
-//! A keeper has entries: a name, some bytes that mean something to the server, and descriptors. It
-//! ends when it has none, when the connections of its entries have ended while no server is there,
+//! An entry of a keeper has a name, some bytes for the server, and descriptors. A keeper ends when
+//! it has no entries, when the connections of all its entries have ended while there is no server,
 //! and when no server has come within the time that the last one has set. Then it closes its
 //! descriptors, the kernel ends the connections, and users of the mounts get errors.
 //!
 //! # Messages
 //!
-//! Over a socket that keeps their bounds, each with at most [`DESCRIPTORS_MAX`] descriptors: kind
-//! 1, length of the name 1, name, bytes. `PUT`, `DROP` and `WAIT` are answered with `DONE`, `LIST`
-//! with an `ENTRY` for each entry and `DONE`. The bytes of `WAIT` are seconds, 8 bytes
-//! little-endian; 0: without limit.
+//! Over a socket that preserves message boundaries, each with at most [`DESCRIPTORS_MAX`]
+//! descriptors: kind 1, length of the name 1, name, bytes. `PUT`, `DROP` and `WAIT` are answered
+//! with `DONE`, `LIST` with an `ENTRY` for each entry and `DONE`. The bytes of `WAIT` are seconds,
+//! 8 bytes little-endian; 0 for no limit.
 
 mod client;
 mod process;
@@ -29,10 +30,11 @@ use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags,
 };
 
-pub use client::{Entry, Keeper, KeptBy};
+pub use client::{Entry, Keeper, KeeperSlot};
 pub use process::run as run_keeper;
 
-/// Descriptors of an entry: one for each thread that takes requests, and what the server adds.
+/// Descriptors of an entry: one for each thread that takes requests, and those that the server
+/// adds.
 pub const DESCRIPTORS_MAX: usize = 64;
 
 /// A message's bytes. Names have up to 255.
@@ -68,7 +70,7 @@ fn send(socket: impl AsFd, kind: u8, name: &str, bytes: &[u8], descriptors: &[Bo
     Ok(())
 }
 
-/// The next message; `None` if the other end is closed.
+/// Receives the next message; `None` if the other end is closed.
 fn receive(socket: impl AsFd) -> io::Result<Option<Message>> {
     let mut bytes = vec![0; MESSAGE_BYTES_MAX];
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_MAX))];

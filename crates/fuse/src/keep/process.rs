@@ -1,6 +1,6 @@
-//! The keeper itself.
+//! The keeper process. Owns the entries, on its only thread.
 //!
-//! While a server is there it sleeps in the socket alone: to watch the connections as well would
+//! While a server is connected it only waits on the sockets: watching the connections as well would
 //! wake it for each of their requests.
 
 use std::io;
@@ -16,16 +16,16 @@ use super::{DONE, DROP, ENTRY, LIST, Message, PUT, WAIT, receive, send};
 /// How long it waits for its first server, which is about to connect.
 const FIRST: Duration = Duration::from_secs(60);
 
-/// Servers at a time: the one that is there, and one that is about to take its place.
+/// Servers at a time: the current one, and one that is about to replace it.
 const SERVERS_MAX: usize = 4;
 
-/// Keeps what servers give to it, until nothing is left. `listener`: a socket that servers connect
-/// to.
+/// Holds the entries that servers put, until none is left. `listener` is a socket to which servers
+/// connect.
 ///
 /// # Errors
-/// Of the socket.
+/// Errors of the socket.
 pub fn run(listener: OwnedFd) -> io::Result<()> {
-    // Not ended with the terminal or the group of processes of the server.
+    // Not ended with the terminal or the process group of the server.
     let _ = rustix::process::setsid();
     let mut keeper = Running {
         listener,
@@ -33,7 +33,7 @@ pub fn run(listener: OwnedFd) -> io::Result<()> {
         entries: Vec::new(),
         had_server: false,
         wait: None,
-        give_up: Some(now() + FIRST),
+        deadline: Some(now() + FIRST),
     };
     while keeper.turn()? {}
     Ok(())
@@ -44,20 +44,20 @@ struct Running {
     servers: Vec<OwnedFd>,
     entries: Vec<Entry>,
     had_server: bool,
-    /// How long entries wait for the next server; `None`: without limit.
+    /// How long entries wait for the next server; `None` for no limit.
     wait: Option<Duration>,
-    /// Until when they do, while no server is there.
-    give_up: Option<Instant>,
+    /// When that time ends, while there is no server.
+    deadline: Option<Instant>,
 }
 
-/// The clock that stands still while the machine is suspended.
+/// A clock that stops while the machine is suspended.
 #[allow(clippy::disallowed_methods, reason = "the keeper is a process of its own, and nothing simulates it")]
 fn now() -> Instant {
     Instant::now()
 }
 
 impl Running {
-    /// Waits for something and does it; `false` at the end.
+    /// Waits for an event and handles it; returns `false` at the end.
     fn turn(&mut self) -> io::Result<bool> {
         if self.had_server && self.servers.is_empty() && self.entries.is_empty() {
             return Ok(false);
@@ -65,11 +65,11 @@ impl Running {
         let watches = self.servers.is_empty();
         let mut ready = vec![PollFd::new(&self.listener, PollFlags::IN)];
         ready.extend(self.servers.iter().map(|server| PollFd::new(server, PollFlags::IN)));
-        // An end of the connection is told without being asked for.
+        // The end of a connection is reported without being requested.
         let watched = self.entries.iter().filter(|_| watches).filter_map(|entry| entry.descriptors.first());
         ready.extend(watched.map(|descriptor| PollFd::new(descriptor, PollFlags::empty())));
-        let patience = self.give_up.filter(|_| watches).map(|at| {
-            // Not sooner than the time that was set.
+        let patience = self.deadline.filter(|_| watches).map(|at| {
+            // Not before the time that was set.
             let left = at.saturating_duration_since(now()) + Duration::from_millis(1);
             Timespec { tv_sec: left.as_secs().cast_signed(), tv_nsec: left.subsec_nanos().into() }
         });
@@ -90,7 +90,7 @@ impl Running {
         }
         let talking = std::mem::take(&mut self.servers);
         for (server, is_ready) in talking.into_iter().zip(servers) {
-            // One that breaks the rules is not listened to any more.
+            // A server that violates the protocol is disconnected.
             if !is_ready || self.serve(&server).unwrap_or(false) {
                 self.servers.push(server);
             }
@@ -99,7 +99,7 @@ impl Running {
             self.accept();
         }
         if !watches && self.servers.is_empty() {
-            self.give_up = self.wait.map(|wait| now() + wait);
+            self.deadline = self.wait.map(|wait| now() + wait);
         }
         Ok(true)
     }
@@ -114,7 +114,7 @@ impl Running {
         }
     }
 
-    /// Does what a server asks for; `false` if it has gone.
+    /// Handles a request of a server; returns `false` if it has disconnected.
     fn serve(&mut self, server: &OwnedFd) -> io::Result<bool> {
         let Some(Message { kind, name, bytes, descriptors }) = receive(server)? else { return Ok(false) };
         match kind {

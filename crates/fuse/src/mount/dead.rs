@@ -1,12 +1,12 @@
-//! Mounts whose server was killed: the kernel keeps them, and answers ENOTCONN to whatever is asked
-//! of them.
+//! Mounts whose server was killed: the kernel keeps them, and answers every request to them with
+//! ENOTCONN. Owns the decision to detach one; called by the thread that mounts.
 //!
-//! One is taken away only if all of this holds; else mounting is refused, as it is over a live one:
-//! 1. the directory shows a mount of ours, and of the same source, which is the pool: the caller
-//!    has the pool alone;
-//! 2. the kernel says at once that the other end is gone. It is asked for what no cache answers, by
-//!    a thread of its own: a server that lives and hangs would not answer, and must not be waited
-//!    for.
+//! A mount is detached only if both of these hold; otherwise mounting is refused, as it is over a
+//! live mount:
+//! 1. the directory shows a mount of Shale with the same source, which is the pool: the caller has
+//!    exclusive use of the pool;
+//! 2. the kernel reports at once that the server is gone. A separate thread makes a request that no
+//!    cache answers: a server that is alive but hangs would not answer, and must not be waited for.
 
 use std::path::Path;
 use std::sync::mpsc;
@@ -19,36 +19,36 @@ use rustix::mount::UnmountFlags;
 
 use super::kernel as kernel_mount;
 
-/// Mounts that may lie on one another: each start of a server that did not look left one.
+/// Mounts that may be stacked: each start of a server that did not check left one.
 const LAYERS_MAX: usize = 16;
-/// How long the kernel may take to say that the other end is gone.
+/// Time for the kernel to report that the server is gone.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// Takes dead mounts of this source off `dir`.
-pub fn take_away(dir: &Path, source: &str) {
+/// Detaches dead mounts of this source from `dir`.
+pub fn detach_dead(dir: &Path, source: &str) {
     for _ in 0..LAYERS_MAX {
         let is_of_source =
             kernel_mount::source_of(dir).is_some_and(|s| s == source || s == kernel_mount::helper_source(source));
         if !is_of_source || !is_dead(dir) {
             return;
         }
-        // Files on it may be open, and loop devices attached: they have lost their server already.
+        // Open files and loop devices on it have already lost their server.
         if let Err(error) = kernel_mount::unmount(dir, UnmountFlags::DETACH) {
-            log::warn!("the mount that a killed server left cannot be taken away: {error}");
+            log::warn!("cannot detach the mount that a killed server left: {error}");
             return;
         }
-        log::warn!("{}: the mount that a killed server left was taken away", dir.display());
+        log::warn!("{}: detached the mount that a killed server left", dir.display());
     }
 }
 
-/// Whether the kernel says that nobody serves what `dir` shows.
+/// Returns whether the kernel reports that no server answers for `dir`.
 fn is_dead(dir: &Path) -> bool {
     let (send, answer) = mpsc::channel();
     let dir = dir.to_owned();
     let asked = thread::Builder::new().name("mount-probe".to_owned()).spawn(move || {
         let flags = AtFlags::STATX_FORCE_SYNC;
         let found = rustix::fs::statx(rustix::fs::CWD, &dir, flags, StatxFlags::BASIC_STATS);
-        // Whether anyone still waits for it is all the same.
+        // The receiver may have timed out.
         let _ = send.send(matches!(found, Err(Errno::NOTCONN)));
     });
     asked.is_ok() && answer.recv_timeout(PATIENCE).unwrap_or(false)

@@ -1,8 +1,8 @@
-//! How a connection to the kernel is made and taken away: mount(2) and umount2(2) for root,
-//! `fusermount3` for others.
+//! Connecting to the kernel and disconnecting: mount(2) and umount2(2) for root, `fusermount3` for
+//! others. Owns no state; called by the thread that mounts or unmounts.
 //!
-//! A session never unmounts by path when it ends: the mount may be gone by then, and the path show
-//! another file system.
+//! A session never unmounts by path when it ends: the mount may be gone by then, and the path may
+//! show another file system.
 
 use std::ffi::CString;
 use std::io::{self, IoSliceMut};
@@ -23,26 +23,25 @@ use super::mountinfo::{mountinfo, unescaped};
 
 const DEVICE: &str = "/dev/fuse";
 const HELPER: &str = "fusermount3";
-/// The type of our file systems, as the kernel lists them; the helper puts it together from
-/// `subtype`.
+/// The type of our file systems in the kernel's list; the helper constructs it from `subtype`.
 const FILE_SYSTEM: &str = "fuse.shale";
 
-/// How a file system of ours is mounted.
+/// How a file system is mounted.
 #[derive(Debug, Clone, Copy)]
-pub struct How<'a> {
+pub struct MountParams<'a> {
     /// What `mount` and `df` show as the source.
     pub source: &'a str,
-    /// Users other than the one who serves may enter.
+    /// Users other than the owner of the server may enter.
     pub allow_other: bool,
     /// Programs in it can be run.
     pub allow_exec: bool,
-    /// Set-user-id programs and device nodes in it count as such. Only root may ask for it.
+    /// Set-user-id programs and device nodes in it are honoured. Only root may request it.
     pub allow_suid_and_devices: bool,
-    /// Reads move access times; without it the mount says `noatime`.
+    /// Reads update access times; without it the mount shows `noatime`.
     pub has_access_times: bool,
 }
 
-/// A connection to the kernel whose mount is at its place.
+/// A mounted connection to the kernel.
 #[derive(Debug)]
 pub struct Connection {
     /// The connection.
@@ -57,7 +56,7 @@ pub struct Connection {
 /// [`ErrorKind::Unsupported`] if this kernel or user cannot mount; [`ErrorKind::NotFound`],
 /// [`ErrorKind::Invalid`] and [`ErrorKind::InUse`] for `dir`; [`ErrorKind::Io`] if the kernel
 /// fails.
-pub fn mount(dir: &Path, how: &How<'_>) -> Result<Connection> {
+pub fn mount(dir: &Path, how: &MountParams<'_>) -> Result<Connection> {
     let device = match rustix::fs::open(DEVICE, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty()) {
         Ok(device) => device,
         Err(Errno::ACCESS | Errno::PERM) => return mount_with_helper(dir, how, false),
@@ -69,14 +68,14 @@ pub fn mount(dir: &Path, how: &How<'_>) -> Result<Connection> {
     match mount_device(&device, dir, how)? {
         Ok(()) => Ok(Connection { device, can_clone: true }),
         Err(Errno::PERM) => mount_with_helper(dir, how, true),
-        Err(errno) => Err(failed(dir, "the kernel refuses to mount", errno)),
+        Err(errno) => Err(failed(dir, "the kernel refused to mount", errno)),
     }
 }
 
 /// Asks the kernel to mount a device at `dir`. If its connection is mounted elsewhere or has been
 /// detached, that file system becomes visible at `dir` as well (Linux 5.15).
-fn mount_device(device: &OwnedFd, dir: &Path, how: &How<'_>) -> Result<std::result::Result<(), Errno>> {
-    let mode = rustix::fs::stat(dir).map_err(|errno| failed(dir, "cannot look at the directory", errno))?.st_mode;
+fn mount_device(device: &OwnedFd, dir: &Path, how: &MountParams<'_>) -> Result<std::result::Result<(), Errno>> {
+    let mode = rustix::fs::stat(dir).map_err(|errno| failed(dir, "cannot access the directory", errno))?.st_mode;
     let data = format!(
         "fd={},rootmode={mode:o},user_id={},group_id={},default_permissions{}",
         device.as_raw_fd(),
@@ -97,13 +96,13 @@ fn mount_device(device: &OwnedFd, dir: &Path, how: &How<'_>) -> Result<std::resu
 /// # Errors
 /// [`ErrorKind::Unsupported`] if this kernel or user cannot, [`ErrorKind::Io`] if the connection
 /// has ended.
-pub(super) fn mount_again(device: &OwnedFd, dir: &Path, how: &How<'_>) -> Result<()> {
+pub(super) fn mount_again(device: &OwnedFd, dir: &Path, how: &MountParams<'_>) -> Result<()> {
     match mount_device(device, dir, how)? {
         Ok(()) => Ok(()),
         Err(errno) => {
             let unsupported = matches!(errno, Errno::PERM | Errno::INVAL);
             let kind = if unsupported { ErrorKind::Unsupported } else { ErrorKind::Io };
-            let text = format!("{}: the kernel does not mount the connection again", dir.display());
+            let text = format!("{}: the kernel did not mount the connection again", dir.display());
             Err(Error::with_source(kind, text, io::Error::from(errno)))
         }
     }
@@ -113,42 +112,41 @@ pub(super) fn mount_again(device: &OwnedFd, dir: &Path, how: &How<'_>) -> Result
 /// (Documentation/filesystems/fuse).
 const CONNECTIONS: &str = "/sys/fs/fuse/connections";
 
-/// Distinguishes the mounts that may be at `dir` one after another, or on top of each other.
+/// Distinguishes mounts that were at `dir` one after another, or are stacked there.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct MountId {
     mount: u64,
     pub(super) device_minor: u32,
 }
 
-/// Who has unmounted.
+/// How the file system was unmounted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Unmounted {
-    /// The kernel, for root.
+    /// By the kernel, for root.
     ByKernel,
-    /// The helper, for other users.
+    /// By the helper, for other users.
     ByHelper,
 }
 
-/// Which mount `dir` shows now. Does not ask the file system, so that it works when nobody serves
-/// it.
+/// Returns the mount that `dir` shows now. Does not ask the file system, so that it works without a
+/// server.
 ///
 /// # Errors
-/// Those of looking at `dir`.
+/// Errors of reading `dir`.
 pub(super) fn mount_id(dir: &Path) -> Result<MountId> {
     let statx = rustix::fs::statx(rustix::fs::CWD, dir, AtFlags::STATX_DONT_SYNC, StatxFlags::MNT_ID)
-        .map_err(|errno| failed(dir, "cannot look at the mount", errno))?;
+        .map_err(|errno| failed(dir, "cannot inspect the mount", errno))?;
     Ok(MountId { mount: statx.stx_mnt_id, device_minor: statx.stx_dev_minor })
 }
 
-/// Whether `dir` shows a mount of a server of ours, which may be dead or hang: the file system is
-/// not asked.
+/// Returns whether `dir` shows a mount of a Shale server, which may be dead or hang: the file
+/// system is not asked.
 pub fn is_ours(dir: &Path) -> bool {
-    // What cannot be told here is told by the attempt to mount.
+    // If this fails, the attempt to mount reports the reason.
     mount_id(dir).is_ok_and(|id| file_system_of(id.mount, &mountinfo()) == Some(FILE_SYSTEM))
 }
 
-/// What a mount of ours at `dir` was made of: the `source` of its options. `None`: `dir` shows no
-/// mount of ours.
+/// Returns the `source` option of our mount at `dir`; `None` if `dir` shows no mount of ours.
 pub fn source_of(dir: &Path) -> Option<String> {
     let id = mount_id(dir).ok()?;
     let mountinfo = mountinfo();
@@ -159,7 +157,7 @@ pub fn source_of(dir: &Path) -> Option<String> {
     line.split_once(" - ")?.1.split(' ').nth(1).map(unescaped)
 }
 
-/// How the helper writes a source.
+/// Returns a source in the form that the helper writes.
 pub fn helper_source(source: &str) -> String {
     // A comma separates options.
     source.chars().filter(|c| !matches!(c, ',' | '\\')).collect()
@@ -170,13 +168,13 @@ fn mount_line(mount: u64, mountinfo: &str) -> Option<&str> {
     mountinfo.lines().find(|line| line.split(' ').next() == Some(mount.as_str()))
 }
 
-/// The type of a mount's file system; proc(5) has the fields.
+/// Returns the type of a mount's file system; proc(5) describes the fields.
 fn file_system_of(mount: u64, mountinfo: &str) -> Option<&str> {
     mount_line(mount, mountinfo)?.split_once(" - ")?.1.split(' ').next()
 }
 
 /// Ends the connection whose file system has this device number, wherever it is mounted: requests
-/// under way and all that follow fail.
+/// in flight and all later ones fail.
 ///
 /// # Errors
 /// [`ErrorKind::Unsupported`] where the kernel has no such file, or does not let us write it.
@@ -184,16 +182,16 @@ pub(super) fn abort(device_minor: u32) -> Result<()> {
     let path = format!("{CONNECTIONS}/{device_minor}/abort");
     std::fs::write(&path, b"1").map_err(|error| {
         let message =
-            format!("the mount cannot be cut off with {path} (mount -t fusectl fusectl {CONNECTIONS} makes it)");
+            format!("cannot disconnect the mount with {path} (mount -t fusectl fusectl {CONNECTIONS} creates it)");
         Error::with_source(ErrorKind::Unsupported, message, error)
     })
 }
 
-/// Unmounts `dir`. What [`UnmountFlags`] says of a busy mount holds for root; for others a busy
-/// mount is either left alone, or detached if `flags` say so.
+/// Unmounts `dir`. For root, [`UnmountFlags`] decide about a busy mount; for others a busy mount is
+/// either left alone, or detached if `flags` say so.
 ///
 /// # Errors
-/// [`ErrorKind::InUse`] if it is busy, others of the kernel or the helper.
+/// [`ErrorKind::InUse`] if it is busy, other errors of the kernel or the helper.
 pub fn unmount(dir: &Path, flags: UnmountFlags) -> Result<Unmounted> {
     match rustix::mount::unmount(dir, flags | UnmountFlags::NOFOLLOW) {
         Ok(()) => Ok(Unmounted::ByKernel),
@@ -205,7 +203,7 @@ pub fn unmount(dir: &Path, flags: UnmountFlags) -> Result<Unmounted> {
     }
 }
 
-fn mount_with_helper(dir: &Path, how: &How<'_>, can_clone: bool) -> Result<Connection> {
+fn mount_with_helper(dir: &Path, how: &MountParams<'_>, can_clone: bool) -> Result<Connection> {
     let about = |what: &str| format!("cannot mount {} with {HELPER}: {what}", dir.display());
     let (ours, theirs) = UnixStream::pair().map_err(|error| Error::from_io(about("no socket"), error))?;
     let mut names = String::from("default_permissions,nodev,nosuid,");
@@ -216,8 +214,7 @@ fn mount_with_helper(dir: &Path, how: &How<'_>, can_clone: bool) -> Result<Conne
     if how.allow_other {
         names.push_str(",allow_other");
     }
-    // The helper passes the descriptor back over the socket that the variable names: its standard
-    // input.
+    // The helper passes the descriptor over the socket that the variable names: its standard input.
     let child = Command::new(HELPER)
         .arg("-o")
         .arg(names)
@@ -234,15 +231,15 @@ fn mount_with_helper(dir: &Path, how: &How<'_>, can_clone: bool) -> Result<Conne
         })?;
     let received = receive_descriptor(&ours);
     drop(ours);
-    let output = child.wait_with_output().map_err(|error| Error::from_io(about("it does not end"), error))?;
+    let output = child.wait_with_output().map_err(|error| Error::from_io(about("cannot wait for it"), error))?;
     match received {
         Ok(Some(device)) => Ok(Connection { device, can_clone }),
         Ok(None) => Err(Error::new(ErrorKind::Unsupported, about(String::from_utf8_lossy(&output.stderr).trim()))),
-        Err(error) => Err(Error::from_io(about("it passes no descriptor"), error)),
+        Err(error) => Err(Error::from_io(about("it passed no descriptor"), error)),
     }
 }
 
-/// The descriptor that comes over `socket`; `None` if the other end is closed without one.
+/// Receives a descriptor over `socket`; `None` if the other end is closed without sending one.
 fn receive_descriptor(socket: &UnixStream) -> io::Result<Option<OwnedFd>> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut control = RecvAncillaryBuffer::new(&mut space);

@@ -1,4 +1,4 @@
-//! The kernel's list of mounts, as proc(5) describes it.
+//! The kernel's list of mounts, in the format of proc(5). Each call reads it again.
 
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
@@ -7,12 +7,12 @@ use std::path::{Path, PathBuf};
 /// The mounts of this process's namespace.
 const MOUNTINFO: &str = "/proc/self/mountinfo";
 
-/// The mounts that this process sees, one in a line; nothing if they cannot be read.
+/// Returns the mounts that this process sees, one per line; empty if they cannot be read.
 pub fn mountinfo() -> String {
     String::from_utf8_lossy(&std::fs::read(MOUNTINFO).unwrap_or_default()).into_owned()
 }
 
-/// A mount of the list.
+/// A mount in the list.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Listed {
     /// Device number of its file system: major and minor.
@@ -21,11 +21,11 @@ pub struct Listed {
     pub dir: PathBuf,
     /// Type of its file system.
     pub kind: String,
-    /// What it was mounted from.
+    /// The source of the mount.
     pub source: String,
 }
 
-/// The mounts of a list, in its order: of two at one directory the later one is visible.
+/// Parses a list, keeping its order: of two mounts at one directory the later one is visible.
 pub fn listed(mountinfo: &str) -> impl DoubleEndedIterator<Item = Listed> {
     mountinfo.lines().filter_map(|line| {
         let (place, file_system) = line.split_once(" - ")?;
@@ -42,14 +42,14 @@ pub fn listed(mountinfo: &str) -> impl DoubleEndedIterator<Item = Listed> {
     })
 }
 
-/// The mount that is visible at `dir`, an absolute path without symbolic links. Asks no file
-/// system, so that it never waits for a server.
+/// Returns the mount that is visible at `dir`, an absolute path without symbolic links. Asks no
+/// file system, so it never waits for a server.
 pub fn mounted_at(dir: &Path) -> Option<Listed> {
     listed(&mountinfo()).rfind(|mount| mount.dir == dir)
 }
 
-/// A path as mountinfo writes it: blanks, tabs, line feeds and backslashes stand as three octal
-/// digits.
+/// Decodes a path of mountinfo, in which spaces, tabs, newlines and backslashes are written as
+/// three octal digits.
 pub fn unescaped(text: &str) -> String {
     String::from_utf8_lossy(&unescaped_bytes(text)).into_owned()
 }

@@ -8,10 +8,10 @@ use surface::{Error, ErrorKind, Result};
 use super::mountinfo::mounted_at;
 
 /// Refuses a mount point at which something would be hidden. `dir` is an absolute path without
-/// symbolic links. A mount there is found in the kernel's list, and is not asked for anything.
+/// symbolic links. A mount there is found in the kernel's list, without asking its server.
 ///
 /// # Errors
-/// [`ErrorKind::Exists`] names the content; others of reading the directory.
+/// [`ErrorKind::Exists`] with the content in the message; other errors of reading the directory.
 pub fn check_vacant(dir: &Path) -> Result<()> {
     let refused = |found: String, remedy: &str| {
         let text = format!(

@@ -1,9 +1,9 @@
-//! The entries of a queue: memory that the kernel puts a request in, and from which it takes the
-//! answer. Owns that memory, and the rule of who may touch it.
+//! The entries of a queue: memory into which the kernel puts a request, and from which it takes the
+//! answer. Owns that memory, and the rule about access to it.
 //!
-//! An entry belongs to the kernel from the moment at which it is registered, or an answer in it
-//! committed, until the kernel says that there is a request in it. Then there is one [`Taken`] for
-//! it, which is the only way to its memory, until that is answered.
+//! An entry belongs to the kernel from its registration, or the commit of its answer, until the
+//! kernel reports a request in it. From then until the answer there is one [`PendingRequest`] for
+//! the entry, which is the only access to its memory. It may move between threads.
 #![allow(unsafe_code)]
 
 use std::sync::Arc;
@@ -12,37 +12,37 @@ use std::{io, ptr};
 
 use rustix::mm::{MapFlags, ProtFlags};
 
-use super::abi::{self, Asked};
+use super::abi::{self, RingRequest};
 use super::queue::Queue;
 use crate::REQUEST_BYTES_MAX;
 use crate::answer::Answer;
 use crate::wire::errno::Errno;
 
-/// What an entry takes for its header: one page, so that payloads begin at pages.
+/// Bytes for the header of an entry: one page, so that payloads are page-aligned.
 const HEADER_PLACE_BYTES: usize = 4096;
 
-/// What an entry has for arguments and for data: the kernel wants room for the largest request.
+/// Bytes for arguments and data of an entry: the kernel requires room for the largest request.
 const PAYLOAD_PLACE_BYTES: usize = REQUEST_BYTES_MAX as usize;
 
 const ENTRY_BYTES: usize = HEADER_PLACE_BYTES + PAYLOAD_PLACE_BYTES;
 
-/// Memory of the entries of a queue.
+/// The memory of a queue's entries.
 pub(super) struct Memory {
     base: *mut u8,
     entries: usize,
-    /// Whether the kernel has given all entries back, so that it writes to none any more.
-    is_given_back: AtomicBool,
+    /// Whether the kernel has returned all entries, so that it no longer writes to any.
+    is_released: AtomicBool,
 }
 
-// SAFETY: it is memory, and no thread's own; who may touch which part is the rule at the head of
-// this file.
+// SAFETY: it is plain memory, not tied to a thread; the rule at the head of this file governs
+// access to its parts.
 unsafe impl Send for Memory {}
 // SAFETY: as above.
 unsafe impl Sync for Memory {}
 
 impl Memory {
     pub(super) fn new(entries: usize) -> io::Result<Self> {
-        // SAFETY: new memory at a place of the kernel's choice.
+        // SAFETY: new memory at an address that the kernel chooses.
         let base = unsafe {
             rustix::mm::mmap_anonymous(
                 ptr::null_mut(),
@@ -51,15 +51,15 @@ impl Memory {
                 MapFlags::PRIVATE,
             )
         }?;
-        Ok(Self { base: base.cast(), entries, is_given_back: AtomicBool::new(false) })
+        Ok(Self { base: base.cast(), entries, is_released: AtomicBool::new(false) })
     }
 
-    /// The kernel will write to none of the entries any more.
-    pub(super) fn give_back(&self) {
-        self.is_given_back.store(true, Ordering::Release);
+    /// Records that the kernel will not write to any entry again.
+    pub(super) fn release(&self) {
+        self.is_released.store(true, Ordering::Release);
     }
 
-    /// Header and payload of an entry, as the kernel wants to know them.
+    /// Returns header and payload of an entry in the form that the kernel expects.
     pub(super) fn places(&self, index: usize) -> [libc::iovec; 2] {
         let header = self.header(index);
         [
@@ -75,17 +75,17 @@ impl Memory {
     }
 
     fn payload(&self, index: usize) -> *mut u8 {
-        // SAFETY: each entry has its payload behind its header.
+        // SAFETY: the payload of each entry follows its header.
         unsafe { self.header(index).add(HEADER_PLACE_BYTES) }
     }
 }
 
 impl Drop for Memory {
     fn drop(&mut self) {
-        // If the kernel may still write there, the addresses must never mean anything else.
-        if self.is_given_back.load(Ordering::Acquire) {
-            // SAFETY: nobody refers to it: what is taken keeps the queue that owns it, and the
-            // kernel is done with it.
+        // If the kernel may still write there, the addresses must never be reused.
+        if self.is_released.load(Ordering::Acquire) {
+            // SAFETY: there are no references to it: a taken request holds the queue that owns it,
+            // and the kernel no longer uses it.
             let _ = unsafe { rustix::mm::munmap(self.base.cast(), self.entries * ENTRY_BYTES) };
         }
     }
@@ -93,33 +93,33 @@ impl Drop for Memory {
 
 /// A request that was taken from the kernel and waits for its answer. One that is dropped is
 /// answered with `EIO`.
-pub(super) struct Taken {
+pub(super) struct PendingRequest {
     queue: Arc<Queue>,
     index: usize,
-    asked: Asked,
+    asked: RingRequest,
     is_answered: bool,
 }
 
-impl Taken {
-    /// The request in an entry of which the kernel has just said that there is one.
+impl PendingRequest {
+    /// Wraps the request in an entry for which the kernel has just reported one.
     ///
     /// # Safety
-    /// The entry must be ours, and no other `Taken` be there for it.
+    /// The entry must belong to us, and have no other `PendingRequest`.
     pub(super) unsafe fn new(queue: Arc<Queue>, index: usize) -> Self {
-        let asked = Asked { opcode: 0, unique: 0, commit_id: 0, payload_bytes: 0 };
+        let asked = RingRequest { opcode: 0, unique: 0, commit_id: 0, payload_bytes: 0 };
         let mut taken = Self { queue, index, asked, is_answered: false };
         taken.asked = abi::asked(taken.header());
         taken
     }
 
-    pub(super) fn asked(&self) -> Asked {
+    pub(super) fn asked(&self) -> RingRequest {
         self.asked
     }
 
     /// `struct fuse_uring_req_header`.
     pub(super) fn header(&self) -> &[u8] {
-        // SAFETY: the entry is ours as long as this is here, and what is borrowed mutably borrows
-        // this mutably.
+        // SAFETY: the entry belongs to us while `self` exists, and a mutable borrow of it borrows
+        // `self` mutably.
         unsafe { std::slice::from_raw_parts(self.queue.memory().header(self.index), abi::REQUEST_HEADER_BYTES) }
     }
 
@@ -128,20 +128,20 @@ impl Taken {
         unsafe { std::slice::from_raw_parts_mut(self.queue.memory().header(self.index), abi::REQUEST_HEADER_BYTES) }
     }
 
-    /// What came with the request behind its first argument.
+    /// Returns the data of the request after its first argument.
     pub(super) fn payload(&self) -> &[u8] {
         let bytes = self.asked.payload_bytes.min(PAYLOAD_PLACE_BYTES);
         // SAFETY: as in `header`.
         unsafe { std::slice::from_raw_parts(self.queue.memory().payload(self.index), bytes) }
     }
 
-    /// Room for that which goes back.
+    /// Returns the memory for the reply's payload.
     fn room(&mut self) -> &mut [u8] {
         // SAFETY: as in `header`.
         unsafe { std::slice::from_raw_parts_mut(self.queue.memory().payload(self.index), PAYLOAD_PLACE_BYTES) }
     }
 
-    /// Answers with what lies in the room, or a negative errno.
+    /// Answers with the payload in the entry, or with a negative errno.
     fn finish(mut self, error: i32, payload_bytes: usize) {
         self.commit(error, payload_bytes);
     }
@@ -150,10 +150,10 @@ impl Taken {
         let unique = self.asked.unique;
         abi::answer(self.header_mut(), unique, error, payload_bytes);
         self.is_answered = true;
-        self.queue.give_back(self.index, self.asked.commit_id);
+        self.queue.return_entry(self.index, self.asked.commit_id);
     }
 
-    /// Answers with a copy of `payload`, or a negative errno.
+    /// Answers with a copy of `payload`, or with a negative errno.
     pub(super) fn finish_with(mut self, error: i32, payload: &[u8]) {
         match self.room().get_mut(..payload.len()) {
             Some(room) => {
@@ -165,7 +165,7 @@ impl Taken {
     }
 }
 
-impl Drop for Taken {
+impl Drop for PendingRequest {
     fn drop(&mut self) {
         if !self.is_answered {
             self.commit(-Errno::EIO.code(), 0);
@@ -173,7 +173,7 @@ impl Drop for Taken {
     }
 }
 
-impl Answer for Taken {
+impl Answer for PendingRequest {
     fn fail(self, errno: Errno) {
         self.finish(-errno.code(), 0);
     }
@@ -201,15 +201,15 @@ impl Answer for Taken {
 mod tests {
     use super::*;
 
-    /// A request in an entry of a queue that no kernel knows.
-    fn taken(queue: &Arc<Queue>, index: usize, unique: u64) -> Taken {
+    /// Creates a request in an entry of a queue that no kernel knows.
+    fn taken(queue: &Arc<Queue>, index: usize, unique: u64) -> PendingRequest {
         // SAFETY: the entry has no other owner.
-        let mut taken = unsafe { Taken::new(queue.clone(), index) };
-        taken.asked = Asked { opcode: crate::wire::opcode::READ, unique, commit_id: unique, payload_bytes: 0 };
+        let mut taken = unsafe { PendingRequest::new(queue.clone(), index) };
+        taken.asked = RingRequest { opcode: crate::wire::opcode::READ, unique, commit_id: unique, payload_bytes: 0 };
         taken
     }
 
-    /// Error, number and bytes of the answer in an entry.
+    /// Returns error, number and bytes of the answer in an entry.
     fn answer(queue: &Queue, index: usize) -> (i32, u64, Vec<u8>) {
         // SAFETY: the entry has no owner any more.
         let (header, payload) = unsafe {
@@ -244,7 +244,7 @@ mod tests {
         assert_eq!(
             answer(&queue, 2),
             (-libc::EIO, 12, vec![]),
-            "what is forgotten is an error, not a caller that waits for ever"
+            "a forgotten request gives an error, and its caller does not wait forever"
         );
         assert_eq!(answer(&queue, 3), (-libc::ENOSPC, 13, vec![]));
     }

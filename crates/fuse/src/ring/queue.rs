@@ -1,18 +1,19 @@
 //! A queue of a ring: requests of one CPU, and the thread that takes and answers them. Owns the
-//! entries, and which of them wait to go back.
+//! entries, and the list of those to submit. Any thread may answer a request; only the queue's
+//! thread calls the kernel.
 //!
-//! The thread is not bound to that CPU: bound, it serves a lone caller that keeps its CPU busy 40 %
-//! slower, and callers on all CPUs at most as fast (measured on 2 cores).
+//! The thread is not bound to that CPU: bound, it serves a single caller that keeps its CPU busy 40
+//! % slower, and callers on all CPUs no faster (measured on 2 cores).
 //!
 //! # One turn of the thread
 //!
-//! 1. What has been answered, by this thread or another, goes back to the kernel, all in one call;
-//!    if there is nothing to do, that call waits.
-//! 2. The kernel has put requests into entries: each is served at once, or handed to other threads,
+//! 1. All answered entries, by this thread or another, are submitted to the kernel in one call; if
+//!    there is nothing to do, that call waits.
+//! 2. The kernel has put requests into entries: each is served at once, or passed to other threads,
 //!    which answer it.
 //!
-//! A thread that answers while this one waits wakes it through an eventfd, which is one more thing
-//! that the ring reads.
+//! A thread that answers while this one waits wakes it through an eventfd, which the ring reads as
+//! well.
 #![allow(unsafe_code)]
 
 use std::io;
@@ -25,23 +26,24 @@ use parking_lot::Mutex;
 use rustix::event::EventfdFlags;
 
 use super::abi;
-use super::entry::{Memory, Taken};
+use super::entry::{Memory, PendingRequest};
 use crate::io_flusher::become_io_flusher;
 
 type Submissions = IoUring<squeue::Entry128, cqueue::Entry>;
 
-/// Marks what ends as that which wakes the thread, not an entry.
+/// Marks a completion of the wake-up eventfd, not of an entry.
 const WAKE: u64 = u64::MAX;
 
-/// How an entry ends with the connection, or with a request that the kernel has given up.
+/// Completion codes of an entry whose connection has ended, or whose request the kernel has
+/// cancelled.
 const ENDED: [i32; 4] = [libc::ENOTCONN, libc::ECONNABORTED, libc::ECANCELED, libc::ENOENT];
 
-/// What is said to the thread of a queue.
+/// Signals to the thread of a queue.
 #[derive(Default)]
-struct Said {
-    /// Entries with an answer, and by what the kernel finds their requests.
+struct Signals {
+    /// Entries with an answer, and the commit ids of their requests.
     answered: Vec<(usize, u64)>,
-    /// The thread is to end, whatever the kernel has.
+    /// The thread must end, even if the kernel still holds entries.
     must_end: bool,
     /// The thread waits, and must be woken.
     is_waiting: bool,
@@ -52,104 +54,104 @@ pub(super) struct Queue {
     cpu: u16,
     entries: usize,
     memory: Memory,
-    said: Mutex<Said>,
+    signals: Mutex<Signals>,
     wake: OwnedFd,
 }
 
 impl Queue {
     pub(super) fn new(cpu: u16, entries: usize) -> io::Result<Arc<Self>> {
         let wake = rustix::event::eventfd(0, EventfdFlags::CLOEXEC)?;
-        Ok(Arc::new(Self { cpu, entries, memory: Memory::new(entries)?, said: Mutex::default(), wake }))
+        Ok(Arc::new(Self { cpu, entries, memory: Memory::new(entries)?, signals: Mutex::default(), wake }))
     }
 
     pub(super) fn memory(&self) -> &Memory {
         &self.memory
     }
 
-    /// An entry has its answer, and goes back to the kernel.
-    pub(super) fn give_back(&self, index: usize, commit_id: u64) {
-        self.say(|said| said.answered.push((index, commit_id)));
+    /// Queues an answered entry for submission to the kernel.
+    pub(super) fn return_entry(&self, index: usize, commit_id: u64) {
+        self.signal(|signals| signals.answered.push((index, commit_id)));
     }
 
-    /// What waits to go back.
+    /// Returns the entries that wait for submission.
     #[cfg(test)]
     pub(super) fn answered(&self) -> Vec<(usize, u64)> {
-        self.said.lock().answered.clone()
+        self.signals.lock().answered.clone()
     }
 
-    /// Lets the thread end although the kernel has not ended.
+    /// Makes the thread end although the kernel has not ended the connection.
     pub(super) fn end(&self) {
-        self.say(|said| said.must_end = true);
+        self.signal(|signals| signals.must_end = true);
     }
 
-    fn say(&self, what: impl FnOnce(&mut Said)) {
-        let mut said = self.said.lock();
-        what(&mut said);
-        let is_waiting = std::mem::take(&mut said.is_waiting);
-        drop(said);
+    fn signal(&self, what: impl FnOnce(&mut Signals)) {
+        let mut signals = self.signals.lock();
+        what(&mut signals);
+        let is_waiting = std::mem::take(&mut signals.is_waiting);
+        drop(signals);
         if is_waiting {
             let _ = rustix::io::retry_on_intr(|| rustix::io::write(&self.wake, &1_u64.to_ne_bytes()));
         }
     }
 
-    /// Serves requests until the kernel has ended. `begun` is told once whether the kernel took the
-    /// entries.
+    /// Serves requests until the kernel ends the connection. `begun` receives once whether the
+    /// kernel accepted the entries.
     pub(super) fn serve(
         self: &Arc<Self>,
         device: &OwnedFd,
-        serve: impl Fn(Taken),
+        serve: impl Fn(PendingRequest),
         failed: impl FnOnce(),
         begun: &Sender<io::Result<()>>,
     ) {
         become_io_flusher();
-        let mut turn = match Turn::begin(self.clone(), device) {
-            Ok(turn) => turn,
+        let mut thread_state = match QueueThread::begin(self.clone(), device) {
+            Ok(thread_state) => thread_state,
             Err(error) => {
                 let _ = begun.send(Err(error));
                 return;
             }
         };
         let _ = begun.send(Ok(()));
-        while turn.with_kernel_or_us > 0 {
-            match turn.exchange().and_then(|()| turn.take(&serve)) {
+        while thread_state.outstanding > 0 {
+            match thread_state.exchange().and_then(|()| thread_state.take(&serve)) {
                 Ok(false) => {}
                 Ok(true) => return,
                 Err(error) => {
-                    log::error!("a queue of the FUSE front end fails, and the mount ends: {error}");
+                    log::error!("a queue of the FUSE front end failed, and the mount ends: {error}");
                     failed();
                     return;
                 }
             }
         }
-        self.memory.give_back();
+        self.memory.release();
     }
 }
 
-/// What the thread of a queue has while it serves.
-struct Turn {
+/// The state of a queue's thread.
+struct QueueThread {
     queue: Arc<Queue>,
     ring: Submissions,
     device: types::Fd,
-    /// Entries that have not ended: the kernel has them, or somebody who will answer.
-    with_kernel_or_us: usize,
-    /// What goes to the kernel next.
+    /// Entries that have not ended: they are with the kernel, or with a thread that will answer.
+    outstanding: usize,
+    /// Submissions for the next call.
     next: Vec<squeue::Entry128>,
     answered: Vec<(usize, u64)>,
     requests: Vec<usize>,
-    /// Where the eventfd's count goes; on the heap, for it must not move.
+    /// Destination of the eventfd's count; on the heap, because it must not move.
     count: Box<u64>,
     is_listening: bool,
 }
 
-/// A ring as a queue needs it.
+/// Creates a ring with the settings of a queue.
 pub(super) fn make(entries: usize) -> io::Result<Submissions> {
-    // One more for the eventfd; twice as many may end at a time. Tasks of the kernel for this
-    // thread are done when it asks: it asks after each request.
+    // One more for the eventfd; twice as many completions may be pending. The kernel's work for
+    // this thread is done when the thread calls it, which it does after each request.
     let entries = u32::try_from(entries + 1).unwrap_or(u32::MAX).next_power_of_two();
     IoUring::builder().setup_single_issuer().setup_defer_taskrun().setup_clamp().build(entries)
 }
 
-impl Turn {
+impl QueueThread {
     /// Registers all entries.
     fn begin(queue: Arc<Queue>, device: &OwnedFd) -> io::Result<Self> {
         let entries = queue.entries;
@@ -165,20 +167,20 @@ impl Turn {
                     .build()
                     .user_data(index as u64);
                 let command = with_length(command, places.len() as u32);
-                // SAFETY: the descriptor lives as long as this thread serves, the memory until the
-                // kernel has ended or for ever, and the list of places is read before `submit`
-                // returns.
+                // SAFETY: the descriptor stays open while this thread serves, the memory stays
+                // mapped until the kernel has ended or permanently, and the list of addresses is
+                // read before `submit` returns.
                 unsafe { submissions.push(&command) }.map_err(io::Error::other)?;
             }
         }
-        // What it has not taken would be read from `places` later.
+        // Submissions that it has not consumed would read `places` later.
         if ring.submit()? < entries {
-            return Err(io::Error::other("the kernel took less than all entries of a queue"));
+            return Err(io::Error::other("the kernel did not accept all entries of a queue"));
         }
         drop(places);
-        // What the kernel refuses ends at once. A request that is there already is not lost here:
-        // what the kernel has to do for this thread (DEFER_TASKRUN) is done when it waits, and not
-        // by the call above.
+        // Refusals complete at once. A request that is already there is not lost here: the kernel's
+        // work for this thread (DEFER_TASKRUN) is done when the thread waits, not by the call
+        // above.
         let refused = ring.completion().find(|ended| ended.result() < 0);
         if let Some(refused) = refused {
             return Err(io::Error::from_raw_os_error(-refused.result()));
@@ -187,7 +189,7 @@ impl Turn {
             queue,
             ring,
             device,
-            with_kernel_or_us: entries,
+            outstanding: entries,
             next: Vec::with_capacity(entries + 1),
             answered: Vec::with_capacity(entries),
             requests: Vec::with_capacity(entries),
@@ -196,13 +198,13 @@ impl Turn {
         })
     }
 
-    /// Step 1: gives back what is answered, and waits if nothing is.
+    /// Step 1: submits the answered entries, and waits if there are none.
     fn exchange(&mut self) -> io::Result<()> {
-        let mut said = self.queue.said.lock();
-        std::mem::swap(&mut self.answered, &mut said.answered);
-        let waits = !said.must_end;
-        said.is_waiting = waits;
-        drop(said);
+        let mut signals = self.queue.signals.lock();
+        std::mem::swap(&mut self.answered, &mut signals.answered);
+        let waits = !signals.must_end;
+        signals.is_waiting = waits;
+        drop(signals);
         for (index, commit_id) in self.answered.drain(..) {
             let command = opcode::UringCmd80::new(self.device, abi::CMD_COMMIT_AND_FETCH)
                 .cmd(abi::command(self.queue.cpu, commit_id))
@@ -230,12 +232,12 @@ impl Turn {
         }
     }
 
-    /// Step 2: serves what has come; whether the thread is to end.
+    /// Step 2: serves the requests that arrived; returns whether the thread should end.
     ///
     /// # Errors
-    /// If the kernel did not take an answer although the connection lives: whoever waits for it
-    /// would do so for ever.
-    fn take(&mut self, serve: impl Fn(Taken)) -> io::Result<bool> {
+    /// When the kernel refuses an answer although the connection is alive: its caller would wait
+    /// indefinitely.
+    fn take(&mut self, serve: impl Fn(PendingRequest)) -> io::Result<bool> {
         let mut failed = Ok(());
         self.requests.clear();
         for ended in self.ring.completion() {
@@ -243,7 +245,7 @@ impl Turn {
                 (WAKE, _) => self.is_listening = false,
                 (index, 0) => self.requests.push(index as usize),
                 (_, error) => {
-                    self.with_kernel_or_us -= 1;
+                    self.outstanding -= 1;
                     if !ENDED.contains(&-error) {
                         failed = Err(io::Error::from_raw_os_error(-error));
                     }
@@ -251,24 +253,25 @@ impl Turn {
             }
         }
         let must_end = {
-            let mut said = self.queue.said.lock();
-            said.is_waiting = false;
-            said.must_end
+            let mut signals = self.queue.signals.lock();
+            signals.is_waiting = false;
+            signals.must_end
         };
         for &index in &self.requests {
-            // SAFETY: the kernel has just given it to us.
-            serve(unsafe { Taken::new(self.queue.clone(), index) });
+            // SAFETY: the kernel has just passed the entry to us.
+            serve(unsafe { PendingRequest::new(self.queue.clone(), index) });
         }
         failed.map(|()| must_end)
     }
 }
 
-/// `len` of a submission, for which this command's builder has no word.
+/// Sets `len` of a submission, for which this command's builder has no method.
 fn with_length(mut command: squeue::Entry128, length: u32) -> squeue::Entry128 {
-    /// Where `struct io_uring_sqe` has it.
+    /// Its offset in `struct io_uring_sqe`.
     const LEN: usize = 24;
     const _: () = assert!(size_of::<squeue::Entry128>() == 128);
-    // SAFETY: `repr(C)`, of the size that has just been asserted, all plain numbers.
+    // SAFETY: `repr(C)`, of the size that has just been asserted, and all fields are plain
+    // integers.
     unsafe { (&raw mut command).cast::<u8>().add(LEN).cast::<u32>().write(length) };
     command
 }

@@ -1,8 +1,7 @@
-//! A reader over the arguments of a request.
+//! A reader for the arguments of a request. Plain value; no I/O.
 //!
-//! `/dev/fuse` gives the arguments as one piece. A ring gives the fixed structure in a place of its
-//! own and the rest as the payload. The reader takes from the first piece as long as it has bytes,
-//! then from the second.
+//! `/dev/fuse` delivers the arguments as one piece. A ring delivers the fixed structure in the
+//! header and the rest as the payload. The reader consumes the first piece, then the second.
 
 use super::request::Malformed;
 use super::{u32_at, u64_at};
@@ -19,14 +18,14 @@ impl<'a> Args<'a> {
         if first.is_empty() { Self { now: rest, later: &[] } } else { Self { now: first, later: rest } }
     }
 
-    /// Takes a structure of that many bytes.
+    /// Reads a structure of this many bytes.
     pub(super) fn fixed(&mut self, bytes: usize) -> Result<Fixed<'a>, Malformed> {
         let (taken, left) = self.now.split_at_checked(bytes).ok_or(Malformed)?;
         *self = Self::new(left, self.later);
         Ok(Fixed(taken))
     }
 
-    /// Takes a name up to its terminating NUL, which is not part of it.
+    /// Reads a name up to its terminating NUL, which is not included.
     pub(super) fn name(&mut self) -> Result<&'a [u8], Malformed> {
         let end = self.now.iter().position(|&byte| byte == 0).ok_or(Malformed)?;
         let name = &self.now[..end];
@@ -34,12 +33,12 @@ impl<'a> Args<'a> {
         Ok(name)
     }
 
-    /// Takes that many bytes of data.
+    /// Reads this many bytes of data.
     pub(super) fn data(&mut self, bytes: usize) -> Result<&'a [u8], Malformed> {
         self.fixed(bytes).map(|fixed| fixed.0)
     }
 
-    /// Takes the extensions off the end of the last piece.
+    /// Removes the extensions from the end of the last piece.
     pub(super) fn take_extensions(&mut self, bytes: usize) -> Result<&'a [u8], Malformed> {
         let last = if self.later.is_empty() { &mut self.now } else { &mut self.later };
         let at = last.len().checked_sub(bytes).ok_or(Malformed)?;
@@ -85,7 +84,7 @@ mod tests {
     #[test]
     fn nothing_is_read_behind_the_end() {
         assert!(Args::new(b"abc", b"").fixed(4).is_err());
-        // A structure never runs from one piece into the other.
+        // A structure never crosses the boundary between the pieces.
         assert!(Args::new(b"ab", b"cd").fixed(4).is_err());
         assert!(Args::new(b"no end", b"").name().is_err());
         assert!(Args::new(b"", b"abc").take_extensions(4).is_err());

@@ -1,5 +1,5 @@
-//! What the kernel is told of a file: `struct fuse_attr`, `struct fuse_entry_out`, `struct
-//! fuse_kstatfs`.
+//! Attributes of files in replies: `struct fuse_attr`, `struct fuse_entry_out`, `struct
+//! fuse_kstatfs`. Plain values.
 
 use std::time::Duration;
 
@@ -14,21 +14,21 @@ pub struct Time {
 }
 
 impl Time {
-    /// The time of that many nanoseconds since 1970.
+    /// Returns the time that is this many nanoseconds after 1970.
     pub const fn from_unix_ns(ns: u64) -> Self {
         // Below 2^34 seconds, and below 10^9 nanoseconds.
         Self { seconds: (ns / 1_000_000_000).cast_signed(), nanoseconds: (ns % 1_000_000_000) as u32 }
     }
 
-    /// Nanoseconds since 1970; 0 for an earlier time, the largest number for one after the year
-    /// 2554.
+    /// Returns nanoseconds since 1970; 0 for an earlier time, the largest number for one after the
+    /// year 2554.
     pub fn unix_ns(self) -> u64 {
         u64::try_from(self.seconds)
             .map_or(0, |seconds| seconds.saturating_mul(1_000_000_000).saturating_add(u64::from(self.nanoseconds)))
     }
 }
 
-/// What `stat` shows of a file.
+/// The attributes that `stat` shows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Attributes {
     /// Inode number.
@@ -45,13 +45,13 @@ pub struct Attributes {
     pub changed: Time,
     /// Type and permissions, as `st_mode`.
     pub mode: u32,
-    /// Names that it has.
+    /// Number of names.
     pub links: u32,
     /// Owner.
     pub uid: u32,
     /// Group.
     pub gid: u32,
-    /// Of a device: its number, in the kernel's 32-bit encoding.
+    /// Device number of a device node, in the kernel's 32-bit encoding.
     pub device: u32,
     /// `st_blksize`.
     pub block_bytes: u32,
@@ -74,17 +74,17 @@ impl Attributes {
     }
 }
 
-/// A name that was found: which file it is, and how long the kernel may believe it.
+/// The result of a look-up: the file, and how long the kernel may cache it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Entry {
-    /// The node that the kernel names the file by from now on; 0 says that there is no such name,
-    /// which the kernel may believe for `name_valid`.
+    /// The node number by which the kernel refers to the file; 0 if there is no such name, which
+    /// the kernel may cache for `name_valid`.
     pub node: u64,
-    /// Tells apart files that have the same node number one after the other.
+    /// Distinguishes files that have the same node number one after another.
     pub generation: u64,
-    /// How long the name holds.
+    /// How long the name may be cached.
     pub name_valid: Duration,
-    /// How long the attributes hold.
+    /// How long the attributes may be cached.
     pub attributes_valid: Duration,
     /// The file's attributes.
     pub attributes: Attributes,
@@ -105,20 +105,20 @@ impl Entry {
     }
 }
 
-/// What `statfs` shows.
+/// The result of `statfs`.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct StatFs {
     /// Size in units of `block_bytes`.
     pub blocks: u64,
-    /// Free of these.
+    /// Free blocks.
     pub blocks_free: u64,
-    /// Free of these for users without privileges.
+    /// Free blocks for users without privileges.
     pub blocks_available: u64,
-    /// Files that there can be.
+    /// Most files possible.
     pub files: u64,
-    /// Files that there can still be.
+    /// Files that can still be created.
     pub files_free: u64,
-    /// The unit of the first three.
+    /// The unit of the block counts.
     pub block_bytes: u32,
     /// The longest name.
     pub name_bytes_max: u32,

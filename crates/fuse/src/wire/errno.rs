@@ -1,4 +1,4 @@
-//! Errors as the kernel has them.
+//! Error numbers of the kernel. Plain values.
 
 use std::fmt;
 
@@ -7,8 +7,8 @@ use std::fmt;
 pub struct Errno(i32);
 
 impl Errno {
-    /// The error of that number; `EIO` for one that the kernel does not take (it takes 1 to 511
-    /// from a file system).
+    /// Returns the error of this number; `EIO` for one that the kernel does not accept (it accepts
+    /// 1 to 511 from a file system).
     pub const fn new(code: i32) -> Self {
         if code > 0 && code < 512 { Self(code) } else { Self::EIO }
     }

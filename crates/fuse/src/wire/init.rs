@@ -1,21 +1,22 @@
-//! What is agreed upon when a connection begins: `struct fuse_init_in`, `struct fuse_init_out`.
+//! The negotiation at the start of a connection: `struct fuse_init_in`, `struct fuse_init_out`. No
+//! I/O, no state.
 
 use super::u32_at;
 
-/// The protocol's version, 7; numbers behind it only add to it.
+/// Major version of the protocol; minor versions only add to it.
 const MAJOR: u32 = 7;
 
-/// What this crate speaks: up to Linux 6.18.
+/// Newest minor version that this crate implements: that of Linux 6.18.
 const MINOR: u32 = 45;
 
-/// The oldest kernel's that is served: Linux 5.4, which sends structures of the length that they
-/// have since.
+/// Oldest minor version of a kernel that is supported: Linux 5.4, since which the structures have
+/// had their present length.
 const MINOR_MIN: u32 = 31;
 
 /// Bytes of `struct fuse_init_out`.
 const INIT_OUT_BYTES: usize = 64;
 
-/// What a connection can do, by the bits of the protocol.
+/// Capabilities of a connection, by the bits of the protocol.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Capabilities(u64);
 
@@ -28,32 +29,32 @@ macro_rules! capabilities {
 }
 
 capabilities! {
-    /// Reads of one file may be under way together.
+    /// Reads of one file may be in flight at the same time.
     ASYNC_READ = 0,
-    /// `O_TRUNC` comes with the open. **Never together with an open that is answered with
-    /// `ENOSYS`**: the kernel then believes that the open has emptied the file.
+    /// `O_TRUNC` is sent with the open. **Never together with an open that is answered with
+    /// `ENOSYS`**: the kernel then believes that the open has truncated the file.
     ATOMIC_O_TRUNC = 3,
     /// `.` and `..` can be looked up, for file handles.
     EXPORT_SUPPORT = 4,
     /// Writes of more than a page.
     BIG_WRITES = 5,
-    /// The file system applies the umask, because a default ACL may take its place.
+    /// The file system applies the umask, because a default ACL may replace it.
     DONT_MASK = 6,
     /// `ioctl` on directories.
     HAS_IOCTL_DIR = 11,
-    /// Listings can come with attributes.
+    /// Listings can include attributes.
     DO_READDIRPLUS = 13,
     /// The kernel chooses when.
     READDIRPLUS_AUTO = 14,
-    /// Direct I/O need not wait for itself.
+    /// Direct I/O may be asynchronous.
     ASYNC_DIO = 15,
-    /// Opens may be answered with `ENOSYS`, and are not sent any more then.
+    /// Opens may be answered with `ENOSYS`, after which they are not sent any more.
     NO_OPEN_SUPPORT = 17,
-    /// Lookups and listings of one directory may be under way together.
+    /// Look-ups and listings of one directory may be in flight at the same time.
     PARALLEL_DIROPS = 18,
     /// POSIX ACLs.
     POSIX_ACL = 20,
-    /// `max_pages` counts.
+    /// `max_pages` is valid.
     MAX_PAGES = 22,
     /// Targets of symbolic links are cached.
     CACHE_SYMLINKS = 23,
@@ -63,7 +64,7 @@ capabilities! {
     HANDLE_KILLPRIV_V2 = 28,
     /// `SETXATTR` has more flags.
     SETXATTR_EXT = 29,
-    /// The upper half of the flags counts.
+    /// The upper half of the flags is valid.
     INIT_EXT = 30,
     /// New files come with the group of the directory, if the caller is in it.
     CREATE_SUPP_GROUP = 34,
@@ -78,53 +79,53 @@ capabilities! {
 }
 
 impl Capabilities {
-    /// Those of both.
+    /// Returns the union of both.
     #[must_use]
     pub const fn with(self, other: Self) -> Self {
         Self(self.0 | other.0)
     }
 
-    /// Those of both without `other`.
+    /// Returns these capabilities without `other`.
     #[must_use]
     pub const fn without(self, other: Self) -> Self {
         Self(self.0 & !other.0)
     }
 
-    /// Those that are in both.
+    /// Returns the intersection of both.
     #[must_use]
     pub const fn and(self, other: Self) -> Self {
         Self(self.0 & other.0)
     }
 
-    /// Whether all of `other` are there.
+    /// Returns whether all of `other` are included.
     pub const fn has(self, other: Self) -> bool {
         self.0 & other.0 == other.0
     }
 }
 
-/// Bounds that are told to the kernel.
+/// Limits announced to the kernel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
     /// The largest write, in bytes.
     pub write_bytes_max: u32,
-    /// Requests under way for which no caller waits.
+    /// Requests in flight without a waiting caller.
     pub background_max: u16,
 }
 
-/// Reads `struct fuse_init_in`: what the kernel offers and its read-ahead in bytes; `None` if its
-/// protocol is too old or another one.
+/// Reads `struct fuse_init_in`: the kernel's capabilities and its read-ahead in bytes; `None` if
+/// its protocol is not supported.
 pub fn offered(arguments: &[u8]) -> Option<(Capabilities, u32)> {
     let (major, minor) = (u32_at(arguments, 0), u32_at(arguments, 4));
     if major != MAJOR || minor < MINOR_MIN {
         return None;
     }
     let low = u32_at(arguments, 12);
-    // The upper half is there if the lower half says so.
+    // The upper half is present if the lower half says so.
     let high = if Capabilities(u64::from(low)).has(Capabilities::INIT_EXT) { u32_at(arguments, 16) } else { 0 };
     Some((Capabilities(u64::from(high) << 32 | u64::from(low)), u32_at(arguments, 8)))
 }
 
-/// Makes `struct fuse_init_out`.
+/// Encodes `struct fuse_init_out`.
 pub fn answer(taken: Capabilities, readahead_bytes: u32, limits: Limits) -> Vec<u8> {
     let mut out = Vec::with_capacity(INIT_OUT_BYTES);
     let (low, high) = (taken.0 as u32, (taken.0 >> 32) as u32);
@@ -143,7 +144,7 @@ pub fn answer(taken: Capabilities, readahead_bytes: u32, limits: Limits) -> Vec<
     out
 }
 
-/// The capabilities that an answer takes.
+/// Returns the capabilities in an answer.
 pub fn taken(answer: &[u8]) -> Capabilities {
     Capabilities(u64::from(u32_at(answer, 32)) << 32 | u64::from(u32_at(answer, 12)))
 }

@@ -1,12 +1,12 @@
-//! Listings of directories: `struct fuse_dirent` and `struct fuse_direntplus`, one after the other,
-//! each padded to 8 bytes.
+//! Listings of directories: `struct fuse_dirent` and `struct fuse_direntplus`, one after another,
+//! each padded to 8 bytes. Plain values.
 
 use super::attributes::{ENTRY_BYTES, Entry};
 
-/// Bytes of `struct fuse_dirent` in front of the name.
+/// Bytes of `struct fuse_dirent` before the name.
 const DIRENT_BYTES: usize = 24;
 
-/// Names that are answered to a request, up to the size that it asks for.
+/// Names in the answer to a request, up to the requested size.
 #[derive(Debug)]
 pub struct Listing {
     out: Vec<u8>,
@@ -14,13 +14,13 @@ pub struct Listing {
 }
 
 impl Listing {
-    /// An empty one of at most so many bytes.
+    /// Creates an empty listing of at most this many bytes.
     pub fn new(bytes_max: u32) -> Self {
         Self { out: Vec::new(), bytes_max: bytes_max as usize }
     }
 
-    /// Adds a name. `next`: the offset from which the listing goes on behind it. `mode`: type of
-    /// the file, as `st_mode`. Returns `false`, and adds nothing, if there is no room for it.
+    /// Adds a name. `next` is the offset from which the listing continues after it, `mode` the type
+    /// of the file, as in `st_mode`. Returns `false`, and adds nothing, if there is no room.
     #[must_use]
     pub fn add(&mut self, inode: u64, next: u64, mode: u32, name: &[u8]) -> bool {
         if !self.has_room(DIRENT_BYTES + name.len()) {
@@ -30,7 +30,7 @@ impl Listing {
         true
     }
 
-    /// The bytes to answer.
+    /// Returns the payload of the answer.
     pub fn bytes(&self) -> &[u8] {
         &self.out
     }
@@ -40,7 +40,7 @@ impl Listing {
     }
 
     fn dirent(&mut self, inode: u64, next: u64, mode: u32, name: &[u8]) {
-        // Names are at most 255 bytes; the type is that of `d_type`.
+        // Names have at most 255 bytes; the type is that of `d_type`.
         let length = u32::try_from(name.len()).unwrap_or(0);
         let kind = (mode & libc::S_IFMT) >> 12;
         for number in [inode, next] {
@@ -54,13 +54,13 @@ impl Listing {
     }
 }
 
-/// A [`Listing`] with attributes. The kernel counts each name in it as looked up, unless its entry
+/// A [`Listing`] with attributes. The kernel counts each name in it as a look-up, unless its entry
 /// has node 0.
 #[derive(Debug)]
 pub struct ListingPlus(Listing);
 
 impl ListingPlus {
-    /// An empty one of at most so many bytes.
+    /// Creates an empty listing of at most this many bytes.
     pub fn new(bytes_max: u32) -> Self {
         Self(Listing::new(bytes_max))
     }
@@ -76,20 +76,20 @@ impl ListingPlus {
         true
     }
 
-    /// Adds a name alone, where the attributes cannot be read: the kernel asks for them when it
+    /// Adds a name without attributes, if they cannot be read: the kernel requests them when it
     /// needs them. As [`Listing::add`].
     #[must_use]
     pub fn add_name(&mut self, inode: u64, next: u64, mode: u32, name: &[u8]) -> bool {
         if !self.0.has_room(ENTRY_BYTES + DIRENT_BYTES + name.len()) {
             return false;
         }
-        // Node 0, and nothing else.
+        // Node 0, and all else zero.
         self.0.out.resize(self.0.out.len() + ENTRY_BYTES, 0);
         self.0.dirent(inode, next, mode, name);
         true
     }
 
-    /// The bytes to answer.
+    /// Returns the payload of the answer.
     pub fn bytes(&self) -> &[u8] {
         self.0.bytes()
     }

@@ -1,4 +1,4 @@
-//! Payloads of replies.
+//! Payloads of replies. Pure functions.
 
 use std::time::Duration;
 
@@ -19,7 +19,7 @@ pub fn header(unique: u64, error: i32, payload_bytes: usize) -> [u8; super::OUT_
     header
 }
 
-/// `struct fuse_entry_out`: to a lookup, and to what makes a name.
+/// `struct fuse_entry_out`: answers look-ups and operations that create a name.
 pub fn entry(entry: &Entry) -> Vec<u8> {
     let mut out = Vec::with_capacity(128);
     entry.encode(&mut out);
@@ -42,16 +42,16 @@ pub struct OpenFlags(u32);
 impl OpenFlags {
     /// No page cache.
     pub const DIRECT_IO: Self = Self(1);
-    /// Pages that are cached stay.
+    /// Cached pages stay.
     pub const KEEP_CACHE: Self = Self(1 << 1);
     /// The listing of a directory may be cached.
     pub const CACHE_DIR: Self = Self(1 << 3);
-    /// Closing it needs no `FLUSH`.
+    /// Closing it sends no `FLUSH`.
     pub const NO_FLUSH: Self = Self(1 << 5);
-    /// Direct writes may be under way together.
+    /// Direct writes may be in flight at the same time.
     pub const PARALLEL_DIRECT_WRITES: Self = Self(1 << 6);
 
-    /// Those of both.
+    /// Returns the union of both.
     #[must_use]
     pub const fn with(self, other: Self) -> Self {
         Self(self.0 | other.0)
@@ -65,12 +65,12 @@ pub fn opened(handle: u64, flags: OpenFlags) -> Vec<u8> {
     out
 }
 
-/// `struct fuse_write_out`: bytes that were written, or copied to `COPY_FILE_RANGE`.
+/// `struct fuse_write_out`: bytes that were written, or copied by `COPY_FILE_RANGE`.
 pub fn written(bytes: u32) -> Vec<u8> {
     numbers32(&[bytes, 0])
 }
 
-/// `struct fuse_getxattr_out`: how long a value or a list is.
+/// `struct fuse_getxattr_out`: the length of a value or a list.
 pub fn xattr_size(bytes: u32) -> Vec<u8> {
     numbers32(&[bytes, 0])
 }

@@ -1,18 +1,18 @@
-//! Requests of the kernel: header, operation, arguments.
+//! Requests of the kernel: header, operation, arguments. No I/O, no state.
 
 use super::args::{Args, Fixed};
 use super::attributes::Time;
 use super::{IN_HEADER_BYTES, opcode, u32_at, u64_at};
 use crate::answer::WriteData;
 
-/// A message that contradicts itself: a length that is not there, a name without an end.
+/// A malformed message: a length beyond its end, or a name without a terminator.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Malformed;
 
-/// Marks a request that the kernel sends a second time, because the server that took it has gone.
+/// Marks a request that the kernel sends again because the server that took it is gone.
 const RESENT: u64 = 1 << 63;
 
-/// `FUSE_EXT_GROUPS`: an extension with the groups of the caller that matter.
+/// `FUSE_EXT_GROUPS`: an extension with the relevant groups of the caller.
 const EXTENSION_GROUPS: u32 = 32;
 
 /// One request.
@@ -20,33 +20,32 @@ const EXTENSION_GROUPS: u32 = 32;
 pub struct Request<'a> {
     /// Its number.
     pub unique: u64,
-    /// The file or directory that it is about.
+    /// The file or directory that it addresses.
     pub node: u64,
-    /// The user who asks.
+    /// The caller's user id.
     pub uid: u32,
-    /// That user's group.
+    /// The caller's group id.
     pub gid: u32,
-    /// The process that asks; 0 where the kernel asks for itself.
+    /// The calling process; 0 for a request of the kernel itself.
     pub pid: u32,
-    /// What is asked for.
+    /// The operation and its arguments.
     pub operation: Operation<'a>,
     extensions: &'a [u8],
 }
 
 impl<'a> Request<'a> {
-    /// Whether the kernel sends it for the second time, so that it may have been carried out
-    /// already.
+    /// Returns whether the kernel sends it again, so that it may have been carried out already.
     pub const fn is_resent(&self) -> bool {
         self.unique & RESENT != 0
     }
 
-    /// Its number, whether it comes for the first or the second time.
+    /// Returns its number, without the mark of a repetition.
     pub const fn number(&self) -> u64 {
         self.unique & !RESENT
     }
 
-    /// Supplementary groups of the caller as far as the kernel sends them: for a new file, the
-    /// group of the directory if the caller is in it. Nothing if it sends none.
+    /// Returns the supplementary groups that the kernel sends: for a new file, the group of the
+    /// directory if the caller is in it. Empty if it sends none.
     pub fn supplementary_groups(&self) -> impl Iterator<Item = u32> + 'a {
         // `struct fuse_ext_header` (size, type), `nr_groups`, then the groups; sizes are multiples
         // of 8.
@@ -73,12 +72,12 @@ pub enum TimeToSet {
     At(Time),
 }
 
-/// Attributes to set; those that are `None` stay.
+/// Attributes to set; those that are `None` do not change.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct SetAttributes {
-    /// Open file that the request came through.
+    /// The open file through which the request came.
     pub handle: Option<u64>,
-    /// Permissions (and type, which stays), as `st_mode`.
+    /// Permissions (and type, which does not change), as in `st_mode`.
     pub mode: Option<u32>,
     /// Owner.
     pub uid: Option<u32>,
@@ -92,18 +91,18 @@ pub struct SetAttributes {
     pub modified: Option<TimeToSet>,
     /// Time of the last change of the attributes.
     pub changed: Option<Time>,
-    /// The caller has no right to keep the set-user-id and set-group-id bits.
+    /// The caller may not keep the set-user-id and set-group-id bits.
     pub kill_suid_sgid: bool,
 }
 
-/// What is asked for. Names have no NUL and are what the caller gave: any bytes but `/`.
+/// The operation. Names have no NUL and are passed unchanged: any bytes but `/`.
 #[derive(Debug, Clone, Copy)]
 #[allow(missing_docs, reason = "fields are named as in the system calls that they serve")]
 pub enum Operation<'a> {
     Lookup {
         name: &'a [u8],
     },
-    /// The kernel forgets a node that it was told of `lookups` times. Has no answer.
+    /// Drops `lookups` look-ups of a node. Has no answer.
     Forget {
         lookups: u64,
     },
@@ -144,7 +143,7 @@ pub enum Operation<'a> {
         new_name: &'a [u8],
         flags: u32,
     },
-    /// Gives `existing` one more name in the directory.
+    /// Adds another name for `existing` in the directory.
     Link {
         existing: u64,
         name: &'a [u8],
@@ -186,14 +185,14 @@ pub enum Operation<'a> {
     Flush {
         handle: u64,
     },
-    /// `clears_sgid`: setting an ACL takes the set-group-id bit away from the caller.
+    /// `clears_sgid`: setting an ACL clears the set-group-id bit for this caller.
     SetXattr {
         name: &'a [u8],
         value: &'a [u8],
         flags: i32,
         clears_sgid: bool,
     },
-    /// `size` 0 asks how long the value is.
+    /// With `size` 0, returns the length of the value.
     GetXattr {
         name: &'a [u8],
         size: u32,
@@ -254,21 +253,21 @@ pub enum Operation<'a> {
     SyncFs,
     Interrupt,
     Destroy,
-    /// One that this crate does not know.
+    /// An operation that this crate does not know.
     Unknown,
 }
 
-/// Node and number of lookups of each pair of a [`Operation::BatchForget`].
+/// Iterates over node and number of look-ups in a [`Operation::BatchForget`].
 pub fn forgotten(pairs: &[u8]) -> impl Iterator<Item = (u64, u64)> {
     pairs.chunks_exact(16).map(|pair| (u64_at(pair, 0), u64_at(pair, 8)))
 }
 
-/// Reads a request. `header`: `struct fuse_in_header`. `first` and `rest`: the arguments, in one
-/// piece (`rest` is empty) or as a ring has them. `data_in_answer`: a write's data is not in
-/// `rest`, but so many bytes of it lie where the answer has them.
+/// Decodes a request. `header` is `struct fuse_in_header`; `first` and `rest` are the arguments, in
+/// one piece (`rest` is empty) or in the two pieces of a ring. `data_in_answer`: a write's data is
+/// not in `rest`; instead this many bytes of it are available from the answer.
 ///
 /// # Errors
-/// [`Malformed`] if a length or a name does not fit in what is there.
+/// [`Malformed`] if a length or a name exceeds the message.
 pub fn decode<'a>(
     header: &[u8],
     first: &'a [u8],
@@ -364,8 +363,8 @@ fn operation<'a>(code: u32, args: &mut Args<'a>, data_in_answer: Option<usize>) 
             }
         }
         opcode::SETXATTR => {
-            // `struct fuse_setxattr_in` as `FUSE_SETXATTR_EXT` has it, which every session asks
-            // for.
+            // `struct fuse_setxattr_in` in the layout of `FUSE_SETXATTR_EXT`, which every session
+            // requests.
             const CLEARS_SGID: u32 = 1;
             let fixed = args.fixed(16)?;
             let (size, flags, clears_sgid) = (fixed.u32(0), fixed.i32(4), fixed.u32(8) & CLEARS_SGID != 0);
@@ -445,7 +444,7 @@ fn attributes_to_set(fixed: Fixed<'_>) -> SetAttributes {
     const KILL_SUID_SGID: u32 = 1 << 11;
     let valid = fixed.u32(0);
     let is = |bit: u32| valid & bit != 0;
-    // A time is at most a second less a nanosecond behind its second, whatever the message says.
+    // A time is less than a second after its seconds field, whatever the message contains.
     let time = |seconds: usize, nanoseconds: usize| Time {
         seconds: fixed.u64(seconds).cast_signed(),
         nanoseconds: fixed.u32(nanoseconds).min(999_999_999),

@@ -1,4 +1,4 @@
-//! Requests as the kernel lays them out, and as it never would.
+//! Requests in the kernel's layout, and malformed ones.
 
 use proptest::prelude::*;
 
@@ -89,7 +89,7 @@ fn groups_come_in_an_extension_that_is_no_part_of_the_name() {
     let request = decode(&header(opcode::MKNOD, 3), &body, b"", None).unwrap();
     assert!(matches!(request.operation, Operation::MakeNode { name: b"new", umask: 0o22, .. }));
     assert_eq!(request.supplementary_groups().collect::<Vec<_>>(), [100, 101]);
-    // A count that is not there is cut.
+    // A count beyond the end is truncated.
     let lying = numbers(&[16, EXTENSION_GROUPS, u32::MAX, 100]);
     let body = [&b"new\0\0\0\0\0"[..], &lying].concat();
     let request = decode(&header(opcode::LOOKUP, 2), &body, b"", None).unwrap();

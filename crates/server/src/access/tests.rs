@@ -14,7 +14,7 @@ const PASSWORD: &str = "correct horse";
 
 fn with_anna(dir: &TempDir) -> Access {
     let access = Access::open(dir.path());
-    access.set_password("anna", PASSWORD, Some(Role::Operate), at(0)).unwrap();
+    access.set_password("anna", Some(PASSWORD), Some(Role::Operate), at(0)).unwrap();
     access
 }
 
@@ -43,12 +43,18 @@ fn a_new_password_or_role_ends_sessions_and_log_out_does() {
     let access = with_anna(&dir);
     let log_in = |password| access.log_in("anna", password, "10.0.0.1", at(1)).unwrap().id;
     let first = log_in(PASSWORD);
-    access.set_password("anna", "another horse", None, at(2)).unwrap();
+    access.set_password("anna", Some("another horse"), None, at(2)).unwrap();
     assert!(access.check(Proof::Session(&first), at(2)).is_none());
     assert_eq!(access.users()[0].role, Role::Operate, "kept when none is given");
     let second = log_in("another horse");
     access.log_out(&second);
     assert!(access.check(Proof::Session(&second), at(2)).is_none());
+    let before = log_in("another horse");
+    access.set_password("anna", None, Some(Role::Read), at(2)).unwrap();
+    assert!(access.check(Proof::Session(&before), at(2)).is_none(), "a session of the former role");
+    assert_eq!(access.users()[0].role, Role::Read, "a role alone");
+    assert_eq!(access.set_password("anna", None, None, at(2)).unwrap_err().kind(), ErrorKind::Invalid);
+    assert_eq!(access.set_password("bert", None, Some(Role::Read), at(2)).unwrap_err().kind(), ErrorKind::NotFound);
     let third = log_in("another horse");
     access.remove_user("anna").unwrap();
     assert!(access.check(Proof::Session(&third), at(2)).is_none());
@@ -124,7 +130,7 @@ fn a_damaged_file_lets_nobody_in_and_is_not_overwritten() {
     std::fs::write(&path, "{\"version\":1,").unwrap();
     let access = Access::open(dir.path());
     assert!(access.unusable().unwrap().contains("access.json"), "{:?}", access.unusable());
-    assert_eq!(access.set_password("anna", PASSWORD, None, at(0)).unwrap_err().kind(), ErrorKind::Corrupt);
+    assert_eq!(access.set_password("anna", Some(PASSWORD), None, at(0)).unwrap_err().kind(), ErrorKind::Corrupt);
     assert_eq!(std::fs::read_to_string(&path).unwrap(), "{\"version\":1,");
     std::fs::write(&path, "{\"version\":2,\"users\":[],\"tokens\":[]}").unwrap();
     assert!(Access::open(dir.path()).unusable().unwrap().contains("version 2"));
@@ -135,7 +141,7 @@ fn names_passwords_and_labels_that_cannot_be_are_refused() {
     let dir = TempDir::new("access-names");
     let access = Access::open(dir.path());
     for (user, password) in [("", PASSWORD), ("an na", PASSWORD), ("a\nb", PASSWORD), ("anna", "short")] {
-        let error = access.set_password(user, password, None, at(0)).unwrap_err();
+        let error = access.set_password(user, Some(password), None, at(0)).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Invalid, "{user:?} {password:?}");
     }
     assert_eq!(access.create_token("a\nb", Role::Read, None, at(0)).unwrap_err().kind(), ErrorKind::Invalid);

@@ -132,6 +132,7 @@ fn look(door: Door, servers: &mut dyn Servers, shown: &Shown, seen: &Mutex<Seen>
         log::info!("exports: resolved: {}", fault.text);
     }
     *seen = Seen { faults, pids: servers.pids() };
+    shown.shares.devices.traffics().callers().set(door, seen.pids.values().copied());
 }
 
 /// Has doors looked at, with `now` with failed changes again, and waits up to the deadline. Returns

@@ -8,7 +8,12 @@ use super::{Asked, FrontEnd, Kind, Started, Told};
 use crate::exports::Exports;
 use crate::service::Service;
 
-pub(super) const KIND: Kind = Kind { check: |_| Ok(()), start };
+pub(super) const KIND: Kind = Kind {
+    name: "exports",
+    is_same: |a, b| (&a.exports, &a.shares, a.overlay) == (&b.exports, &b.shares, b.overlay),
+    check: |_| Ok(()),
+    start,
+};
 
 struct Protocols {
     exports: Arc<Exports>,

@@ -22,13 +22,13 @@ use self::certificate::Certificates;
 use self::process::{Process, Startable};
 use super::{Asked, FrontEnd, Kind, Started, Told};
 
-pub(super) const KIND: Kind = Kind { check, start };
+pub(super) const KIND: Kind = Kind { name: "HTTP", is_same: |a, b| a.http == b.http, check, start };
 
 /// The command that is the process; servers start it, and no user types it.
 pub const HTTP_COMMAND: &str = "serve-http";
 
 /// HTTP, as the command line asks for it.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct WantedHttp {
     /// Addresses; empty: none of it.
     pub listen: Vec<Listen>,

@@ -11,9 +11,12 @@
 //!    without those that stand on it. Then each stops, in the reverse order: those that stand on
 //!    another before that one.
 //!
+//! 5. A server that reads its configuration again changes them while it serves: see [`change`].
+//!
 //! A new front end is a file beside this one, and a line in [`ALL`]. It opens devices with a
 //! client that names its door (`surface::Client::door`): its operations are counted by that.
 
+pub mod change;
 mod exports;
 mod http;
 mod nbd;
@@ -27,9 +30,10 @@ use std::sync::Arc;
 use fe_fuse::Keeper;
 use fe_nbd::Listen;
 use serde_json::{Map, Value, json};
-use surface::{DeviceSet, Error, ErrorKind, Result};
+use surface::{Error, ErrorKind, Result};
 
 pub use self::http::{HTTP_COMMAND, WantedHttp};
+use crate::devices::Shown;
 use crate::pool_dir::PoolDir;
 use crate::service::{Served, Service};
 
@@ -40,7 +44,12 @@ pub const ALL: [Kind; 6] = [nbd::KIND, vhost::KIND, volumes::KIND, shares::KIND,
 pub type Started = Result<Option<Box<dyn FrontEnd>>>;
 
 /// A kind of front end, which the command line may ask for.
+#[derive(Clone, Copy)]
 pub struct Kind {
+    /// Name in messages.
+    pub name: &'static str,
+    /// Whether both ask for the same of it, and of those that it stands on.
+    pub is_same: fn(&Wanted, &Wanted) -> bool,
     /// Fails if it is asked for in a way that cannot be.
     pub check: fn(&Asked<'_>) -> Result<()>,
     /// Starts it, if it is asked for.
@@ -56,6 +65,26 @@ pub trait FrontEnd: Send + Sync {
     fn holds_the_server(&self) -> bool {
         true
     }
+
+    /// Takes over other settings while its clients stay. `false`: that cannot be, so it ends and
+    /// starts again.
+    ///
+    /// # Errors
+    /// The settings cannot be used; it serves as before.
+    fn follow(&mut self, _asked: &Asked<'_>) -> Result<bool> {
+        Ok(false)
+    }
+
+    /// Ends what clients would lose data with, unless one uses it.
+    ///
+    /// # Errors
+    /// `InUse`; it serves as before, or as far as [`regain`](Self::regain) brings back.
+    fn release(&mut self) -> Result<()> {
+        Ok(())
+    }
+
+    /// Serves again what a [`release`](Self::release) that failed has ended.
+    fn regain(&mut self) {}
 
     /// Takes no new requests, as far as nothing else stands on it, and answers those in work.
     fn close(&mut self) {}
@@ -74,8 +103,10 @@ pub trait FrontEnd: Send + Sync {
 }
 
 /// The front ends that the command line asks for, and their settings.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub struct Wanted {
+    /// NBD addresses.
+    pub nbd: Vec<Listen>,
     /// Directory of the sockets by which virtual machines attach volumes.
     pub vhost_user: Option<PathBuf>,
     /// Directory that shows each volume as a file.
@@ -106,10 +137,8 @@ pub struct Asked<'a> {
     pub service: &'a Arc<Service>,
     /// What holds mounts beyond the server's death, if anything does.
     pub keeper: Option<Arc<Keeper>>,
-    /// NBD addresses.
-    pub listen: &'a [Listen],
     /// The volumes that are served.
-    pub devices: Arc<dyn DeviceSet>,
+    pub devices: Arc<Shown>,
     /// To be called by a front end that has ended without being stopped, with its name.
     pub over: Arc<dyn Fn(&'static str) + Send + Sync>,
 }
@@ -124,20 +153,34 @@ pub struct Told {
     pub lines: Vec<String>,
 }
 
-/// The front ends of a server, in the order in which they started.
-#[derive(Default)]
-pub struct FrontEnds(Vec<Box<dyn FrontEnd>>);
+/// The front ends of a server, in the order in which they start, with their places in its list of
+/// kinds.
+pub struct FrontEnds {
+    kinds: Vec<Kind>,
+    running: Vec<(usize, Box<dyn FrontEnd>)>,
+}
 
 impl FrontEnds {
+    /// Of these kinds; none has started.
+    pub fn of(kinds: &[Kind]) -> Self {
+        Self { kinds: kinds.to_vec(), running: Vec::new() }
+    }
+
     /// Steps 1 and 2. `begin` runs between them.
     ///
     /// # Errors
     /// Those of the front ends. The ones that have started are still there, to be stopped.
-    pub fn start(&mut self, kinds: &[Kind], asked: &Asked<'_>, begin: impl FnOnce()) -> Result<()> {
-        kinds.iter().try_for_each(|kind| (kind.check)(asked))?;
+    pub fn start(&mut self, asked: &Asked<'_>, begin: impl FnOnce()) -> Result<()> {
+        self.kinds.iter().try_for_each(|kind| (kind.check)(asked))?;
         begin();
-        for kind in kinds {
-            self.0.extend((kind.start)(asked)?);
+        (0..self.kinds.len()).try_for_each(|place| self.start_one(place, asked))
+    }
+
+    /// Starts the front end of that place in the list, if it is asked for.
+    fn start_one(&mut self, place: usize, asked: &Asked<'_>) -> Result<()> {
+        if let Some(front_end) = (self.kinds[place].start)(asked)? {
+            let at = self.running.partition_point(|(other, _)| *other < place);
+            self.running.insert(at, (place, front_end));
         }
         Ok(())
     }
@@ -150,39 +193,39 @@ impl FrontEnds {
         });
         let document = nothing.as_object().cloned().unwrap_or_default();
         let mut told = Told { served: Served::default(), document, lines: Vec::new() };
-        self.0.iter().for_each(|front_end| front_end.describe(&mut told));
+        self.running.iter().for_each(|(_, front_end)| front_end.describe(&mut told));
         told
     }
 
     /// Whether the server goes on when one of them has ended by itself.
     pub fn hold_the_server(&self) -> bool {
-        self.0.iter().any(|front_end| front_end.holds_the_server())
+        self.running.iter().any(|(_, front_end)| front_end.holds_the_server())
     }
 
     /// Whether any serves a mount that has outlived an earlier server.
     pub fn have_resumed(&self) -> bool {
-        self.0.iter().any(|front_end| front_end.has_resumed())
+        self.running.iter().any(|(_, front_end)| front_end.has_resumed())
     }
 
     /// Ends everything but the mounts that have outlived an earlier server, in the order of step 4.
     pub fn leave_mounts(&mut self) {
-        self.0.iter_mut().for_each(|front_end| front_end.close());
+        self.running.iter_mut().for_each(|(_, front_end)| front_end.close());
         let mut left = Vec::new();
-        while let Some(mut front_end) = self.0.pop() {
+        while let Some((place, mut front_end)) = self.running.pop() {
             if front_end.has_resumed() {
                 front_end.end_new_mounts();
-                left.insert(0, front_end);
+                left.insert(0, (place, front_end));
             } else {
                 front_end.stop();
             }
         }
-        self.0 = left;
+        self.running = left;
     }
 
     /// Step 4.
     pub fn stop(mut self) {
-        self.0.iter_mut().for_each(|front_end| front_end.close());
-        while let Some(front_end) = self.0.pop() {
+        self.running.iter_mut().for_each(|(_, front_end)| front_end.close());
+        while let Some((_, front_end)) = self.running.pop() {
             front_end.stop();
         }
     }

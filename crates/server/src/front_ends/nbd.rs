@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use fe_nbd::{Server, ServerOptions};
 use serde_json::json;
+use surface::Result;
 
 use super::{Asked, FrontEnd, Kind, Started, Told};
 
@@ -13,7 +14,8 @@ const NBD_SHARE: u64 = 2;
 /// The same without --connections: a command that stops the server or looks at it gets in easily.
 const NBD_SHARE_USUAL: u64 = 8;
 
-pub(super) const KIND: Kind = Kind { check: |_| Ok(()), start };
+pub(super) const KIND: Kind =
+    Kind { name: "NBD", is_same: |a, b| (&a.nbd, a.connections) == (&b.nbd, b.connections), check: |_| Ok(()), start };
 
 struct Nbd {
     /// Until it is closed.
@@ -23,18 +25,18 @@ struct Nbd {
 }
 
 fn start(asked: &Asked<'_>) -> Started {
-    if asked.listen.is_empty() {
+    if asked.args.nbd.is_empty() {
         return Ok(None);
     }
     let usual = ServerOptions::default();
     let options = ServerOptions {
-        connections_max: connections_max(asked.args.connections.into(), usual.connections_max),
+        connections_max: connections_max(asked.args.connections.into()),
         bytes_in_flight_total: nbd_bytes(asked.args.memory),
         log: Some(Arc::new(move |line: &str| log::info!("{line}"))),
         ..usual
     };
     let connections_max = options.connections_max;
-    let server = Server::start(asked.devices.clone(), asked.listen, options)?;
+    let server = Server::start(asked.devices.clone(), &asked.args.nbd, options)?;
     Ok(Some(Box::new(Nbd { server: Some(server), connections_max })))
 }
 
@@ -45,7 +47,8 @@ fn nbd_bytes(memory_bytes: u64) -> usize {
 }
 
 /// Most NBD connections: the wanted number, as far as there are descriptors.
-fn connections_max(wanted: usize, usual: usize) -> usize {
+fn connections_max(wanted: usize) -> usize {
+    let usual = ServerOptions::default().connections_max;
     if wanted == usual {
         return env::descriptors_share(NBD_SHARE_USUAL, 1, usual);
     }
@@ -71,6 +74,15 @@ impl FrontEnd for Nbd {
         told.served.nbd = nbd;
         told.served.connections = self.server.as_ref().map(Server::counter);
         told.served.connections_max = self.connections_max;
+    }
+
+    /// Clients stay, but for those of addresses that go.
+    fn follow(&mut self, asked: &Asked<'_>) -> Result<bool> {
+        let Some(server) = self.server.as_mut().filter(|_| !asked.args.nbd.is_empty()) else { return Ok(false) };
+        server.listen(&asked.args.nbd)?;
+        self.connections_max = connections_max(asked.args.connections.into());
+        server.set_connections_max(self.connections_max);
+        Ok(true)
     }
 
     /// Those in work are answered, connections closed.

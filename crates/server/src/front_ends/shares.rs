@@ -1,6 +1,6 @@
 //! Shares as mounted directories.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use operations::path_error;
@@ -11,11 +11,18 @@ use super::{Asked, FrontEnd, Kind, Started, Told, check_hides_nothing};
 use crate::service::Service;
 use crate::shares::{Shares, SharesWish};
 
-pub(super) const KIND: Kind = Kind { check, start };
+pub(super) const KIND: Kind = Kind {
+    name: "shares",
+    is_same: |a, b| (&a.shares, a.overlay, &a.volume) == (&b.shares, b.overlay, &b.volume),
+    check,
+    start,
+};
 
 struct MountedShares {
     shares: Arc<Shares>,
     service: Arc<Service>,
+    /// As they were asked for.
+    wanted: (Option<PathBuf>, bool),
 }
 
 fn check(asked: &Asked<'_>) -> Result<()> {
@@ -37,7 +44,8 @@ fn start(asked: &Asked<'_>) -> Started {
     };
     let shares = Shares::start(service, &wish)?;
     service.set_shares(shares.clone());
-    Ok(Some(Box::new(MountedShares { shares, service: Arc::clone(service) })))
+    let wanted = (args.shares.clone(), args.overlay);
+    Ok(Some(Box::new(MountedShares { shares, service: Arc::clone(service), wanted })))
 }
 
 /// Makes the directory of the shares if only its last component is missing: a path that is wrong
@@ -82,6 +90,24 @@ impl FrontEnd for MountedShares {
         told.lines.push(format!("shares {dir}"));
         told.document.insert("shares".to_owned(), json!(dir));
         told.served.shares = Some(dir);
+    }
+
+    /// Other shares are mounted at the same place.
+    fn follow(&mut self, asked: &Asked<'_>) -> Result<bool> {
+        if self.wanted != (asked.args.shares.clone(), asked.args.overlay) {
+            return Ok(false);
+        }
+        self.shares.set_names(&asked.args.volume);
+        self.service.look_at_shares();
+        Ok(true)
+    }
+
+    fn release(&mut self) -> Result<()> {
+        self.shares.release()
+    }
+
+    fn regain(&mut self) {
+        self.service.look_at_shares();
     }
 
     fn has_resumed(&self) -> bool {

@@ -21,7 +21,7 @@ const SESSIONS_MAX: usize = 256;
 /// Digits of the pool's id in a serial number, which has 20 bytes in all.
 const PREFIX_DIGITS: usize = 8;
 
-pub(super) const KIND: Kind = Kind { check, start };
+pub(super) const KIND: Kind = Kind { name: "vhost-user", is_same: |a, b| a.vhost_user == b.vhost_user, check, start };
 
 struct Vhost {
     /// Until it is closed.

@@ -2,10 +2,11 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use crossbeam_channel::bounded;
-use fe_fuse::{KeptBy, Mount, MountOptions, Stack, WhenBusy};
+use fe_fuse::{KeeperSlot, Mount, MountOptions, Stack, WhenBusy};
 use fe_nbd::Listen;
 use serde_json::json;
 use surface::{Error, ErrorKind, Result};
@@ -20,14 +21,23 @@ const KEPT_AS: &str = "volumes";
 /// time left to close the pool.
 const SYNC_PATIENCE: Duration = Duration::from_secs(45);
 
-pub(super) const KIND: Kind = Kind { check, start };
+pub(super) const KIND: Kind = Kind {
+    name: "the mount",
+    is_same: |a, b| (&a.mount, a.allow_other, a.overlay) == (&b.mount, b.allow_other, b.overlay),
+    check,
+    start,
+};
 
-struct Volumes(Mount);
+struct Volumes {
+    mount: Mount,
+    /// It ends because the server wants it to.
+    is_released: Arc<AtomicBool>,
+}
 
 fn check(asked: &Asked<'_>) -> Result<()> {
     let Some(dir) = &asked.args.mount else { return Ok(()) };
     check_hides_nothing(dir, asked.service)?;
-    check_hides_no_socket(dir, asked.listen)
+    check_hides_no_socket(dir, &asked.args.nbd)
 }
 
 fn start(asked: &Asked<'_>) -> Started {
@@ -38,22 +48,26 @@ fn start(asked: &Asked<'_>) -> Started {
         // We have the pool's lock.
         replaces_dead: true,
         overlay: asked.args.overlay,
-        kept_by: asked.keeper.clone().map(|keeper| KeptBy { keeper, name: KEPT_AS.to_owned() }),
+        kept_by: asked.keeper.clone().map(|keeper| KeeperSlot { keeper, name: KEPT_AS.to_owned() }),
         ..MountOptions::default()
     };
     let mount = fe_fuse::mount(asked.devices.clone(), dir, &options)?;
     let ended = mount.ended();
     let over = Arc::clone(&asked.over);
+    let is_released = Arc::new(AtomicBool::new(false));
+    let was_released = Arc::clone(&is_released);
     let watch = move || {
         // How it ended was logged.
         drop(ended.wait());
-        over("mount");
+        if !was_released.load(Ordering::SeqCst) {
+            over("mount");
+        }
     };
     std::thread::Builder::new()
         .name("mount-watch".to_owned())
         .spawn(watch)
         .map_err(|error| Error::from_io("cannot watch the mount", error))?;
-    Ok(Some(Box::new(Volumes(mount))))
+    Ok(Some(Box::new(Volumes { mount, is_released })))
 }
 
 /// Refuses a mount point below which a socket of the server itself would vanish: its address would
@@ -84,7 +98,7 @@ fn check_hides_no_socket(dir: &Path, listen: &[Listen]) -> Result<()> {
 
 impl FrontEnd for Volumes {
     fn describe(&self, told: &mut Told) {
-        let (dir, over_io_uring) = (self.0.dir().display().to_string(), self.0.is_over_io_uring());
+        let (dir, over_io_uring) = (self.mount.dir().display().to_string(), self.mount.is_over_io_uring());
         let way = if over_io_uring { "  over io_uring" } else { "" };
         told.lines.push(format!("mount {dir}{way}"));
         told.document.insert("mount".to_owned(), json!(dir));
@@ -98,11 +112,18 @@ impl FrontEnd for Volumes {
     }
 
     fn has_resumed(&self) -> bool {
-        self.0.is_resumed()
+        self.mount.is_resumed()
+    }
+
+    fn release(&mut self) -> Result<()> {
+        self.is_released.store(true, Ordering::SeqCst);
+        let released = self.mount.unmount(WhenBusy::Refuse);
+        self.is_released.store(released.is_ok(), Ordering::SeqCst);
+        released
     }
 
     fn stop(self: Box<Self>) {
-        let mount = self.0;
+        let mount = self.mount;
         match mount.unmount(WhenBusy::Refuse) {
             Ok(()) => return,
             Err(error) if error.kind() != ErrorKind::InUse => log::warn!("{error}"),

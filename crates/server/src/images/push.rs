@@ -15,7 +15,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use ::blob::{
-    At, Blob, BlobKey, BlobPlace, Change, CommitOptions, Committed, Connection, Encoding, Error as BlobError, Inc,
+    At, Blob, BlobKey, BlobRef, Change, CommitOptions, Committed, Connection, Encoding, Error as BlobError, Inc,
     Location, NodeHash, OpId, PushOptions, Pushed, Record, StoredGroup, UploadOptions, clone_blob, frame_checksum,
     refuse_nested,
 };
@@ -25,6 +25,7 @@ use env::{RemoteGroup, RemoteImage};
 use format::crc32c;
 use object_store::path::Path;
 use surface::{BlockDevice, Error, ErrorKind, Result};
+use units::GROUP_BYTES;
 
 use super::Images;
 use operations::PushWish;
@@ -75,6 +76,8 @@ pub struct Push<'a> {
     pub wish: &'a PushWish,
     /// The image that the volume was cloned from.
     pub image: Option<RemoteImage>,
+    /// Is told the bytes of the groups so far; `false` ends the push.
+    pub progress: &'a (dyn Fn(u64) -> bool + Sync),
 }
 
 impl Push<'_> {
@@ -194,12 +197,13 @@ impl Push<'_> {
             let committed = Committed { seq: base.version, at: 0, len: 0 };
             return Ok(Pushed { committed, is_earlier: false, groups: 0, as_stored: 0, zeroes: 0, stored: 0 });
         }
-        let changes = futures_util::stream::unfold((first, receive), |(first, mut receive)| async move {
+        let changes = futures_util::stream::unfold((first, receive, 0), |(first, mut receive, groups)| async move {
             let item = match first {
                 Some(first) => Some(first),
                 None => receive.recv().await,
             };
-            item.map(|item| (item, (None, receive)))
+            let item = if (self.progress)(groups * GROUP_BYTES as u64) { item? } else { Err(given_up()) };
+            Some((item, (None, receive, groups + 1)))
         });
         let pushed = blob.push(on, size, Box::pin(changes), &options).await.map_err(told);
         // The channel is gone: the thread ends with its next group.
@@ -261,6 +265,10 @@ fn pushed_size(snapshot: &Volume, on: &Record) -> Result<u64> {
 
 type Item = std::io::Result<(u64, Change)>;
 
+fn given_up() -> std::io::Error {
+    std::io::Error::other(Error::new(ErrorKind::InUse, "the push was cancelled"))
+}
+
 /// Reads the groups that changed, page by page, until all are sent or nothing takes them.
 fn read_groups(pool: &Pool, title: &str, since: &PushBase, send: &tokio::sync::mpsc::Sender<Item>) {
     let mut next = Some(0);
@@ -321,13 +329,13 @@ async fn clone_of(
         let key = BlobKey::new(Path::from(origin.location.as_str()));
         blobs.push((Blob::open_incarnation(connection, key, origin.inc).await.map_err(told)?, origin.location.clone()));
     }
-    let origins: Vec<BlobPlace<'_>> =
-        blobs.iter().map(|(blob, location)| BlobPlace { committer: blob.committer(), location }).collect();
+    let origins: Vec<BlobRef<'_>> =
+        blobs.iter().map(|(blob, location)| BlobRef { committer: blob.committer(), location }).collect();
     let name = |location: &Location| location.key().path().to_string();
     let (from_name, to_name) = (name(source), name(target));
-    let place = BlobPlace { committer: from.committer(), location: &from_name };
-    let (world, options) = (connection.world().clone(), CommitOptions::default());
-    clone_blob(place, version.seq, &origins, world, target.key(), &to_name, options).await.map_err(told)?;
+    let place = BlobRef { committer: from.committer(), location: &from_name };
+    let (backend, options) = (connection.backend().clone(), CommitOptions::default());
+    clone_blob(place, version.seq, &origins, backend, target.key(), &to_name, options).await.map_err(told)?;
     Blob::open(connection, target.key()).await.map_err(told)
 }
 

@@ -13,7 +13,7 @@ use surface::{Client, DeviceId, Error, ErrorKind, Result};
 
 use super::table::{Begin, Doing, Jobs, Worker};
 use crate::service::{Service, TraceKind, Tracing};
-use operations::{Reply, Request};
+use operations::{EstimateWish, PushWish, Reply, Request};
 use report::{JobFault, JobKind, JobResult};
 
 /// A job that ends with the connection that started it.
@@ -74,7 +74,13 @@ impl Attached {
             }
             _ => {}
         }
-        let is_own = matches!(&request, Request::StartJob { background: false, .. });
+        let is_own = matches!(
+            &request,
+            Request::StartJob { background: false, .. }
+                | Request::Shrink { background: false, .. }
+                | Request::Push(PushWish { background: false, .. })
+                | Request::StartEstimate(EstimateWish { background: false, .. })
+        );
         let reply = self.service.answer(request)?;
         if let (true, Reply::Job(job)) = (is_own, &reply) {
             self.own.push(Own { jobs: Arc::clone(self.service.jobs()), id: job.id });

@@ -21,11 +21,16 @@
 
 mod attached;
 mod pace;
+mod restore;
 mod rule;
 mod table;
 mod work;
 
 pub use attached::Attached;
+pub use restore::{RESTORE_COMMAND, restore_from_stdin};
 pub use table::{ENDED_MAX, Jobs};
 
-pub(crate) use work::Planned;
+pub(crate) use pace::rest_after;
+pub(crate) use restore::RestoreWish;
+pub(crate) use table::{Begin, Doing, Stop, Work, Worker};
+pub(crate) use work::{Planned, Task};

@@ -88,6 +88,11 @@ pub(super) fn in_slices<S>(
     Ok(slice)
 }
 
+/// How long work without a rate rests after a part of it that took so long.
+pub(crate) fn rest_after(work: Duration, is_busy: bool) -> Duration {
+    rest(0, None, work, is_busy)
+}
+
 /// How long to rest after a slice of so many bytes that took `work`.
 fn rest(slice_bytes: u64, rate: Option<u64>, work: Duration, is_busy: bool) -> Duration {
     let rest = match rate {

@@ -9,13 +9,19 @@ use report::JobKind;
 /// Whether a job of the kind `wanted` cannot begin before one of the kind `under_way` has ended. A
 /// job that is paused is under way.
 pub(super) const fn excludes(under_way: JobKind, wanted: JobKind) -> bool {
-    use JobKind::{Calibrate, Recompress, Scrub, Sort};
+    use JobKind::{Calibrate, Estimate, Recompress, Restore, Scrub, Shrink, Sort};
     matches!(
         (under_way, wanted),
         // How far each came is kept once.
         (Recompress, Recompress) | (Sort, Sort) | (Scrub, Scrub)
         // The energy of one would be counted as that of the other.
         | (Calibrate, Calibrate)
+        // Each removes what an earlier one has left behind.
+        | (Restore, Restore)
+        // A pool has one end.
+        | (Shrink, Shrink)
+        // Each compresses on a core of its own, and spoils the times that the other measures.
+        | (Estimate, Estimate)
     )
 }
 
@@ -29,7 +35,12 @@ pub(super) fn refusal(id: u64, under_way: JobKind, target: Option<&str>) -> Erro
         JobKind::Sort => format!("{target} is being sorted by job {id}"),
         JobKind::Scrub => format!("{target} is being scrubbed by job {id}"),
         JobKind::Calibrate => format!("this machine is being measured by job {id}"),
+        JobKind::Estimate => {
+            format!("'{target}' is being estimated by job {id}, and a pool does that with one object at a time")
+        }
         JobKind::Clean => format!("{target} is being cleaned by job {id}"),
+        JobKind::Restore => format!("'{target}' is being restored by job {id}, and a pool does one restore at a time"),
+        JobKind::Shrink => format!("{target} is being made smaller by job {id}"),
         kind => format!("job {id} ({}) is under way for {target}", kind.name()),
     };
     let way = format!(
@@ -42,24 +53,15 @@ pub(super) fn refusal(id: u64, under_way: JobKind, target: Option<&str>) -> Erro
 mod tests {
     use super::*;
 
-    /// The whole table: a row for each kind that is under way, in the order of [`JobKind::ALL`].
     #[test]
     fn each_pair_of_kinds_is_decided() {
-        let table = [
-            // Recompress, clean, sort, scrub, calibrate; import, export, send, receive.
-            (JobKind::Recompress, [true, false, false, false, false, false, false, false, false]),
-            (JobKind::Clean, [false, false, false, false, false, false, false, false, false]),
-            (JobKind::Sort, [false, false, true, false, false, false, false, false, false]),
-            (JobKind::Scrub, [false, false, false, true, false, false, false, false, false]),
-            (JobKind::Calibrate, [false, false, false, false, true, false, false, false, false]),
-            (JobKind::Import, [false; 9]),
-            (JobKind::Export, [false; 9]),
-            (JobKind::Send, [false; 9]),
-            (JobKind::Receive, [false; 9]),
-        ];
-        assert_eq!(table.map(|(kind, _)| kind), JobKind::ALL);
-        for (under_way, row) in table {
-            assert_eq!(JobKind::ALL.map(|wanted| excludes(under_way, wanted)), row, "{under_way:?}");
+        use JobKind::{Calibrate, Estimate, Recompress, Restore, Scrub, Shrink, Sort};
+        let alone = [Recompress, Sort, Scrub, Calibrate, Estimate, Restore, Shrink];
+        for under_way in JobKind::ALL {
+            for wanted in JobKind::ALL {
+                let expected = under_way == wanted && alone.contains(&wanted);
+                assert_eq!(excludes(under_way, wanted), expected, "{under_way:?}, {wanted:?}");
+            }
         }
     }
 

@@ -376,6 +376,7 @@ impl Jobs {
                 _ if job.begin.worker != Worker::Pool => {
                     "its bytes go through the command that started it, which can be stopped itself (Ctrl-Z)"
                 }
+                JobKind::Push => "the object store would give its connections up; cancel it, and push again later",
                 JobKind::Calibrate => "a pause would be measured as well, and it takes some seconds in all",
                 _ => "",
             };
@@ -493,7 +494,7 @@ impl Doing {
     }
 
     /// Rests so long, or until something is asked of the job.
-    pub(super) fn rest(&self, time: Duration) {
+    pub(crate) fn rest(&self, time: Duration) {
         let give_up = Instant::now() + time;
         let mut table = self.jobs.table.lock();
         while table.may_rest(self.id) && !self.jobs.changed.wait_until(&mut table, give_up).timed_out() {}
@@ -503,7 +504,7 @@ impl Doing {
     ///
     /// # Errors
     /// Why it was cancelled, if it was.
-    pub(super) fn go_on(&self) -> std::result::Result<(), String> {
+    pub(crate) fn go_on(&self) -> std::result::Result<(), String> {
         let mut table = self.jobs.table.lock();
         while let Some(job) = table.jobs.get_mut(&self.id) {
             let state = match &job.asked {

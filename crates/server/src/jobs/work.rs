@@ -2,17 +2,19 @@
 
 use std::cell::RefCell;
 
-use engine::{CalibrationEffort, Meant};
+use engine::{CalibrationEffort, VolumeRef};
 use surface::{DeviceId, Error, ErrorKind, Result};
 use units::format_size;
 
 use super::pace::{SliceBytes, Standing, in_slices};
+use super::restore::{RestorePlan, RestoreWish};
 use super::table::{Begin, Doing, Stop, Work, Worker};
 use crate::documents;
 use crate::service::Service;
+use operations::PushWish;
 use report::RecompressSlice;
-use report::{CleanTotal, ScrubSlice, SortSlice};
-use report::{JobPace, JobResult, JobWish};
+use report::{CleanTotal, ScrubSlice, ShrinkSlice, SortSlice};
+use report::{JobKind, JobPace, JobResult, JobWish};
 
 /// Bytes of extents of one slice of recompression: a fraction of a second of compressing, even with
 /// the slowest codecs.
@@ -23,15 +25,40 @@ const SORT_SLICES: SliceBytes = SliceBytes::always(8 << 20);
 /// device, so that the rests between them are short, too; else so much that reading hardly ever
 /// stops.
 const SCRUB_SLICES: SliceBytes = SliceBytes { busy: 8 << 20, idle: 128 << 20 };
+/// Rounds of one slice of shrinking: a second or so.
+const SHRINK_ROUNDS: u32 = 16;
 /// Rounds of one slice of cleaning: a second or so, so that the bar moves and a cancellation is
 /// soon noticed.
 const CLEAN_ROUNDS: u32 = 16;
 
-/// A job that can be done, with what it is about: the volume that had the name when it was started.
+/// The work of a job: what any operator may start by a wish, and what has operations of its own,
+/// with roles of their own.
+#[derive(Debug, Clone)]
+pub(crate) enum Task {
+    /// Work that is wished for.
+    Wish(JobWish),
+    /// Files that are restored.
+    Restore(RestoreWish),
+    /// The pool is made smaller.
+    Shrink {
+        /// New capacity.
+        capacity_bytes: u64,
+    },
+    /// A snapshot becomes a version of a blob.
+    Push(PushWish),
+}
+
+/// A job that can be done.
 #[derive(Debug)]
-pub(crate) struct Planned {
-    wish: JobWish,
-    volume: Option<DeviceId>,
+pub(crate) enum Planned {
+    /// With what it is about: the volume that had the name when it was started.
+    Wish(JobWish, Option<DeviceId>),
+    /// Files that are restored.
+    Restore(Box<RestorePlan>),
+    /// The pool is made smaller.
+    Shrink(u64),
+    /// A snapshot, by its number, becomes a version of a blob.
+    Push(Box<PushWish>, DeviceId),
 }
 
 impl Planned {
@@ -39,7 +66,16 @@ impl Planned {
     ///
     /// # Errors
     /// `NotFound` and `Invalid` for what it names; `InUse`, as the table of jobs says.
-    pub(crate) fn new(service: &Service, wish: JobWish) -> Result<Self> {
+    pub(crate) fn new(service: &Service, task: Task) -> Result<Self> {
+        let wish = match task {
+            Task::Wish(wish) => wish,
+            Task::Restore(wish) => return RestorePlan::new(service, &wish).map(|plan| Self::Restore(Box::new(plan))),
+            Task::Shrink { capacity_bytes } => return Ok(Self::Shrink(capacity_bytes)),
+            Task::Push(wish) => {
+                let id = service.pool().volume(&wish.snapshot)?.id();
+                return Ok(Self::Push(Box::new(wish), id));
+            }
+        };
         let volume = match &wish {
             JobWish::Recompress { volume, mode, path, .. } => {
                 let id = service.pool().volume(volume)?.id();
@@ -48,17 +84,27 @@ impl Planned {
             }
             JobWish::Clean { .. } | JobWish::Scrub { .. } | JobWish::Calibrate => None,
         };
-        Ok(Self { wish, volume })
+        Ok(Self::Wish(wish, volume))
     }
 
     /// As it begins in the table of jobs.
     pub(crate) fn begin(&self, background: bool) -> Begin {
-        let path = match &self.wish {
-            JobWish::Recompress { path, .. } => path.clone(),
-            JobWish::Clean { .. } | JobWish::Scrub { .. } | JobWish::Calibrate => None,
+        let (kind, target, volume, path) = match self {
+            Self::Wish(wish, volume) => {
+                let path = match wish {
+                    JobWish::Recompress { path, .. } => path.clone(),
+                    JobWish::Clean { .. } | JobWish::Scrub { .. } | JobWish::Calibrate => None,
+                };
+                (wish.kind(), wish.target(), *volume, path)
+            }
+            Self::Restore(plan) => {
+                let target = format!("{}/{}", plan.name, plan.path());
+                (JobKind::Restore, Some(target), Some(plan.share), Some(plan.path()))
+            }
+            Self::Shrink(_) => (JobKind::Shrink, None, None, None),
+            Self::Push(wish, id) => (JobKind::Push, Some(wish.snapshot.clone()), Some(*id), None),
         };
-        let (kind, target) = (self.wish.kind(), self.wish.target());
-        Begin { kind, target, volume: self.volume, path, background, worker: Worker::Pool }
+        Begin { kind, target, volume, path, background, worker: Worker::Pool }
     }
 
     /// Does the work.
@@ -66,11 +112,17 @@ impl Planned {
     /// # Errors
     /// When it is cancelled, and what the pool says.
     pub(crate) fn run(&self, service: &Service, doing: &Doing) -> Work<JobResult> {
-        match (&self.wish, self.volume) {
+        let (wish, volume) = match self {
+            Self::Wish(wish, volume) => (wish, *volume),
+            Self::Restore(plan) => return plan.run(service, doing),
+            Self::Shrink(capacity_bytes) => return shrink(service, *capacity_bytes, doing),
+            Self::Push(wish, _) => return push(service, wish, doing),
+        };
+        match (wish, volume) {
             (JobWish::Recompress { mode, path, pace, volume }, id) => {
                 let name = RefCell::new(volume.clone());
                 let call = |bytes, restart| {
-                    let meant = id.map_or(Meant::Name(volume), Meant::Number);
+                    let meant = id.map_or(VolumeRef::Name(volume), VolumeRef::Number);
                     follow(service, id, &name, doing)?;
                     let report = service.recompress(meant, path.clone(), mode.as_deref(), (bytes, restart));
                     // It may have gone since.
@@ -141,6 +193,39 @@ fn clean(service: &Service, all: bool, sort: Option<JobPace>, doing: &Doing) -> 
             let text = format!("{why}: {} extents are emptied, {} to go", done.extents_cleaned, done.extents_todo);
             Stop::Cancelled(text)
         })?;
+    }
+}
+
+fn shrink(service: &Service, capacity_bytes: u64, doing: &Doing) -> Work<JobResult> {
+    doing.begin_phase("shrinking", 0, None);
+    let (mut moved, mut total) = (0, None);
+    loop {
+        let slice = documents::shrink_slice(service.pool().shrink(capacity_bytes, SHRINK_ROUNDS)?);
+        moved += slice.bytes_moved;
+        let total = *total.get_or_insert(slice.bytes_todo + slice.bytes_moved);
+        let said = format!("{} extents to go", slice.extents_todo);
+        doing.tell(total.saturating_sub(slice.bytes_todo), Some(total), said);
+        if slice.finished {
+            return Ok(JobResult::Shrunk(ShrinkSlice { bytes_moved: moved, ..slice }));
+        }
+        doing.go_on().map_err(|why| {
+            service.pool().give_up_shrinking();
+            let left = format_size(slice.bytes_todo);
+            Stop::Cancelled(format!("{why}: the pool is as large as it was, {left} would have had to be moved still"))
+        })?;
+    }
+}
+
+fn push(service: &Service, wish: &PushWish, doing: &Doing) -> Work<JobResult> {
+    doing.begin_phase("pushing", 0, None);
+    let progress = |bytes| {
+        doing.tell(bytes, None, String::new());
+        doing.is_cancelled().is_none()
+    };
+    match (service.push(wish, &progress), doing.is_cancelled()) {
+        (Ok(pushed), _) => Ok(JobResult::Pushed(pushed)),
+        (Err(_), Some(why)) => Err(Stop::Cancelled(format!("{why}: no version was made; push again to make one"))),
+        (Err(error), None) => Err(error.into()),
     }
 }
 

@@ -21,9 +21,17 @@ const MOVING_TICKS: u64 = 10;
 /// second.
 const SPACES_MAX: usize = 256;
 
+/// The counts of one object at a door, and those of the last look.
+struct Door {
+    name: &'static str,
+    traffic: Arc<Traffic>,
+    operations: Vec<OpCounts>,
+    failures: [u64; ErrorKind::ALL.len()],
+}
+
 /// The counts of one object at its doors.
 struct Watched {
-    doors: Vec<(&'static str, Arc<Traffic>, Vec<OpCounts>)>,
+    doors: Vec<Door>,
     /// Sum of the doors' counts at the last look.
     touched: u64,
     /// The tick at which something had changed last.
@@ -91,8 +99,9 @@ impl Objects {
                 space: None,
             });
             for (door, traffic) in doors {
-                if !watched.doors.iter().any(|(known, _, _)| *known == door) {
-                    watched.doors.push((door, traffic, vec![OpCounts::default(); OpKind::ALL.len()]));
+                if !watched.doors.iter().any(|known| known.name == door) {
+                    let operations = vec![OpCounts::default(); OpKind::ALL.len()];
+                    watched.doors.push(Door { name: door, traffic, operations, failures: Default::default() });
                     watched.moved = u64::MAX;
                 }
             }
@@ -103,14 +112,17 @@ impl Objects {
 
 impl Watched {
     fn look(&mut self, volume: &Volume, object: u64, tick: u64, row: &mut Row) {
-        let touched = self.doors.iter().fold(0u64, |sum, (_, traffic, _)| sum.wrapping_add(traffic.touched()));
+        let touched = self.doors.iter().fold(0u64, |sum, door| sum.wrapping_add(door.traffic.touched()));
         let has_moved = touched != self.touched;
         self.touched = touched;
         if has_moved {
             self.moved = tick;
-            for (door, traffic, before) in &mut self.doors {
+            for Door { name, traffic, operations: before, failures } in &mut self.doors {
                 for (kind, before) in OpKind::ALL.into_iter().zip(before) {
-                    operations(kind, door, traffic, before, object, row);
+                    operations(kind, name, traffic, before, object, row);
+                }
+                for ((kind, before), now) in ErrorKind::ALL.into_iter().zip(failures).zip(traffic.failures()) {
+                    row.put(Dataset::ERRORS, &[kind.name(), *name], object, grown(before, now));
                 }
             }
         }

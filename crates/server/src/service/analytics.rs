@@ -43,6 +43,13 @@ impl Service {
         }
     }
 
+    /// Notes a change that the server has made by itself: in the history, and for pages that show
+    /// objects.
+    pub(crate) fn note_own(&self, text: &str) {
+        self.mark(&format!("{text} (schedule)"));
+        self.audit_log.count_change();
+    }
+
     /// Bytes that this process has written to disks since the pool was opened.
     pub(crate) fn disk_written_bytes(&self) -> u64 {
         host::disk_written_bytes().saturating_sub(self.written_before)
@@ -85,7 +92,8 @@ impl Service {
                 report.map(|report| Reply::Heatmap(Box::new(report))).map_err(|error| invalid(&error))
             }
             Request::Marks { from_unix_s, to_unix_s } => {
-                let mut marks = self.with_history(|store| store.marks(from_unix_s, to_unix_s))?;
+                let marks = self.with_history(|store| store.marks(from_unix_s, to_unix_s))?;
+                let mut marks = marks.map_err(|error| invalid(&error))?;
                 marks.drain(..marks.len().saturating_sub(MARKS_LISTED_MAX));
                 let line = |mark: analytics::Mark| MarkLine { unix_s: mark.unix_s, text: mark.text };
                 Ok(Reply::Marks(marks.into_iter().map(line).collect()))

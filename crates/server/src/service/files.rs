@@ -3,18 +3,19 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use engine::{Meant, RecompressReport, Volume};
+use engine::{RecompressReport, Volume, VolumeRef};
 use surface::{Error, ErrorKind, Result};
 
 use super::Service;
+use crate::share_browse::{self, FilePlace, Part};
 use crate::share_files::Opened;
 use crate::share_trees;
-use operations::Reply;
-use report::FileReport;
+use operations::{Caller, Reply, Request, Which};
+use report::{FileReport, FileVersion};
 
 impl Service {
     /// The tree of a share as it is now, or of a snapshot of one, to be looked at.
-    pub(super) fn opened(&self, share: &str) -> Result<Opened> {
+    pub(crate) fn opened(&self, share: &str) -> Result<Opened> {
         let volume = self.pool.volume(share)?;
         let shares = self.shares.lock().clone();
         if let Some(opened) = shares.and_then(|shares| shares.opened(volume.id())) {
@@ -26,7 +27,7 @@ impl Service {
 
     /// The share that has a path, and the path in it. A share that lies in the named one has the
     /// files below its directory. The path may be that in the mount.
-    pub(super) fn place_of(&self, share: &str, path: &str) -> (String, String) {
+    pub(crate) fn place_of(&self, share: &str, path: &str) -> (String, String) {
         let mounted = self.mounted_shares().map(|shares| shares.dir().join(share));
         let in_mount = mounted.as_deref().and_then(|dir| Path::new(path).strip_prefix(dir).ok());
         let path = in_mount.map_or(path, |path| path.to_str().unwrap_or_default());
@@ -44,6 +45,49 @@ impl Service {
             }
         }
         found
+    }
+
+    /// The share that is meant, or the snapshot of one.
+    pub(crate) fn share_meant(&self, object: &Which) -> Result<Arc<Volume>> {
+        let volume = self.volume(object)?;
+        if volume.is_share() {
+            return Ok(volume);
+        }
+        let text = format!("'{}' is a volume, which has no files: name a share", volume.name());
+        Err(Error::new(ErrorKind::Unsupported, text))
+    }
+
+    /// A path of a share, or of a snapshot of one, to be listed or read.
+    pub(super) fn file_place(self: &Arc<Self>, object: &Which, path: &str, at: Option<&str>) -> Result<FilePlace> {
+        share_browse::check_path(path)?;
+        let name = self.share_meant(object)?.name();
+        let title = at.map_or_else(|| name.clone(), |at| format!("{name}@{at}"));
+        let (share, path) = self.place_of(&title, path);
+        Ok(FilePlace { opened: self.opened(&share)?, share, path })
+    }
+
+    /// Reads a part of a file for a caller whose role is checked, as that of any operation.
+    ///
+    /// # Errors
+    /// `Denied`, `Conflict` if the file has another version, and those of the pool.
+    pub(crate) fn read_file(
+        self: &Arc<Self>,
+        caller: &Caller,
+        object: Which,
+        path: String,
+        at: Option<String>,
+        part: &Part,
+    ) -> Result<(FileVersion, Vec<u8>)> {
+        self.guarded(caller, Request::FileVersion { object, path, at }, |request| match request {
+            Request::FileVersion { ref object, ref path, ref at } => {
+                let place = {
+                    let _names = self.guard_names(&request);
+                    self.file_place(object, path, at.as_deref())?
+                };
+                share_browse::read(&place, part)
+            }
+            other => Err(Error::new(ErrorKind::Invalid, format!("'{}' reads no file", other.about().op()))),
+        })
     }
 
     /// How a file is stored, and why; under the path that it was asked for by.
@@ -74,12 +118,12 @@ impl Service {
     /// Recompresses a slice of a volume, or of a share or a part of one.
     pub(crate) fn recompress(
         &self,
-        volume: Meant<'_>,
+        volume: VolumeRef<'_>,
         path: Option<String>,
         mode: Option<&str>,
         (bytes, restart): (u64, bool),
     ) -> Result<RecompressReport> {
-        let volume = self.pool.volume_meant(volume)?;
+        let volume = self.pool.volume_by_ref(volume)?;
         if volume.is_share() {
             let path = path.unwrap_or_default();
             return self.recompressing.slice(self, &volume, &path, mode, (bytes, restart));

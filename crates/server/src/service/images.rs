@@ -19,7 +19,8 @@ use crate::first_reads::GROUP_BYTES;
 use crate::images::push::Push;
 use crate::images::{Images, holder, is_of_another_copy, store_error};
 use operations::names;
-use operations::{ImageAddress, PushWish, PushedLine, Reply};
+use operations::{ImageAddress, PushWish, Reply};
+use report::PushedLine;
 
 /// How often a server looks whether the images are still held, in seconds: a user may have taken
 /// the pin away, or a volume may have another name now.
@@ -127,12 +128,12 @@ impl Service {
     }
 
     /// Makes a snapshot the next version of a blob.
-    pub(super) fn push(&self, wish: &PushWish) -> Result<Reply> {
+    pub(crate) fn push(&self, wish: &PushWish, progress: &(dyn Fn(u64) -> bool + Sync)) -> Result<PushedLine> {
         let image = self.pool.image_of(&wish.snapshot)?.map(|status| status.image);
-        let push = Push { pool: &self.pool, wish, image };
+        let push = Push { pool: &self.pool, wish, image, progress };
         let done = push.run(&self.images)?;
         let pushed = done.pushed;
-        Ok(Reply::Pushed(PushedLine {
+        Ok(PushedLine {
             blob: done.blob,
             version: done.version,
             base_version: done.base,
@@ -142,7 +143,7 @@ impl Service {
             holes: pushed.zeroes,
             bytes: pushed.groups * GROUP_BYTES,
             stored_bytes: pushed.stored,
-        }))
+        })
     }
 
     /// Does something that may end the need for images, and lets these go.

@@ -8,10 +8,10 @@ use surface::Result;
 
 use super::Service;
 use crate::documents;
-use crate::jobs::{Jobs, Planned};
+use crate::jobs::{Jobs, Planned, Task};
 use crate::share_check::{self, Search};
+use report::JobReport;
 use report::{CleanSlice, ScrubSlice, SortSlice};
-use report::{JobReport, JobWish};
 
 impl Service {
     /// The jobs of the pool.
@@ -32,8 +32,8 @@ impl Service {
         self.jobs.cancel(id, if interrupted { "interrupted" } else { "cancelled by a command" })
     }
 
-    pub(super) fn start_job(self: &Arc<Self>, wish: JobWish, background: bool) -> Result<JobReport> {
-        let planned = Planned::new(self, wish)?;
+    pub(super) fn start_task(self: &Arc<Self>, task: Task, background: bool) -> Result<JobReport> {
+        let planned = Planned::new(self, task)?;
         let doing = self.jobs.begin(planned.begin(background))?;
         let id = doing.id();
         let service = Arc::clone(self);

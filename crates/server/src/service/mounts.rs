@@ -53,14 +53,15 @@ impl Service {
         self.pool.set_properties_of(meant, changes)?;
         // Listings of mounted roots may show the snapshots, or no longer.
         if let Some(shares) = self.mounted_shares().filter(|_| changes.iter().any(|(key, _)| key == "snapdir")) {
-            shares.close_moments(true);
+            shares.close_snapshots(true);
         }
         if let Some(shares) = self.mounted_shares().filter(|_| changes.iter().any(|(key, _)| key == policy::READONLY)) {
             shares.follow_readonly();
         }
         let Some(exports) = exports else {
             let is_served = !doors.is_empty() && self.served.lock().is_some();
-            let notes = if is_served { exports::unserved_notes(changes) } else { Vec::new() };
+            let mut notes = if is_served { exports::unserved_notes(changes) } else { Vec::new() };
+            notes.extend(self.full_by_quota(name, changes));
             return self.properties(name, notes).map(Reply::Properties);
         };
         if let Some(fault) = exports.change(&doors, name).first() {
@@ -68,7 +69,22 @@ impl Service {
                 format!("the property is set, but not in force: {} (shale exports --check tells more)", fault.text);
             return Err(Error::new(ErrorKind::Io, text));
         }
-        self.properties(name, exports.notes(changes)).map(Reply::Properties)
+        let notes = exports.notes(changes).into_iter().chain(self.full_by_quota(name, changes)).collect();
+        self.properties(name, notes).map(Reply::Properties)
+    }
+
+    /// A note on a quota below the space that is taken already.
+    fn full_by_quota(&self, name: Option<&str>, changes: &[(String, Option<String>)]) -> Option<String> {
+        let name = name?;
+        let (_, quota) = changes.iter().find(|(key, _)| key == "quota")?;
+        let quota = units::parse_size(quota.as_deref()?).ok()?;
+        let volumes = self.pool.volumes().into_iter().map(|status| (status.name, status.stored_bytes));
+        let folders = self.pool.folders().into_iter().map(|status| (status.name, status.stored_bytes));
+        let (_, stored) = volumes.chain(folders).find(|(known, _)| known == name)?;
+        (stored > quota).then(|| {
+            let (quota, stored) = (units::format_size(quota), units::format_size(stored));
+            format!("'{name}' takes {stored} already, more than its quota of {quota}: writes fail until it takes less")
+        })
     }
 
     /// Fails for a volume: it has no files.
@@ -95,7 +111,7 @@ impl Service {
     pub fn look_at_mounts(&self) {
         let shares = self.shares.lock().clone();
         if let Some(shares) = shares {
-            shares.close_moments(true);
+            shares.close_snapshots(true);
             shares.bring_up_to_date().iter().for_each(|line| log::warn!("{line}"));
         }
     }
@@ -116,7 +132,7 @@ impl Service {
         let Some(shares) = shares else { return work() };
         // Snapshots and bookmarks go while the share is mounted, and come back into sight by
         // themselves.
-        shares.close_moments(false);
+        shares.close_snapshots(false);
         if names.iter().all(|name| name.contains(['@', '#'])) {
             return work();
         }

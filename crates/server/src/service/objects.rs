@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
 
-use engine::{FolderStatus, Meant, PropertySource, VolumeStatus};
+use engine::{FolderStatus, PropertySource, VolumeRef, VolumeStatus};
 use operations::{AnyObject, ListWish, ObjectOrder, ObjectPage, ObjectReport, Request, Which};
 use parking_lot::{RwLockReadGuard, RwLockWriteGuard};
 use report::{ObjectKind, PropertiesReport, UnservedLine, VolumeReport};
@@ -147,9 +147,9 @@ impl Service {
     }
 
     /// An object for the engine: by its number, if the request has that of a volume or a snapshot.
-    pub(super) fn meant<'a>(&self, which: &Which, name: &'a str) -> Meant<'a> {
+    pub(super) fn meant<'a>(&self, which: &Which, name: &'a str) -> VolumeRef<'a> {
         let id = which.id().map(DeviceId).filter(|id| self.pool.volume_of(*id).is_ok());
-        id.map_or(Meant::Name(name), Meant::Number)
+        id.map_or(VolumeRef::Name(name), VolumeRef::Number)
     }
 
     /// The version of what can be changed of an object, or of the pool: name, size and properties
@@ -192,8 +192,8 @@ impl Service {
         Ok(PropertiesReport { etag: self.etag(name)?, properties: reports.collect(), notes })
     }
 
-    /// Describes an object.
-    pub(super) fn object(&self, which: &Which) -> Result<ObjectReport> {
+    /// Describes an object; with `usage`, what only its snapshots hold.
+    pub(super) fn object(&self, which: &Which, usage: bool) -> Result<ObjectReport> {
         let name = self.name_of(which)?;
         let etag = self.etag(Some(&name))?;
         let object = if let Some((volume, own)) = name.split_once('@') {
@@ -203,7 +203,10 @@ impl Service {
         } else {
             let mut listed = self.listed();
             listed.retain(|listed| listed.name() == name);
-            let report = self.reports(listed).pop().ok_or_else(|| missing(&name))?;
+            let mut report = self.reports(listed).pop().ok_or_else(|| missing(&name))?;
+            if usage && !report.folder {
+                report.snapshot_stored_bytes = Some(self.pool.snapshot_only_bytes(&name)?);
+            }
             AnyObject::Volume(report)
         };
         Ok(ObjectReport { etag, object })

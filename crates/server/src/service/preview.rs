@@ -5,7 +5,7 @@ use std::path::Path;
 use fe_fuse::Stack;
 use operations::{Request, Which, names};
 use report::{AffectedLine, ObjectChange};
-use surface::{BlockDevice, Result};
+use surface::{BlockDevice, Error, ErrorKind, Result};
 
 use super::Service;
 use crate::devices::is_in;
@@ -38,6 +38,9 @@ impl Service {
                 let volume = self.volume(object)?;
                 let is_smaller = *size_bytes < volume.size_bytes();
                 Ok(is_smaller.then(|| (volume.name(), ObjectChange::Shrunk)).into_iter().collect())
+            }
+            Request::Preview { .. } => {
+                Err(Error::new(ErrorKind::Invalid, "a preview is of another request, not of a preview"))
             }
             Request::Receive(wish) => Ok(vec![(wish.volume.clone(), ObjectChange::Received)]),
             _ => Ok(Vec::new()),

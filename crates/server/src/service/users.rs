@@ -22,7 +22,7 @@ impl Service {
         match request {
             Request::Users => Ok(Reply::Users { users: access.users() }),
             Request::SetPassword { name, password, role } => {
-                access.set_password(&name, &password, role, self.moment()).map(|()| Reply::Done)
+                access.set_password(&name, password.as_deref(), role, self.moment()).map(|()| Reply::Done)
             }
             Request::RemoveUser { name } => access.remove_user(&name).map(|()| Reply::Done),
             Request::Tokens => Ok(Reply::Tokens { tokens: access.tokens() }),

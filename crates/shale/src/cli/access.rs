@@ -47,7 +47,7 @@ pub struct PasswdArgs {
     /// Name of the user
     #[arg(required_unless_present = "list")]
     pub user: Option<String>,
-    /// What the user may do [default: unchanged; admin for a new user]
+    /// What the user may do [default: admin for a new user]; of a user that exists only this changes
     #[arg(long, value_name = "ROLE", conflicts_with_all = ["remove", "list"])]
     pub role: Option<RoleWord>,
     /// Remove the user

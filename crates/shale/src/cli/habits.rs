@@ -9,16 +9,35 @@ const COMMANDS: &[(&str, &str)] = &[
     ("add", "`shale grow POOL SIZE` makes a pool larger"),
     ("attach", "`shale serve POOL --mount DIR` shows each volume as a file for losetup"),
     ("backup", "`shale snapshot POOL NAME@SNAPSHOT` keeps a state, `shale send` copies it elsewhere"),
+    ("allow", "a server runs as root; `shale token create POOL NAME --role ROLE` lets others in by HTTP"),
     ("cat", "`shale export POOL NAME -` writes a volume to stdout, `shale blob cat URL` a blob"),
+    (
+        "commit",
+        "`shale snapshot POOL NAME@SNAPSHOT` keeps a state, `shale push POOL NAME URL` makes it a version of a blob",
+    ),
+    (
+        "convert",
+        "`shale import POOL NAME FILE` and `shale export POOL NAME FILE` read and write images, raw and others",
+    ),
     ("copy", "`shale clone POOL NAME@SNAPSHOT NEW` copies within a pool, `shale export` and `shale send` out of it"),
     ("cp", "`shale clone POOL NAME@SNAPSHOT NEW` copies within a pool, `shale export` and `shale send` out of it"),
     ("delete", "`shale destroy POOL NAME` deletes; with -n it only lists what would go"),
     ("du", "`shale list POOL` shows sizes of volumes, `shale usage POOL SHARE` those of directories and file types"),
+    (
+        "expire",
+        "`shale destroy POOL NAME@A,B` removes snapshots, a schedule (`shale set POOL NAME snapshots=...`) its own; \
+         `shale blob expire URL` gives up versions of a blob",
+    ),
     ("find", "`shale list POOL -r` lists volumes and snapshots; files are found in the mount of a share"),
     (
         "forget",
-        "set a schedule with `shale set POOL NAME snapshots=...`, which removes old snapshots, or remove them with \
-         `shale destroy POOL NAME@A,B` or NAME@A%B",
+        "`shale destroy POOL NAME@A,B` or NAME@A%B removes snapshots; `shale set POOL NAME snapshots=...` takes them by a \
+         schedule, and removes its own when they are old",
+    ),
+    ("fsck", "`shale check POOL` checks a pool that is not served, `shale scrub POOL` one in use"),
+    (
+        "gc",
+        "space of destroyed data comes back by itself; `shale clean POOL` makes it come back now, `shale blob gc URL` does so for a blob",
     ),
     ("images", "`shale list POOL` lists volumes, `shale blob ls URL` blobs"),
     ("info", "`shale status POOL` describes a pool, `shale get POOL NAME` a volume"),
@@ -26,13 +45,18 @@ const COMMANDS: &[(&str, &str)] = &[
         "inspect",
         "`shale status POOL` describes a pool, `shale get POOL NAME` a volume, `shale explain POOL NAME` its data",
     ),
+    ("ll", "`shale list POOL` lists volumes, shares and folders, with -r snapshots too"),
     ("load", "`shale import POOL NAME FILE` reads a volume from a file, `shale receive` a stream"),
     ("log", "`shale list POOL -t snapshot` lists snapshots with their times, `shale blob log URL` versions of a blob"),
-    ("logs", "the log of a server is its stderr: journalctl -u UNIT under systemd"),
+    (
+        "logs",
+        "a server started with --detach logs to POOL/serve.log, another to its stderr: journalctl -u UNIT under systemd",
+    ),
     (
         "ls",
         "`shale list POOL` lists volumes, shares and folders, with -r snapshots too; `shale blob ls URL` lists blobs",
     ),
+    ("measure", "`shale estimate FILE` measures what data would take; `shale list POOL` what it takes"),
     (
         "mount",
         "`shale serve POOL --shares DIR` mounts every share, `shale serve POOL --mount DIR` shows each volume as a file",
@@ -45,8 +69,13 @@ const COMMANDS: &[(&str, &str)] = &[
     ),
     ("ps", "`shale jobs POOL` lists the long work of a server, `shale iostat POOL` its clients' activity"),
     ("pull", "`shale clone URL POOL NAME` makes a volume of a blob, `shale receive POOL NAME` one of a stream"),
+    ("rebase", "`shale promote POOL CLONE` makes a clone independent of its origin"),
     ("remove", "`shale destroy POOL NAME` deletes; with -n it only lists what would go"),
     ("repair", "`shale check POOL --repair` repairs, `shale scrub POOL` verifies a pool in use"),
+    (
+        "replicate",
+        "`shale send POOL NAME@SNAPSHOT | shale receive OTHER NAME` copies to another pool, -R with all that is below",
+    ),
     (
         "restore",
         "`shale rollback POOL NAME@SNAPSHOT` goes back, `shale clone POOL NAME@SNAPSHOT NEW` makes a volume of it",
@@ -56,16 +85,32 @@ const COMMANDS: &[(&str, &str)] = &[
     ("snapshots", "`shale list POOL -t snapshot` lists snapshots"),
     ("start", "`shale serve POOL` starts a server"),
     ("stop", "`shale status POOL` names the server's process: kill -TERM PID stops it in order"),
+    (
+        "tag",
+        "`shale hold POOL NAME@SNAPSHOT HOLD` protects a snapshot, `shale bookmark` remembers one, `shale blob tag URL` names \
+         a version of a blob",
+    ),
     ("sync", "`shale status POOL --sync` takes a checkpoint; `shale send -I` copies what changed to another pool"),
     ("trim", "discards of clients free space (fstrim on the file system); `shale clean POOL` makes it free now"),
-    ("umount", "`shale status POOL` names the server's process: kill -TERM PID stops it and unmounts everything"),
-    ("unmount", "`shale status POOL` names the server's process: kill -TERM PID stops it and unmounts everything"),
+    (
+        "umount",
+        "`umount DIR` unmounts one share until the next start; `shale status POOL` names the server's process: kill -TERM PID \
+         stops it and unmounts everything",
+    ),
+    (
+        "unmount",
+        "`umount DIR` unmounts one share until the next start; `shale status POOL` names the server's process: kill -TERM PID \
+         stops it and unmounts everything",
+    ),
     ("unshare", "`shale set POOL SHARE nfs=off smb=off http=off ftp=off` ends the exports of a share"),
     (
         "upgrade",
         "pools need no upgrade: a newer program opens them; `shale status POOL` names the server's process, kill -USR2 PID \
          stops it for the next version, and its mounts wait",
     ),
+    ("volume", "`shale create POOL NAME --size SIZE` makes a volume, `shale list POOL` lists them"),
+    ("zfs", "the command is the first word: `shale list POOL`, `shale snapshot POOL NAME@SNAPSHOT`"),
+    ("zpool", "the command is the first word: `shale init POOL`, `shale status POOL`, `shale scrub POOL`"),
     ("version", "`shale --version` prints the version"),
 ];
 
@@ -90,6 +135,8 @@ const FLAGS: &[(&[&str], &str)] = &[
         &["-n", "--dry-run"],
         "`shale destroy -n` and `shale blob gc --dry-run` list what would go, `shale estimate` what data would take",
     ),
+    (&["-p"], "every command has --json, with sizes in bytes"),
+    (&["-s"], "lists are not sorted by a column: `shale list -H` prints columns for sort(1)"),
     (&["-H"], "`shale list -H` and `shale get -H` print bare columns; every command has --json"),
 ];
 
@@ -138,7 +185,9 @@ pub fn without_dangerous_suggestions(mut error: Error) -> Error {
         _ => return error,
     };
     let is_safe = |name: &String| ![DESTROYING, INTERNAL].iter().any(|names| names.contains(&name.as_str()));
-    let safe: Vec<_> = suggested.into_iter().filter(is_safe).collect();
+    let Some(typed) = text(&error, ContextKind::InvalidSubcommand) else { return error };
+    let is_near = |name: &String| units::nearest(&typed, [name.as_str()]).is_some();
+    let safe: Vec<_> = suggested.into_iter().filter(is_safe).filter(is_near).collect();
     if !safe.is_empty() {
         error.insert(ContextKind::SuggestedSubcommand, ContextValue::Strings(safe));
     }
@@ -207,6 +256,10 @@ mod tests {
             let names = [DESTROYING, INTERNAL].concat();
             assert!(!names.iter().any(|name| tip.contains(&format!("'{name}'"))), "{line}: {said}");
             assert!(!said.contains("as a value"), "{line}: {said}");
+        }
+        for line in ["shale replace", "shale pool", "shale destroyy"] {
+            let said = without_dangerous_suggestions(refused(line)).to_string();
+            assert!(!said.contains("similar"), "{line}: {said}");
         }
         let said = without_dangerous_suggestions(refused("shale statsu")).to_string();
         assert!(said.contains("'status'"), "{said}");

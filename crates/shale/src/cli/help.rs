@@ -14,7 +14,10 @@ const HARD_SPACE: char = '\u{a0}';
 
 /// The commands by what one does with them; a command that is in no group comes last.
 const GROUPS: [(&str, &[&str]); 7] = [
-    ("Pools", &["init", "status", "df", "iostat", "stats", "top", "serve", "exports", "grow", "shrink"]),
+    (
+        "Pools",
+        &["init", "status", "df", "iostat", "stats", "top", "serve", "config", "reload", "exports", "grow", "shrink"],
+    ),
     ("Volumes", &["create", "list", "get", "set", "inherit", "resize", "destroy", "rename"]),
     (
         "Snapshots and clones",

@@ -3,6 +3,7 @@
 
 mod access;
 mod blob;
+mod config;
 mod exports;
 pub mod habits;
 pub mod help;
@@ -14,6 +15,7 @@ pub mod named_pool;
 mod policy;
 mod pool;
 mod salvage;
+mod serve;
 mod stats;
 mod streams;
 mod transfer;
@@ -27,16 +29,16 @@ pub use blob::{
     BlobExplainArgs, BlobGcArgs, BlobGetArgs, BlobLogArgs, BlobLsArgs, BlobOptimizeArgs, BlobPutArgs, BlobRmArgs,
     BlobTagArgs, BlobTwoArgs, BlobUnpinArgs, BlobUpload, BlobVerifyArgs, BlobWriteArgs,
 };
+pub use config::{ConfigArgs, ConfigCommand, ReloadArgs};
 pub use exports::ExportsArgs;
 pub use history::{CloneArgs, DiffArgs, PromoteArgs, PushArgs, RenameArgs, RollbackArgs, SnapshotArgs};
 pub use iostat::IostatArgs;
 pub use jobs::JobsArgs;
 pub use kept::{BookmarkArgs, BookmarksArgs, HoldArgs, HoldsArgs, ReleaseArgs};
 pub use policy::{CalibrateArgs, ExplainArgs, RecompressArgs, TraceArgs, TraceFormat, UsageArgs};
-pub use pool::{
-    CheckArgs, CleanArgs, DfArgs, GrowArgs, InitArgs, Metrics, ScrubArgs, ServeArgs, ShrinkArgs, StatusArgs, Switch,
-};
+pub use pool::{CheckArgs, CleanArgs, DfArgs, GrowArgs, InitArgs, ScrubArgs, ShrinkArgs, StatusArgs};
 pub use salvage::SalvageArgs;
+pub use serve::{Metrics, ServeArgs, ServeSettings, Switch};
 pub use stats::{StatsArgs, TopArgs};
 pub use streams::{ReceiveArgs, SendArgs};
 pub use transfer::{EstimateArgs, ExportArgs, ImportArgs};
@@ -125,6 +127,10 @@ pub enum Command {
     Top(TopArgs),
     /// Serve the volumes over NBD and as files below a directory, and mount the shares
     Serve(ServeArgs),
+    /// Check, or begin, the file of settings of a server
+    Config(ConfigArgs),
+    /// Have a server read its file of settings again
+    Reload(ReloadArgs),
     /// Show the network exports of shares, and how they are reached
     Exports(ExportsArgs),
     /// Copy a file, a block device or stdin into a volume, or a tree into a share
@@ -216,6 +222,19 @@ fish/vendor_completions.d/shale.fish below PREFIX/share.")]
     /// Speak HTTP for a server; servers start it
     #[command(hide = true, name = server::front_ends::HTTP_COMMAND)]
     ServeHttp,
+    /// Write restored files to a mounted share; servers start it
+    #[command(hide = true, name = server::jobs::RESTORE_COMMAND)]
+    RestoreFiles {
+        /// Where the share is mounted
+        dir: PathBuf,
+        /// Name of the directory for files that are not complete
+        stage: std::ffi::OsString,
+        /// Path to restore to
+        target: std::ffi::OsString,
+        /// Replace files that exist
+        #[arg(long)]
+        replace: bool,
+    },
     /// Write the manual pages to a directory
     #[command(after_long_help = "\
 Examples:
@@ -334,6 +353,11 @@ mod tests {
             "shale --json status p",
             "shale serve p --nbd unix:/run/x --nbd 127.0.0.1:10809 --mount /mnt --volume a --volume b --memory 1G",
             "shale serve p --shares /srv/shares --exports /etc/shale/exports",
+            "shale serve --config /etc/shale/tank.toml --detach --log l",
+            "shale config check /etc/shale/tank.toml --json",
+            "shale config example",
+            "shale reload p",
+            "shale reload --config /etc/shale/tank.toml --json",
             "shale exports p --check --json",
             "shale import p v -",
             "shale export p v - --force",
@@ -442,6 +466,11 @@ mod tests {
             "shale stats p ops --last 1h --from 0",
             "shale stats p ops --marks",
             "shale serve p --analytics 1M",
+            "shale serve",
+            "shale serve p --config f",
+            "shale serve --config f --memory 1G",
+            "shale reload",
+            "shale reload p --config f",
             "shale jobs p --pause",
             "shale jobs p 3 --pause --cancel",
             "shale recompress p v --report --background",

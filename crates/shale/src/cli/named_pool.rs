@@ -31,11 +31,20 @@ pub fn completed(mut words: Vec<OsString>, root: &Command, pool: Option<OsString
 
 /// Where the pool belongs; none: it is named, or the command needs none.
 fn place(words: &[OsString], root: &Command) -> Option<usize> {
-    if words.iter().any(|word| word == "--help" || word == "-h") {
+    let names_no_pool = |word: &OsString| {
+        let word = word.to_string_lossy();
+        word == "--help" || word == "-h" || word == "--config" || word.starts_with("--config=")
+    };
+    if words.iter().any(names_no_pool) {
         return None;
     }
-    let at = 1 + words.iter().skip(1).position(|word| !is_flag(word))?;
-    let command = root.find_subcommand(&words[at])?;
+    let mut at = 1 + words.iter().skip(1).position(|word| !is_flag(word))?;
+    let mut command = root.find_subcommand(&words[at])?;
+    // `token create`.
+    while command.has_subcommands() {
+        at = next_positional(words, at + 1, command);
+        command = command.find_subcommand(words.get(at)?)?;
+    }
     let takes_pool = command.get_positionals().next().is_some_and(|first| first.get_id() == "pool");
     if !takes_pool || command.get_name() == "init" {
         return None;
@@ -131,6 +140,9 @@ mod tests {
             "shale estimate disk.img",
             "shale blob ls",
             "shale list --help",
+            "shale serve --config f",
+            "shale reload --config=f",
+            "shale config check f",
             "shale frobnicate vm",
             "shale",
         ] {

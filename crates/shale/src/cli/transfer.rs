@@ -157,20 +157,23 @@ Examples:
   shale estimate /srv/pool vm@monday
   shale estimate /srv/pool home meier -o mode=archive
 
-Nothing is changed. Files, directories, disk images and block devices are read where they are; of a volume or a snapshot,
-what it holds, and the files of a share where it is mounted. A few windows of one unit each are drawn at random, more of what there is more of, and compressed as a pool
+Nothing is changed. Files, directories, disk images and block devices are read where they are. Of a volume, a share or a snapshot,
+the pool reads samples itself, as a job: with a server in the server, which spares its clients. A few windows of one unit each are drawn at random, more of what there is more of, and compressed as a pool
 would compress them, by the settings that are set (-o, and those of the pool and the volume), in each mode of auto, and with some
-codecs. What takes long is tried on every eighth sample and compared with zstd-1 there. The margin is a confidence interval of 95 %:
+codecs. Without --sample, what is in a pool is read in rounds of 4, 32 and 128 MiB, until each margin from sampling is below a point. What takes long is tried on every eighth sample and compared with zstd-1 there. The margin is a confidence interval of 95 %:
 combined ratio estimate of stratified sampling, variance from successive differences, double sampling for slow settings.
 Blocks of zeroes are holes and count neither way; nor do files in directories that a share would keep in the records of their inodes,
 without a block, which are told in a line of their own. Types of files are those that 'shale usage' would tell of a share with
 these properties ('other' stands for its '-', and for the rarest). Units of up to 16K are estimated with the dictionaries that a volume would train for
 them. More samples make the margin smaller: four times as many halve it.
 
-JSON: {files, size_bytes, data_bytes, hole_bytes, small_files, small_bytes (those in records of inodes), unit_bytes, sampled_bytes, unreadable_samples, confidence,
-  cpu_watts, energy_source (rapl: counted by the processor meanwhile; cpu-time: CPU time at a nominal power), settings,
+JSON: {object, path, assumed, job (null outside of a pool), state, error, at_unix_s, files, size_bytes, data_bytes, hole_bytes, small_files, small_bytes (those in records of inodes), unit_bytes, sampled_bytes, unreadable_samples, confidence,
+  cpu_watts, energy_source (rapl: counted by the processor; cpu-time: CPU time at a nominal power), cpus and device_bytes_per_s
+  (what the pool knows of its machine; else null), settings,
   types: [{type, files, size_bytes, data_bytes, samples, settings}]}, settings being a list of {setting, configured,
-  saving_percent, margin_percent, ratio, stored_bytes, cpu_seconds, mb_per_second, joules} (speed and time of one core)."
+  saving_percent, margin_percent, ratio, stored_bytes, cpu_seconds, mb_per_second, joules (speed and time of one core), write_mb_per_second,
+  write_bound (disk or cpu: which of them is slower), read_factor (speed of reads over that with the configured setting),
+  rewrite_seconds (of all data, without other load)}; the last four are a model of processors and device, or null."
 )]
 pub struct EstimateArgs {
     /// Files, directories, images or block devices; or a pool and one of its volumes or snapshots

@@ -70,7 +70,7 @@ Examples:
   shale set /srv/pool home nfs=rw@10.0.0.0/8 http=ro  gives a share out (serve --exports)
   shale set /srv/pool rule.nc=archive:gzip-1,performance:lz4    for files of one type
 
-JSON: what was set, a list of {key, value, source, folder}, as of get.
+JSON: what was set, a list of {key, value, source, folder, values, allowed, description}, as of get.
 
 Properties hold at once, for what is written from now on:
 "
@@ -118,8 +118,8 @@ Examples:
   shale get /srv/pool vm compression -H -o value      for scripts: the value alone
 
 The source is default, pool, volume, or folder: its own, or inherited from the one that is named, which may be a share. JSON: a list
-of {key, value, source, folder}: source is default, pool, volume, folder or share, and folder the name of what it is inherited from,
-or null."
+of {key, value, source, folder, values, allowed, description}: source is default, pool, volume, folder or share, folder the name of
+what it is inherited from, or null, values those to choose among, and allowed all of them in words."
 )]
 pub struct GetArgs {
     /// Directory of the pool

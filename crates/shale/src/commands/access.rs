@@ -1,15 +1,18 @@
 //! `shale passwd` and `token`: users and tokens of HTTP; `history`: the audit log.
 
 use std::io::{BufRead, IsTerminal, stdin};
+use std::path::Path;
 
 use rustix::termios::{LocalModes, OptionalActions, SpecialCodeIndex, Termios, tcgetattr, tcsetattr};
 use serde_json::json;
 use surface::{Error, ErrorKind};
 
-use crate::cli::{HistoryArgs, PasswdArgs, TokenArgs, TokenCommand, TokenCreateArgs, TokenListArgs, TokenRevokeArgs};
+use crate::cli::{
+    Access, HistoryArgs, PasswdArgs, TokenArgs, TokenCommand, TokenCreateArgs, TokenListArgs, TokenRevokeArgs,
+};
 use crate::output::{Output, table};
 use crate::times::{show_moment, show_second};
-use operations::{Failure, Outcome, Reply, Request};
+use operations::{Failure, Outcome, Reply, Request, UserLine};
 use server::audit::AuditLog;
 use server::pool_dir::PoolDir;
 use server::session::Session;
@@ -31,18 +34,25 @@ pub fn passwd(args: PasswdArgs, output: &Output) -> Outcome {
     }
     // Before the question: the pool may be another one than was meant.
     PoolDir::new(&pool).ready_config()?;
-    let password = ask_password(&user, output)?;
+    // Only the role of a user that there is.
+    let is_known = role.is_some() && listed(&pool, &access)?.iter().any(|known| known.name == user);
+    let password = if is_known { None } else { Some(ask_password(&user, output)?) };
+    let what = if is_known { "role" } else { "password" };
     let request = Request::SetPassword { name: user.clone(), password, role: role.map(Into::into) };
     Session::with(&pool, &access, |session| Ok(session.done(request)?))?;
-    output.done(&json!({ "user": user }), || format!("password of user {user} set\n"));
+    output.done(&json!({ "user": user }), || format!("{what} of user {user} set\n"));
     Ok(())
 }
 
-fn users(pool: &std::path::Path, access: &crate::cli::Access, output: &Output) -> Outcome {
-    let users = Session::with(pool, access, |session| match session.call(Request::Users)? {
+fn listed(pool: &Path, access: &Access) -> Outcome<Vec<UserLine>> {
+    Session::with(pool, access, |session| match session.call(Request::Users)? {
         Reply::Users { users } => Ok(users),
         other => Err(other.unexpected().into()),
-    })?;
+    })
+}
+
+fn users(pool: &Path, access: &Access, output: &Output) -> Outcome {
+    let users = listed(pool, access)?;
     output.result(&users, || {
         if users.is_empty() {
             return "there is no user\n".to_owned();

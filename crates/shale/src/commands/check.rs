@@ -64,7 +64,7 @@ pub fn run(args: CheckArgs, output: &Output) -> Outcome {
     let told = match &summary {
         Ok(summary) => {
             output.result(summary, || show(summary, args.repair, mended));
-            if tells && !is_in_vain() { pool.service.pool().losses_are_told() } else { Ok(()) }
+            if tells && !is_in_vain() { pool.service.pool().mark_losses_reported() } else { Ok(()) }
         }
         Err(_) => Ok(()),
     };

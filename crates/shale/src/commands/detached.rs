@@ -16,14 +16,14 @@ use std::process::{Command, Stdio};
 use rustix::fs::MemfdFlags;
 use surface::{Error, ErrorKind};
 
-use crate::cli::ServeArgs;
+use crate::cli::{ServeArgs, ServeSettings};
 use crate::output::Output;
 use operations::{Outcome, path_error};
 use server::pool_dir::PoolDir;
 
 /// Starts the server, and waits until it is ready.
-pub fn run(args: &ServeArgs, output: &Output) -> Outcome {
-    let dir = PoolDir::new(&args.pool);
+pub fn run(args: &ServeArgs, settings: &ServeSettings, output: &Output) -> Outcome {
+    let dir = PoolDir::new(&settings.pool);
     // Before a log file is made: the path may be wrong.
     dir.ready_config()?;
     let path = args.log.clone().unwrap_or_else(|| dir.log_path());

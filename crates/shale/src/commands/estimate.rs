@@ -6,14 +6,16 @@ use std::path::{Path, PathBuf};
 use surface::{Error, ErrorKind};
 
 use super::estimate_tables::show;
-use super::interruption::end_when_interrupted;
+use super::interruption::{Interruption, end_when_interrupted};
+use super::watch;
 use crate::cli::EstimateArgs;
 use crate::output::Output;
 use crate::progress::Progress;
-use ::estimate::{Plan, Population, Report};
+use ::estimate::{Plan, Population};
 use operations::Outcome;
 use operations::names;
-use operations::{Reply, Request, Which};
+use operations::{EstimateWish, Request};
+use report::{EstimateReport, JobResult};
 use server::pool_dir::PoolDir;
 use server::session::Session;
 
@@ -22,25 +24,29 @@ const SHOW_EVERY: u64 = 256;
 
 /// Estimates, and says what came of it.
 pub fn run(args: EstimateArgs, output: &Output) -> Outcome {
-    end_when_interrupted(output)?;
     if args.sample == Some(0) {
         return Err(Error::new(ErrorKind::Invalid, "--sample must be more than 0").into());
     }
     let report = match volume_of(&args.targets) {
-        Some((pool, volume, path)) => of_volume(&args, &pool, &volume, path, output)?,
+        Some((pool, name, path)) => of_volume(args, &pool, name, path, output)?,
         None => of_paths(&args, output)?,
     };
-    output.result(&report, || show(&report));
+    tell(&report, output);
     Ok(())
+}
+
+/// Tells the outcome.
+pub(super) fn tell(report: &EstimateReport, output: &Output) {
+    output.result(report, || show(report));
 }
 
 /// Words of which the first is a pool's directory, the second could be a volume's or a snapshot's
 /// name, and a third one a path in a share. `./name` means a file of that name in the working
 /// directory.
-fn volume_of(targets: &[PathBuf]) -> Option<(PathBuf, String, Option<&Path>)> {
+fn volume_of(targets: &[PathBuf]) -> Option<(PathBuf, String, Option<String>)> {
     let (pool, volume, path) = match targets {
         [pool, volume] => (pool, volume, None),
-        [pool, volume, path] => (pool, volume, Some(path.as_path())),
+        [pool, volume, path] => (pool, volume, Some(path.to_string_lossy().into_owned())),
         _ => return None,
     };
     let name = volume.to_str().filter(|name| names::any_name(name).is_ok())?;
@@ -51,7 +57,8 @@ fn is_pool(path: &Path) -> bool {
     PoolDir::new(path).config_path().exists()
 }
 
-fn of_paths(args: &EstimateArgs, output: &Output) -> Outcome<Report> {
+fn of_paths(args: &EstimateArgs, output: &Output) -> Outcome<EstimateReport> {
+    end_when_interrupted(output)?;
     // Its files say nothing of what is in its volumes.
     if let Some(pool) = args.targets.iter().find(|target| is_pool(target)) {
         let pool = pool.display();
@@ -63,7 +70,7 @@ fn of_paths(args: &EstimateArgs, output: &Output) -> Outcome<Report> {
     of_files(&args.targets, &plan, args, output)
 }
 
-fn of_files(paths: &[PathBuf], plan: &Plan, args: &EstimateArgs, output: &Output) -> Outcome<Report> {
+fn of_files(paths: &[PathBuf], plan: &Plan, args: &EstimateArgs, output: &Output) -> Outcome<EstimateReport> {
     let progress = Progress::new(output, "look", None);
     let (population, scanned) = Population::of_paths(paths, plan, &mut |found| {
         if found.files % SHOW_EVERY == 0 {
@@ -82,58 +89,37 @@ fn of_files(paths: &[PathBuf], plan: &Plan, args: &EstimateArgs, output: &Output
     measured(&population, plan, args, output)
 }
 
-fn of_volume(args: &EstimateArgs, pool: &Path, volume: &str, path: Option<&Path>, output: &Output) -> Outcome<Report> {
+/// Of data in a pool: a job of the pool, in its server if one has it.
+fn of_volume(
+    args: EstimateArgs,
+    pool: &Path,
+    name: String,
+    path: Option<String>,
+    output: &Output,
+) -> Outcome<EstimateReport> {
+    let interruption = Interruption::watch()?;
+    let choices = match args.codecs.as_str() {
+        "none" => Vec::new(),
+        list => list.split(',').map(str::to_owned).collect(),
+    };
+    let wish = EstimateWish {
+        path,
+        choices: Some(choices),
+        properties: args.properties.into_iter().collect(),
+        sample_bytes: args.sample,
+        seed: args.seed,
+        background: false,
+        ..EstimateWish::of(name.into())
+    };
     Session::with(pool, &args.access, |session| {
-        let set = |object: Option<Which>| -> Outcome<BTreeMap<String, String>> {
-            let properties = match session.call(Request::Get { object })? {
-                Reply::Properties(report) => report.properties,
-                other => return Err(other.unexpected().into()),
-            };
-            Ok(properties.into_iter().filter(|p| p.source != "default").map(|p| (p.key, p.value)).collect())
-        };
-        // A snapshot has no properties of its own.
-        let owner = names::volume_of(volume).to_owned();
-        let plan = Plan::new(&set(None)?, &set(Some(Which::from(&owner)))?, &args.properties, &args.codecs)?;
-        if let Some(root) = root_of(session, volume, &owner)? {
-            let path = path.unwrap_or(Path::new(""));
-            let path = path.strip_prefix("/").unwrap_or(path);
-            return of_files(&[root.join(path)], &plan, args, output);
+        match watch::result_of(session, Request::StartEstimate(wish), &interruption, output)? {
+            (JobResult::Estimated(report), _) => Ok(*report),
+            (other, _) => Err(other.unexpected().into()),
         }
-        if let Some(path) = path {
-            let text = format!("'{volume}' is a volume, which has no files: leave {} out", path.display());
-            return Err(Error::new(ErrorKind::Invalid, text).into());
-        }
-        let population = Population::of_volume(session.volume(volume, None)?, plan.unit_bytes)?;
-        measured(&population, &plan, args, output)
     })
 }
 
-/// Where a share, or a snapshot of one, is mounted; `None` for a volume.
-fn root_of(session: &Session, name: &str, owner: &str) -> Outcome<Option<PathBuf>> {
-    let volumes = match session.call(Request::List)? {
-        Reply::Volumes(volumes) => volumes,
-        other => return Err(other.unexpected().into()),
-    };
-    if !volumes.iter().any(|volume| volume.share && volume.name == owner) {
-        return Ok(None);
-    }
-    let status = match session.call(Request::Status)? {
-        Reply::Status(status) => status,
-        other => return Err(other.unexpected().into()),
-    };
-    let Some(shares) = status.shares else {
-        let text =
-            format!("'{owner}' is a share, and is read where it is mounted: serve the pool with --shares DIR first");
-        return Err(Error::new(ErrorKind::Unsupported, text).into());
-    };
-    let root = PathBuf::from(shares).join(owner);
-    Ok(Some(match name.split_once('@') {
-        Some((_, snapshot)) => root.join(".shale/snapshots").join(snapshot),
-        None => root,
-    }))
-}
-
-fn measured(population: &Population, plan: &Plan, args: &EstimateArgs, output: &Output) -> Outcome<Report> {
+fn measured(population: &Population, plan: &Plan, args: &EstimateArgs, output: &Output) -> Outcome<EstimateReport> {
     let progress = Progress::new(output, "try", Some(0));
     let sample_bytes = args.sample.unwrap_or_else(|| estimate::sample_bytes_default(plan.unit_bytes));
     let report = estimate::run(population, plan, sample_bytes, args.seed, &mut |done, total| {

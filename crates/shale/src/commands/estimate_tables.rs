@@ -1,13 +1,13 @@
 //! The tables of `shale estimate`.
 
-use estimate::{Line, Report};
+use report::{EstimateLine, EstimateReport};
 use share::RECORD_CONTENT_BYTES_MAX;
 use units::format_size;
 
 use crate::output::table;
 
 /// Returns the saving with its margin.
-fn saving(line: &Line) -> String {
+fn saving(line: &EstimateLine) -> String {
     match line.margin_percent {
         Some(margin) => format!("{:.1} % ±{margin:.1}", line.saving_percent),
         None => format!("{:.1} % ±?", line.saving_percent),
@@ -15,7 +15,7 @@ fn saving(line: &Line) -> String {
 }
 
 /// Returns the ratio, and the ratios at the ends of its interval.
-fn ratios(line: &Line) -> String {
+fn ratios(line: &EstimateLine) -> String {
     let of = |saving: f64| 1.0 / (1.0 - saving / 100.0).max(1e-9);
     match (line.ratio, line.margin_percent) {
         (Some(ratio), Some(margin)) => {
@@ -29,7 +29,7 @@ fn ratios(line: &Line) -> String {
 }
 
 /// Returns the tables.
-pub(in crate::commands) fn show(report: &Report) -> String {
+pub(in crate::commands) fn show(report: &EstimateReport) -> String {
     let plural = if report.files == 1 { "" } else { "s" };
     let mut text = format!(
         "{} file{plural}, {}: data {}, holes {}; units of {}, samples {}\n\n",
@@ -60,7 +60,7 @@ pub(in crate::commands) fn show(report: &Report) -> String {
     let mut rows = vec![header];
     for part in &report.types {
         let mut row = vec![part.word.clone(), part.files.to_string(), format_size(part.data_bytes)];
-        let cell = |(index, line): (usize, &Line)| {
+        let cell = |(index, line): (usize, &EstimateLine)| {
             if index == 0 { saving(line) } else { format!("{:.1} %", line.saving_percent) }
         };
         row.extend(part.settings.iter().enumerate().map(cell));
@@ -89,10 +89,12 @@ pub(in crate::commands) fn show(report: &Report) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
+
     use super::*;
 
-    fn line(saving_percent: f64, margin_percent: Option<f64>, ratio: Option<f64>) -> Line {
-        Line {
+    fn line(saving_percent: f64, margin_percent: Option<f64>, ratio: Option<f64>) -> EstimateLine {
+        EstimateLine {
             setting: "zstd-3".to_owned(),
             configured: true,
             saving_percent,
@@ -102,6 +104,10 @@ mod tests {
             cpu_seconds: 1.0,
             mb_per_second: None,
             joules: 10.0,
+            write_mb_per_second: None,
+            write_bound: None,
+            read_factor: None,
+            rewrite_seconds: None,
         }
     }
 
@@ -117,21 +123,16 @@ mod tests {
 
     #[test]
     fn small_files_are_said_to_take_no_block() {
-        let report = |small_files| Report {
+        let report = |small_files| EstimateReport {
             files: 52,
             size_bytes: 5513,
             data_bytes: 4096,
-            hole_bytes: 0,
             small_files,
             small_bytes: 5000,
             unit_bytes: 131_072,
             sampled_bytes: 4096,
-            unreadable_samples: 0,
-            confidence: 0.95,
-            cpu_watts: 10.0,
-            energy_source: "cpu-time".to_owned(),
             settings: vec![line(60.0, Some(1.23), Some(2.5))],
-            types: Vec::new(),
+            ..EstimateReport::begun(1, None, BTreeMap::new(), 1)
         };
         assert!(show(&report(50)).contains("zstd-3 (as set)"));
         assert!(show(&report(50)).contains("50 files of at most 512 bytes, together 4.88 KiB, take no block"));

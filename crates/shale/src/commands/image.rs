@@ -8,13 +8,15 @@ use serde::Serialize;
 use surface::{Error, ErrorKind};
 use units::format_size;
 
-use super::blob;
+use super::interruption::Interruption;
 use super::volume::noted;
+use super::{blob, watch};
 use crate::cli::{CloneArgs, PushArgs};
 use crate::output::Output;
 use operations::names;
 use operations::{Failure, Outcome};
-use operations::{ImageAddress, PushWish, Reply, Request};
+use operations::{ImageAddress, PushWish, Request};
+use report::{JobResult, PushedLine};
 use server::session::Session;
 
 /// Size of units of a volume that begins as an image: that of the frames of blobs.
@@ -96,35 +98,40 @@ pub fn push(args: PushArgs, output: &Output) -> Outcome {
         url: args.url.to_string(),
         to: args.to.as_ref().map(ToString::to_string),
         replace: args.replace,
+        background: false,
         message: args.message,
         properties: args.properties.into_iter().collect(),
     };
-    let (pool, access) = (args.pool, args.access);
-    let call = move || {
-        Session::with(&pool, &access, |session| match session.call(Request::Push(wish)) {
-            Ok(Reply::Pushed(pushed)) => Ok(pushed),
-            Ok(other) => Err(other.unexpected().into()),
-            Err(error) => Err(of_whom(session, error)),
-        })
-    };
-    let pushed = blob::with_context(output, async |context| {
+    let flag = blob::with_context(output, async |context| {
         context.connect_to_write(&target).await?;
-        tokio::select! {
-            done = tokio::task::spawn_blocking(call) => done.map_err(|error| Failure::Internal(error.to_string()))?,
-            () = context.interruption() => Err(Failure::Interrupted(
-                "interrupted; a server goes on pushing, and `shale blob log` shows it when it is done; the same command goes on"
-                    .to_owned(),
-            )),
-        }
+        Ok(context.flag())
     })?;
-    output.done(&pushed, || {
+    let interruption = Interruption::of(flag);
+    let done = Session::with(&args.pool, &args.access, |session| {
+        let started = watch::start_by(session, Request::Push(wish), false, &interruption, output);
+        started.map_err(|failure| match failure {
+            Failure::Error(error) => of_whom(session, error),
+            other => other,
+        })
+    })?;
+    match done {
+        Some((JobResult::Pushed(pushed), _)) => tell(&pushed, &args.snapshot, output),
+        Some((other, _)) => return Err(other.unexpected().into()),
+        None => {}
+    }
+    Ok(())
+}
+
+/// Tells what came of a push of a snapshot.
+pub(super) fn tell(pushed: &PushedLine, snapshot: &str, output: &Output) {
+    output.done(pushed, || {
         let (bytes, stored) = (format_size(pushed.bytes), format_size(pushed.stored_bytes));
-        let volume = names::volume_of(&args.snapshot);
+        let volume = names::volume_of(snapshot);
         if pushed.earlier {
-            return format!("{} was pushed before: {} version {}\n", args.snapshot, pushed.blob, pushed.version);
+            return format!("{} was pushed before: {} version {}\n", snapshot, pushed.blob, pushed.version);
         }
         if pushed.version == pushed.base_version {
-            return format!("{} has nothing that {} version {} has not\n", args.snapshot, pushed.blob, pushed.version);
+            return format!("{} has nothing that {} version {} has not\n", snapshot, pushed.blob, pushed.version);
         }
         format!(
             "{} version {}: {bytes} changed in {volume} since version {}, stored in {stored} ({} of {} groups of data as they were stored)\n",
@@ -135,5 +142,4 @@ pub fn push(args: PushArgs, output: &Output) -> Outcome {
             pushed.groups.saturating_sub(pushed.holes)
         )
     });
-    Ok(())
 }

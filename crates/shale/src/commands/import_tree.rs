@@ -31,6 +31,8 @@ use server::share_trees;
 
 /// Bytes of an archive that are read at once.
 const ARCHIVE_BUFFER_BYTES: usize = 1 << 20;
+/// Bytes of the smallest item of a tar archive.
+const TAR_BLOCK_BYTES: u64 = 512;
 
 /// Whether it is clear before the pool is looked at that a tree is meant.
 pub fn is_meant(args: &ImportArgs) -> bool {
@@ -212,6 +214,13 @@ impl Origin {
         let mut file = File::open(path).map_err(failed)?;
         // Of a block device too, such as a tape's image.
         let total = file.seek(SeekFrom::End(0)).and_then(|end| file.rewind().map(|()| end)).ok();
+        if total.is_some_and(|total| (1..TAR_BLOCK_BYTES).contains(&total)) {
+            let text = format!(
+                "a share is imported from a directory or a tar archive, and {} is neither: copy it into the mounted share",
+                path.display()
+            );
+            return Err(Error::new(ErrorKind::Invalid, text).into());
+        }
         Ok(Self::Archive(file, total))
     }
 }

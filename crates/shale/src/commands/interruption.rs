@@ -29,6 +29,11 @@ impl Interruption {
         Ok(Self { flag })
     }
 
+    /// By a flag that is watched already.
+    pub const fn of(flag: Arc<AtomicBool>) -> Self {
+        Self { flag }
+    }
+
     /// Whether it has come.
     pub fn has_come(&self) -> bool {
         self.flag.load(Ordering::SeqCst)

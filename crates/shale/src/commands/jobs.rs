@@ -6,7 +6,7 @@ use units::format_size;
 
 use super::interruption::Interruption;
 use super::watch::{CtrlC, Shown, ask, outcome, to_end};
-use super::{calibrate, clean, recompress, scrub};
+use super::{calibrate, clean, estimate, image, recompress, scrub, shrink};
 use crate::cli::JobsArgs;
 use crate::output::{Output, table};
 use crate::times::{show_moment, show_seconds};
@@ -69,7 +69,7 @@ fn until(
 
 /// Tells what came of a job, as the command that does the same would.
 fn tell(job: JobReport, output: &Output) -> Outcome {
-    let (title, seconds) = (job.title(), job.seconds);
+    let (title, seconds, target) = (job.title(), job.seconds, job.target.clone().unwrap_or_default());
     if output.is_json() {
         let document = job.clone();
         let result = outcome(job)?;
@@ -82,6 +82,15 @@ fn tell(job: JobReport, output: &Output) -> Outcome {
         JobResult::Cleaned(done) => clean::tell(done, Some(seconds), output),
         JobResult::Scrubbed(slice) => scrub::tell(slice, Some(seconds), output),
         JobResult::Calibrated(found) => calibrate::tell(found, output),
+        JobResult::Restored(total) => {
+            let kept = total.kept_first.as_ref().map_or_else(String::new, |first| {
+                format!("; {} kept because they exist, the first is '{}'", total.kept, units::shown(first))
+            });
+            output.text(&format!("{title}: {} restored, {}{kept}\n", total.restored, format_size(total.bytes)))
+        }
+        JobResult::Shrunk(slice) => shrink::tell(slice, seconds, output),
+        JobResult::Pushed(pushed) => image::tell(pushed, &target, output),
+        JobResult::Estimated(report) => estimate::tell(report, output),
         JobResult::Moved { bytes } => output.text(&format!("{title}: {}, in {seconds:.1} s\n", format_size(*bytes))),
     }
     verdict(&result)

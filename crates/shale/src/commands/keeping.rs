@@ -15,7 +15,7 @@ use std::sync::Arc;
 use fe_fuse::Keeper;
 use surface::{Error, Result};
 
-use crate::cli::{ServeArgs, Switch};
+use crate::cli::{ServeSettings, Switch};
 use crate::output::Output;
 use operations::Outcome;
 use server::pool_dir::{PoolDir, short_socket_path};
@@ -50,7 +50,7 @@ impl Keeping {
     pub fn begin(
         dir: &PoolDir,
         found: Option<Keeper>,
-        args: &ServeArgs,
+        args: &ServeSettings,
         keeps_acknowledged: bool,
         output: &Output,
     ) -> Self {
@@ -68,6 +68,20 @@ impl Keeping {
                 output.warn(&format!("{error}; mounts end with this server"));
                 Self::default()
             }
+        }
+    }
+
+    /// Starts a keeper for mounts that come later, where one is wanted and there is none yet.
+    pub fn follow(&mut self, dir: &PoolDir, args: &ServeSettings, keeps_acknowledged: bool, output: &Output) {
+        if self.keeper.is_none() {
+            *self = Self::begin(dir, self.unwanted.take(), args, keeps_acknowledged, output);
+        }
+    }
+
+    /// Sets how long mounts wait for the next server.
+    pub fn set_wait(&self, args: &ServeSettings, output: &Output) {
+        if let Some(Err(error)) = self.keeper.as_deref().map(|keeper| keeper.set_wait(args.wait_for_server.0)) {
+            output.warn(&format!("the keeper of mounts: {error}"));
         }
     }
 

@@ -127,12 +127,19 @@ pub fn run(args: ListArgs, output: &Output) -> Outcome {
 /// The columns that were asked for: those of the list, and properties.
 fn columns(wanted: &[String]) -> Result<Vec<String>> {
     // Other names of properties are columns, too.
-    let names: Vec<_> = wanted.iter().map(|name| property_key(name).unwrap_or_default()).collect();
-    let known = || COLUMNS.into_iter().chain(policy::KEYS.iter().map(|key| key.name));
+    let names: Vec<_> = wanted.iter().map(|name| property_key(name).unwrap_or_else(|_| name.clone())).collect();
+    let keys = || policy::KEYS.iter().map(|key| key.name).filter(|key| !COLUMNS.contains(key));
+    let known = || COLUMNS.into_iter().chain(keys());
     for name in &names {
         if !known().any(|known| known == name) {
+            let meant = match &name[..] {
+                "used" | "referenced" => "; 'stored' has the bytes used",
+                "avail" | "available" => "; `shale df` has the space left",
+                "compressratio" | "refcompressratio" => "; 'ratio' has it",
+                _ => "",
+            };
             let text = format!(
-                "there is no column '{name}'; there are {}{}",
+                "there is no column '{name}'{meant}; there are {}{}",
                 known().collect::<Vec<_>>().join(", "),
                 did_you_mean(name, known())
             );
@@ -375,6 +382,7 @@ mod tests {
             exact: false,
             bookmarks: vec![BookmarkLine { bookmark: "vm#b".to_owned(), created_unix_s: 60, identity: String::new() }],
             unserved: None,
+            snapshot_stored_bytes: None,
             snapshots: None,
         }
     }

@@ -6,6 +6,7 @@ mod blob;
 mod calibrate;
 mod check;
 mod clean;
+mod config;
 mod destroy;
 mod detached;
 mod df;
@@ -41,6 +42,7 @@ mod rounding;
 mod salvage;
 mod scrub;
 mod serve;
+mod serving;
 mod shrink;
 mod spelled_out;
 mod stats;
@@ -55,6 +57,7 @@ mod trees;
 mod usage;
 mod volume;
 mod watch;
+mod watchdog;
 
 pub use list::COLUMNS;
 
@@ -85,6 +88,8 @@ pub fn run(mut command: Command, output: &Output) -> Outcome {
         Command::Stats(args) => stats::run(&args, output),
         Command::Top(args) => top::run(&args, output),
         Command::Serve(args) => serve::run(args, output),
+        Command::Config(args) => config::run(args, output),
+        Command::Reload(args) => config::reload(args, output),
         Command::Import(args) => import::run(args, output),
         Command::Export(args) => export::run(args, output),
         Command::Exports(args) => exports::run(&args, output),
@@ -122,6 +127,9 @@ pub fn run(mut command: Command, output: &Output) -> Outcome {
         Command::History(args) => access::history(&args, output),
         Command::KeepMounts => keeping::run(),
         Command::ServeHttp => serve::run_http(),
+        Command::RestoreFiles { dir, stage, target, replace } => {
+            Ok(server::jobs::restore_from_stdin(&dir, &stage, &target, replace)?)
+        }
         Command::Completions { shell } => generate::completions(shell, output),
         Command::Man { dir } => generate::man(&dir),
     }

@@ -7,7 +7,7 @@ use surface::{Error, ErrorKind, Result};
 use crate::cli::{Access, GetArgs, InheritArgs, SetArgs};
 use crate::output::{Output, tabbed, table};
 use operations::Outcome;
-use operations::names::{Changes, property_key, set_words};
+use operations::names::{Changes, of_zfs, property_key, set_words};
 use operations::{Reply, Request, Which};
 use report::PropertyReport;
 use server::session::Session;
@@ -20,7 +20,13 @@ pub fn set(args: SetArgs, output: &Output) -> Outcome {
 
 /// Removes a property's own value, and shows the value in force then.
 pub fn inherit(args: InheritArgs, output: &Output) -> Outcome {
-    change(&args.pool, &args.access, args.name, [(args.key, None)].into(), output)
+    let is_property = |word: &str| policy::KEYS.iter().any(|key| key.name == word);
+    // `inherit VOLUME PROPERTY`, in the order of `get` and `set`.
+    let (key, name) = match args.name {
+        Some(last) if is_property(&last) && !is_property(&args.key) => (last, Some(args.key)),
+        name => (args.key, name),
+    };
+    change(&args.pool, &args.access, name, [(key, None)].into(), output)
 }
 
 fn change(pool: &Path, access: &Access, volume: Option<String>, changes: Changes, output: &Output) -> Outcome {
@@ -63,7 +69,16 @@ fn wanted(session: &Session, pool: &Path, words: &[String]) -> Result<(Option<St
         Ok(properties) => Ok((Some(first.clone()), select(properties, rest, &format!("volume '{first}'"))?)),
         Err(error) if error.kind() == ErrorKind::NotFound => {
             let properties = in_force(session, None)?;
-            if first == ALL || properties.iter().any(|property| property.key == *first) {
+            let is_property = |word: &String| word == ALL || properties.iter().any(|property| property.key == *word);
+            // `get PROPERTY VOLUME`, as zfs has it.
+            if let ([key], Some(last)) = (&words[..words.len() - 1], words.last())
+                && is_property(key)
+                && !is_property(last)
+                && let Ok(properties) = in_force(session, Some(last.clone()))
+            {
+                return Ok((Some(last.clone()), select(properties, std::slice::from_ref(key), last)?));
+            }
+            if is_property(first) || of_zfs(first).is_some() {
                 Ok((None, select(properties, words, "the pool")?))
             } else {
                 let known: Vec<_> = properties.iter().map(|property| property.key.as_str()).collect();
@@ -87,7 +102,10 @@ fn select(properties: Vec<PropertyReport>, keys: &[String], owner: &str) -> Resu
     let find = |key: &String| {
         properties.iter().find(|property| property.key == *key).cloned().ok_or_else(|| {
             let known: Vec<_> = properties.iter().map(|property| property.key.as_str()).collect();
-            let message = format!("{owner} has no property '{key}'; it has {}", known.join(", "));
+            let message = match of_zfs(key) {
+                Some(answer) => format!("there is no property '{key}': {answer}"),
+                None => format!("{owner} has no property '{key}'; it has {}", known.join(", ")),
+            };
             Error::new(ErrorKind::NotFound, message)
         })
     };
@@ -123,7 +141,15 @@ mod tests {
     use super::*;
 
     fn property(key: &str, value: &str) -> PropertyReport {
-        PropertyReport { key: key.to_owned(), value: value.to_owned(), source: "default".to_owned(), folder: None }
+        PropertyReport {
+            key: key.to_owned(),
+            value: value.to_owned(),
+            source: "default".to_owned(),
+            folder: None,
+            values: Vec::new(),
+            allowed: String::new(),
+            description: String::new(),
+        }
     }
 
     #[test]

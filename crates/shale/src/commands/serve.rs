@@ -14,6 +14,9 @@
 //!    file open is not waited for: the writes acknowledged to it are kept.
 //! 5. The control socket; the pool is closed, which makes everything durable.
 //!
+//! SIGHUP stops a server, too, but one that has a file of settings: that reads the file again
+//! ([`serving`](super::serving)).
+//!
 //! SIGUSR2 leaves the mounts to the keeper and the next server instead ([`handing_over`]); so does
 //! a start that fails, with the mounts that have outlived an earlier server.
 //!
@@ -23,19 +26,21 @@ use std::io::Write;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, unbounded};
-use fe_nbd::Listen;
+use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, bounded, unbounded};
+use report::ReloadReport;
 use serde_json::{Map, Value, json};
 use surface::{Error, ErrorKind, Result};
 
 use super::keeping::Keeping;
+use super::serving::{Serving, Source};
+use super::watchdog::Watchdog;
 use super::{detached, handing_over, incomplete};
-use crate::cli::{Metrics, ServeArgs, Switch, VERSION};
+use crate::cli::ServeArgs;
 use crate::output::Output;
 use host::Termination;
 use operations::{Outcome, kind_of};
 use server::control::ControlServer;
-use server::front_ends::{self, Asked, FrontEnds, Told, Wanted, WantedHttp};
+use server::front_ends::Told;
 use server::pool_dir::{self, Access, OpenPool, Opening, PoolDir};
 use server::service::Service;
 
@@ -45,14 +50,17 @@ const SCHEDULES_EVERY: Duration = Duration::from_secs(10);
 /// What a server waits for.
 enum Event {
     Signal(i32),
+    /// The file of settings is to be read again, for the one who waits for the answer, if any does.
+    Reload(Option<Sender<Result<ReloadReport>>>),
     /// A front end of that name has ended by itself.
     Over(&'static str),
 }
 
 /// Serves a pool until a signal comes.
 pub fn run(args: ServeArgs, output: &Output) -> Outcome {
+    let source = Source::of(&args)?;
     if args.detach {
-        return detached::run(&args, output);
+        return detached::run(&args, source.settings(), output);
     }
     // Before anything is opened, so that the number is surely the caller's.
     let ready_fd = args.ready_fd.map(|fd| {
@@ -61,26 +69,30 @@ pub fn run(args: ServeArgs, output: &Output) -> Outcome {
     });
     let ready_fd = ready_fd.transpose()?;
     let signals = Termination::block_of_server().map_err(|error| Error::from_io("cannot block signals", error))?;
-    let dir = PoolDir::new(&args.pool);
-    let listen = addresses(&args, &dir, output)?;
+    let settings = source.settings().clone();
+    let dir = PoolDir::new(&settings.pool);
     let (send, events) = unbounded();
     // Before any thread is started: it holds for this one and for those that it starts. A file
     // system on one of our volumes waits for those of the engine as it does for those of the front
     // ends.
     fe_fuse::become_io_flusher();
     let for_signals = send.clone();
-    signals
-        .watch(move |signal| drop(for_signals.send(Event::Signal(signal))))
-        .map_err(|error| Error::from_io("cannot watch for signals", error))?;
-    let access = Access { memory: args.memory, wait: args.wait };
+    let has_file = source.has_file();
+    let on_signal = move |signal| {
+        let is_reload = signal == libc::SIGHUP && has_file;
+        drop(for_signals.send(if is_reload { Event::Reload(None) } else { Event::Signal(signal) }));
+        !is_reload
+    };
+    signals.watch(on_signal).map_err(|error| Error::from_io("cannot watch for signals", error))?;
+    let access = Access { memory: settings.memory, wait: settings.wait };
     let lock = pool_dir::lock_alone(&dir, &access)?;
     let held = Keeping::find(&dir, output);
-    let how = Opening::usual(args.memory);
-    let pool = pool_dir::open_to_serve(&dir, lock, how, &args.standby)?;
+    let how = Opening::usual(settings.memory);
+    let pool = pool_dir::open_to_serve(&dir, lock, how, &settings.standby)?;
     let standby = pool.service.pool().status().standby;
     output.note(&format!("shale: acknowledged writes {}", pool_dir::promise(standby.place.as_deref(), standby.bytes)));
-    let keeping = Keeping::begin(&dir, held, &args, standby.place.is_some(), output);
-    let served = serve(&args, &dir, (&pool, &keeping), &listen, ready_fd, (send, events), output);
+    let keeping = Keeping::begin(&dir, held, &settings, standby.place.is_some(), output);
+    let served = serve(source, &dir, (&pool, keeping), ready_fd, (send, events), output);
     let closed = pool.close();
     served?;
     Ok(closed?)
@@ -96,88 +108,49 @@ pub fn run_http() -> Outcome {
     Ok(served.map_err(|error| Error::from_io("the process for HTTP", error))?)
 }
 
-fn addresses(args: &ServeArgs, dir: &PoolDir, output: &Output) -> Result<Vec<Listen>> {
-    if args.nbd.is_empty() && args.mount.is_none() && args.shares.is_none() && args.vhost_user.is_none() {
-        let listen = Listen::Unix(std::path::absolute(dir.nbd_path()).unwrap_or_else(|_| dir.nbd_path()));
-        output.note(&format!("neither --nbd nor --mount was given: serving NBD on {listen}"));
-        return Ok(vec![listen]);
-    }
-    let listen = args.nbd.iter().map(|text| Listen::parse(text)).collect::<Result<Vec<_>>>()?;
-    for address in listen.iter().filter(|address| !address.is_loopback()) {
-        output.warn(&format!(
-            "{address} can be reached from other machines, without encryption or password: \
-             every program that reaches it can read and write the volumes"
-        ));
-    }
-    Ok(listen)
-}
-
 fn serve(
-    args: &ServeArgs,
+    source: Source,
     dir: &PoolDir,
-    (pool, keeping): (&OpenPool, &Keeping),
-    listen: &[Listen],
+    (pool, keeping): (&OpenPool, Keeping),
     ready_fd: Option<std::fs::File>,
     (send, events): (Sender<Event>, Receiver<Event>),
     output: &Output,
 ) -> Result<()> {
     let service = &pool.service;
-    for name in &args.volume {
-        if !service.pool().is_folder(name) {
-            service.pool().volume(name)?;
-        }
-    }
+    let for_reload = send.clone();
+    let over = Arc::new(move |name| drop(send.send(Event::Over(name))));
+    let mut serving = Serving::new(source, dir, pool, keeping, over, *output)?;
     for title in service.pool().incomplete() {
         output.warn(&incomplete::words(&title));
     }
-    let devices = service.devices().shown(&args.volume);
-    let over = Arc::new(move |name| drop(send.send(Event::Over(name))));
-    let wanted = Wanted {
-        vhost_user: args.vhost_user.clone(),
-        mount: args.mount.clone(),
-        shares: args.shares.clone(),
-        exports: args.exports.clone(),
-        http: WantedHttp {
-            listen: args.http.clone(),
-            tls: args.http_tls.map(|tls| tls == Switch::On),
-            certificate: args.http_cert.clone().zip(args.http_key.clone()),
-            names: args.http_name.clone(),
-            open_metrics: args.metrics == Metrics::Open,
-            version: VERSION.to_owned(),
-        },
-        connections: args.connections,
-        allow_other: args.allow_other,
-        overlay: args.overlay,
-        volume: args.volume.clone(),
-        memory: args.memory,
-    };
-    let asked = Asked { args: &wanted, service, keeper: keeping.keeper(), listen, devices, over };
-    let mut serving = FrontEnds::default();
-    let has_mounts = args.mount.is_some() || args.shares.is_some();
-    let started = serving.start(&front_ends::ALL, &asked, || keeping.clear_the_way(has_mounts, output));
+    let started = serving.start();
     let mut control = None;
     let ready = started.and_then(|()| {
         let Told { served, document, lines } = serving.describe();
         service.set_served(served);
-        control = Some(ControlServer::start(&dir.control_path(), Arc::clone(service))?);
-        if let Err(error) = service.begin_history(args.analytics.0) {
-            output.warn(&format!("the history of the pool is not recorded: {error}"));
+        if serving.has_file() {
+            service.set_reloader(Some(Arc::new(move || reload_by(&for_reload))));
         }
+        control = Some(ControlServer::start(&dir.control_path(), Arc::clone(service))?);
+        serving.begin_history();
         tell_ready(document, &lines, service, ready_fd, output)
     });
+    let watchdog = ready.is_ok().then(|| Watchdog::start(service.pool())).flatten();
     match &ready {
         Ok(()) => {
-            keeping.end_the_rest(output);
-            let ended = wait(&events, !serving.hold_the_server(), service, output);
+            serving.keeping().end_the_rest(output);
+            let ended = wait(&events, &mut serving, service, output);
             if ended == Ended::HandedOver {
-                match keeping.keeper() {
+                match serving.keeping().keeper() {
                     Some(_) => handing_over::hand_over(service, output),
                     None => output.warn("nothing holds the mounts: they end with this server, as with SIGTERM"),
                 }
             }
         }
-        Err(error) => handing_over::give_back(&mut serving, service, error, output),
+        Err(error) => handing_over::give_back(serving.front_ends(), service, error, output),
     }
+    // A command that waits for a reload learns that there is none any more.
+    drop(events);
     // Those that watch a job are told of its end while the control socket answers.
     service.jobs().ask_to_stop();
     if let Err(error) = host::notify_manager("STOPPING=1") {
@@ -191,8 +164,18 @@ fn serve(
     if let Some(control) = control {
         control.stop();
     }
+    service.set_reloader(None);
+    drop(watchdog);
     service.unwritten().iter().for_each(|line| output.warn(line));
     ready
+}
+
+/// Has the thread that serves read the file of settings again, and waits for its answer.
+fn reload_by(events: &Sender<Event>) -> Result<ReloadReport> {
+    let (answer, answered) = bounded(1);
+    let stopping = || Error::new(ErrorKind::InUse, "the server is stopping, and reloads nothing");
+    events.send(Event::Reload(Some(answer))).map_err(|_| stopping())?;
+    answered.recv().map_err(|_| stopping())?
 }
 
 /// Why a server stops.
@@ -204,9 +187,8 @@ enum Ended {
     HandedOver,
 }
 
-/// Waits for a reason to stop, and sees to the snapshots that are due. `is_all`: nothing is served
-/// any more once a front end has ended by itself.
-fn wait(events: &Receiver<Event>, is_all: bool, service: &Arc<Service>, output: &Output) -> Ended {
+/// Waits for a reason to stop, reloads, and sees to the snapshots that are due.
+fn wait(events: &Receiver<Event>, serving: &mut Serving<'_>, service: &Arc<Service>, output: &Output) -> Ended {
     let mut last = Vec::new();
     loop {
         match events.recv_timeout(SCHEDULES_EVERY) {
@@ -218,7 +200,15 @@ fn wait(events: &Receiver<Event>, is_all: bool, service: &Arc<Service>, output: 
                 output.note(&format!("shale: stopping on signal {signal}"));
                 return Ended::Stopped;
             }
-            Ok(Event::Over(name)) if is_all => {
+            Ok(Event::Reload(asker)) => {
+                let answer = serving.reload();
+                // One that has not waited for it finds it in the log.
+                if let Some(asker) = asker {
+                    drop(asker.send(answer));
+                }
+            }
+            // Nothing is served any more then.
+            Ok(Event::Over(name)) if !serving.hold_the_server() => {
                 output.note(&format!("shale: stopping: the {name} is gone, and nothing else is served"));
                 return Ended::Stopped;
             }

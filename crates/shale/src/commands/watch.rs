@@ -61,18 +61,46 @@ pub(super) fn start(
                     leave --background out";
         return Err(Error::new(ErrorKind::Invalid, text).into());
     }
-    let job = ask(session, Request::StartJob { wish, background })?;
+    start_by(session, Request::StartJob { wish, background }, background, interruption, output)
+}
+
+/// The same, with the operation that starts the job.
+///
+/// # Errors
+/// The same.
+pub(super) fn start_by(
+    session: &Session,
+    request: Request,
+    background: bool,
+    interruption: &Interruption,
+    output: &Output,
+) -> Outcome<Option<(JobResult, f64)>> {
     if background {
+        let job = ask(session, request)?;
         output.done(&job, || {
             let id = job.id;
             format!("{} runs in the server: 'shale jobs POOL {id}' watches it\n", job.title())
         });
         return Ok(None);
     }
+    result_of(session, request, interruption, output).map(Some)
+}
+
+/// Starts a job with this request, and watches it to its end; its result, and the seconds of work.
+///
+/// # Errors
+/// Those of the job, and that it was cancelled.
+pub(super) fn result_of(
+    session: &Session,
+    request: Request,
+    interruption: &Interruption,
+    output: &Output,
+) -> Outcome<(JobResult, f64)> {
+    let job = ask(session, request)?;
     let shown = Shown::new(output, Some(Instant::now()));
     let job = to_end(session, job, CtrlC::EndsJob, interruption, shown)?;
     let seconds = job.seconds;
-    outcome(job).map(|result| Some((result, seconds)))
+    outcome(job).map(|result| (result, seconds))
 }
 
 /// What came of a job that has ended.

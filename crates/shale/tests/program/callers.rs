@@ -64,12 +64,12 @@ fn changes_and_refusals_are_recorded_and_reading_is_not() {
     handle(&caller(Role::Admin), create("v")).unwrap_err();
     handle(&caller(Role::Read), Request::Exports { check: false }).unwrap();
     handle(&caller(Role::Read), Request::Usage { object: "v".into(), path: String::new() }).unwrap_err();
-    handle(&caller(Role::Read), Request::ShrinkEnd).unwrap_err();
+    handle(&caller(Role::Read), Request::Checkpoint).unwrap_err();
     let expected = [
         "user anna create create volume 'v' of 1048576 bytes, no properties: done",
         "user anna create create volume 'v' of 1048576 bytes, no properties: exists",
         "user anna usage : denied",
-        "user anna shrink_end stop shrinking the pool: denied",
+        "user anna checkpoint take a checkpoint: denied",
     ];
     assert_eq!(*kept.0.lock().unwrap(), expected);
     open.close().unwrap();

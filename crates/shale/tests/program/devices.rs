@@ -12,7 +12,7 @@ use server::devices::{Devices, GonePatience};
 use server::pool_dir::OpenPool;
 use server::service::this_process;
 use server::stream_io::{LocalSource, StreamSource};
-use surface::{BlockDevice, Client, ErrorKind, NamedClient, WriteOptions};
+use surface::{BlockDevice, Client, DeviceSet, ErrorKind, NamedClient, WriteOptions};
 use testkit::PATIENCE;
 
 fn a_client() -> Arc<dyn Client> {

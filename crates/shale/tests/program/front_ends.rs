@@ -7,7 +7,7 @@ use operations::{Reply, Request};
 use server::front_ends::{Asked, FrontEnd, FrontEnds, Kind, Told, Wanted};
 use server::pool_dir::OpenPool;
 use server::service::this_process;
-use surface::{BlockDevice, Error, ErrorKind, NamedClient, Result, WriteOptions};
+use surface::{BlockDevice, DeviceSet, Error, ErrorKind, NamedClient, Result, WriteOptions};
 
 use crate::support::Dir;
 
@@ -50,6 +50,19 @@ impl FrontEnd for Own {
     fn holds_the_server(&self) -> bool {
         self.name == "first"
     }
+    fn follow(&mut self, asked: &Asked<'_>) -> Result<bool> {
+        let is_first = self.name == "first";
+        if is_first {
+            note(format!("first follows {}", asked.args.connections));
+        }
+        Ok(is_first)
+    }
+    fn release(&mut self) -> Result<()> {
+        if self.name == "busy" { Err(Error::new(ErrorKind::InUse, "busy is used")) } else { Ok(()) }
+    }
+    fn regain(&mut self) {
+        note(format!("{} regains", self.name));
+    }
     fn close(&mut self) {
         self.open = None;
         note(format!("{} closes", self.name));
@@ -65,12 +78,18 @@ impl FrontEnd for Own {
     }
 }
 
-const FIRST: Kind = Kind { check: |_| Ok(()), start: |asked| Own::begin("first", asked) };
-const SECOND: Kind = Kind { check: |_| Ok(()), start: |asked| Own::begin("second", asked) };
-const RESUMED: Kind = Kind { check: |_| Ok(()), start: |asked| Own::begin("resumed", asked) };
-const UNASKED: Kind = Kind { check: |_| Ok(()), start: |_| Ok(None) };
-const FAILS: Kind = Kind { check: |_| Ok(()), start: |_| Err(Error::new(ErrorKind::Io, "it fails")) };
-const REFUSED: Kind = Kind { check: |_| Err(Error::new(ErrorKind::Invalid, "not so")), start: |_| Ok(None) };
+const UNASKED: Kind = Kind { name: "unasked", is_same: |_, _| false, check: |_| Ok(()), start: |_| Ok(None) };
+const FIRST: Kind = Kind { start: |asked| Own::begin("first", asked), ..UNASKED };
+const SECOND: Kind = Kind { start: |asked| Own::begin("second", asked), ..UNASKED };
+const RESUMED: Kind = Kind { start: |asked| Own::begin("resumed", asked), ..UNASKED };
+const BUSY: Kind = Kind { start: |asked| Own::begin("busy", asked), ..UNASKED };
+/// Fails with one connection.
+const LATER: Kind = Kind {
+    start: |asked| if asked.args.connections == 1 { (FAILS.start)(asked) } else { Own::begin("later", asked) },
+    ..UNASKED
+};
+const FAILS: Kind = Kind { start: |_| Err(Error::new(ErrorKind::Io, "it fails")), ..UNASKED };
+const REFUSED: Kind = Kind { check: |_| Err(Error::new(ErrorKind::Invalid, "not so")), ..UNASKED };
 
 /// Runs `work` with a pool that has a volume `v`, and what front ends start from.
 fn with(work: impl FnOnce(&OpenPool, &Asked<'_>)) {
@@ -79,23 +98,11 @@ fn with(work: impl FnOnce(&OpenPool, &Asked<'_>)) {
     let dir = Dir::with_pool("256M");
     let open = dir.open();
     open.service.pool().create_volume("v", 1 << 20, &Default::default()).unwrap();
-    let args = Wanted {
-        vhost_user: None,
-        mount: None,
-        shares: None,
-        exports: None,
-        http: server::front_ends::WantedHttp::default(),
-        connections: 64,
-        allow_other: false,
-        overlay: false,
-        volume: Vec::new(),
-        memory: 64 << 20,
-    };
+    let args = Wanted { connections: 64, memory: 64 << 20, ..Wanted::default() };
     let asked = Asked {
         args: &args,
         service: &open.service,
         keeper: None,
-        listen: &[],
         devices: open.service.devices().shown(&[]),
         over: Arc::new(|_| {}),
     };
@@ -106,8 +113,8 @@ fn with(work: impl FnOnce(&OpenPool, &Asked<'_>)) {
 
 /// Starts front ends, and says when all are checked.
 fn start(kinds: &[Kind], asked: &Asked<'_>) -> (FrontEnds, Result<()>) {
-    let mut front_ends = FrontEnds::default();
-    let started = front_ends.start(kinds, asked, || note("all are checked".to_owned()));
+    let mut front_ends = FrontEnds::of(kinds);
+    let started = front_ends.start(asked, || note("all are checked".to_owned()));
     (front_ends, started)
 }
 
@@ -169,5 +176,63 @@ fn a_start_that_fails_leaves_mounts_of_an_earlier_server() {
         assert_eq!(done(), [&closed[..], &["second stops", "resumed ends new mounts", "first stops"]].concat());
         front_ends.stop();
         assert_eq!(done(), ["resumed closes", "resumed stops"]);
+    });
+}
+
+/// `asked` with other settings.
+fn with_connections<'a>(asked: &Asked<'a>, args: &'a Wanted) -> Asked<'a> {
+    Asked {
+        args,
+        service: asked.service,
+        keeper: None,
+        devices: Arc::clone(&asked.devices),
+        over: Arc::clone(&asked.over),
+    }
+}
+
+#[test]
+fn a_change_reaches_those_that_follow_and_starts_the_others_again() {
+    with(|open, asked| {
+        let (mut front_ends, started) = start(&[FIRST, UNASKED, SECOND], asked);
+        started.unwrap();
+        done();
+        let args = Wanted { connections: 7, ..asked.args.clone() };
+        let changed = front_ends.change(asked, &with_connections(asked, &args)).unwrap();
+        assert_eq!(changed.len(), 3);
+        assert_eq!(done(), ["second closes", "second stops", "first follows 7", "second starts"]);
+        assert_eq!(open.service.devices().clients("v"), 2);
+        front_ends.stop();
+        assert_eq!(done(), ["first closes", "second closes", "second stops", "first stops"]);
+    });
+}
+
+#[test]
+fn a_change_that_fails_leaves_all_as_it_was() {
+    with(|open, asked| {
+        let (mut front_ends, started) = start(&[FIRST, SECOND, LATER], asked);
+        started.unwrap();
+        done();
+        let args = Wanted { connections: 1, ..asked.args.clone() };
+        let failed = front_ends.change(asked, &with_connections(asked, &args)).unwrap_err();
+        assert_eq!(failed.to_string(), "nothing was changed: it fails");
+        let tried =
+            ["later closes", "later stops", "second closes", "second stops", "first follows 1", "second starts"];
+        let undone = ["second closes", "second stops", "first follows 64", "second starts", "later starts"];
+        assert_eq!(done(), [&tried[..], &undone].concat());
+        assert_eq!(open.service.devices().clients("v"), 3);
+        front_ends.stop();
+        let (mut front_ends, started) = start(&[BUSY, SECOND], asked);
+        started.unwrap();
+        done();
+        let failed = front_ends.change(asked, &with_connections(asked, &args)).unwrap_err();
+        assert_eq!(
+            (failed.kind(), failed.to_string().as_str()),
+            (ErrorKind::InUse, "nothing was changed: busy is used")
+        );
+        assert_eq!(done(), ["second closes", "second stops", "busy regains", "second starts"]);
+        let (_, refused) = start(&[REFUSED], asked);
+        refused.unwrap_err();
+        front_ends.stop();
+        done();
     });
 }

@@ -24,6 +24,17 @@ fn words_of_other_programs_are_answered() {
         "cat",
         "upgrade",
         "trim",
+        "zfs",
+        "zpool",
+        "fsck",
+        "convert",
+        "measure",
+        "rebase",
+        "commit",
+        "tag",
+        "expire",
+        "gc",
+        "replicate",
     ] {
         run([word, "p"]).code(2).says(&format!("there is no 'shale {word}': ")).says("`shale ");
         let error = run(["--json", word, "p"]).code(2).json();
@@ -70,6 +81,7 @@ fn the_pool_may_come_from_the_environment() {
     with_pool(&dir, &["list", "/no/such/pool"]).code(3).says("/no/such/pool");
     with_pool(&dir, &["destroy", "othre", "vm"]).code(3).says("'othre'");
     assert_eq!(names(&["list", "--json"]), ["vm"], "nothing went for a slip in the name of a pool");
+    assert_eq!(names(&["token", "list", "--json"]), Vec::<String>::new());
     run(["list"]).code(2).says("<POOL>");
 }
 
@@ -100,6 +112,17 @@ fn a_value_is_inherited_again_and_printed_alone() {
     on(&dir, "set", &["unit=8K"]).ok();
     on(&dir, "inherit", &["unit"]).ok();
     assert_eq!(get(&["v", "unit", "-o", "value"]), "32K\n");
+    on(&dir, "set", &["v", "unit=8K"]).ok();
+    on(&dir, "inherit", &["v", "unit"]).ok();
+    assert_eq!(get(&["unit", "v"]), get(&["v", "unit"]), "properties first, as zfs has them");
+    assert_eq!(get(&["all", "v"]), get(&["v", "all"]));
+    for (property, says) in
+        [("volsize=1G", "shale resize"), ("mountpoint=/x", "--shares DIR"), ("sharenfs=on", "`nfs`")]
+    {
+        on(&dir, "set", &["v", property]).code(2).says(says);
+    }
+    on(&dir, "get", &["v", "compressratio"]).code(3).says("shale list");
+    on(&dir, "list", &["-o", "name,used"]).code(2).says("'stored'");
     on(&dir, "inherit", &["colour", "v"]).code(2).says("colour");
     on(&dir, "inherit", &["unit", "x"]).code(3).says("'x'");
     on(&dir, "get", &["v", "-o", "colour"]).code(2).says("property");
@@ -313,4 +336,17 @@ fn a_receive_that_broke_off_is_a_line_of_the_list() {
     on(&copy, "destroy", &["--partial", "v"]).ok();
     let text = on(&copy, "list", &[]).ok().stdout;
     assert!(!text.contains("being received: v@a"), "{text}");
+}
+
+#[test]
+fn mistakes_are_told_before_they_cost_anything() {
+    let dir = Dir::with_pool("64M");
+    on(&dir, "create", &["docs", "--share"]).ok();
+    imported_noise(&dir, "noise", 1 << 20);
+    std::fs::write(dir.join("one"), "one file").unwrap();
+    on(&dir, "import", &["docs", path(&dir.join("one"))]).code(2).says("a tar archive").says("one");
+    on(&dir, "snapshot", &["docs@a"]).ok();
+    on(&dir, "bookmark", &["docs@a", "a"]).code(9).says("keep the snapshot");
+    on(&dir, "set", &["v", "quota=20"]).ok().says("more than its quota of 20 B");
+    on(&dir, "set", &["v", "quota=8M"]).ok();
 }

@@ -219,23 +219,24 @@ fn schedules_take_and_remove_their_own() {
     let (pool, devices) = (open.service.pool(), open.service.devices());
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_secs();
     let scheduled = || pool.snapshots(None).unwrap().into_iter().filter(|s| s.scheduled).map(|s| s.name);
-    assert_eq!(schedules::run(pool, devices, &take_at_once, now, &|| false).len(), 1);
+    assert_eq!(schedules::run(pool, devices, &take_at_once, now, &|| false, &|_| {}).len(), 1);
     assert_eq!(scheduled().collect::<Vec<_>>(), [policy::scheduled_name(now)]);
     // While a client reads it, it stays; then it makes room.
     let client =
         devices.open(&format!("v@{}", policy::scheduled_name(now)), &surface::NamedClient::shared("a reader")).unwrap();
-    schedules::run(pool, devices, &take_at_once, now + 3600, &|| false);
-    schedules::run(pool, devices, &take_at_once, now + 7200, &|| false);
+    schedules::run(pool, devices, &take_at_once, now + 3600, &|| false, &|_| {});
+    schedules::run(pool, devices, &take_at_once, now + 7200, &|| false, &|_| {});
     let third = policy::scheduled_name(now + 7200);
     assert!(scheduled().any(|name| name == policy::scheduled_name(now)) && scheduled().any(|name| name == third));
     drop(client);
-    schedules::run(pool, devices, &take_at_once, now + 10800, &|| false);
+    schedules::run(pool, devices, &take_at_once, now + 10800, &|| false, &|_| {});
     assert!(!scheduled().any(|name| name == policy::scheduled_name(now)));
     // A caller with something else to see to is not kept by the rest: here, one volume's turn has
     // come and the other's has not.
     pool.set_properties(Some("w"), &[("snapshots".to_owned(), Some("hourly".to_owned()))]).unwrap();
     let looks = std::cell::Cell::new(0);
-    let told = schedules::run(pool, devices, &take_at_once, now + 14400, &|| looks.replace(looks.get() + 1) > 0);
+    let told =
+        schedules::run(pool, devices, &take_at_once, now + 14400, &|| looks.replace(looks.get() + 1) > 0, &|_| {});
     assert_eq!(told.len(), 1, "{told:?}");
     assert_eq!(pool.snapshots(Some("w")).unwrap().len(), 0);
     let mine = pool.snapshots(Some("v")).unwrap().into_iter().filter(|s| !s.scheduled).count();

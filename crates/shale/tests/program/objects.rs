@@ -90,7 +90,7 @@ fn an_object_keeps_its_number_and_changes_its_version() {
     let dir = Dir::with_pool("256M");
     let open = dir.open();
     let id = create(&open, "v", 1 << 20);
-    let object = |which: Which| match handle(&open, Request::Object { object: which }).unwrap() {
+    let object = |which: Which| match handle(&open, Request::Object { object: which, usage: true }).unwrap() {
         Reply::Object(report) => *report,
         other => panic!("{other:?}"),
     };
@@ -117,7 +117,7 @@ fn an_object_keeps_its_number_and_changes_its_version() {
     handle(&open, destroy(known.clone())).unwrap();
     let gone = handle(&open, destroy(known)).unwrap_err();
     assert!(gone.kind() == ErrorKind::NotFound && gone.to_string().contains("'v' is gone"), "{gone}");
-    let gone = handle(&open, Request::Object { object: Which::Id(id) }).unwrap_err();
+    let gone = handle(&open, Request::Object { object: Which::Id(id), usage: false }).unwrap_err();
     assert!(gone.to_string().contains(&format!("object {id} is gone")), "{gone}");
     assert!(matches!(object("v".into()).object, AnyObject::Volume(volume) if volume.id == other));
     open.close().unwrap();

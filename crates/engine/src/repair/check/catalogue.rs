@@ -1,5 +1,5 @@
-//! The part of `check` that reads the catalogue as `salvage` would: what the log alone tells of
-//! objects must be what the map store tells.
+//! The part of `check` that reads the catalogue as `salvage` would: the objects rebuilt from the
+//! log alone must equal those in the map store.
 
 use env::AlignedBuf;
 use format::{ObjectDescriptor, ObjectState, Undone};
@@ -7,21 +7,28 @@ use surface::Result;
 use units::Seq;
 
 use crate::repair::check::Checker;
-use crate::repair::salvage::{Table, Told, read_told};
+use crate::repair::salvage::{LogObjects, Table, read_log_objects};
 
 impl Checker<'_> {
     /// With repair, a new catalogue is made when the pool is closed.
     pub(crate) fn catalogue(&mut self) -> Result<()> {
         let pins = self.core.catalogue.pins();
         let Some(as_of) = pins.as_of else { return Ok(()) };
-        let mut told = Told::default();
+        let mut logged = LogObjects::default();
         let mut buf = AlignedBuf::new(self.core.geometry.extent_bytes as usize);
         for extent in pins.extents() {
-            read_told(&*self.core.env.disk, &self.core.geometry, self.core.log.pool(), extent, &mut buf, &mut told);
+            read_log_objects(
+                &*self.core.env.disk,
+                &self.core.geometry,
+                self.core.log.pool(),
+                extent,
+                &mut buf,
+                &mut logged,
+            );
         }
-        let table = told.table(Seq(u64::MAX));
+        let table = logged.table(Seq(u64::MAX));
         let mut wrong = Vec::new();
-        // One whose checkpoint a crash has prevented is as good, as long as it is there.
+        // A catalogue whose checkpoint was lost in a crash is as good, if it is complete.
         if table.as_of.is_none_or(|newest| newest < as_of) {
             wrong.push("the catalogue in the log is damaged".to_owned());
         } else {
@@ -41,22 +48,22 @@ impl Checker<'_> {
         let objects = self.core.objects.all();
         for object in &objects {
             let held = object.descriptor.read().clone();
-            let Some(told) = table.objects.get(&object.id) else {
-                wrong.push(format!("the log does not know '{}' (object {})", object.title(), object.id.0));
+            let Some(logged) = table.objects.get(&object.id) else {
+                wrong.push(format!("the log does not have '{}' (object {})", object.title(), object.id.0));
                 continue;
             };
-            let cuts: Vec<_> = told.cuts.iter().chain(&told.undone.cuts).collect();
-            if plain(told) != plain(&held) || !held.cuts.iter().all(|cut| cuts.contains(&cut)) {
+            let cuts: Vec<_> = logged.cuts.iter().chain(&logged.undone.cuts).collect();
+            if plain(logged) != plain(&held) || !held.cuts.iter().all(|cut| cuts.contains(&cut)) {
                 wrong.push(format!("the log has another descriptor of '{}' (object {})", object.title(), object.id.0));
             }
         }
         let is_unknown = |id: &units::ObjectId| objects.binary_search_by_key(id, |object| object.id).is_err();
         for descriptor in table.objects.values().filter(|d| is_unknown(&d.id)) {
-            // A dictionary goes with its parent, without a word in the log.
+            // A dictionary goes with its parent, without an entry in the log.
             let went_along =
                 descriptor.state == ObjectState::Dictionary && descriptor.parent.is_none_or(|p| is_unknown(&p));
             if descriptor.state != ObjectState::Deleting && !went_along {
-                wrong.push(format!("the log knows '{}' (object {}) still", descriptor.name, descriptor.id.0));
+                wrong.push(format!("the log still has '{}' (object {})", descriptor.name, descriptor.id.0));
             }
         }
         if table.properties != self.core.objects.pool_properties() {
@@ -65,7 +72,7 @@ impl Checker<'_> {
     }
 }
 
-/// Without what means nothing in the log, and without cuts, which become undone without a word in
+/// Drops the fields that the log does not record, and cuts, which become undone without an entry in
 /// the log.
 fn plain(descriptor: &ObjectDescriptor) -> ObjectDescriptor {
     ObjectDescriptor {

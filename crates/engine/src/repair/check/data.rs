@@ -1,15 +1,15 @@
-//! The part of `check` that reads data: extent by extent, each once and whole, however its
-//! fragments are scattered over the map.
+//! The part of `check` that reads data: each extent once and whole, however its fragments are
+//! scattered over the map.
 //!
-//! 1. Records have been gone through once, and the fragments in each extent counted.
-//! 2. So many extents are taken that their fragments fit in a share of the memory budget; records
-//!    are gone through again, and those fragments collected and put in the order of the data file.
-//!    That two claim the same byte shows here.
+//! 1. One pass over all records has counted the fragments of each extent.
+//! 2. Extents are taken until their fragments fill a share of the memory budget. Another pass over
+//!    the records collects those fragments and sorts them by location. Two records that claim the
+//!    same byte are found here.
 //! 3. Each extent is read whole, a few ahead (`victim_reads`), and all fragments in it are verified
-//!    and decoded. What cannot be read whole is read fragment by fragment.
+//!    and decoded. An extent that cannot be read whole is read fragment by fragment.
 //!
-//! So the data file is read in its order, and the map as often as its fragments fill that share:
-//! twice for most pools.
+//! So the data file is read in order, and the map as often as its fragments fill that share: twice
+//! for most pools.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -33,7 +33,7 @@ use crate::read::reader::verify;
 use crate::repair::check::{Checker, DamagedHeaders, Entry};
 use crate::space::extents::Victim;
 
-/// Share of the memory budget that collected fragments may take, and the least number of them.
+/// Share of the memory budget for collected fragments, and their minimum number.
 const MEMORY_DIVISOR: u64 = 4;
 const ENTRIES_MIN: u64 = 4096;
 
@@ -115,7 +115,7 @@ impl Checker<'_> {
             let fragment = &entry.piece.fragment;
             let found = match (geometry.holds(fragment.location, fragment.stored), &read) {
                 (false, _) => Err(format!(
-                    "the record points at byte {} of the data file, which is no place for data",
+                    "the record points at byte {} of the data file, where no data can be",
                     fragment.location
                 )),
                 (true, Ok(buf)) => {
@@ -136,8 +136,8 @@ impl Checker<'_> {
         }
     }
 
-    /// Whether the extent's own batches name all that lives in it and can be read, as `scrub` wants
-    /// it.
+    /// Verifies that the extent's own batches name all of its readable live data, as `scrub`
+    /// requires.
     fn headers(&mut self, extent: ExtentIndex, (readable, damaged_bytes): (&[&Entry], u64), bytes: &[u8]) {
         let start = self.core.geometry.start(extent);
         let mut named: BTreeSet<(usize, ObjectId, Epoch, u32)> = BTreeSet::new();

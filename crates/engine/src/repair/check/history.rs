@@ -1,6 +1,6 @@
-//! The audit of history, a part of `check`: no data is left that no reader can see (a leak), and
-//! every object's figures are those of its records. Only reading can tell that no needed data is
-//! missing; see the tests.
+//! The audit of history, a part of `check`: every stored block is visible to some reader (otherwise
+//! it leaks), and the figures of each object are those of its records. Missing data that is still
+//! needed is found only by reading; see the tests.
 
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
@@ -17,7 +17,7 @@ use crate::objects::Object;
 use crate::objects::timeline::Timelines;
 use crate::pool::core::Core;
 
-/// What the audit found of one object.
+/// Result of the audit for one object.
 #[derive(Default)]
 struct Counted {
     allocated_blocks: u64,
@@ -26,10 +26,10 @@ struct Counted {
     leaked: Option<(u64, GroupIndex)>,
 }
 
-/// Something that is wrong with an object.
+/// A fault of an object.
 pub(crate) struct Finding {
     pub object: Arc<Object>,
-    /// The byte at which it begins, for a leak.
+    /// Its first byte, for a leak.
     pub offset: Option<u64>,
     pub text: String,
     pub repaired: bool,
@@ -55,7 +55,7 @@ impl Audit<'_> {
         self.records.push((key.epoch, record));
     }
 
-    /// A group is complete.
+    /// Completes a group.
     fn close(&mut self) {
         let records = std::mem::take(&mut self.records);
         let Some((object, group)) = self.group.take() else { return };
@@ -76,7 +76,7 @@ impl Audit<'_> {
 
 impl Core {
     /// Audits the records in the store against the descriptors, and with `repair` corrects the
-    /// figures of these. Everything must have been reaped, and no checkpoint may run.
+    /// figures in these. Everything must have been reaped, and no checkpoint may run.
     pub(crate) fn audit_history(&self, repair: bool) -> Result<Vec<Finding>> {
         let timelines = self.objects.timelines();
         let mut audit = Audit {
@@ -101,14 +101,15 @@ impl Core {
         for object in self.objects.all() {
             let counted = audit.counted.remove(&object.id).unwrap_or_default();
             if let Some((bytes, group)) = counted.leaked {
-                let text = format!("{bytes} bytes are kept that neither '{}' nor anybody else needs", object.title());
+                let text =
+                    format!("{bytes} bytes are kept that neither '{}' nor any other object needs", object.title());
                 let offset = Some(group.first_block().offset_bytes());
                 found.push(Finding { object: object.clone(), offset, text, repaired: false });
             }
             let figures = (counted.allocated_blocks, counted.stored_bytes);
             if figures != object.settled() {
                 let text = format!(
-                    "'{}' is said to have (allocated blocks, stored bytes) {:?}, and has {figures:?}",
+                    "'{}' has recorded figures (allocated blocks, stored bytes) of {:?}, but they are {figures:?}",
                     object.title(),
                     object.settled()
                 );
@@ -123,11 +124,11 @@ impl Core {
             };
             let is_orphan = parent.is_some_and(|parent| self.objects.get(parent).is_none());
             if is_orphan {
-                let text = format!("'{}' is there, and the volume that it was trained for is not", object.title());
+                let text = format!("'{}' exists, but the volume that it was trained for does not", object.title());
                 found.push(Finding { object: object.clone(), offset: None, text, repaired: false });
             }
             if timelines.get(&object.id).is_some_and(|timeline| timeline.is_dead()) {
-                let text = format!("'{}' is destroyed, unseen, and still there", object.title());
+                let text = format!("'{}' is destroyed and unseen, but still there", object.title());
                 found.push(Finding { object, offset: None, text, repaired: false });
             }
         }

@@ -33,29 +33,29 @@ use crate::space::usage::{put_pages, usage_of_extent};
 /// Map records in memory at the same time.
 const RECORDS_MAX: usize = 4096;
 
-/// Rounds of the cleaner for an extent whose headers are damaged: one moves it, if a checkpoint has
-/// made room; others may be under way.
+/// Rounds of the cleaner for an extent with damaged headers: one moves it, if a checkpoint has made
+/// room; other rounds may be running.
 const EVACUATION_ROUNDS_MAX: usize = 8;
 
-/// A fragment to be verified: where its record is, and what that says.
+/// A fragment to verify: the key of its record, and its fields there.
 pub(crate) struct Entry {
     pub key: RecordKey,
     pub piece: Piece,
 }
 
-/// What records refer to in an extent.
+/// Fragments that records refer to in one extent.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Counted {
     pub live_bytes: u64,
     pub fragments: u64,
 }
 
-/// An extent of which headers are damaged.
+/// An extent with damaged headers.
 pub(crate) struct DamagedHeaders {
     pub extent: ExtentIndex,
-    /// Fragments that can be read, and that no header names.
+    /// Readable fragments that no header names.
     pub unnamed: usize,
-    /// Live bytes there that cannot be read: they stay.
+    /// Unreadable live bytes there: they stay.
     pub damaged_bytes: u64,
 }
 
@@ -65,29 +65,30 @@ pub(crate) struct Checker<'a> {
     pub counted: BTreeMap<ExtentIndex, Counted>,
     pub repair: bool,
     pub done_bytes: u64,
-    /// Extents of which headers are damaged.
+    /// Extents with damaged headers.
     pub headers: Vec<DamagedHeaders>,
-    /// Problems that were mended before the pool was opened.
+    /// Problems that were repaired before the pool was opened.
     mended: u64,
 }
 
 impl Pool {
-    /// Verifies everything. The pool should be idle: data written meanwhile may be reported as
-    /// missing. `progress` gets bytes done and bytes to do.
+    /// Verifies everything. The pool should be idle: data written during the check may be reported
+    /// as missing. `progress` gets bytes done and bytes to do.
     ///
-    /// What opening the pool with [`repair`](crate::PoolOptions::repair) mended comes first. With
-    /// `repair`, a damaged superblock copy is rewritten, usage counts are corrected, and damaged
-    /// records are removed (where they were, older data of snapshots and origins shows, or zeroes;
-    /// they are named in the report). What lives beside damaged headers is moved elsewhere, where
-    /// the log alone tells of it again.
+    /// Repairs made while the pool was opened with [`repair`](crate::PoolOptions::repair) are
+    /// listed first. With `repair`, a damaged superblock copy is rewritten, usage counts are
+    /// corrected, and damaged records are removed and named in the report; their blocks then show
+    /// older data of snapshots and origins, or zeroes. Live data next to damaged headers is moved
+    /// to other extents, where the log alone can find it again.
     ///
     /// # Errors
     /// When the check itself cannot go on; damage is reported, not returned.
     pub fn check(&self, repair: bool, progress: &mut dyn FnMut(u64, u64)) -> Result<CheckReport> {
-        // An older version has left what clones do not need. That is no fault of the pool's.
+        // Clones may still hold records that they no longer need. These are not damage: reap them
+        // first.
         self.core.objects.begin_circles();
         self.checkpoint()?;
-        // An object whose clones were passed on would be destroyed, unseen, and still there.
+        // An object whose clones were reparented would be destroyed, unseen, and still there.
         let passing_on = self.core.passed_on.lock();
         while self.core.objects.has_reaping() {
             self.core.take_checkpoint()?;
@@ -135,27 +136,27 @@ impl Pool {
 }
 
 impl DamagedHeaders {
-    /// The words for them. A repair tells its outcome, and promises nothing to the next one.
+    /// Describes the damaged headers, and the result of a repair if one was asked for.
     fn words(&self, start: u64, repair: bool, repaired: bool) -> String {
         let fragments = match self.unnamed {
             1 => "1 fragment".to_owned(),
             count => format!("{count} fragments"),
         };
         let then = match (repair, repaired) {
-            (false, _) => "shale check --repair moves what can be read elsewhere",
-            (true, true) => "what can be read was moved elsewhere",
-            (true, false) => "not all that can be read could be moved elsewhere: copy it (shale export, shale send)",
+            (false, _) => "shale check --repair moves all readable data elsewhere",
+            (true, true) => "all readable data was moved elsewhere",
+            (true, false) => "not all readable data could be moved elsewhere: copy it (shale export, shale send)",
         };
         format!(
-            "headers in the extent at byte {start} of the data file are damaged: {fragments} can still be read, but not be found without the map, \
-             so not by a salvage either: {then}"
+            "headers in the extent at byte {start} of the data file are damaged: {fragments} can still be read, \
+             but not be found without the map, and not by salvage: {then}"
         )
     }
 }
 
 impl Core {
-    /// Moves what lives in an extent, and can be read, elsewhere. Whether nothing of that is left
-    /// there: the extents that the log has open or listed stay.
+    /// Moves all readable live data out of an extent. Returns whether the extent is empty
+    /// afterwards. Extents that the log has open or listed stay as they are.
     fn evacuate(&self, headers: &DamagedHeaders) -> Result<bool> {
         let extent = headers.extent;
         let within = (extent, ExtentIndex(extent.0 + 1));
@@ -166,11 +167,11 @@ impl Core {
             within,
             filled_by,
             away: true,
-            beside_damage: true,
+            despite_damage: true,
             recodes: false,
         };
         for _ in 0..EVACUATION_ROUNDS_MAX {
-            let round = self.clean_round_beside(away)?;
+            let round = self.clean_round_shared(away)?;
             self.take_checkpoint()?;
             if !matches!(round, Round::Cleaned { .. } | Round::NeedsCheckpoint | Round::Busy) {
                 break;
@@ -196,7 +197,7 @@ impl Checker<'_> {
         self.report.add(Problem { kind, volume, offset, detail, repaired, ..Problem::default() });
     }
 
-    /// The same, of what those see.
+    /// Like `problem_at`, for a problem that several volumes see.
     pub(crate) fn problem_seen(
         &mut self,
         kind: &'static str,
@@ -205,7 +206,7 @@ impl Checker<'_> {
         detail: String,
         repaired: bool,
     ) {
-        let detail = format!("{detail}{}", seen.others_told());
+        let detail = format!("{detail}{}", seen.others_suffix());
         let mut runs = seen.blocks.runs();
         let only = runs.next().filter(|_| runs.next().is_none() && kind == "fragment");
         let length = only.map(|(_, count)| u64::from(count) * BLOCK_BYTES as u64);
@@ -229,7 +230,7 @@ impl Checker<'_> {
             }
             self.problem("superblock", None, format!("copy at byte {offset} of the data file: {wrong}"), self.repair);
         }
-        // Opening the pool has written both: damage of them has come since.
+        // Opening the pool has written both: any damage of them is newer.
         let end = superblock_copies::read_end(disk).filter(|(offset, _)| *offset >= good.capacity_bytes);
         let stored = superblock_copies::stored_damage(&*self.core.env.store);
         for wrong in superblock_copies::end_damage(end.as_ref()).into_iter().chain(stored) {
@@ -248,7 +249,7 @@ impl Checker<'_> {
         Ok(())
     }
 
-    /// The measured costs of codecs: worth naming, although losing it does no harm.
+    /// The measured costs of codecs: worth reporting, although losing them does no harm.
     fn costs(&mut self) -> Result<()> {
         let store = &self.core.env.store;
         let kept = store.get(KEY_LEARNED).map_err(store_error)?;
@@ -258,18 +259,18 @@ impl Checker<'_> {
             batch.delete(KEY_LEARNED);
             store.commit(batch).map_err(store_error)?;
         }
-        self.problem("costs", None, format!("what was learned about codecs: {error}"), self.repair);
+        self.problem("costs", None, format!("the learned costs of codecs: {error}"), self.repair);
         Ok(())
     }
 
-    /// The checkpoint in the store; `None` if there is none that can be read.
+    /// Returns the checkpoint in the store; `None` if it is missing or unreadable.
     fn last_checkpoint(&self) -> Result<Option<Checkpoint>> {
         let bytes = self.core.env.store.get(KEY_CHECKPOINT).map_err(store_error)?;
         Ok(bytes.and_then(|bytes| Checkpoint::decode(&bytes).ok()))
     }
 
-    /// Descriptors in the store, against those in memory. One that is damaged or gone is written
-    /// anew.
+    /// Compares descriptors in the store with those in memory. A damaged or missing one is
+    /// rewritten.
     fn objects(&mut self) -> Result<()> {
         let store = &self.core.env.store;
         let mut wrong: BTreeMap<ObjectId, String> = BTreeMap::new();
@@ -286,7 +287,7 @@ impl Checker<'_> {
                 ControlFlow::Continue(())
             })
             .map_err(store_error)?;
-        // Those of objects that were made since the checkpoint come with the next one.
+        // Descriptors of objects created since the checkpoint come with the next one.
         let next_object = self.last_checkpoint()?.map_or(0, |last| last.next_object);
         let mut batch = MapBatch::default();
         for object in self.core.objects.all().into_iter().filter(|object| object.id.0 < next_object) {
@@ -308,8 +309,8 @@ impl Checker<'_> {
         store.commit(batch).map_err(store_error)
     }
 
-    /// Goes through all records, a bounded number at a time: the fragments that they refer to are
-    /// counted, and read later.
+    /// Reads all records, a bounded number at a time: the fragments that they refer to are counted,
+    /// and read later.
     fn records(&mut self) -> Result<()> {
         let mut from = vec![b'R'];
         loop {
@@ -352,10 +353,10 @@ impl Checker<'_> {
                 return Ok(());
             }
         };
-        // Data cut off since a snapshot lies there rightly.
+        // Data cut off since a snapshot is legitimate there.
         let is_alone = object.is_live() && object.epoch() == Epoch(0);
         if offset >= object.size_bytes() && is_alone && !record.fragments.is_empty() {
-            self.problem("record", Some((&object, offset)), "lies past the end of the volume".to_owned(), false);
+            self.problem("record", Some((&object, offset)), "is past the end of the volume".to_owned(), false);
         }
         for fragment in record.fragments {
             let extent = self.core.geometry.extent_at(fragment.location);
@@ -386,8 +387,8 @@ impl Checker<'_> {
 
     /// See [`Core::audit_history`].
     fn history(&mut self) -> Result<()> {
-        // Unreadable records are in no count: then the figures follow the readable ones only.
-        // Mended data is there.
+        // Unreadable records are in no count, so the figures can only be those of the readable
+        // ones. Repaired data is counted.
         let is_sound = self.report.problems_total == self.mended;
         for finding in self.core.audit_history(self.repair)? {
             if is_sound {
@@ -420,11 +421,11 @@ impl Checker<'_> {
         }
         for (extent, recorded, counted) in wrong {
             let hint = if counted < recorded {
-                ": a map record is gone, and older data or zeroes show where it was"
+                ": a map record is missing, and its blocks show older data or zeroes"
             } else {
                 ""
             };
-            let detail = format!("extent {} is said to have {recorded} live bytes, and has {counted}{hint}", extent.0);
+            let detail = format!("extent {} has {recorded} live bytes recorded, but {counted} counted{hint}", extent.0);
             self.problem("usage", None, detail, self.repair);
         }
         Ok(())
@@ -435,8 +436,8 @@ impl Checker<'_> {
         let mut batch = MapBatch::default();
         let counted = |extent| self.counted.get(&extent).map_or(0, |counted| counted.live_bytes);
         put_pages(&mut batch, wrong.iter().map(|(extent, _, _)| extent.0), counted)?;
-        // No checkpoint is taken meanwhile: this is still the last one, and the extents are as of
-        // it.
+        // No checkpoint is taken during a check, so this is still the last one, and the extents
+        // match it.
         let mut extents = self.core.extents.lock();
         for (extent, _, counted) in wrong {
             extents.recount(*extent, usage_of_extent(*counted)?);

@@ -1,5 +1,5 @@
-//! Compares what the map refers to with what the last checkpoint says of that: data that is
-//! missing from the map store is noticed here, to the byte.
+//! Compares the bytes that map records refer to with the counts of the last checkpoint, so that
+//! data missing from the map store is noticed to the byte.
 //!
 //! Usage pages count live bytes by extent. If one of them is damaged or gone, none is trusted,
 //! and the checkpoint's sum is left: then all extents are one *account*. Owns no state.
@@ -21,7 +21,7 @@ use crate::repair::mend::Mender;
 /// Bytes by account.
 pub(crate) type Accounts = BTreeMap<ExtentIndex, u64>;
 
-/// What records refer to.
+/// Live data, counted from records.
 #[derive(Default)]
 pub(crate) struct Live {
     pub extents: BTreeMap<ExtentIndex, u64>,
@@ -41,7 +41,7 @@ impl Live {
     }
 }
 
-/// What `more` has above `less`.
+/// Returns the amounts by which `more` exceeds `less`.
 pub(crate) fn beyond(more: &Accounts, less: &Accounts) -> Accounts {
     let above = |(account, bytes): (&ExtentIndex, &u64)| {
         let rest = bytes.saturating_sub(less.get(account).copied().unwrap_or(0));
@@ -55,7 +55,7 @@ impl Mender<'_> {
         if self.found.damaged_pages.is_empty() { self.geometry.extent_at(location) } else { ExtentIndex(0) }
     }
 
-    /// What a record refers to.
+    /// Returns the live bytes of one record, by account.
     pub(crate) fn accounts_of(&self, record: &Record) -> Accounts {
         let mut accounts = Accounts::new();
         for fragment in &record.fragments {
@@ -74,7 +74,7 @@ impl Mender<'_> {
         within.map(|(extent, bytes)| (ExtentIndex(extent), u64::from(*bytes))).collect()
     }
 
-    /// Live bytes by the records that can be read, and these.
+    /// Returns live bytes by the readable records, and these.
     pub(crate) fn counted(&self, rebuilt: &BTreeMap<RecordKey, Record>) -> Result<Accounts> {
         let mut accounts = Accounts::new();
         for (extent, bytes) in self.live(rebuilt)?.extents {
@@ -83,8 +83,8 @@ impl Mender<'_> {
         Ok(accounts)
     }
 
-    /// The bytes that all readable records, and these, refer to, with the changes that lie over
-    /// them.
+    /// Returns the bytes that all readable records, and these, refer to, with the changes that lie
+    /// over them.
     pub(crate) fn live(&self, rebuilt: &BTreeMap<RecordKey, Record>) -> Result<Live> {
         let mut live = Live::default();
         let group = |key: &RecordKey| GroupKey { object: key.object, group: key.group };

@@ -1,14 +1,13 @@
-//! Gives new identities, for streams, to snapshots that see a rebuilt record with doubtful
-//! blocks: blocks that may have been discarded or taken back. A difference between such a
-//! snapshot and an older one would be wrong for another pool.
+//! Assigns new stream identities to snapshots that see a rebuilt record with doubtful blocks:
+//! blocks that may have been discarded or rolled back. A difference between such a snapshot and an
+//! older one would be wrong for another pool.
 //!
-//! 1. Mending (`repair::mend::records`) notes these records in the map store, in the batch that rebuilds
-//!    them.
-//! 2. Each opening, repairing or not, looks which snapshots see them, after all of the log has
-//!    been applied. Only then are all snapshots there, with the identities that the log gave
-//!    them.
-//! 3. The new identities are durable with the first checkpoint. The catalogue gets them too,
-//!    since it would bring the old ones back.
+//! 1. The rebuild (`repair::mend::records`) notes these records in the map store, in the same batch
+//!    as the records.
+//! 2. Each opening, repairing or not, finds the snapshots that see them, after all of the log has
+//!    been applied: only then are all snapshots present, with their identities from the log.
+//! 3. The new identities are durable with the first checkpoint. They go into the catalogue too;
+//!    otherwise it would restore the old ones.
 //! 4. Then the notes are removed. After a crash before that, or while the pool is too full for
 //!    a catalogue, the next opening repeats the steps.
 
@@ -29,7 +28,7 @@ pub(crate) fn note(batch: &mut MapBatch, key: &RecordKey) {
     batch.put(doubt_key(key), Vec::new());
 }
 
-/// The notes: no more than there are records that may be rebuilt in one go.
+/// Returns the notes: at most as many as records may be rebuilt in one go.
 ///
 /// # Errors
 /// Those of the store.
@@ -54,13 +53,13 @@ pub(crate) fn forget(store: &dyn MapStore, noted: &[RecordKey]) -> Result<()> {
     if noted.is_empty() {
         return Ok(());
     }
-    // Durably: work under the new identities is durable, and would be done under others after a
+    // Durably: work under the new identities is durable, and would be repeated under others after a
     // crash.
     store.commit(batch).and_then(|()| store.persist()).map_err(store_error)
 }
 
 impl Core {
-    /// Steps 2 and 3, before the first checkpoint; which snapshots it is.
+    /// Steps 2 and 3, before the first checkpoint; returns the affected snapshots.
     ///
     /// # Errors
     /// When there is no randomness for identities.

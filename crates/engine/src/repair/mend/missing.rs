@@ -1,29 +1,28 @@
 //! Finds map records that are gone from the store without a trace: their data would read as
 //! zeroes, and their extents would be freed.
 //!
-//! The checkpoint counts what they referred to, account by account and to the byte
+//! The checkpoint counts the bytes that they referred to, account by account
 //! ([`repair::mend::balance`](crate::repair::mend::balance)).
 //!
-//! 1. *Whether*: live bytes are counted from all records, with the damaged ones as the log
-//!    tells them. An account of which the checkpoint knows more is *short*: a record is gone,
-//!    or the log has lost data of a damaged one.
-//! 2. *What may hide*: a damaged record may get back older data of a block that was overwritten
-//!    or discarded, if the batch that told of it is gone. Such a batch goes rightly when all of
-//!    it is dead; but it may also be damaged. So extents in which older data shows must be
-//!    without gaps. In an account that comes out with too much, all data of damaged records may
-//!    stand for something else that is missing. In an account that is short, the log must be
-//!    whole: otherwise a record that was removed rightly may have just the size of the lost
-//!    one.
-//! 3. *Which*: a candidate is a record that the store does not have, and to which a fragment
-//!    belonged that lies in an account that is short or may hide something. Most candidates
-//!    were removed rightly, when they were not needed any more.
-//! 4. Candidates are told from the log like damaged records. Candidates for which an account
-//!    has no room are dropped. The rest must be exactly what is short, to the byte. Then it is
-//!    all that is missing: every missing record is among them, and each of them counts for
-//!    something. Otherwise nothing is mended, because data that reappears or is forgotten would
-//!    be worse than a refusal, and `salvage` has the same log.
+//! 1. *Whether*: live bytes are counted from all records; damaged records are counted as rebuilt
+//!    from the log. An account with fewer bytes than the checkpoint counts is *short*: a record is
+//!    gone, or the log has lost data of a damaged one.
+//! 2. *Hidden shortages*: a rebuilt record may regain older data of a block that was overwritten or
+//!    discarded, if the overwriting batch is gone. A batch that is entirely dead goes legitimately,
+//!    but it may also be damaged. So extents in which older data shows must have no gaps. In an
+//!    account with a surplus, all data of damaged records may stand in for missing data. In an
+//!    account that is short, the log must be whole: otherwise a legitimately removed record may
+//!    happen to have the size of the lost one.
+//! 3. *Which*: a candidate is a record that the store does not have, and that had a fragment in an
+//!    account that is short or may hide a shortage. Most candidates were removed legitimately, when
+//!    they were no longer needed.
+//! 4. Candidates are rebuilt from the log like damaged records. Candidates that do not fit into an
+//!    account are dropped. The rest must equal the shortage to the byte. Then the set is complete:
+//!    every missing record is among the candidates, and each of them contributes bytes. Otherwise
+//!    nothing is repaired, because data that reappears or is forgotten would be worse than a
+//!    refusal, and `salvage` reads the same log.
 //!
-//! A record of which only holes count is not missed.
+//! A record that consists of holes only is not noticed, and not needed.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -37,19 +36,19 @@ use crate::repair::mend::records::only;
 use crate::repair::mend::{Mender, hopeless};
 use crate::repair::salvage::{Rank, Scan};
 
-/// Records that the log knows and the map store has not, beyond which none is looked for: a few
-/// hundred bytes of memory each.
+/// Upper bound of records that only the log has and that are considered: a few hundred bytes of
+/// memory each.
 const CANDIDATES_MAX: usize = 1 << 20;
 
-fn untold(what: &str, bytes: u64) -> Error {
+fn ambiguous(what: &str, bytes: u64) -> Error {
     hopeless(format!(
-        "{what}, and the log does not tell for certain what was in them ({bytes} bytes of data are missed)"
+        "{what}, and the log does not show with certainty what they contained ({bytes} bytes of data are missing)"
     ))
 }
 
 impl Mender<'_> {
-    /// All steps; `damaged` is what the log tells of damaged records, `doubtful` where it may be
-    /// older than it was. Which are missing.
+    /// Runs all steps and returns the missing records. `damaged` has the damaged records as rebuilt
+    /// from the log, `doubtful` the extents in which they may show older data.
     ///
     /// # Errors
     /// [`surface::ErrorKind::Corrupt`] unless these, all that fit, are the missing ones.
@@ -64,7 +63,10 @@ impl Mender<'_> {
         // Step 2.
         let missing_bytes = short.values().sum();
         if self.may_hide(doubtful, &short, &over) {
-            return Err(untold("map records are damaged, and what counts or tells of them is, too", missing_bytes));
+            return Err(ambiguous(
+                "map records are damaged, and so are the counts or the log entries to rebuild them",
+                missing_bytes,
+            ));
         }
         if short.is_empty() && over.is_empty() {
             return Ok(BTreeMap::new());
@@ -77,7 +79,7 @@ impl Mender<'_> {
         // Step 3.
         let mut candidates: BTreeMap<RecordKey, String> = BTreeMap::new();
         let is_there = |key: &RecordKey| Ok(self.env.store.get(&record_key(key)).map_err(store_error)?.is_some());
-        // Facts of a record come in a row as a rule.
+        // Facts of a record are usually adjacent.
         let mut last = None;
         let has_records =
             |key: &RecordKey| self.found.descriptors.get(&key.object).is_some_and(|d| d.state.has_records());
@@ -98,7 +100,10 @@ impl Mender<'_> {
                     && !is_there(&fact.key)?
                 {
                     if candidates.len() == CANDIDATES_MAX {
-                        return Err(untold("map records are missing, too many may be those", missing_bytes));
+                        return Err(ambiguous(
+                            "map records are missing, and there are too many candidates",
+                            missing_bytes,
+                        ));
                     }
                     candidates.insert(fact.key, "the record is missing".to_owned());
                 }
@@ -107,8 +112,8 @@ impl Mender<'_> {
             &mut |_, _| Ok(()),
         )?;
         // Step 4.
-        let told = self.told_of(&candidates)?;
-        let records = only(&candidates, &told);
+        let log_records = self.rebuild_groups(&candidates)?;
+        let records = only(&candidates, &log_records);
         let fits = |key: &RecordKey| {
             let record = &records[key];
             !record.fragments.is_empty() && beyond(&self.accounts_of(record), &room).is_empty()
@@ -118,14 +123,16 @@ impl Mender<'_> {
         for (account, bytes) in candidates.keys().flat_map(|key| self.accounts_of(&records[key])) {
             *missing.entry(account).or_default() += bytes;
         }
-        if missing != short || self.may_hide(&self.doubtful(&candidates, &told), &Accounts::new(), &Accounts::new()) {
-            return Err(untold("map records are missing", missing_bytes));
+        if missing != short
+            || self.may_hide(&self.doubtful(&candidates, &log_records), &Accounts::new(), &Accounts::new())
+        {
+            return Err(ambiguous("map records are missing", missing_bytes));
         }
         Ok(candidates)
     }
 
-    /// Whether the log may have lost one of these: the `short` data, data in whose place `doubtful`
-    /// older data shows, or data hidden in accounts with too much.
+    /// Returns whether the log may have lost one of these: the `short` data, data in whose place
+    /// `doubtful` older data shows, or data hidden in accounts with a surplus.
     fn may_hide(&self, doubtful: &BTreeSet<ExtentIndex>, short: &Accounts, over: &Accounts) -> bool {
         if self.found.damaged_pages.is_empty() {
             let mut suspect = short.keys().chain(over.keys());

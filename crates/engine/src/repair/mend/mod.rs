@@ -1,22 +1,22 @@
-//! Mends a map store before the pool is opened, when `check --repair` asks for it: damaged
+//! Repairs a map store before the pool is opened, when `check --repair` asks for it: damaged
 //! descriptors, map records and usage pages, each of which keeps a pool from being opened.
 //!
-//! 1. *Find*: all descriptors, records and usage pages are decoded; whether all are there, the
-//!    checkpoint's counts tell. The checkpoint, and changes that light checkpoints left, must be
-//!    whole: without them only `salvage` helps.
-//! 2. *Descriptors*, damaged and missing ones, come from the catalogue and the entries behind it,
-//!    as of the checkpoint (`repair::mend::objects`). Nothing else knows them.
-//! 3. *Records* come from the log, as of the checkpoint (`repair::mend::records`). Missing records show in
-//!    the usage pages, which count the bytes that records refer to (`repair::mend::balance`): records that
-//!    are gone (`repair::mend::missing`), and data of damaged ones that the log has lost, too. What cannot
-//!    be told for certain is refused.
-//! 4. *Figures*, usage and those of the objects that were concerned, are counted anew from all
-//!    records: an extent that is in use must not be taken for free.
+//! 1. *Find*: all descriptors, records and usage pages are decoded, and compared with the
+//!    checkpoint's counts. The checkpoint, and changes stored by light checkpoints, must be whole;
+//!    otherwise only `salvage` helps.
+//! 2. *Descriptors*, damaged and missing ones, are restored from the catalogue and the log entries
+//!    after it, as of the checkpoint (`repair::mend::objects`). There is no other source.
+//! 3. *Records* are rebuilt from the log, as of the checkpoint (`repair::mend::records`). Usage
+//!    pages count the bytes that records refer to (`repair::mend::balance`), so missing records
+//!    show there (`repair::mend::missing`), and so does data of damaged ones that the log has lost.
+//!    Anything uncertain is refused.
+//! 4. *Figures*, usage and those of the affected objects, are recounted from all records: a used
+//!    extent must not appear to be free.
 //!
-//! All of it is one batch of the store, durable before the pool is opened; before it the superblock
-//! comes to name the features that records may have. Replay then applies the log behind the
-//! checkpoint, as ever. Snapshots that see doubtful records get new identities, when all of the
-//! records are there (`repair::mend::identities`).
+//! All of it is one batch of the store, durable before the pool is opened. Before that, the
+//! superblock names the features that records may have. Replay then applies the log after the
+//! checkpoint as usual. Snapshots that see doubtful records get new identities when all records are
+//! restored (`repair::mend::identities`).
 
 pub(crate) mod balance;
 pub(crate) mod identities;
@@ -46,7 +46,8 @@ use crate::map::deltas::read_deltas;
 use crate::map::overlay::Overlay;
 use crate::space::usage::{Pages, put_pages, usage_bytes, usage_differs};
 
-/// Damaged records that are rebuilt in one go; with more, the store is not worth trusting.
+/// Upper bound of damaged records that are rebuilt in one go; with more, the store is not worth
+/// trusting.
 const RECORDS_MAX: usize = 10_000;
 
 pub(crate) fn hopeless(what: impl std::fmt::Display) -> Error {
@@ -60,14 +61,14 @@ pub(crate) fn hopeless(what: impl std::fmt::Display) -> Error {
 #[derive(Default)]
 pub(crate) struct Found {
     pub descriptors: BTreeMap<ObjectId, ObjectDescriptor>,
-    /// Why each cannot be used.
+    /// Why each is unusable.
     pub damaged_descriptors: BTreeMap<ObjectId, String>,
-    /// Objects that the map knows something of.
+    /// Objects for which the map has records.
     pub owners: BTreeSet<ObjectId>,
     pub damaged_records: BTreeMap<RecordKey, String>,
     pub damaged_pages: Vec<String>,
     pub pages: Pages,
-    /// What light checkpoints left.
+    /// Changes stored by light checkpoints.
     pub settled: Overlay,
 }
 
@@ -81,24 +82,24 @@ pub(crate) struct Mender<'a> {
     pub concerned: BTreeSet<ObjectId>,
     /// Records that come from the log.
     pub rebuilt: BTreeMap<RecordKey, Record>,
-    /// All that is changed.
+    /// All changes.
     pub batch: MapBatch,
     /// Findings about extents: see [`is_whole`](Self::is_whole).
     pub whole: RefCell<BTreeMap<(ExtentIndex, bool), bool>>,
     problems: Vec<Problem>,
 }
 
-/// Mends what can be mended; tells what that was.
+/// Repairs the map store as far as possible; returns a report of the repairs.
 ///
 /// # Errors
-/// [`ErrorKind::Corrupt`] for what cannot, and what store and disk fail with.
+/// [`ErrorKind::Corrupt`] for damage that cannot be repaired, and the errors of store and disk.
 pub(crate) fn mend(env: &PoolEnv, superblock: &Superblock, geometry: &Geometry) -> Result<Vec<Problem>> {
     let pool = &superblock.pool;
     let env = &PoolEnv { disk: Arc::new(WithoutEnd(env.disk.clone())), ..env.clone() };
     let Some(bytes) = env.store.get(KEY_CHECKPOINT).map_err(store_error)? else { return Ok(Vec::new()) };
     let checkpoint = Checkpoint::decode(&bytes).map_err(|error| hopeless(format!("the {error}")))?;
     if checkpoint.pool != *pool {
-        // Loading it says so.
+        // Loading it reports the same.
         return Ok(Vec::new());
     }
     let mut id = [0; 8];
@@ -214,7 +215,7 @@ impl Mender<'_> {
             self.batch.put(object_key(descriptor.id), descriptor.encode());
         }
         for why in std::mem::take(&mut self.found.damaged_pages) {
-            self.problem("usage", None, format!("{why}; live bytes were counted anew from all records"));
+            self.problem("usage", None, format!("{why}; live bytes were recounted from all records"));
         }
         Ok(())
     }

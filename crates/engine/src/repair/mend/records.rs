@@ -1,17 +1,16 @@
 //! Rebuilds map records from the log, as of the checkpoint.
 //!
-//! 1. *Facts*: all extents are read, and the newest facts about these groups count
-//!    ([`salvage`](crate::repair::salvage)). Facts from the part of the log behind the checkpoint do
-//!    not count, nor do facts of undone epochs.
-//! 2. *Records* follow from the facts. Records of undone epochs go: reaping skipped the damaged
-//!    group. The batches that made holes in a record may be gone, and their extents used again.
-//!    So three kinds of blocks are counted as doubtful: blocks that may have been discarded;
-//!    older data that shows where a rebuilt record says nothing; and blocks that a forgotten
-//!    rollback or crash may have taken back. Snapshots that see such blocks get new identities
-//!    when the pool is open (`repair::mend::identities`).
-//! 3. *Holes* above them come back, too. The map forgets a hole when nothing is left below it,
-//!    and a rebuilt record may contain again what had been removed from it, until it is trimmed
-//!    anew.
+//! 1. *Facts*: all extents are read, and the newest facts about these groups win
+//!    ([`salvage`](crate::repair::salvage)). Facts after the checkpoint's position are ignored, and
+//!    so are facts of undone epochs.
+//! 2. *Records* follow from the facts. Records of undone epochs are removed: reaping skipped the
+//!    damaged group. The batches that made holes in a record may be gone, and their extents reused.
+//!    So three kinds of blocks are counted as doubtful: blocks that may have been discarded; older
+//!    data that shows through a rebuilt record; and blocks that a forgotten rollback or crash may
+//!    have undone. Snapshots that see such blocks get new identities when the pool is open
+//!    (`repair::mend::identities`).
+//! 3. *Holes* above them are restored too. The map drops a hole when no data is left below it, but
+//!    a rebuilt record may again contain removed data, until it is trimmed again.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::ControlFlow;
@@ -27,12 +26,12 @@ use crate::repair::salvage::{Doubt, Fact, Rank, Resolved, Scan, counts, is_doubt
 
 /// Groups of objects.
 type Groups = BTreeSet<(ObjectId, GroupIndex)>;
-/// What the log says of records.
-pub(crate) type Told = BTreeMap<RecordKey, Resolved>;
+/// Records as rebuilt from the log.
+pub(crate) type LogRecords = BTreeMap<RecordKey, Resolved>;
 
-/// The records that are wanted.
-pub(crate) fn only(wanted: &BTreeMap<RecordKey, String>, told: &Told) -> BTreeMap<RecordKey, Record> {
-    let record = |key| told.get(key).map_or_else(Record::default, |told| told.record.clone());
+/// The wanted records.
+pub(crate) fn only(wanted: &BTreeMap<RecordKey, String>, log_records: &LogRecords) -> BTreeMap<RecordKey, Record> {
+    let record = |key| log_records.get(key).map_or_else(Record::default, |log_records| log_records.record.clone());
     wanted.keys().map(|key| (*key, record(key))).collect()
 }
 
@@ -40,23 +39,31 @@ impl Mender<'_> {
     /// All steps, for records that are damaged and for those that are gone.
     pub(crate) fn records(&mut self) -> Result<()> {
         let mut wanted = std::mem::take(&mut self.found.damaged_records);
-        let mut told = self.told_of(&wanted)?;
-        let missing = self.missing_records(&only(&wanted, &told), &self.doubtful(&wanted, &told))?;
+        let mut log_records = self.rebuild_groups(&wanted)?;
+        let missing = self.missing_records(&only(&wanted, &log_records), &self.doubtful(&wanted, &log_records))?;
         if !missing.is_empty() {
             wanted.extend(missing);
-            told = self.told_of(&wanted)?;
+            log_records = self.rebuild_groups(&wanted)?;
         }
-        self.rebuild(&wanted, told)
+        self.rebuild(&wanted, log_records)
     }
 
-    /// Extents in which records have data that may have been discarded, or overwritten by what the
-    /// log has lost.
-    pub(crate) fn doubtful(&self, wanted: &BTreeMap<RecordKey, String>, told: &Told) -> BTreeSet<ExtentIndex> {
-        wanted.keys().filter_map(|key| told.get(key)).flat_map(|told| self.doubtful_of(told)).collect()
+    /// Returns the extents in which records have data that may have been discarded, or overwritten
+    /// by a lost part of the log.
+    pub(crate) fn doubtful(
+        &self,
+        wanted: &BTreeMap<RecordKey, String>,
+        log_records: &LogRecords,
+    ) -> BTreeSet<ExtentIndex> {
+        wanted
+            .keys()
+            .filter_map(|key| log_records.get(key))
+            .flat_map(|log_records| self.doubtful_of(log_records))
+            .collect()
     }
 
-    fn doubtful_of(&self, told: &Resolved) -> BTreeSet<ExtentIndex> {
-        let fragments = told.record.fragments.iter().filter(|f| !f.live.and(told.old).is_empty());
+    fn doubtful_of(&self, resolved: &Resolved) -> BTreeSet<ExtentIndex> {
+        let fragments = resolved.record.fragments.iter().filter(|f| !f.live.and(resolved.old).is_empty());
         fragments.map(|fragment| self.geometry.extent_at(fragment.location)).collect()
     }
 
@@ -67,24 +74,24 @@ impl Mender<'_> {
     }
 
     /// Steps 2 and 3.
-    fn rebuild(&mut self, wanted: &BTreeMap<RecordKey, String>, mut told: Told) -> Result<()> {
-        told.retain(|key, _| !self.is_undone(key));
-        self.rebuilt = only(wanted, &told);
+    fn rebuild(&mut self, wanted: &BTreeMap<RecordKey, String>, mut log_records: LogRecords) -> Result<()> {
+        log_records.retain(|key, _| !self.is_undone(key));
+        self.rebuilt = only(wanted, &log_records);
         let mut hiding: BTreeMap<GroupIndex, BlockMask> = BTreeMap::new();
-        for (key, told) in &told {
+        for (key, log_records) in &log_records {
             let of_group = hiding.entry(key.group).or_default();
-            *of_group = of_group.or(told.hiding);
+            *of_group = of_group.or(log_records.hiding);
         }
         for (key, why) in wanted {
             let record = &self.rebuilt[key];
-            let (data, uncertain) = (record.allocated().count(), self.uncertain(key, &told, &hiding).count());
+            let (data, uncertain) = (record.allocated().count(), self.uncertain(key, &log_records, &hiding).count());
             // A loss at the end of an extent leaves no gap.
-            let doubtful = told.get(key).map(|told| self.doubtful_of(told)).unwrap_or_default();
+            let doubtful = log_records.get(key).map(|log_records| self.doubtful_of(log_records)).unwrap_or_default();
             let is_certain = doubtful.iter().all(|extent| self.is_whole(*extent, true));
-            let lost = if is_certain { "" } else { ", or overwritten by what the log may have lost" };
+            let lost = if is_certain { "" } else { ", or overwritten by a lost part of the log" };
             let detail = format!(
-                "128 KiB from here: {why}; rebuilt from the log, with data in {data} blocks; of these, and of older ones \
-                 that show between them, {uncertain} may have been discarded or taken back{lost}"
+                "128 KiB from here: {why}; rebuilt from the log, with data in {data} blocks; of these, and of \
+                 older ones that show between them, {uncertain} may have been discarded or rolled back{lost}"
             );
             let name = self.found.descriptors.get(&key.object).map(|d| d.name.clone());
             let place = name.map(|name| (name, key.group.first_block().offset_bytes()));
@@ -96,7 +103,7 @@ impl Mender<'_> {
         }
         let above = self.above(wanted);
         let untouched = |key: &RecordKey| above.contains(&(key.object, key.group)) && !wanted.contains_key(key);
-        for (key, resolved) in told.iter().filter(|(key, _)| untouched(key)) {
+        for (key, resolved) in log_records.iter().filter(|(key, _)| untouched(key)) {
             if let Some(record) = self.with_holes(key, resolved.record.holes.minus(resolved.hiding))? {
                 self.rebuilt.insert(*key, record);
             }
@@ -107,7 +114,7 @@ impl Mender<'_> {
             } else {
                 self.batch.put(record_key(key), record.encode());
             }
-            // Data that the log still has and that is not needed any more is looked for anew.
+            // Data that the log still has, but that is no longer needed, is reaped from the start.
             if let Some(descriptor) = self.found.descriptors.get_mut(&key.object) {
                 descriptor.reap = Some(Reap::from(GroupIndex(0)));
                 self.concerned.insert(key.object);
@@ -116,17 +123,17 @@ impl Mender<'_> {
         Ok(())
     }
 
-    /// What the log says of the groups of these records, and of what shows through them or is seen
-    /// through.
-    pub(crate) fn told_of(&self, wanted: &BTreeMap<RecordKey, String>) -> Result<Told> {
+    /// Rebuilds the groups of these records from the log, with all records that show through them
+    /// or are seen through.
+    pub(crate) fn rebuild_groups(&self, wanted: &BTreeMap<RecordKey, String>) -> Result<LogRecords> {
         if wanted.is_empty() {
-            return Ok(Told::new());
+            return Ok(LogRecords::new());
         }
         self.facts(&self.above(wanted).union(&self.below(wanted)).copied().collect())
     }
 
     /// Step 1.
-    fn facts(&self, groups: &Groups) -> Result<Told> {
+    fn facts(&self, groups: &Groups) -> Result<LogRecords> {
         let mut facts = BTreeMap::new();
         let mut scan = Scan::default();
         scan.read_all(
@@ -157,7 +164,7 @@ impl Mender<'_> {
         let certain_from = scan.certain_from(self.checkpoint.next_seq);
         let doubt = Doubt { certain_from, is_doubtful: &is_doubtful };
         let is_data = |rank| matches!(rank, Rank::Intact | Rank::Damaged);
-        // Where the log goes on there is nothing that the checkpoint knows of.
+        // At the log's end there is nothing that the checkpoint knows.
         let is_ahead = |fragment: &FragmentRef| ahead.contains(&self.geometry.extent_at(fragment.location));
         let resolved = |mut facts: Vec<Fact>| {
             facts.retain(|fact| counts(&scan, fact) && !(is_data(fact.rank) && is_ahead(&fact.fragment)));
@@ -167,17 +174,23 @@ impl Mender<'_> {
     }
 
     /// `hiding`: the blocks that any record of a group hides, if the doubtful data is right.
-    fn uncertain(&self, key: &RecordKey, told: &Told, hiding: &BTreeMap<GroupIndex, BlockMask>) -> BlockMask {
+    fn uncertain(
+        &self,
+        key: &RecordKey,
+        log_records: &LogRecords,
+        hiding: &BTreeMap<GroupIndex, BlockMask>,
+    ) -> BlockMask {
         let first = |object| RecordKey { object, group: key.group, epoch: Epoch(0) };
-        let own = told.range(first(key.object)..*key);
+        let own = log_records.range(first(key.object)..*key);
         let newest = |origin: Origin| RecordKey { epoch: origin.epoch, ..first(origin.object) };
-        let origins = self.origins(key.object).flat_map(|origin| told.range(first(origin.object)..=newest(origin)));
+        let origins =
+            self.origins(key.object).flat_map(|origin| log_records.range(first(origin.object)..=newest(origin)));
         let (mut uncertain, mut data) = (BlockMask::EMPTY, self.rebuilt[key].allocated());
         for (_, older) in own.chain(origins) {
             uncertain = uncertain.or(older.uncertain);
             data = data.or(older.record.allocated());
         }
-        let own = told.get(key).map_or(BlockMask::EMPTY, |own| own.uncertain);
+        let own = log_records.get(key).map_or(BlockMask::EMPTY, |own| own.uncertain);
         let hiding = hiding.get(&key.group).copied().unwrap_or(BlockMask::EMPTY);
         own.or(uncertain.minus(self.rebuilt[key].known())).or(hiding.and(data))
     }
@@ -196,12 +209,13 @@ impl Mender<'_> {
         Ok(Some(record))
     }
 
-    /// Whether a record belongs to an epoch that was undone: the map has nothing there, and what it had is not needed any more.
+    /// Returns whether a record belongs to an undone epoch: the map has no record there, and its
+    /// data is no longer needed.
     pub(crate) fn is_undone(&self, key: &RecordKey) -> bool {
         self.found.descriptors.get(&key.object).is_some_and(|descriptor| descriptor.undone.hides(key.epoch))
     }
 
-    /// Takes records of undone epochs out of a damaged record's group, which reaping has skipped.
+    /// Removes records of undone epochs from a damaged record's group, which reaping has skipped.
     fn forget_undone(&mut self, damaged: &RecordKey) -> Result<()> {
         let RecordKey { object, group, .. } = *damaged;
         let (from, to) = record_key_range(object, group, GroupIndex(group.0 + 1));
@@ -215,7 +229,8 @@ impl Mender<'_> {
         Ok(())
     }
 
-    /// The groups through which damaged records are seen: of their objects, and of their clones.
+    /// Returns the groups through which damaged records are seen: of their objects, and of their
+    /// clones.
     fn above(&self, damaged: &BTreeMap<RecordKey, String>) -> Groups {
         let mut came_from: BTreeMap<ObjectId, Vec<ObjectId>> = BTreeMap::new();
         for descriptor in self.found.descriptors.values().filter(|d| d.state.has_records()) {
@@ -235,12 +250,12 @@ impl Mender<'_> {
         above
     }
 
-    /// The groups that show through damaged records: of what their objects came from.
+    /// Returns the groups of origins that show through damaged records.
     fn below(&self, damaged: &BTreeMap<RecordKey, String>) -> Groups {
         damaged.keys().flat_map(|key| self.origins(key.object).map(|origin| (origin.object, key.group))).collect()
     }
 
-    /// Where an object came from, where that came from, and so on: their numbers descend.
+    /// Returns an object's origin, the origin of that, and so on: their numbers descend.
     fn origins(&self, object: ObjectId) -> impl Iterator<Item = Origin> {
         let origin = |object| self.found.descriptors.get(&object).and_then(|d| d.origin);
         std::iter::successors(origin(object), move |last| origin(last.object))

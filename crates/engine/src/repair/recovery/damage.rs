@@ -1,17 +1,16 @@
-//! What recovery makes of a damaged log when it is to repair it.
+//! How recovery repairs a damaged log.
 //!
-//! **A batch whose header is whole and whose payloads are not** tells all that it changed. If a
-//! later batch says that it was durable, no crash has torn it: it counts, with its damaged
-//! fragments, which give errors when they are read, and so do all batches behind it, in their
-//! order. A damaged fragment that was only moved is left where it was moved from: that place is not
-//! used again before the next checkpoint.
+//! **A batch with a whole header and damaged payloads** names all of its changes. If a later batch
+//! proves it durable, no crash has torn it: it is applied, with its damaged fragments, which give
+//! errors when they are read, and so are all later batches, in order. A damaged fragment that was
+//! only moved keeps its old location, which is not reused before the next checkpoint.
 //!
-//! **A batch whose header is gone** may have changed anything. Batches behind it that are whole are
-//! not used: blocks that they do not name may have been written or discarded by what is missing,
-//! between two flushes or before a snapshot, so the volumes would become what they never were,
-//! newer data beside older, and a file system or database on them could not tell. So the log ends
-//! before it, as it was at one moment, and what is dropped is told ([`Loss`]). `salvage` does use
-//! the batches behind, and says of which blocks it is not certain.
+//! **A batch whose header is gone** may have changed anything. Whole batches after it are not used.
+//! The missing one may have written or discarded blocks that they do not name, between two flushes
+//! or before a snapshot; the volumes would reach a state that never existed, with old and new data
+//! mixed, and a file system or database on them could not detect it. So the log ends before it, at
+//! a state that did exist, and the dropped part is reported ([`Loss`]). `salvage` does use the
+//! batches after it, and reports which blocks are uncertain.
 
 use format::{BATCH_ALIGN, Batch, Entry, decode_batch};
 use units::BlockMask;
@@ -23,13 +22,12 @@ use crate::log::log_reads::LogReads;
 use crate::map::apply::Applier;
 use crate::repair::loss::Dropped;
 
-/// Listed extents without a batch of this log, one after the other, behind which no more are looked
-/// for: damage may take the heads of many, and reading this many takes no longer than a second or
-/// two.
+/// The search ends after this many consecutive listed extents without a batch of this log: damage
+/// may destroy many heads, and reading this many takes no longer than a second or two.
 const EMPTY_MAX: usize = 256;
 
 impl Replay<'_> {
-    /// The next batch, although payloads of it are damaged, if it was durable.
+    /// Returns the next batch, if it was durable, although some of its payloads are damaged.
     pub(super) fn advance_damaged(&mut self, reads: &LogReads<'_>) -> Option<Taken> {
         let stands = self.open.iter().flatten().chain(&self.fresh).any(|tail| tail.has(self.next));
         if !stands {
@@ -40,8 +38,9 @@ impl Replay<'_> {
         let taken = self.advance(reads, true).ok()?;
         let (bad, all) = taken.damaged;
         let text = format!(
-            "batch {} at byte {} of the data file is damaged: {bad} of its {all} payloads do not match. It was durable when batch {} was written, so it \
-             counts, and so do those behind it; reading what is damaged gives errors",
+            "batch {} at byte {} of the data file is damaged: {bad} of its {all} payloads do not match. It was \
+             durable when batch {} was written, so it is applied, and so are all later ones; reading its damaged \
+             data gives errors",
             self.next.0 - 1,
             taken.begins,
             later.0
@@ -50,11 +49,11 @@ impl Replay<'_> {
         Some(taken)
     }
 
-    /// What is lost if the log ends here.
+    /// Returns the loss if the log ends here.
     pub(super) fn loss(&mut self, what: String, applier: &Applier) -> Loss {
         let mut dropped = Dropped::default();
         for tail in self.open.iter().flatten() {
-            self.drop_behind(tail, &mut dropped);
+            self.drop_after(tail, &mut dropped);
         }
         let mut empty = 0;
         for extent in self.checkpoint.extents.iter().copied().skip(self.opened) {
@@ -63,14 +62,14 @@ impl Replay<'_> {
             }
             let before = dropped.batches;
             let tail = self.load(extent, self.source.read_around(extent), 0, None);
-            self.drop_behind(&tail, &mut dropped);
+            self.drop_after(&tail, &mut dropped);
             empty = if dropped.batches == before { empty + 1 } else { 0 };
             self.source.buffers.put(tail.buf);
         }
         dropped.loss(what, self.next, &applier.objects)
     }
 
-    fn drop_behind(&self, tail: &Tail, dropped: &mut Dropped) {
+    fn drop_after(&self, tail: &Tail, dropped: &mut Dropped) {
         let mut at = tail.at;
         while at + BATCH_ALIGN <= tail.len {
             match decode_batch(&tail.bytes()[at..]) {
@@ -83,7 +82,7 @@ impl Replay<'_> {
         }
     }
 
-    /// Whether the next batch may lie where the data was cut off.
+    /// Returns whether the next batch may be in the part that was cut off.
     pub(super) fn reaches(&self, cut_at: u64) -> bool {
         let geometry = self.source.geometry;
         let next = self.checkpoint.extents.get(self.opened).copied();
@@ -92,8 +91,8 @@ impl Replay<'_> {
     }
 }
 
-/// Takes the moves out of a batch whose payloads do not match: what they moved is still where it
-/// was.
+/// Removes the moves from a batch whose payloads do not match: the moved data is still at its old
+/// location.
 pub(super) fn leave_damaged_moves(batch: &mut Batch, matches: &[bool]) {
     let mut matches = matches.iter();
     for entry in &mut batch.entries {

@@ -1,5 +1,5 @@
-//! The extent that a stream of the log fills, as far as recovery has followed it, and what stands
-//! where its last batch ends.
+//! The extent that a stream of the log fills, as far as recovery has followed it, and the bytes at
+//! the end of its last batch.
 
 use std::ops::Range;
 
@@ -19,21 +19,21 @@ pub(super) struct Tail {
     /// Its bytes; the buffer may be longer.
     pub buf: AlignedBuf,
     pub len: usize,
-    /// What could not be read of it.
+    /// Bytes of it that could not be read.
     pub unreadable: Vec<Range<usize>>,
-    /// The first of that behind `at`, if it has been tried alone.
+    /// The first unreadable place after `at`, if it was retried alone.
     pub failed: Option<usize>,
-    /// Where the last batch so far ends.
+    /// The end of the last batch so far.
     pub at: usize,
-    /// What stands there.
+    /// Result of the last look at the end.
     pub found: Found,
 }
 
-/// What stands at a place of the log.
+/// Content of a place in the log.
 pub(super) enum Found {
-    /// A batch of this incarnation, whose payloads have not been looked at.
+    /// A batch of this incarnation, whose payloads have not been verified.
     Batch(Batch),
-    /// Anything else; why it is not a batch of this log.
+    /// Anything else; with the reason why it is not a batch of this log.
     Other(String),
 }
 
@@ -42,9 +42,8 @@ impl Tail {
         &self.buf[..self.len]
     }
 
-    /// Sees what stands where the last batch ends: a batch only if it is of this log, and of
-    /// `stream` if that is known. What was given up from there on with its neighbours is tried
-    /// alone before.
+    /// Examines the bytes after the last batch: a batch is accepted only if it belongs to this log,
+    /// and to `stream` if that is known. Parts that a larger read gave up are retried alone first.
     pub fn look(&mut self, source: Source<'_>, id: LogId, stream: Option<Stream>) {
         let next = self.unreadable.iter().find(|bad| bad.end > self.at).map(|bad| bad.start.max(self.at));
         if next != self.failed {
@@ -54,7 +53,7 @@ impl Tail {
         self.found = if self.at + BATCH_ALIGN > self.len {
             Found::Other("the end of an extent".to_owned())
         } else if self.unreadable_in(self.at..self.at + BATCH_ALIGN).is_some() {
-            Found::Other("what cannot be read".to_owned())
+            Found::Other("an unreadable area".to_owned())
         } else {
             match decode_batch(&self.bytes()[self.at..]) {
                 Ok(batch) if id.has(&batch.header, self.extent) && stream.is_none_or(|s| s == batch.header.stream) => {
@@ -66,7 +65,7 @@ impl Tail {
         };
     }
 
-    /// Whether the batch of that number stands there, whole or not.
+    /// Returns whether the batch of that number is there, whole or not.
     pub fn has(&self, seq: Seq) -> bool {
         matches!(&self.found, Found::Batch(batch) if batch.header.seq == seq)
     }
@@ -77,17 +76,17 @@ impl Tail {
         Some(bad.start.max(range.start))
     }
 
-    /// Whether something like a batch stands there whose header is not whole.
+    /// Returns whether there is something like a batch whose header is not whole.
     pub fn is_begun(&self) -> bool {
         let bytes = &self.bytes()[self.at..];
         bytes.starts_with(&BATCH_MAGIC.to_le_bytes()) && decode_batch(bytes).is_err()
     }
 
-    /// The bytes that the batch of that number may have taken, if it was written there.
+    /// Returns the bytes that the batch of that number may have taken, if it was written there.
     pub fn may_take(&self, seq: Seq) -> Range<usize> {
         let end = match &self.found {
             Found::Batch(batch) if batch.header.seq == seq => self.at + batch.batch_bytes,
-            // Another batch has the place.
+            // Another batch is there.
             Found::Batch(_) => self.at,
             Found::Other(_) if self.is_begun() => self.len,
             Found::Other(_) => self.len.min(self.at + BATCH_ALIGN),
@@ -95,7 +94,8 @@ impl Tail {
         self.at..end
     }
 
-    /// Whether each payload of a batch that begins at byte `at` of the extent is what was written.
+    /// Returns, for each payload of a batch at byte `at` of the extent, whether it matches its
+    /// checksum.
     pub fn payloads_match<'b>(&'b self, at: usize, batch: &'b Batch) -> impl Iterator<Item = bool> + 'b {
         let mut at = at + batch.header_bytes;
         batch.entries.iter().flat_map(Entry::payloads).map(move |(object, epoch, fragment)| {
@@ -107,12 +107,12 @@ impl Tail {
         })
     }
 
-    /// Whether all of the payloads of the batch that stands there are what was written.
+    /// Returns whether all payloads of the batch match their checksums.
     pub fn is_whole(&self, batch: &Batch) -> bool {
         self.payloads_match(self.at, batch).all(|matches| matches)
     }
 
-    /// Takes the batch that stands there, if it is whole, or even if it is damaged.
+    /// Takes the batch that is there, if it is whole, or even if it is damaged.
     pub fn take(&mut self, even_damaged: bool) -> Option<Batch> {
         match std::mem::replace(&mut self.found, Found::Other(String::new())) {
             Found::Batch(batch) if even_damaged || self.is_whole(&batch) => Some(batch),

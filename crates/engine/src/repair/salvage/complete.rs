@@ -1,15 +1,14 @@
-//! Tells whether the log holds everything that it should, by the
-//! [`inventory`](crate::log::inventory). Owns what is expected of each extent, and what was found
-//! short of it.
+//! Determines from the [`inventory`](crate::log::inventory) whether the log is complete. Owns the
+//! expected content of each extent, and the shortages.
 //!
-//! 1. The newest copy that holds counts, unless its checkpoint was never durable: then the older
-//!    copy does. The map tells that if it is there ([`MapMark`]). Without the map it is in doubt if
-//!    a crash during that checkpoint may be why something is missing. Then the older copy is looked
-//!    at as well, and tells up to where all is there; damage looks the same, so the report counts
-//!    the missing batches as lost.
+//! 1. The newest readable copy applies, unless its checkpoint never became durable: then the older
+//!    copy does. The map shows that if it is present ([`MapMark`]). Without the map it is uncertain
+//!    whether a crash during that checkpoint explains missing data. Then the older copy is examined
+//!    as well, and shows up to where the log is complete; damage looks the same, so the report
+//!    counts the missing batches as lost.
 //! 2. Each extent that the inventory names has batches from its first byte on, without a gap,
 //!    up to where it is filled. The last of them is the one that the inventory names.
-//! 3. All batches behind its position are there that some batch knows to be durable.
+//! 3. All later batches that some batch records as durable are present.
 //! 4. If a later opening than the inventory's has written something, a program that keeps no
 //!    inventory did: then nothing is known.
 //!
@@ -22,7 +21,7 @@ use units::{ExtentIndex, Seq};
 use super::extent::Located;
 use crate::log::inventory::Copy;
 
-/// Extents that are short which are remembered one by one.
+/// Upper bound of short extents that are remembered one by one.
 const SHORT_MAX: usize = 1000;
 
 /// The last checkpoint that a map knows: incarnation and number.
@@ -33,7 +32,7 @@ pub(crate) struct MapMark {
 }
 
 impl MapMark {
-    /// Of the map of that pool, from its record of the checkpoint.
+    /// The mark of that pool's map, from its record of the checkpoint.
     pub(crate) fn of(checkpoint: &Checkpoint) -> Self {
         Self { incarnation: checkpoint.incarnation, number: checkpoint.number }
     }
@@ -46,75 +45,74 @@ impl MapMark {
 /// Whether something is missing.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Completeness {
-    /// All is there, by the inventory, and the pool was closed.
+    /// By the inventory everything is present, and the pool was closed.
     Complete,
-    /// All is there, by the inventory, that is older than
-    /// [`complete_before`](super::SalvageReport::complete_before). The pool was not closed, and
-    /// batches behind it may be missing.
+    /// The inventory shows that everything older than
+    /// [`complete_before`](super::SalvageReport::complete_before) is present. The pool was not
+    /// closed, and later batches may be missing.
     UpTo,
     /// The same, and the last checkpoint lists more, which is missing. It was never durable if the
     /// machine failed during that checkpoint. Damage looks the same.
     InDoubt,
     /// Something is missing, by the inventory.
     Incomplete,
-    /// It cannot be known, because the inventory is damaged.
+    /// Unknown, because the inventory is damaged.
     Damaged,
-    /// It cannot be known, because none was kept, or one that says too little.
+    /// Unknown, because no inventory was kept, or one with too little detail.
     #[default]
     NotKept,
 }
 
-/// An extent that does not hold what it should.
+/// An extent with less data than expected.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Short {
     pub extent: ExtentIndex,
-    /// Bytes that are there.
+    /// Bytes found.
     pub has: u32,
-    /// Bytes that should be; `None`: not known.
+    /// Bytes expected; `None`: unknown.
     pub wants: Option<u32>,
 }
 
 impl Short {
-    /// Nothing is there of what should be, and how much that is, is known.
+    /// The expected data is missing entirely, and its amount is known.
     pub(crate) fn is_empty(&self) -> bool {
         self.has == 0 && self.wants.is_some()
     }
 }
 
-/// What is expected.
+/// The expected content of the log.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Expected {
     pub completeness: Completeness,
     inventory: Option<Inventory>,
     /// All batches before it were durable, unless that is in doubt.
     pub until: Seq,
-    /// What the older copy expects, if a crash during the newest copy's checkpoint may be why
-    /// something is missing.
+    /// Expectations of the older copy, if a crash during the newest copy's checkpoint may explain
+    /// missing data.
     older: Option<Box<Self>>,
     /// All batches before it are there.
     pub complete_before: Seq,
-    /// Of the newest copy, whether it holds or not.
+    /// Of the newest copy, whether it is valid or not.
     incarnation: u64,
     pub short: Vec<Short>,
-    /// Extents that are short beyond those.
+    /// Further short extents.
     pub short_more: u64,
     /// Bytes that are missing in all.
     pub missing_bytes: u64,
-    /// Extents of which it is not known how far they were filled.
+    /// Extents whose expected fill is unknown.
     pub unknown: u64,
-    /// The inventory says of no extent how far it is filled.
+    /// The inventory does not say how far extents are filled.
     pub is_coarse: bool,
-    /// An extent has been used again that it says to be in use: it is not the newest.
+    /// An extent has been reused that it lists as used: it is not the newest.
     is_stale: bool,
     /// Batches are missing that are newer than it.
     pub misses_recent: bool,
     /// Descriptors may be missing, with the catalogue or newer than that.
     pub misses_objects: bool,
-    /// The map is the one of the inventory that counts, and all that it does not know is there: it
-    /// tells block by block which data is missing.
+    /// The map matches the applicable inventory, and every batch newer than the map is present: so
+    /// the map shows block by block which data is missing.
     pub by_map: bool,
-    /// A copy is damaged, and whether the other one counts is not known. A map may stand in for
-    /// them.
+    /// A copy is damaged, and it is unknown whether the other one applies. A map may replace them.
     pub is_gone: bool,
 }
 
@@ -134,7 +132,7 @@ impl Expected {
             // The data is older than the map, or its inventory is.
             return Self { is_gone, ..Self::nothing(Completeness::Damaged, incarnation) };
         }
-        // A map that is older than both is from a backup, and tells nothing.
+        // A map older than both copies is from a backup, and proves nothing.
         let is_committed = mark.is_some() && mark == newest || closed(&newer);
         let is_void = !closed(&newer) && mark.is_some() && mark == older.age() && mark != newest;
         let mut expected = match (newer, older) {
@@ -143,7 +141,7 @@ impl Expected {
             (Copy::Whole(newer), Copy::Damaged) if mark.is_some() && mark == newest => {
                 Self::of(newer, None, incarnation)
             }
-            // A copy that cannot be told at all may have been the newest one.
+            // An undecodable copy may have been the newest one.
             (_, Copy::Damaged) | (Copy::Damaged, _) => Self::nothing(Completeness::Damaged, incarnation),
             (_, Copy::Whole(older)) if is_void => Self::of(older, None, incarnation),
             (Copy::Whole(newer), Copy::Whole(older)) => {
@@ -168,7 +166,8 @@ impl Expected {
         Self { completeness, incarnation, ..Self::default() }
     }
 
-    /// By that copy; all batches before `until` must be there, or before its own position.
+    /// Expects the content of that copy; all batches before `until` must be present, or before its
+    /// own position.
     fn of(inventory: Inventory, until: Option<Seq>, incarnation: u64) -> Self {
         if inventory.extents.is_none() {
             return Self::nothing(Completeness::NotKept, incarnation);
@@ -183,7 +182,7 @@ impl Expected {
         }
     }
 
-    /// The position of the inventory that counts.
+    /// The position of the applicable inventory.
     pub(crate) fn next_seq(&self) -> Seq {
         self.inventory.as_ref().map_or(Seq(0), |inventory| inventory.next_seq)
     }
@@ -240,8 +239,7 @@ impl Expected {
             self.unknown += u64::from(wants.is_none());
             return;
         }
-        // One that is filled so far, but not by the batches that should be there, has nothing of
-        // them.
+        // One that is filled so far, but not by the expected batches, has none of them.
         let has = if wants == Some(has) { 0 } else { has };
         self.misses_objects |= inventory.pinned.contains(&extent);
         self.missing_bytes += u64::from(wants.unwrap_or(extent_bytes) - has);
@@ -252,15 +250,15 @@ impl Expected {
         }
     }
 
-    /// Steps 3 and 4. `newest` is the newest opening that left a trace, `has_recent` says whether
-    /// all batches from one number to another are there.
+    /// Steps 3 and 4. `newest` is the newest opening that left a trace; `has_recent` returns
+    /// whether all batches from one number to another are present.
     pub(crate) fn finish(&mut self, newest: u64, durable_before: Seq, has_recent: &dyn Fn(Seq, Seq) -> bool) {
         self.judge(newest, durable_before, has_recent);
         self.by_map &= !self.misses_recent && self.completeness != Completeness::InDoubt;
     }
 
-    /// The copies do not say what should be there, and the map stands in for them: all batches
-    /// before `until` that the map does not know are there.
+    /// The map replaces unusable copies: all batches before `until` that are newer than the map are
+    /// present.
     pub(crate) fn stand_in(&mut self, until: Seq) {
         (self.by_map, self.completeness) = (true, Completeness::UpTo);
         (self.until, self.complete_before) = (until, until);
@@ -272,7 +270,7 @@ impl Expected {
         }
         let until = self.until.max(durable_before);
         self.complete_before = until;
-        // Where a batch knows all of it to be durable, there is no doubt.
+        // If a batch records all of it as durable, there is no doubt.
         let older = self.older.take().filter(|_| durable_before < self.until);
         if newest > self.incarnation || self.is_stale {
             *self = Self::nothing(Completeness::NotKept, self.incarnation);

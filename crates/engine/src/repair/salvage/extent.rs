@@ -1,21 +1,20 @@
-//! What the batches in an extent are to each other: which belong to its present use, and which are
-//! left over from an earlier one.
+//! Sorts the batches in an extent: those of its present use, and leftovers of an earlier one.
 //!
 //! An extent is filled from its first byte on, with rising sequence numbers; so the present use
-//! ends where the numbers do not rise any more. What lies behind is left over: it was dead, by a
-//! durable checkpoint, before the extent was used again. A stretch that does not decode between two
-//! batches of the present use is damage, or what a crash has torn. Zeroes are neither: freed
-//! extents are punched out below, and a crash may leave parts of what was there.
+//! ends where the numbers stop rising. Everything after that is left over: a durable checkpoint had
+//! found it dead before the extent was reused. A stretch that does not decode between two batches
+//! of the present use is damage, or was torn by a crash. Zeroes are neither: freed extents are
+//! punched out of the file, and a crash may leave parts of the former content.
 
 use format::Batch;
 use units::{ExtentIndex, Seq};
 
 use crate::log::extent_scan;
 
-/// A batch, and what it is.
+/// A batch, and how it was found.
 #[derive(Debug)]
 pub(crate) struct Located {
-    /// Where it begins in the extent.
+    /// Its offset in the extent.
     pub at: usize,
     pub batch: Batch,
     /// Whether it was dead before the present use of the extent began.
@@ -28,7 +27,7 @@ pub(crate) struct Gap {
     /// First byte within the extent, and how many.
     pub at: usize,
     pub bytes: usize,
-    /// The batch behind it.
+    /// The number of the batch after it.
     pub before: Seq,
     /// Of that batch.
     pub incarnation: u64,
@@ -86,8 +85,8 @@ mod tests {
         put(&mut bytes, 5, 1, 20);
         put(&mut bytes, 6, 1, 21);
         let (found, gaps) = read(7, ExtentIndex(3), &bytes);
-        let told: Vec<_> = found.iter().map(|f| (f.batch.header.seq.0, f.is_left_over)).collect();
-        assert_eq!(told, [(50, false), (51, false), (53, false), (54, true), (20, true), (21, true)]);
+        let listed: Vec<_> = found.iter().map(|f| (f.batch.header.seq.0, f.is_left_over)).collect();
+        assert_eq!(listed, [(50, false), (51, false), (53, false), (54, true), (20, true), (21, true)]);
         assert_eq!(gaps, [Gap { at: 2 * BATCH_ALIGN, bytes: BATCH_ALIGN, before: Seq(53), incarnation: 3 }]);
         bytes[..BATCH_ALIGN].fill(9);
         let (found, gaps) = read(7, ExtentIndex(3), &bytes);

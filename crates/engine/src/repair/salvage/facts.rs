@@ -1,17 +1,16 @@
-//! Facts: what single batches say of single groups, kept in an ordered store on disk until all
-//! extents have been read, because only then can be told what counts. A key is the group's record
-//! key with other table byte, then how new the fact is; so the facts of a record lie side by side,
-//! oldest first.
+//! Facts: statements of single batches about single groups, kept in an ordered store on disk until
+//! all extents have been read, because only then can the valid ones be chosen. A key is the group's
+//! record key with a different table byte, then the age of the fact; so the facts of a record are
+//! adjacent, oldest first.
 //!
 //! For each block the newest fact decides, by the number of the batch that wrote its data first. Of
 //! facts of the same age:
-//! 1. data that matches its checksum: a moved copy and what it was copied from are as good as each
-//!    other;
-//! 2. a hole; 3. data that does not match; 4. data that was dead before its extent was used again
-//!    (*left over*): that proves that what is older is dead, too, and no more.
+//! 1. data that matches its checksum: a moved copy and its source are equally good;
+//! 2. a hole; 3. data that does not match; 4. data that was dead before its extent was reused
+//!    (*left over*): it only proves that anything older is dead, too.
 //!
-//! Not certain is data so old that what hid it may be gone, and whatever may have been taken back,
-//! or never have happened, without a word that is left of it.
+//! Data is uncertain when the entry that superseded it may itself be lost, or when an undo of its
+//! epoch or opening may have been forgotten.
 
 use format::{FragmentRef, Record, RecordKey, record_key};
 use units::{BlockMask, Epoch, GROUP_BLOCKS, GroupIndex, ObjectId, Seq};
@@ -25,7 +24,7 @@ const KEY_BYTES: usize = 54;
 /// live 4.
 const DATA_BYTES: usize = 15;
 
-/// What a fact is, in ascending order of what it counts among facts of the same age.
+/// The kind of a fact, in ascending order of precedence among facts of the same age.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Rank {
     LeftOver,
@@ -34,21 +33,21 @@ pub(crate) enum Rank {
     Intact,
 }
 
-/// Something that a batch says of a group.
+/// A batch's statement about a group.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Fact {
     pub key: RecordKey,
     pub made: Seq,
     pub rank: Rank,
-    /// The batch that says it.
+    /// The batch that makes it.
     pub seq: Seq,
     pub incarnation: u64,
-    /// The fragment, its live mask the blocks that are spoken of. Of holes and leftovers only the
-    /// mask means something.
+    /// The fragment, its live mask the blocks concerned. For holes and leftovers only the mask is
+    /// meaningful.
     pub fragment: FragmentRef,
 }
 
-/// A fragment that says only which blocks are spoken of.
+/// A fragment that only names blocks.
 pub(crate) fn only_blocks(live: BlockMask) -> FragmentRef {
     FragmentRef { live, first: 0, count: 1, codec: 0, stored: 0, checksum: 0, location: 0 }
 }
@@ -62,8 +61,8 @@ impl Fact {
         key.push(self.rank as u8);
         key.extend_from_slice(&self.seq.0.to_be_bytes());
         key.extend_from_slice(&self.incarnation.to_be_bytes());
-        // Two facts of one batch and group differ in their place, or, if they are not of data, in
-        // their blocks.
+        // Two facts of one batch and group differ in their location, or, if they are not of data,
+        // in their blocks.
         let is_data = matches!(self.rank, Rank::Damaged | Rank::Intact);
         let place = if is_data { self.fragment.location } else { u64::from(self.fragment.live.0) };
         key.extend_from_slice(&place.to_be_bytes());
@@ -125,29 +124,29 @@ pub(crate) const fn fact_range() -> (&'static [u8], &'static [u8]) {
     (&[TABLE_FACT], &[TABLE_FACT + 1])
 }
 
-/// What is not certain of facts.
+/// Limits of certainty for facts.
 pub(crate) struct Doubt<'a> {
-    /// Batches before it are not all there.
+    /// Some batches before it are missing.
     pub certain_from: Seq,
-    /// Whether a fact may be one that was taken back, or never happened.
+    /// Whether a fact may have been undone, or may never have happened.
     pub is_doubtful: &'a dyn Fn(&Fact) -> bool,
 }
 
-/// What the facts of a record come to.
+/// Result of resolving the facts of a record.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Resolved {
     pub record: Record,
-    /// Blocks of whose data it is not certain that it should show.
+    /// Blocks whose data may not be the current content.
     pub uncertain: BlockMask,
-    /// Those of them whose data is so old that what hid it may be gone.
+    /// Uncertain blocks whose data is so old that the entry that superseded it may be gone.
     pub old: BlockMask,
-    /// Blocks that are dead if a fact is right that is doubtful: what is older may have to show.
+    /// Blocks that are dead if a doubtful fact is right: older data may be the correct content.
     pub hiding: BlockMask,
-    /// Newest number among the data that counts.
+    /// Newest number among the winning data.
     pub newest: Seq,
 }
 
-/// The fact that decides for each block.
+/// Returns the winning fact for each block.
 pub(crate) fn winners(facts: &[Fact]) -> [Option<&Fact>; GROUP_BLOCKS] {
     let mut winners: [Option<&Fact>; GROUP_BLOCKS] = [None; GROUP_BLOCKS];
     for fact in facts {
@@ -162,7 +161,7 @@ pub(crate) fn winners(facts: &[Fact]) -> [Option<&Fact>; GROUP_BLOCKS] {
     winners
 }
 
-/// Decides for each block. Of data that is *confirmed* it is certain that nothing has hidden it.
+/// Decides for each block. *Confirmed* data was certainly not superseded.
 pub(crate) fn resolve(facts: &[Fact], doubt: &Doubt<'_>, confirmed: BlockMask) -> Resolved {
     let winners = winners(facts);
     let mut resolved = Resolved::default();
@@ -187,8 +186,8 @@ pub(crate) fn resolve(facts: &[Fact], doubt: &Doubt<'_>, confirmed: BlockMask) -
                     resolved.uncertain = resolved.uncertain.or(live.minus(old));
                 }
             }
-            // The blocks are known to be dead: in this epoch there is nothing, which older epochs
-            // must not fill.
+            // The blocks are known to be dead: this epoch has nothing there, and older epochs must
+            // not show.
             Rank::Hole | Rank::LeftOver => {
                 resolved.record.put_holes(live, &mut |_| ());
                 if (doubt.is_doubtful)(fact) {
@@ -243,7 +242,8 @@ mod tests {
     #[test]
     fn no_fact_takes_the_place_of_another_one() {
         let facts = [
-            // Of an opening that was over: its batches have the numbers of those that happened.
+            // Of an opening that had ended: its batches have the same numbers as those that
+            // happened.
             fact(5, Rank::Hole, 5, 0xff, 0),
             Fact { incarnation: 3, ..fact(5, Rank::Hole, 5, 0xff, 0) },
             // Of one batch and group.

@@ -1,6 +1,6 @@
 //! Faults of one volume or snapshot of a [`view`](super::view) that is rebuilt: ranges that cannot
-//! be read, ranges that the log does not hold, and the bounds of what may be missing. Owns how the
-//! faults of records become ranges of the volumes and snapshots that see them.
+//! be read, ranges that the log does not hold, and bounds on missing data. Owns the translation
+//! from faults of records to ranges of the volumes and snapshots that see them.
 
 use std::collections::BTreeMap;
 
@@ -15,17 +15,18 @@ use crate::objects::Object;
 use crate::objects::level::Level;
 use crate::volume::Volume;
 
-/// Runs of holes and data that are looked at in one go.
+/// Runs of holes and data that are requested in one go.
 const RUNS_MAX: usize = 1000;
-/// Ranges that are listed of a volume.
+/// Upper bound of ranges that are listed for a volume.
 const RANGES_MAX: usize = 1000;
 /// The detail of a range that the map names.
-const GONE: &str = "the log does not hold what was written here: it reads as zeroes, or as an older state";
+const GONE: &str = "the log does not hold the data that was written here: it reads as zeroes, or as an older \
+     state";
 const BLOCK: u64 = BLOCK_BYTES as u64;
 
 impl Rebuild<'_> {
     /// Lists the damage that `object` sees.
-    pub(super) fn damages(&mut self, object: &Object, told: &mut SalvagedVolume) -> Result<()> {
+    pub(super) fn damages(&mut self, object: &Object, salvaged: &mut SalvagedVolume) -> Result<()> {
         let levels = object.levels();
         let mut ranges: BTreeMap<u64, (u64, &str)> = BTreeMap::new();
         for ((owner, epoch, group), (mask, detail)) in &self.broken {
@@ -38,7 +39,7 @@ impl Rebuild<'_> {
                 }
                 for (first, count) in piece.fragment.live.runs() {
                     let offset = BlockIndex(group.first_block().0 + u64::from(first)).offset_bytes();
-                    let length = (u64::from(count) * BLOCK).min(told.size_bytes.saturating_sub(offset));
+                    let length = (u64::from(count) * BLOCK).min(salvaged.size_bytes.saturating_sub(offset));
                     if length > 0 {
                         ranges.insert(offset, (length, detail));
                     }
@@ -46,14 +47,14 @@ impl Rebuild<'_> {
             }
         }
         for (offset, (length, detail)) in ranges {
-            told.damaged_bytes += length;
-            list(&mut told.damaged, offset, length, detail);
+            salvaged.damaged_bytes += length;
+            list(&mut salvaged.damaged, offset, length, detail);
         }
         Ok(())
     }
 
-    /// Lists where `object` would see data that the log does not hold.
-    pub(super) fn gone(&mut self, object: &Object, told: &mut SalvagedVolume) -> Result<()> {
+    /// Lists the ranges of `object` whose data the log does not hold.
+    pub(super) fn gone(&mut self, object: &Object, salvaged: &mut SalvagedVolume) -> Result<()> {
         let levels = object.levels();
         let mut ranges = BTreeMap::new();
         for ((owner, epoch, group), mask) in &self.figures.gone {
@@ -62,20 +63,20 @@ impl Rebuild<'_> {
             }
             for (first, count) in self.uncovered(&levels, (*owner, *epoch), *group, *mask)?.runs() {
                 let offset = BlockIndex(group.first_block().0 + u64::from(first)).offset_bytes();
-                let length = (u64::from(count) * BLOCK).min(told.size_bytes.saturating_sub(offset));
+                let length = (u64::from(count) * BLOCK).min(salvaged.size_bytes.saturating_sub(offset));
                 if length > 0 {
                     ranges.insert(offset, length);
                 }
             }
         }
         for (offset, length) in ranges {
-            list(&mut told.missing, offset, length, GONE);
+            list(&mut salvaged.missing, offset, length, GONE);
         }
         Ok(())
     }
 
-    /// The blocks of a record of `owner` that show along a way down, because it sees the record and
-    /// nothing newer knows them.
+    /// Returns the visible blocks of a record of `owner` through these levels: the record is seen
+    /// and nothing newer knows the blocks.
     fn uncovered(
         &self,
         levels: &[Level],
@@ -99,8 +100,9 @@ impl Rebuild<'_> {
         Ok(BlockMask::EMPTY)
     }
 
-    /// See [`SalvagedVolume::missing_bytes_max`]: by the map what it and what it came from lack;
-    /// else no more than they had, nor than reads as zeroes, unless it may be another volume.
+    /// See [`SalvagedVolume::missing_bytes_max`]. With a map: the blocks that this volume and its
+    /// origins lack. Otherwise at most as many as they had, and at most those that read as zeroes,
+    /// unless it may be a different volume.
     pub(super) fn missing_max(&self, source: &Volume) -> Result<u64> {
         let size = source.size_bytes();
         let blocks = self.figures.missing(&source.object.levels());

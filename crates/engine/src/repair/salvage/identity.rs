@@ -1,15 +1,14 @@
-//! Which pool the data is of, and how large its extents are, if the superblock's copies at the
-//! beginning are lost.
+//! Finds the pool's identity and extent size if the superblock copies at the beginning of the data
+//! are lost.
 //!
-//! 1. Batches tell both: each names its pool and the extent that it lies in, and only one size of
-//!    extents puts it there.
-//! 2. They are looked for where extents begin, those of the largest size first, because all other
-//!    sizes begin there as well.
-//! 3. The copy at the end counts if the log holds no batches of another pool. Without that copy,
-//!    the log alone tells.
-//!    Where the log alone tells, the copy in the pool's map completes it, if there is one.
-//! 4. If there are batches of several pools, one must be named: leftovers of an earlier pool may be
-//!    more than what the present one has written.
+//! 1. Batches have both: each names its pool and its extent, and only one extent size puts it
+//!    there.
+//! 2. They are searched for at the starts of extents, largest size first, because the other sizes
+//!    have starts there as well.
+//! 3. The copy at the end is used if the log holds no batches of another pool. Without that copy,
+//!    the log alone decides, completed by the copy in the pool's map, if there is one.
+//! 4. If there are batches of several pools, the caller must name one: leftovers of an earlier pool
+//!    may outnumber the batches of the present one.
 
 use std::collections::BTreeMap;
 
@@ -21,31 +20,31 @@ use units::{EXTENT_BYTES_MAX, EXTENT_BYTES_MIN};
 use crate::log::superblock_copies::{beginning, read_end, read_stored};
 use crate::log::superblock_io::{choose, read_copies};
 
-/// Places that are looked at: enough for some hundred batches of a pool that has used one extent in
+/// Places that are examined: enough for some hundred batches of a pool that has used one extent in
 /// a hundred.
 const PLACES_MAX: u64 = 64 << 10;
-/// Batches that are enough to go by.
+/// Number of batches that suffices.
 const BATCHES_ENOUGH: u64 = 4096;
 
 /// First bytes of a pool's identifier, as batches name it.
 pub type PoolPrefix = [u8; 8];
 
-/// What a pool is, and where that was told, if not at its beginning.
+/// Identity of a pool, and its source, if not the superblock at the beginning.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Identity {
     pub superblock: Superblock,
-    pub told_by: Option<String>,
+    pub origin_note: Option<String>,
 }
 
-/// Finds out. `id` names the pool, if there may be several.
+/// Finds the identity. `id` names the pool, if there may be several.
 ///
 /// # Errors
-/// Those of the superblock, if nothing else tells either; [`ErrorKind::Conflict`] if there are
+/// Those of the superblock, if there is no other source; [`ErrorKind::Conflict`] if there are
 /// several pools and none is named.
 pub(crate) fn find(disk: &dyn Disk, id: Option<PoolPrefix>) -> Result<Identity> {
     let error = match read_copies(disk).and_then(|copies| choose(&copies)) {
         Ok(superblock) if id.is_none_or(|id| superblock.pool.starts_with(&id)) => {
-            return Ok(Identity { superblock, told_by: None });
+            return Ok(Identity { superblock, origin_note: None });
         }
         Ok(superblock) => {
             let text = format!("the superblock is that of pool {}", hex(&superblock.pool[..8]));
@@ -55,7 +54,7 @@ pub(crate) fn find(disk: &dyn Disk, id: Option<PoolPrefix>) -> Result<Identity> 
         Err(error) => error,
     };
     let there = beginning(disk);
-    let size = disk.size_bytes().map_err(|e| Error::from_io("the size of the data cannot be told", e))?;
+    let size = disk.size_bytes().map_err(|e| Error::from_io("the size of the data cannot be determined", e))?;
     let mut pools = survey(disk, size);
     if let Some(id) = id {
         pools.retain(|(pool, _), _| *pool == id);
@@ -71,19 +70,19 @@ pub(crate) fn find(disk: &dyn Disk, id: Option<PoolPrefix>) -> Result<Identity> 
     if let Some((offset, copy)) = copy.filter(|(_, copy)| is_of(copy)) {
         // An older copy may be of a smaller pool.
         let capacity_bytes = copy.capacity_bytes.max(size);
-        let told_by = format!("{error}{there}; the superblock comes from the copy at byte {offset}");
-        return Ok(Identity { superblock: Superblock { capacity_bytes, ..copy }, told_by: Some(told_by) });
+        let origin_note = format!("{error}{there}; the superblock comes from the copy at byte {offset}");
+        return Ok(Identity { superblock: Superblock { capacity_bytes, ..copy }, origin_note: Some(origin_note) });
     }
     let names: std::collections::BTreeSet<_> = pools.keys().map(|(pool, _)| *pool).collect();
     if names.len() > 1 {
-        let told = pools.iter().map(|((pool, _), count)| format!("{} ({count} batches seen)", hex(pool)));
+        let listed = pools.iter().map(|((pool, _), count)| format!("{} ({count} batches seen)", hex(pool)));
         let text = format!(
-            "{error}{there}; the log holds batches of several pools: {}; name the one that is meant (salvage --id)",
-            told.collect::<Vec<_>>().join(", ")
+            "{error}{there}; the log holds batches of several pools: {}; choose one with salvage --id",
+            listed.collect::<Vec<_>>().join(", ")
         );
         return Err(Error::new(ErrorKind::Conflict, text));
     }
-    // A header that is right by chance, or was copied, is alone with its size of extents.
+    // A header that is valid by chance, or was copied, is the only one with its extent size.
     let Some(((prefix, extent_bytes), count)) = pools.into_iter().max_by_key(|(_, count)| *count) else {
         return Err(Error::new(error.kind(), format!("{error}{there}; no batch of a log was found either")));
     };
@@ -100,12 +99,12 @@ pub(crate) fn find(disk: &dyn Disk, id: Option<PoolPrefix>) -> Result<Identity> 
         created_unix_s: 0,
         generation: 0,
     };
-    let told_by = format!("{error}{there}; {count} batches of the log tell that it is pool {}", hex(&prefix));
-    Ok(Identity { superblock, told_by: Some(told_by) })
+    let origin_note = format!("{error}{there}; {count} batches of the log identify it as pool {}", hex(&prefix));
+    Ok(Identity { superblock, origin_note: Some(origin_note) })
 }
 
-/// The superblock of which the log has told the beginning of the pool's identifier and the size of
-/// extents, with all that the copy in the pool's map has.
+/// Completes a superblock of which the log gave the beginning of the pool's identifier and the
+/// extent size, from the copy in the pool's map.
 pub(super) fn completed(superblock: Superblock, map: &dyn MapStore) -> Superblock {
     let is_its =
         |copy: &Superblock| copy.pool[..8] == superblock.pool[..8] && copy.extent_bytes == superblock.extent_bytes;
@@ -119,13 +118,13 @@ pub(super) fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// Step 2: pools and sizes of extents, and how many batches were seen of each.
+/// Step 2: returns pools and extent sizes, with the number of batches seen of each.
 fn survey(disk: &dyn Disk, size: u64) -> BTreeMap<(PoolPrefix, u32), u64> {
     let mut pools = BTreeMap::new();
     let (mut step, mut places, mut found) = (u64::from(EXTENT_BYTES_MAX), 0, 0);
     let mut buf = AlignedBuf::new(EXTENT_BYTES_MAX as usize);
     while step >= u64::from(EXTENT_BYTES_MIN) {
-        // Even multiples were looked at with the step before.
+        // Even multiples were examined with the previous step.
         let stride = if step == u64::from(EXTENT_BYTES_MAX) { step } else { 2 * step };
         let mut at = step;
         while at + BATCH_ALIGN as u64 <= size && places < PLACES_MAX && found < BATCHES_ENOUGH {
@@ -155,7 +154,7 @@ fn read_header(disk: &dyn Disk, at: u64, size: u64, buf: &mut AlignedBuf) -> Opt
     if len > BATCH_ALIGN {
         disk.read_at(at, buf, len).ok()?;
     }
-    // Of the payloads nothing is looked at: what stands in their place does not matter.
+    // Payloads are not checked: their content does not matter here.
     let header = decode_batch(buf).ok()?.header;
     // The first batch of an extent lies at its start.
     let mut sizes = (EXTENT_BYTES_MIN.ilog2()..=EXTENT_BYTES_MAX.ilog2()).map(|log| 1u32 << log);

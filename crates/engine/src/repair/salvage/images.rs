@@ -1,5 +1,5 @@
-//! Fetched groups of images are copied, so that a volume of which all was here needs no store
-//! afterwards. Groups that were not here, or are lost, are fetched when they are needed: they never
+//! Copies fetched groups of images, so that a volume whose groups were all fetched needs no object
+//! store afterwards. Groups that were not fetched, or are lost, are fetched on demand: they never
 //! become zeroes.
 
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use crate::pool::Pool;
 const GROUPS: usize = 8;
 
 /// Copies the groups of an image that `old` has in `from`, and that `into`, which has a clone of
-/// the image, has not. Unreadable ones are left out. `notes` gets how much there was of it.
+/// the image, does not have. Unreadable ones are left out. `notes` gets the amount.
 ///
 /// # Errors
 /// Those of `into`, and of the store below `old`.
@@ -65,8 +65,9 @@ fn note(image: &ImagePart, object: &Arc<Object>, kept: u64, here: u64) -> Option
     // A clone that was copied later finds all of it.
     (here > 0 || all > kept).then(|| {
         format!(
-            "volumes begin as the image {}@{} of {}: {} of it was in the pool and is copied{left}; what is not here is fetched from there \
-             when it is read, so leave the pins of the old pool until the new one has been served",
+            "volumes are backed by the image {}@{} of {}: {} of it was in the pool and is copied{left}; the rest \
+             is fetched from there when it is read, so keep the pins of the old pool until the new one has been \
+             served",
             remote.location,
             remote.version,
             size(all),

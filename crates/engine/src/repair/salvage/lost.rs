@@ -1,9 +1,10 @@
-//! What the table of objects lacks: objects that have data, that others came from, or that others
-//! lie in, and of which no descriptor was found.
+//! Adds objects to the table that have no descriptor but must have existed: they have data, or are
+//! the origin or the folder of another object.
 //!
-//! Most of them are volumes. One is a dictionary (whose descriptor goes with the batch that brought
-//! it, when the cleaner has moved its content) if units that are whole were made with it, because a
-//! number is given once; or if its content is one to the last byte.
+//! Most of them are volumes. One is a dictionary (whose descriptor is lost with the batch that
+//! brought it, once the cleaner has moved its content) if whole units were compressed with it,
+//! because an object number is assigned only once; or if its content is exactly that of a
+//! dictionary.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,13 +12,13 @@ use codec::DICTIONARY_BYTES_MAX;
 use format::{DICTIONARY_FRAME_BYTES, ObjectDescriptor, ObjectState, dictionary_content_bytes};
 use units::{BLOCK_BYTES, Epoch, OBJECT_BYTES_MAX, ObjectId, SHARE_BYTES};
 
+use super::log_objects::Table;
 use super::scan::Scan;
-use super::told::Table;
 use crate::objects::folders::DEPTH_MAX;
 use crate::pool::Pool;
 
-/// The table with all that is needed to read it, and which objects were added. They are called
-/// `lost-N`.
+/// Returns the table with everything that is needed to read it, and the added objects, which are
+/// named `lost-N`.
 pub(crate) fn complete(mut table: Table, scan: &Scan) -> (Table, BTreeSet<ObjectId>) {
     let mut lost = BTreeSet::new();
     let seen = scan.seen();
@@ -43,8 +44,7 @@ pub(crate) fn complete(mut table: Table, scan: &Scan) -> (Table, BTreeSet<Object
     }
     let needs = |descriptor: &ObjectDescriptor| {
         let origin = descriptor.origin.map(|origin| (origin.object, origin.epoch));
-        // Units are decoded with a dictionary whether its parent is there or not. Folders come
-        // later.
+        // Units are decoded with a dictionary whether its parent exists or not. Folders come later.
         let needs_parent = descriptor.state != ObjectState::Dictionary && !lies_in_folder(descriptor);
         let parent = descriptor.parent.filter(|_| needs_parent);
         let parent = parent.map(|parent| (parent, Epoch(0)));
@@ -59,13 +59,13 @@ pub(crate) fn complete(mut table: Table, scan: &Scan) -> (Table, BTreeSet<Object
             add(&mut table, id, Epoch(epoch.0.saturating_add(1)));
         }
     }
-    // A destroyed one that is needed may in turn need one that is not there: then nothing is below
-    // it.
+    // A destroyed object that is needed may in turn need one that does not exist: then nothing is
+    // below it.
     let there: BTreeSet<_> = table.objects.keys().copied().collect();
     for descriptor in table.objects.values_mut() {
         descriptor.origin = descriptor.origin.filter(|origin| there.contains(&origin.object));
     }
-    // What was undone has left the map long ago. The log has it still.
+    // Undone epochs left the map long ago, but the log still has them.
     for descriptor in table.objects.values_mut() {
         let undone = std::mem::take(&mut descriptor.undone.cuts);
         descriptor.cuts.extend(undone);
@@ -76,13 +76,13 @@ pub(crate) fn complete(mut table: Table, scan: &Scan) -> (Table, BTreeSet<Object
     (table, lost)
 }
 
-/// Whether the parent of an object is the folder that it lies in.
+/// Returns whether the parent of an object is its folder.
 fn lies_in_folder(descriptor: &ObjectDescriptor) -> bool {
     matches!(descriptor.state, ObjectState::Volume | ObjectState::Incoming | ObjectState::Folder)
 }
 
-/// Makes folders of which nothing is known but the objects in them. An object whose folder is
-/// neither a folder nor a share, or a folder in itself, lies in none.
+/// Creates folders that are known only from the objects in them. An object whose folder is neither
+/// a folder nor a share, or is inside itself, is in none.
 fn complete_folders(table: &mut Table) {
     let named = table.objects.values().filter(|descriptor| lies_in_folder(descriptor));
     let named: BTreeSet<_> = named.filter_map(|descriptor| descriptor.parent).collect();
@@ -108,8 +108,8 @@ fn complete_folders(table: &mut Table) {
     }
 }
 
-/// Which of the lost objects are dictionaries, and the bytes of their contents. `old` has all of
-/// them as volumes.
+/// Returns the lost objects that are dictionaries, and the bytes of their contents. `old` has all
+/// of them as volumes.
 pub(crate) fn dictionaries(old: &Pool, lost: &BTreeSet<ObjectId>, scan: &Scan) -> BTreeMap<ObjectId, u64> {
     let helpers = scan.dictionaries();
     let mut found = BTreeMap::new();
@@ -122,7 +122,8 @@ pub(crate) fn dictionaries(old: &Pool, lost: &BTreeSet<ObjectId>, scan: &Scan) -
         let mut content = vec![0; padded as usize];
         let is_read = old.core.read(&object, 0, &mut content).is_ok();
         let bytes = dictionary_content_bytes(&content, BLOCK_BYTES).filter(|_| is_read);
-        // A damaged one is one all the same: whatever was made with it is reported as damaged.
+        // A damaged dictionary is still entered: units that were compressed with it are then
+        // reported as damaged.
         if let Some(bytes) = bytes.map(|bytes| bytes as u64).or(helpers.contains(id).then_some(padded)) {
             found.insert(*id, bytes);
         }
@@ -130,7 +131,7 @@ pub(crate) fn dictionaries(old: &Pool, lost: &BTreeSet<ObjectId>, scan: &Scan) -
     found
 }
 
-/// Enters these as what they are. They have no parent, which makes no difference to reads.
+/// Enters these objects as dictionaries. They have no parent, which makes no difference to reads.
 pub(crate) fn enter_dictionaries(table: &mut Table, lost: &mut BTreeSet<ObjectId>, found: BTreeMap<ObjectId, u64>) {
     for (id, size_bytes) in found {
         let state = ObjectState::Dictionary;
@@ -153,7 +154,7 @@ fn rename_twins(table: &mut Table) {
     }
 }
 
-/// The objects whose data shows where one has none: itself, then where it came from, and so on.
+/// Returns the chain of an object: itself, then its origin, and so on.
 pub(crate) fn chain(table: &Table, object: ObjectId) -> Vec<ObjectId> {
     let mut chain = vec![object];
     let mut at = object;

@@ -1,34 +1,33 @@
-//! Salvage: the volumes, snapshots and clones of a pool whose map is lost, from its log alone, into
-//! another pool.
+//! Salvage: copies the volumes, snapshots and clones of a pool whose map is lost into another pool,
+//! from its log alone.
 //!
-//! 1. The superblock tells the geometry; one good copy suffices, and if there is none, the log does
-//!    ([`identity`]).
-//! 2. All extents are read, once ([`scan`]). What their batches say of data goes, as facts, into a
-//!    temporary store on disk ([`records`]), so that memory is bounded however large the pool is;
-//!    what they say of objects is kept ([`told`]).
-//! 3. Batches of openings that were over never happened. Of the facts of each block the newest
-//!    counts, by the number of the batch that *made* the data, wherever it was moved to: [`facts`].
-//!    That makes map records, in the same store.
-//! 4. The objects are those of the newest complete catalogue, changed by what came behind it. Data
-//!    of objects that it does not know and should becomes volumes of their own, `lost-N`, unless it
-//!    is a dictionary ([`lost`]).
-//! 5. On records and objects the engine's own reader works ([`view`]): it falls through epochs and
-//!    origins, and verifies each fragment.
-//! 6. Volumes are rebuilt by what the other pool offers to everybody ([`rebuild`]): oldest snapshot
-//!    first, differences, clones from their origins. What cannot be read is left out and listed.
+//! 1. The superblock has the geometry; one good copy suffices. If there is none, it is derived from
+//!    the log ([`identity`]).
+//! 2. All extents are read, once ([`scan`]). Statements of their batches about data become facts in
+//!    a temporary store on disk ([`records`]), so that memory is bounded however large the pool is;
+//!    statements about objects stay in memory ([`log_objects`]).
+//! 3. Batches written after their opening had ended are ignored. Of the facts of each block the
+//!    newest wins, by the number of the batch that *made* the data, wherever it was moved to:
+//!    [`facts`]. The result is map records, in the same store.
+//! 4. The objects are those of the newest complete catalogue, with later changes applied. Data of
+//!    unknown objects becomes volumes named `lost-N`, unless it is a dictionary ([`lost`]).
+//! 5. The engine's own reader works on these records and objects ([`view`]): it falls through
+//!    epochs and origins, and verifies each fragment.
+//! 6. Volumes are rebuilt with the public operations of the other pool ([`rebuild`]): oldest
+//!    snapshot first, differences, clones from their origins. Unreadable data is left out and
+//!    listed.
 //!
-//! What is not certain: a discard whose batch has been freed is not known any more, and data that
-//! was older than it, if its extent is still there, shows again. No batch can be missing that is
-//! newer than the oldest number from which on all are there ([`scan::Scan::certain_from`]); so only
-//! blocks with older data are concerned, and they are counted. So are blocks of epochs that a
-//! rollback may have taken back: after very many rollbacks the oldest are not listed. So are the
-//! writes of an opening for which, after as many crashes, the end that recovery found is not
-//! listed.
+//! Limits of certainty: if the batch of a discard has been freed, the discard is forgotten, and
+//! older data shows again if its extent is still there. Every batch newer than a certain number is
+//! present ([`scan::Scan::certain_from`]); so only blocks with older data are uncertain, and they
+//! are counted. So are blocks of epochs that a rollback may have undone: after very many rollbacks
+//! the oldest are no longer listed. So are the writes of an opening for which, after as many
+//! crashes, the end found by recovery is no longer listed.
 //!
-//! If the pool's map is still there, and belongs to the log as it is, it says what should be there:
-//! missing blocks are counted by it, and blocks that it names are certain ([`witness`]).
+//! If the pool's map is still there, and matches the log, it lists the expected data: missing
+//! blocks are counted by it, and blocks that it names are certain ([`witness`]).
 //!
-//! The pool that is salvaged is only read.
+//! The salvaged pool is only read.
 
 mod complete;
 mod extent;
@@ -36,12 +35,12 @@ mod facts;
 mod faults;
 mod identity;
 mod images;
+mod log_objects;
 mod lost;
 mod rebuild;
 mod records;
 mod report;
 mod scan;
-mod told;
 mod view;
 mod witness;
 
@@ -53,9 +52,9 @@ use surface::{Error, Result};
 use units::{ExtentIndex, Seq};
 
 pub(crate) use facts::{Doubt, Fact, Rank, Resolved, resolve};
+pub(crate) use log_objects::{LogObjects, Table};
 pub(crate) use records::{counts, is_doubtful};
 pub(crate) use scan::Scan;
-pub(crate) use told::{Table, Told};
 
 pub use complete::Completeness;
 pub use identity::PoolPrefix;
@@ -76,25 +75,26 @@ use crate::pool::Pool;
 /// More blocks than any volume has.
 const UNBOUNDED: u64 = 1 << 48;
 
-/// Takes in what the batches in an extent tell of objects. What cannot be read tells nothing.
-pub(crate) fn read_told(
+/// Collects the statements about objects from the batches in an extent. Unreadable parts add
+/// nothing.
+pub(crate) fn read_log_objects(
     disk: &dyn Disk,
     geometry: &Geometry,
     pool: u64,
     extent: ExtentIndex,
     buf: &mut AlignedBuf,
-    told: &mut Told,
+    objects: &mut LogObjects,
 ) {
     Scan::default().read_extent(disk, geometry.start(extent), buf);
     for located in extent::read(pool, extent, buf).0.iter().filter(|located| !located.is_left_over) {
-        told.batch(&located.batch);
+        objects.batch(&located.batch);
     }
 }
 
-/// Whether an extent can be read, and its present use is batches and zeroes. If not, one of them
-/// may have lost its header; or a crash has left something. With `to_the_end` also what lies behind
-/// the last of these batches: where freed extents are not punched out, that may be of an earlier
-/// use.
+/// Returns whether an extent can be read, and its present use consists of batches and zeroes.
+/// Otherwise a batch may have lost its header, or a crash has left something. With `to_the_end`
+/// also the part after the last of these batches: where freed extents are not punched out, it may
+/// be of an earlier use.
 pub(crate) fn is_whole(disk: &dyn Disk, geometry: &Geometry, pool: u64, extent: ExtentIndex, to_the_end: bool) -> bool {
     let len = geometry.extent_bytes as usize;
     let mut buf = AlignedBuf::new(len);
@@ -111,7 +111,7 @@ pub(crate) fn is_whole(disk: &dyn Disk, geometry: &Geometry, pool: u64, extent: 
     buf[end..rest].iter().all(|byte| *byte == 0)
 }
 
-/// Enters how many blocks each object had that may be missing, unless the map has told.
+/// Enters for each object how many of its blocks may be missing, unless the map listed them.
 fn miss(figures: &mut Figures, table: &Table, expected: &Expected) {
     if expected.by_map {
         return;
@@ -128,31 +128,30 @@ fn miss(figures: &mut Figures, table: &Table, expected: &Expected) {
     }
 }
 
-/// Facts about a pool that is salvaged, beside its data.
+/// Sources for a salvage in addition to the data file.
 #[derive(Clone, Default)]
 pub struct SalvageSource {
-    /// Which one, where the data has traces of several.
+    /// The pool's identifier, if the data has traces of several.
     pub id: Option<PoolPrefix>,
     /// Its map, if there is one that can be opened. It is only read.
     pub map: Option<Arc<dyn MapStore>>,
 }
 
-/// The last checkpoint that a map knows, if it can be told. A map that cannot be read tells
-/// nothing, which is no error.
+/// Returns the last checkpoint of a map, if it is readable. An unreadable map is no error.
 fn checkpoint_of(store: &dyn MapStore) -> Option<Checkpoint> {
     let bytes = store.get(KEY_CHECKPOINT).ok().flatten()?;
     Checkpoint::decode(&bytes).ok()
 }
 
-/// The first digits of the identifier of another pool than that of the data, if the map is of one.
-/// Of a pool of which only the log tells, no more is known.
+/// Returns the first digits of the pool identifier in a map that belongs to a pool other than the
+/// data. Of a pool known from the log alone, no more digits are known.
 fn other_pool(known: &Checkpoint, pool: &[u8; 16]) -> Option<String> {
     let [known, own] = [&known.pool, pool].map(|pool| pool.first_chunk::<8>());
     known.filter(|_| known != own).map(|prefix| identity::hex(prefix))
 }
 
 impl Pool {
-    /// Bytes that the pool on `disk` may use, if there is one that can be salvaged.
+    /// Returns the bytes that the pool on `disk` may use, if there is one that can be salvaged.
     ///
     /// # Errors
     /// [`surface::ErrorKind::NotFound`], [`surface::ErrorKind::Corrupt`],
@@ -162,15 +161,15 @@ impl Pool {
         Ok(identity::find(disk, id)?.superblock.capacity_bytes)
     }
 
-    /// Rebuilds in this pool what can be read of the one on `from.disk`, which is not changed.
-    /// `from.store` is an empty store for temporary use: about 100 bytes for each fragment. What
-    /// this pool holds after an error is only a part.
+    /// Rebuilds in this pool all readable data of the pool on `from.disk`, which is not changed.
+    /// `from.store` is an empty store for temporary use: about 100 bytes for each fragment. After
+    /// an error this pool holds only a part.
     ///
     /// # Errors
     /// [`surface::ErrorKind::NotFound`] without a superblock, [`surface::ErrorKind::Corrupt`] if
-    /// both copies are damaged, and whatever the temporary store, this pool or `progress` fail
-    /// with, [`surface::ErrorKind::Full`] among it. Damage in the other pool is reported, not
-    /// returned.
+    /// both copies are damaged, and the errors of the temporary store, of this pool and of
+    /// `progress`, [`surface::ErrorKind::Full`] among them. Damage in the other pool is reported,
+    /// not returned.
     pub fn salvage(
         &self,
         from: &PoolEnv,
@@ -180,7 +179,7 @@ impl Pool {
         self.salvage_of(&SalvageSource::default(), from, options, progress)
     }
 
-    /// As [`salvage`](Self::salvage), of that pool, with the facts about it.
+    /// Like [`salvage`](Self::salvage), with given facts about the pool.
     ///
     /// # Errors
     /// The same, and [`surface::ErrorKind::Conflict`] if there are several pools and none is named.
@@ -193,11 +192,11 @@ impl Pool {
     ) -> Result<SalvageReport> {
         let env = PoolEnv { disk: Arc::new(ReadOnlyDisk(Arc::new(WithoutEnd(from.disk.clone())))), ..from.clone() };
         // Step 1.
-        let Identity { mut superblock, told_by } = identity::find(&*env.disk, source.id)?;
-        if let Some(map) = source.map.as_ref().filter(|_| told_by.is_some()) {
+        let Identity { mut superblock, origin_note } = identity::find(&*env.disk, source.id)?;
+        if let Some(map) = source.map.as_ref().filter(|_| origin_note.is_some()) {
             superblock = identity::completed(superblock, &**map);
         }
-        let is_kept = told_by.is_some() || superblock.features_compat & COMPAT_INVENTORY != 0;
+        let is_kept = origin_note.is_some() || superblock.features_compat & COMPAT_INVENTORY != 0;
         let geometry = Geometry::new(superblock.extent_bytes, superblock.capacity_bytes);
         let mut id = [0; 8];
         id.copy_from_slice(&superblock.pool[..8]);
@@ -211,7 +210,7 @@ impl Pool {
         let (witness, unbelieved) = witness.map_or_else(|why| (None, Some(why)), |witness| (witness, None));
         scan.expected = Expected::by(inventory::read(&*env.disk, pool, geometry.extent_bytes), is_kept, mark);
         if let Some(witness) = &witness {
-            witness.tell(&mut scan.told.openings);
+            witness.enter_openings(&mut scan.log_objects.openings);
         }
         scan.read_all(&*env.disk, &geometry, pool, &mut |fact| facts.put(&fact), &mut |done, total| {
             progress(SalvageStep::Scan, done, total)
@@ -224,25 +223,26 @@ impl Pool {
         scan.expected.by_map &= witness.is_some();
         let witness = witness.as_ref().filter(|_| scan.expected.by_map);
         // Step 4 comes before step 3, which leaves out data that no point needs.
-        let (mut told, mut by_map) = (scan.told.table(Seq(u64::MAX)), None);
-        // The map tells less of rollbacks: it has forgotten what they took back, and the log has
-        // not.
-        let is_short = told.as_of.is_none() || told.is_outdated || scan.expected.misses_objects;
+        let (mut logged, mut by_map) = (scan.log_objects.table(Seq(u64::MAX)), None);
+        // The map has less about rollbacks: it has already forgotten undone epochs, which the log
+        // still has.
+        let is_short = logged.as_of.is_none() || logged.is_outdated || scan.expected.misses_objects;
         if let Some(witness) = witness.filter(|_| is_short || scan.expected.is_gone) {
-            let text = "the catalogue in the log may be damaged: names, sizes and snapshots are as the map has them";
+            let text = "the catalogue in the log may be damaged: names, sizes and snapshots are those of the map";
             by_map = Some(text.to_owned());
-            told = scan.told.table_since(witness.table());
+            logged = scan.log_objects.table_since(witness.table());
             scan.expected.misses_objects = false;
         }
-        let mut report = SalvageReport::new(&geometry, &scan, &told);
-        report.notes.extend(told_by.into_iter().chain(by_map));
+        let mut report = SalvageReport::new(&geometry, &scan, &logged);
+        report.notes.extend(origin_note.into_iter().chain(by_map));
         if let Some(other) = known.and_then(|known| other_pool(&known, &superblock.pool)) {
             report.note_other_pool(&other, &identity::hex(&id), source.id.is_some());
         }
         report.notes.extend(unbelieved.map(|why| format!("the map is not used, because it is damaged: {why}")));
-        let length = env.disk.size_bytes().map_err(|e| Error::from_io("the size of the data cannot be told", e))?;
+        let length =
+            env.disk.size_bytes().map_err(|e| Error::from_io("the size of the data cannot be determined", e))?;
         report.note_length(length, &geometry);
-        let (mut table, mut lost) = lost::complete(told, &scan);
+        let (mut table, mut lost) = lost::complete(logged, &scan);
         facts.spread(&scan, |object| lost::chain(&table, object))?;
         let objects = table.objects.len() as u64;
         let mut figures = facts.resolve(&scan, &table, witness, &mut |object| {

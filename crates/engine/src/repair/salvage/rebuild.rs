@@ -1,17 +1,17 @@
-//! Makes volumes, snapshots and clones in another pool as they are in a [`view`](super::view).
+//! Recreates in another pool the volumes, snapshots and clones of a [`view`](super::view).
 //!
 //! A volume is rebuilt in these steps, which leave the other pool sound wherever they are
 //! interrupted:
-//! 1. It is made empty, or cloned from the snapshot that it came from, if that is another volume's.
-//! 2. For each of its snapshots, the oldest first: what differs from the moment before is copied,
-//!    and the snapshot is taken.
-//! 3. What differs from there to the volume itself is copied.
-//! 4. It gets the quota and the reservation that it had, and the times at which all of this was
-//!    made first. What was incomplete is told as that.
+//! 1. It is created empty, or cloned from its origin, if that is a snapshot of another volume.
+//! 2. For each of its snapshots, oldest first: copy the difference from the previous moment, then
+//!    take the snapshot.
+//! 3. Copy the difference from the last snapshot to the volume itself.
+//! 4. Set its former quota and reservation, and the original creation times. Mark incomplete
+//!    volumes as such.
 //!
-//! What differs is told by records ([`diff`](crate::history::diff)), so nothing is copied twice. A
-//! block that cannot be read becomes a hole. Its record is remembered: all later moments that see
-//! the same record see the same damage.
+//! Differences are found by records ([`diff`](crate::history::diff)), so nothing is copied twice.
+//! An unreadable block becomes a hole. Its record is remembered: all later moments that see the
+//! same record see the same damage.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
@@ -38,19 +38,20 @@ use crate::volume::Volume;
 
 /// Bytes copied in one go.
 const COPY_BYTES: u64 = 1 << 20;
-/// Records with damage that are remembered: beyond that, later moments do not list what they share.
+/// Damaged records that are remembered; beyond that number, later moments do not list damage that
+/// they share.
 const BROKEN_MAX: usize = 1 << 16;
-/// Said once when there are more.
-const MORE_BROKEN: &str = "so much is damaged that not all of it is listed; of later snapshots, and of clones, it is not counted where they share it \
-                           with older ones";
-/// Said when the log lacks data of more records than are remembered.
-const MORE_GONE: &str = "so much is missing that not all ranges, and not all files of shares, are listed";
-/// Properties that limit or promise space: they come last, and until then those of the pool do not
-/// hold either.
+/// Added once when there are more.
+const MORE_BROKEN: &str = "there is too much damage to list all of it; damage that later snapshots, and clones, \
+     share with older ones is not counted";
+/// Added when the log lacks data of more records than are remembered.
+const MORE_GONE: &str = "too much data is missing to list all ranges, and all files of shares";
+/// Properties that limit or promise space: they are set last, and until then those of the pool do
+/// not apply either.
 const SPACE_PROPERTIES: [&str; 2] = ["quota", "reservation"];
 const BLOCK: u64 = BLOCK_BYTES as u64;
 
-/// A record, and the object's group that it belongs to.
+/// A record, and its group in the object.
 pub(super) type Broken = BTreeMap<(ObjectId, Epoch, GroupIndex), (BlockMask, String)>;
 
 pub(super) struct Rebuild<'a> {
@@ -67,7 +68,7 @@ pub(super) struct Rebuild<'a> {
     is_told_of_more: bool,
     /// Names that snapshots have in the other pool.
     titles: HashMap<ObjectId, String>,
-    /// Shares that hold others, by their names in the other pool, and the properties that they had.
+    /// Shares that contain others, by their names in the other pool, and their properties.
     holders: Vec<(String, Properties)>,
     done_bytes: u64,
     total_bytes: u64,
@@ -115,12 +116,12 @@ pub(crate) fn rebuild(
     if figures.is_more_gone {
         rebuild.report.notes.push(MORE_GONE.to_owned());
     }
-    report.uncertain_bytes = report.volumes.iter().map(|told| told.uncertain_bytes).sum();
+    report.uncertain_bytes = report.volumes.iter().map(|salvaged| salvaged.uncertain_bytes).sum();
     into.checkpoint()
 }
 
-/// The name that a snapshot had, cut off if `VOLUME@SNAPSHOT` would be too long: then its object's
-/// number makes it another one than all others.
+/// Returns a snapshot's former name, truncated if `VOLUME@SNAPSHOT` would be too long: then its
+/// object's number makes it unique.
 fn fitting_name(volume: &str, was: &str, id: ObjectId) -> String {
     let room = TITLE_BYTES_MAX.saturating_sub(volume.len() + 1);
     if was.len() <= room {
@@ -136,18 +137,18 @@ fn is_of_space(key: &str) -> bool {
     SPACE_PROPERTIES.contains(&key)
 }
 
-/// What says that space is neither limited nor promised.
+/// Properties with neither quota nor reservation.
 fn unlimited() -> Properties {
     SPACE_PROPERTIES.map(|key| (key.to_owned(), "none".to_owned())).into()
 }
 
-/// What says that no snapshots are taken by the clock.
+/// A property that disables scheduled snapshots.
 fn no_snapshots() -> (String, String) {
     ("snapshots".to_owned(), "off".to_owned())
 }
 
 impl Rebuild<'_> {
-    /// What is set on the other pool already stays.
+    /// Properties that are already set on the other pool stay.
     fn pool_properties(&mut self) {
         let there = self.into.core.objects.pool_properties();
         let mine = self.old.core.objects.pool_properties();
@@ -160,8 +161,8 @@ impl Rebuild<'_> {
         }
     }
 
-    /// Makes the folders that are not there, the higher ones first, without their quotas. One that
-    /// cannot be made costs names only: the volumes in it get others.
+    /// Creates missing folders, the higher ones first, without their quotas. If one cannot be
+    /// created, only names are lost: the volumes in it get others.
     fn folders(&mut self) -> Result<()> {
         for folder in self.old.core.objects.folders() {
             let (title, was) = (folder.title(), folder.descriptor.read().clone());
@@ -173,13 +174,13 @@ impl Rebuild<'_> {
             if let Err(error) = &made
                 && error.kind() == ErrorKind::Invalid
             {
-                self.report.notes.push(format!("the folder '{title}' was made without its properties: {error}"));
+                self.report.notes.push(format!("the folder '{title}' was created without its properties: {error}"));
                 made = self.into.create_folder(&title, &Properties::new());
             }
             match made {
                 Ok(id) => self.into.core.date_back(ObjectId(id.0), was.created_unix_s)?,
                 Err(error) if matches!(error.kind(), ErrorKind::Exists | ErrorKind::Invalid | ErrorKind::NotFound) => {
-                    self.report.notes.push(format!("the folder '{title}' was not made: {error}"));
+                    self.report.notes.push(format!("the folder '{title}' was not created: {error}"));
                 }
                 Err(error) => return Err(error),
             }
@@ -187,8 +188,7 @@ impl Rebuild<'_> {
         Ok(())
     }
 
-    /// Step 4 for the folders, and for the shares that hold others: their contents are there by
-    /// now.
+    /// Step 4 for the folders, and for the shares that contain others: their contents exist by now.
     fn folder_quotas(&mut self) {
         for (title, own) in std::mem::take(&mut self.holders) {
             if let Err(error) = self.limit(&title, &own) {
@@ -208,12 +208,12 @@ impl Rebuild<'_> {
         }
     }
 
-    /// Those first that others came from.
+    /// The origins of others first.
     fn volumes(&mut self, mut left: Vec<Arc<Object>>) -> Result<()> {
         let by_timeline = self.old.core.objects.snapshots_by_timeline();
         while !left.is_empty() {
             let origin = |volume: &Arc<Object>| Pool::origin_of(volume, &by_timeline);
-            // What a share lies in comes before it.
+            // The folder of a share comes before it.
             let is_placed = |volume: &Arc<Object>| {
                 let holder = volume.descriptor.read().parent;
                 left.iter().all(|other| Some(other.id) != holder)
@@ -261,38 +261,40 @@ impl Rebuild<'_> {
         let target = self.into.volume(&name)?;
         // Steps 2 and 3.
         for snapshot in &snapshots {
-            let mut told = self.moment(snapshot, &levels, &target, &name)?;
+            let mut salvaged = self.moment(snapshot, &levels, &target, &name)?;
             if Canary::SalvageBoundsForgetSnapshots.is_planted() {
-                told.uncertain_bytes = 0;
+                salvaged.uncertain_bytes = 0;
             }
             let (id, was, scheduled) = {
                 let descriptor = snapshot.descriptor.read();
                 (descriptor.id, descriptor.name.clone(), descriptor.scheduled)
             };
             let own = fitting_name(&name, &was, id);
-            told.name = format!("{name}@{own}");
+            salvaged.name = format!("{name}@{own}");
             if own != was {
-                self.report.notes.push(format!("'{name}@{was}' is too long a name: it is called '{}' now", told.name));
+                self.report
+                    .notes
+                    .push(format!("the name '{name}@{was}' is too long: it is now called '{}'", salvaged.name));
             }
             self.into.take_snapshot(&name, &own, scheduled)?;
-            self.dress(&told.name, snapshot, None);
-            self.titles.insert(snapshot.id, told.name.clone());
-            self.report.volumes.push(told);
+            self.dress(&salvaged.name, snapshot, None);
+            self.titles.insert(snapshot.id, salvaged.name.clone());
+            self.report.volumes.push(salvaged);
             levels = snapshot.levels();
         }
-        let told = self.moment(volume, &levels, &target, &name)?;
+        let salvaged = self.moment(volume, &levels, &target, &name)?;
         // Step 4.
         self.into.flush()?;
         self.dress(&name, volume, Some(&descriptor.properties));
         if self.old.core.objects.has_below(volume.id) {
             self.holders.push((name.clone(), descriptor.properties.clone()));
         }
-        self.report.volumes.push(SalvagedVolume { name, is_lost: self.lost.contains(&volume.id), ..told });
+        self.report.volumes.push(SalvagedVolume { name, is_lost: self.lost.contains(&volume.id), ..salvaged });
         Ok(())
     }
 
-    /// Step 1: makes a volume with its properties, or, if these do not hold together, without what
-    /// makes snapshots by the clock; or without all of them if this version does not know them.
+    /// Step 1: creates a volume with its properties. If they conflict, it is created without the
+    /// schedule of snapshots; if this version does not know them, without any.
     fn make(
         &mut self,
         name: &str,
@@ -307,7 +309,7 @@ impl Rebuild<'_> {
         bare.extend(properties::of_moment(properties));
         let tries = [
             ("", properties.clone()),
-            (" snapshots by the clock", without_clock(properties.clone())),
+            (" scheduled snapshots", without_clock(properties.clone())),
             (" its properties", without_clock(bare)),
         ];
         let mut refused = None;
@@ -316,7 +318,7 @@ impl Rebuild<'_> {
                 Err(error) if error.kind() == ErrorKind::Invalid => drop(refused.get_or_insert(error)),
                 made => {
                     let why = refused.filter(|_| made.is_ok());
-                    let note = why.map(|error| format!("volume '{name}' was made without{lacks}: {error}"));
+                    let note = why.map(|error| format!("volume '{name}' was created without{lacks}: {error}"));
                     self.report.notes.extend(note);
                     return made;
                 }
@@ -325,8 +327,8 @@ impl Rebuild<'_> {
         refused.map_or(Ok(()), Err)
     }
 
-    /// The full name that a volume had, unless the other pool has something of that name or not its
-    /// folder, or it leaves no room for those of its snapshots.
+    /// Returns a volume's former full name, unless the other pool has that name already or lacks
+    /// its folder, or it leaves no room for the names of its snapshots.
     fn free_name(&self, title: &str, volume: &Object, snapshots: &[Arc<Object>]) -> String {
         let (id, is_share) = (volume.id, volume.is_share());
         let fits = |name: &str| {
@@ -345,7 +347,7 @@ impl Rebuild<'_> {
         (1..).map(numbered).find(|name| !is_taken(name)).unwrap_or_default()
     }
 
-    /// Copies what differs from what `levels` sees to what `object` sees.
+    /// Copies the difference between the moment that `levels` sees and the one that `object` sees.
     fn moment(
         &mut self,
         object: &Arc<Object>,
@@ -359,28 +361,28 @@ impl Rebuild<'_> {
         }
         let source = Volume::new(self.old.core.clone(), object.clone());
         let now = object.levels();
-        let mut told = SalvagedVolume { name: name.to_owned(), size_bytes, ..SalvagedVolume::default() };
+        let mut salvaged = SalvagedVolume { name: name.to_owned(), size_bytes, ..SalvagedVolume::default() };
         let mut at = 0;
         loop {
             let page = self.old.diff_page(levels, &now, (size_bytes, size_bytes), at)?;
             for change in page.changes {
                 match change.now {
                     Allocation::Hole => target.discard(change.offset, change.length)?,
-                    Allocation::Data => self.copy(&source, target, change.offset, change.length, &mut told)?,
+                    Allocation::Data => self.copy(&source, target, change.offset, change.length, &mut salvaged)?,
                 }
             }
             let Some(next) = page.next else { break };
-            let reached = if object.is_share() { told.copied_bytes } else { next };
+            let reached = if object.is_share() { salvaged.copied_bytes } else { next };
             (self.progress)(SalvageStep::Copy, self.done_bytes + reached, self.total_bytes)?;
             at = next;
         }
         self.done_bytes += object.logical_bytes();
         (self.progress)(SalvageStep::Copy, self.done_bytes, self.total_bytes)?;
-        self.damages(object, &mut told)?;
-        self.gone(object, &mut told)?;
-        told.uncertain_bytes = self.figures.uncertain(&now).saturating_mul(BLOCK).min(size_bytes);
-        told.missing_bytes_max = self.missing_max(&source)?;
-        Ok(told)
+        self.damages(object, &mut salvaged)?;
+        self.gone(object, &mut salvaged)?;
+        salvaged.uncertain_bytes = self.figures.uncertain(&now).saturating_mul(BLOCK).min(size_bytes);
+        salvaged.missing_bytes_max = self.missing_max(&source)?;
+        Ok(salvaged)
     }
 
     fn copy(
@@ -389,42 +391,42 @@ impl Rebuild<'_> {
         target: &Volume,
         offset: u64,
         length: u64,
-        told: &mut SalvagedVolume,
+        salvaged: &mut SalvagedVolume,
     ) -> Result<()> {
         let (mut at, end) = (offset, offset + length);
         while at < end {
             let len = (end - at).min(COPY_BYTES - at % COPY_BYTES);
-            self.copy_piece(source, target, at, len, told)?;
+            self.copy_piece(source, target, at, len, salvaged)?;
             at += len;
         }
         Ok(())
     }
 
-    /// At once, or block by block if some cannot be read.
+    /// Copies all at once, or block by block if some cannot be read.
     fn copy_piece(
         &mut self,
         source: &Volume,
         target: &Volume,
         offset: u64,
         length: u64,
-        told: &mut SalvagedVolume,
+        salvaged: &mut SalvagedVolume,
     ) -> Result<()> {
         let mut buf = vec![0; length as usize];
         match source.read(offset, &mut buf) {
             Ok(()) => {
                 target.write(offset, Bytes::from(buf), WriteOptions::default())?;
-                told.copied_bytes += length;
+                salvaged.copied_bytes += length;
             }
             Err(_) if length > BLOCK => {
                 for at in (offset..offset + length).step_by(BLOCK_BYTES) {
-                    self.copy_piece(source, target, at, BLOCK.min(offset + length - at), told)?;
+                    self.copy_piece(source, target, at, BLOCK.min(offset + length - at), salvaged)?;
                 }
             }
             Err(error) => {
-                // What the moment before had there must not show.
+                // Data of the previous moment must not show here.
                 target.discard(offset, length)?;
                 if !self.remember(&source.object, offset, &error)? {
-                    told.damaged_bytes += BLOCK.min(told.size_bytes.saturating_sub(offset));
+                    salvaged.damaged_bytes += BLOCK.min(salvaged.size_bytes.saturating_sub(offset));
                     if !self.is_told_of_more {
                         self.report.notes.push(MORE_BROKEN.to_owned());
                         self.is_told_of_more = true;
@@ -435,7 +437,7 @@ impl Rebuild<'_> {
         Ok(())
     }
 
-    /// Whether there was room for it.
+    /// Returns whether there was room for it.
     fn remember(&mut self, object: &Object, at: u64, error: &Error) -> Result<bool> {
         let block = BlockIndex::containing(at);
         let mask = BlockMask::run(block.in_group(), 1);
@@ -450,11 +452,14 @@ impl Rebuild<'_> {
         Ok(true)
     }
 
-    /// Gives what was made the time at which it was made first, and the properties that it had:
-    /// those of a snapshot, or of a volume. That this fails costs no data.
+    /// Sets the original creation time and the former properties of a snapshot or of a volume. A
+    /// failure here loses no data.
     fn dress(&mut self, title: &str, old: &Object, properties: Option<&Properties>) {
         if let Err(error) = self.try_dress(title, old, properties) {
-            self.report.notes.push(format!("'{title}' is not dated back, or lacks some properties: {error}"));
+            self.report.notes.push(format!(
+                "'{title}' has not its former creation time, or lacks some \
+                 properties: {error}"
+            ));
         }
     }
 
@@ -469,13 +474,12 @@ impl Rebuild<'_> {
                 descriptor.created_unix_s = created_unix_s;
             }
             if properties.is_none() {
-                // What is held stays held. A bookmark tells nothing of a pool in which no epoch is
-                // what it was.
+                // Holds are kept. Bookmarks are not: the epochs of the other pool are different.
                 let was = old.descriptor.read().properties.clone();
                 descriptor.properties = properties::of_moment(&was);
                 descriptor.properties.extend(was.into_iter().filter(|(key, _)| key.starts_with(HOLD_PREFIX)));
             }
-            // A clone has got those of the volume that it came from, too.
+            // A clone has inherited those of its origin's volume, too.
             if let Some(own) = properties {
                 descriptor.properties.retain(|key, _| own.contains_key(key) || is_of_space(key));
                 // A name that is too long for them.
@@ -495,14 +499,14 @@ impl Rebuild<'_> {
 
     /// Gives a volume its quota and its reservation.
     fn limit(&self, title: &str, own: &Properties) -> Result<()> {
-        // Each for itself: a reservation that does not fit does not cost the quota.
+        // Each separately: a reservation that does not fit does not prevent the quota.
         let set = |key: &str| self.into.set_properties(Some(title), &[(key.to_owned(), own.get(key).cloned())]);
         SPACE_PROPERTIES.map(set).into_iter().collect()
     }
 }
 
 impl Core {
-    /// Says that an object was created at another time.
+    /// Sets an object's former creation time.
     fn date_back(&self, id: ObjectId, created_unix_s: u64) -> Result<()> {
         let _admin = self.admin.lock();
         let Some(object) = self.objects.get(id) else { return Ok(()) };

@@ -1,12 +1,12 @@
-//! From facts to map records, in a temporary store on disk: facts go in while extents are read,
-//! records come out when all have been.
+//! Turns facts into map records, in a temporary store on disk: facts go in while extents are read,
+//! records come out at the end.
 //!
 //! 1. Facts are put into the store in batches of a bounded size.
 //! 2. Wide ranges of holes become facts of those groups in which the object, or one that it came
 //!    from, has any.
-//! 3. The facts of each record, which lie side by side, are resolved, and the record is put where
-//!    the map has it. If the pool's own map is there ([`witness`](super::witness)), it says what
-//!    they should have come to.
+//! 3. The facts of each record, which are adjacent, are resolved, and the record is stored under
+//!    its key in the map. If the pool's own map is there ([`witness`](super::witness)), the result
+//!    is compared with it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::ControlFlow;
@@ -17,31 +17,30 @@ use surface::Result;
 use units::{BlockMask, Epoch, GroupIndex, ObjectId, Seq};
 
 use super::facts::{Doubt, Fact, Rank, Resolved, fact_range, resolve, winners};
+use super::log_objects::Table;
 use super::scan::{Scan, WideHole};
-use super::told::Table;
 use super::witness::{Compared, Witness};
 use crate::base::store_error::store_error;
 use crate::objects::level::Level;
 
-/// Facts in memory at the same time.
+/// Upper bound of facts in memory.
 const FACTS_MAX: usize = 16 << 10;
 
-/// Records with data that the log does not hold which are remembered one by one: beyond them, their
+/// Upper bound of records with missing data that are remembered one by one: beyond them, their
 /// blocks are only counted.
 const GONE_MAX: usize = 1 << 14;
 
 /// Blocks of a record, or of all records of an object in an epoch.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 struct Lacks {
-    /// Blocks that may not be what they were, because something is forgotten: a discard, or that
-    /// something was taken back or never happened.
+    /// Blocks with uncertain content, because a discard or an undo may have been forgotten.
     uncertain: u64,
     /// Blocks that are gone, by the map.
     missing: u64,
 }
 
-/// What may be wrong with the data of all objects, by the epochs of the records that say so: who
-/// sees an epoch sees its faults.
+/// Possible faults in the data of all objects, by the epochs of the affected records: every reader
+/// of an epoch sees its faults.
 #[derive(Debug, Default)]
 pub(crate) struct Figures {
     epochs: BTreeMap<(ObjectId, Epoch), Lacks>,
@@ -70,7 +69,7 @@ impl Figures {
         }
     }
 
-    /// Enters how many blocks of an object may be gone, whatever its epochs.
+    /// Enters how many blocks of an object may be gone, in any epoch.
     pub(crate) fn miss(&mut self, object: ObjectId, blocks: u64) {
         self.missing.insert(object, blocks);
     }
@@ -83,7 +82,7 @@ impl Figures {
         levels.iter().map(of).sum()
     }
 
-    /// Blocks that may not be what they were of all that is seen along a way down.
+    /// Returns the number of uncertain blocks visible through these levels.
     pub(crate) fn uncertain(&self, levels: &[Level]) -> u64 {
         self.seen(levels, |lacks| lacks.uncertain)
     }
@@ -96,17 +95,17 @@ impl Figures {
     }
 }
 
-/// Blocks of a group that are dead if what is doubtful is right.
+/// Blocks of a group that are dead if the doubtful facts are right.
 #[derive(Debug, Default)]
 struct Hiding {
     group: Option<(ObjectId, GroupIndex)>,
     blocks: BlockMask,
 }
 
-/// A range of holes, and when it was made: by batch and opening.
+/// A range of holes, and the batches and openings that made it.
 type Made<'a> = (WideHole, &'a Vec<(Seq, u64)>);
 
-/// The store, and what is not in it yet.
+/// The store, and facts that are not in it yet.
 pub(crate) struct Facts<'a> {
     store: &'a dyn MapStore,
     batch: MapBatch,
@@ -134,8 +133,7 @@ impl<'a> Facts<'a> {
         self.store.commit(std::mem::take(&mut self.batch)).map_err(store_error)
     }
 
-    /// Step 2. `chain` gives the objects whose data shows where an object has none: itself, then
-    /// its origins.
+    /// Step 2. `chain` returns an object's chain: itself, then its origins.
     ///
     /// # Errors
     /// Those of the store.
@@ -248,7 +246,7 @@ impl<'a> Facts<'a> {
     }
 }
 
-/// What facts are looked at against.
+/// Sources that facts are compared with.
 struct Against<'a> {
     doubt: Doubt<'a>,
     scan: &'a Scan,
@@ -257,7 +255,7 @@ struct Against<'a> {
 }
 
 impl Facts<'_> {
-    /// Counts what the map has in records of which the log says nothing at all.
+    /// Counts blocks that the map has in records of which the log has no facts at all.
     fn count_forgotten(&self, witness: &Witness, table: &Table, figures: &mut Figures) -> Result<()> {
         witness.each(&mut |key, record| {
             let is_known = table.objects.contains_key(&key.object);
@@ -271,8 +269,8 @@ impl Facts<'_> {
 }
 
 impl Hiding {
-    /// The blocks of a record that are not certain. Records of a group come newest first. What lies
-    /// below in an origin is not looked for.
+    /// Returns the uncertain blocks of a record. Records of a group come newest first. Blocks below
+    /// in an origin are not searched.
     fn uncertain(&mut self, key: &RecordKey, resolved: &Resolved, has_origin: bool) -> BlockMask {
         let group = Some((key.object, key.group));
         if self.group != group {
@@ -288,23 +286,23 @@ impl Hiding {
     }
 }
 
-/// Whether a fact counts: its batch happened, and it is not what a crash has torn.
+/// Returns whether a fact is valid: its batch happened, and no crash has torn it.
 pub(crate) fn counts(scan: &Scan, fact: &Fact) -> bool {
     happened(scan, fact) && !is_torn(scan, fact)
 }
 
 fn happened(scan: &Scan, fact: &Fact) -> bool {
-    scan.told.openings.happened(fact.incarnation, fact.seq)
+    scan.log_objects.openings.happened(fact.incarnation, fact.seq)
 }
 
-/// Whether a fact is data of a batch that was written in part: by a crash before it was durable, or
-/// the rest was damaged later. Which of them cannot be known.
+/// Returns whether a fact is data of a batch that was written in part: by a crash before it was
+/// durable, or because the rest was damaged later. The two cannot be distinguished.
 fn is_torn(scan: &Scan, fact: &Fact) -> bool {
     fact.rank == Rank::Damaged && fact.seq >= scan.durable_before
 }
 
-/// The blocks of which torn facts, which do not count, are newer than all that do: if the torn data
-/// was flushed, these show something older.
+/// Returns the blocks for which ignored torn facts are newer than all valid ones: if the torn data
+/// was flushed, these show older data.
 fn behind(facts: &[Fact], torn: &[Fact]) -> BlockMask {
     let mut behind = BlockMask::EMPTY;
     if torn.is_empty() {
@@ -319,11 +317,11 @@ fn behind(facts: &[Fact], torn: &[Fact]) -> BlockMask {
     behind
 }
 
-/// Whether a fact of an object may be one that was taken back, or never happened. What was moved
-/// was made before.
+/// Returns whether a fact of an object may have been undone, or may never have happened. Moved data
+/// keeps the number of the batch that made it.
 pub(crate) fn is_doubtful(scan: &Scan, object: Option<&ObjectDescriptor>, fact: &Fact) -> bool {
     let may_be_undone = object.is_some_and(|object| object.undone.may_hide(fact.key.epoch));
-    may_be_undone || fact.made >= scan.told.openings.certain_end_of(fact.incarnation)
+    may_be_undone || fact.made >= scan.log_objects.openings.certain_end_of(fact.incarnation)
 }
 
 /// The keys of the facts of an object.
@@ -337,7 +335,7 @@ fn object_range(object: ObjectId) -> (Vec<u8>, Vec<u8>) {
     (start(object), start(ObjectId(object.0.saturating_add(1))))
 }
 
-/// Hands on the facts in a range of keys, a bounded number at a time; the store may be changed in
+/// Passes on the facts in a range of keys, a bounded number at a time; the store may be changed in
 /// between.
 fn pages(store: &dyn MapStore, from: &[u8], to: &[u8], visit: &mut dyn FnMut(&[Fact]) -> Result<()>) -> Result<()> {
     let mut from = from.to_vec();

@@ -1,14 +1,14 @@
-//! What salvage says of what it did.
+//! The report of a salvage.
 
 use surface::Result;
 use units::{Seq, format_size};
 
 use super::complete::{Completeness, Short};
+use super::log_objects::Table;
 use super::scan::{Place, Scan};
-use super::told::Table;
 use crate::log::geometry::Geometry;
 
-/// What salvage is at.
+/// The current step of a salvage.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SalvageStep {
     /// Reading the extents; in bytes.
@@ -19,8 +19,8 @@ pub enum SalvageStep {
     Copy,
 }
 
-/// Gets the step, how much of it is done, and how much there is. Its error ends the salvage, and is
-/// what that returns.
+/// Gets the step, how much of it is done, and how much there is. An error that it returns ends the
+/// salvage and is returned from there.
 pub type SalvageProgress<'a> = &'a mut dyn FnMut(SalvageStep, u64, u64) -> Result<()>;
 
 /// A range that could not be read, or is missing.
@@ -41,22 +41,20 @@ pub struct SalvagedVolume {
     pub name: String,
     /// Its size in bytes.
     pub size_bytes: u64,
-    /// Bytes of data that were copied for it, beside what it shares with an older snapshot or its
-    /// origin.
+    /// Bytes copied for it, excluding data shared with an older snapshot or its origin.
     pub copied_bytes: u64,
-    /// Bytes that could not be read, and read as zeroes now.
+    /// Bytes that could not be read, and now read as zeroes.
     pub damaged_bytes: u64,
-    /// Where those are: the first thousand ranges.
+    /// Their ranges: the first thousand.
     pub damaged: Vec<DamagedRange>,
-    /// No descriptor was found: name, size and properties are not what they were.
+    /// No descriptor was found: name, size and properties are made up.
     pub is_lost: bool,
-    /// Bytes of it, of all records that it sees, that may not be what they were; see
-    /// [`SalvageReport::uncertain_bytes`].
+    /// Bytes visible in it whose content is uncertain; see [`SalvageReport::uncertain_bytes`].
     pub uncertain_bytes: u64,
-    /// Bytes at most that had data which is gone: they read as zeroes now, or as what is older.
-    /// Beside those that are damaged or uncertain.
+    /// Upper bound of bytes whose data is gone: they now read as zeroes or as older data. Damaged
+    /// and uncertain bytes are not included.
     pub missing_bytes_max: u64,
-    /// Where those are, if the map tells: the first thousand ranges.
+    /// Their ranges, if the map has them: the first thousand.
     pub missing: Vec<DamagedRange>,
 }
 
@@ -65,7 +63,7 @@ const fn last_of(before: Seq) -> u64 {
     before.0.saturating_sub(1)
 }
 
-/// What salvage found, copied and could not read.
+/// Result of a salvage: data found, data copied, and data that could not be read.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct SalvageReport {
     /// Extents that were read.
@@ -75,35 +73,34 @@ pub struct SalvageReport {
     /// Whether a complete catalogue was found, and no newer incomplete one: then names, sizes,
     /// snapshots and properties are those of the last moment.
     pub has_catalogue: bool,
-    /// Volumes, each behind its snapshots.
+    /// Volumes, each after its snapshots.
     pub volumes: Vec<SalvagedVolume>,
-    /// Bytes of the log that are not what was written there, so that nothing can be told of what
-    /// they held.
+    /// Bytes of the log that were overwritten or damaged, so that their former content is unknown.
     pub log_damaged_bytes: u64,
     /// Bytes of the data file that could not be read.
     pub unreadable_bytes: u64,
-    /// Bytes of all volumes and snapshots that may not be what they were: data so old that a later
-    /// discard may be forgotten, and should read as zeroes; and data that a rollback or a crash may
-    /// have undone so many of them ago that this is forgotten.
+    /// Bytes of all volumes and snapshots with uncertain content: data so old that a later discard
+    /// may be forgotten, so that it should read as zeroes; and data that may have been undone by a
+    /// rollback or a crash so many of them ago that the record of it is gone.
     pub uncertain_bytes: u64,
     /// Whether anything is missing from the log.
     pub completeness: Completeness,
-    /// All batches with smaller numbers are there; 0: not known.
+    /// All batches with smaller numbers are present; 0: unknown.
     pub complete_before: u64,
-    /// Bytes of the log that should be there, by the inventory, and are not.
+    /// Bytes of the log that the inventory expects, and that are missing.
     pub missing_bytes: u64,
-    /// The map told block by block what should be there.
+    /// The map listed the expected data block by block.
     pub by_map: bool,
-    /// The map is another pool's than the data, and the data's was not asked for by name: the pool
-    /// that was meant may be the other one.
+    /// The map belongs to a pool other than the data, and the data's pool was not named by the
+    /// caller: it may be the wrong one.
     pub is_of_another: bool,
     /// The data is shorter than the pool.
     pub is_cut_off: bool,
-    /// What else is to be known, as sentences.
+    /// Further remarks, as sentences.
     pub notes: Vec<String>,
 }
 
-/// Tells of extents side by side that do not hold what they should.
+/// Describes consecutive extents with less data than expected.
 fn note_short(geometry: &Geometry, run: &[Short]) -> String {
     let (first, last) = (run[0], run[run.len() - 1]);
     let at = geometry.start(first.extent);
@@ -111,26 +108,26 @@ fn note_short(geometry: &Geometry, run: &[Short]) -> String {
         let wants: u64 = run.iter().filter_map(|short| short.wants).map(u64::from).sum();
         let (from, to, wants) = (first.extent.0, last.extent.0, format_size(wants));
         return format!(
-            "extents {from} to {to}, from byte {at} of the data file: nothing of {wants} that they should hold is there"
+            "extents {from} to {to}, from byte {at} of the data file: none of the expected {wants} was found"
         );
     }
     let (extent, has) = (first.extent.0, format_size(u64::from(first.has)));
     match first.wants.map(|wants| format_size(u64::from(wants))) {
         Some(wants) => {
-            format!("extent {extent} at byte {at} of the data file: {has} of {wants} that it should hold are there")
+            format!("extent {extent} at byte {at} of the data file: {has} of the expected {wants} were found")
         }
-        None => format!("extent {extent} at byte {at} of the data file is empty, and should hold something"),
+        None => format!("extent {extent} at byte {at} of the data file is empty, but should have data"),
     }
 }
 
 impl SalvageReport {
-    pub(crate) fn new(geometry: &Geometry, scan: &Scan, told: &Table) -> Self {
+    pub(crate) fn new(geometry: &Geometry, scan: &Scan, table: &Table) -> Self {
         let damaged = scan.damaged_places();
         let bytes = |places: &[Place]| places.iter().map(|place| place.bytes).sum::<u64>();
         let mut report = Self {
             extents: u64::from(geometry.extents()) - 1,
             batches: scan.batches,
-            has_catalogue: told.as_of.is_some() && !told.is_outdated,
+            has_catalogue: table.as_of.is_some() && !table.is_outdated,
             log_damaged_bytes: bytes(&damaged),
             unreadable_bytes: bytes(&scan.unreadable),
             completeness: scan.expected.completeness,
@@ -139,23 +136,23 @@ impl SalvageReport {
             by_map: scan.expected.by_map,
             ..Self::default()
         };
-        if told.as_of.is_none() {
+        if table.as_of.is_none() {
             report.notes.push(
-                "no complete catalogue was found: names and sizes are what single entries of the log told, some volumes may have \
-                 been destroyed long ago, and some may be missing"
+                "no complete catalogue was found: names and sizes come from single entries of the log, some \
+                 volumes may have been destroyed long ago, and some may be missing"
                     .to_owned(),
             );
-        } else if told.is_outdated {
+        } else if table.is_outdated {
             report.notes.push(
-                "the newest catalogue is damaged: volumes and snapshots are those of an older one and of what came behind it, as \
-                 far as that is there"
+                "the newest catalogue is damaged: volumes and snapshots come from an older one and from later \
+                 entries, as far as these were found"
                     .to_owned(),
             );
         }
         for place in &damaged {
             report.notes.push(format!(
-                "{} of the log at byte {} of the data file cannot be understood: what they held is lost, and older data may show \
-                 in its place",
+                "{} of the log at byte {} of the data file cannot be decoded: their data is lost, and older data \
+                 may show in its place",
                 format_size(place.bytes),
                 place.location
             ));
@@ -171,73 +168,78 @@ impl SalvageReport {
         report
     }
 
-    /// Tells what is missing, and what cannot be known.
+    /// Notes missing data, and limits of the report's certainty.
     fn note_completeness(&mut self, geometry: &Geometry, scan: &Scan) {
         let expected = &scan.expected;
         let are_neighbours = |a: &Short, b: &Short| a.is_empty() && b.is_empty() && a.extent.0 + 1 == b.extent.0;
         let runs = expected.short.chunk_by(are_neighbours);
         self.notes.extend(runs.map(|run| note_short(geometry, run)));
         if expected.short_more > 0 {
-            self.notes.push(format!("{} more extents do not hold what they should", expected.short_more));
+            self.notes.push(format!("{} more extents have less data than expected", expected.short_more));
         }
         if expected.misses_recent {
-            let text = "batches of the log that were durable are missing behind the last checkpoint: what they held is lost, and how much \
-                        that is cannot be known";
+            let text = "durable batches of the log after the last checkpoint are missing: their data is lost, \
+                 and its amount is unknown";
             self.notes.push(text.to_owned());
         }
         if expected.misses_objects && !expected.misses_recent {
-            let text = "with these extents, changes of names, sizes, snapshots and clones may be lost: what is listed may be older than it was";
+            let text = "with these extents, changes of names, sizes, snapshots and clones may be lost: the list \
+                 may show an older state";
             self.notes.push(text.to_owned());
         }
         if expected.unknown > 0 && !expected.is_coarse {
             self.notes.push(format!(
-                "{} extents were filled by an older program: that a part of one is missing at its end cannot be known",
+                "the fill of {} extents is unknown: a missing part at the end of one cannot be noticed",
                 expected.unknown
             ));
         }
         match expected.completeness {
             Completeness::Damaged => {
-                let text = "the inventory of extents at the beginning of the data is damaged: whether anything is missing cannot be known";
+                let text = "the inventory of extents at the beginning of the data is damaged: it is unknown \
+                     whether anything is missing";
                 self.notes.push(text.to_owned());
             }
             Completeness::NotKept if expected.is_coarse => {
-                let text = "the pool has too many extents for an inventory that says how far each is filled: nothing is missing of which that could be \
-                            known, and no extent as a whole, but parts of extents may be (larger extents help: shale init --extent)";
+                let text = "the pool has too many extents for an inventory of how far each is filled: nothing \
+                     that could be noticed is missing, and no extent as a whole, but parts of extents may be \
+                     (larger extents help: shale init --extent)";
                 self.notes.push(text.to_owned());
             }
             Completeness::NotKept => {
-                let text = "no inventory of extents was kept (the pool was last written by an older program, or has too many extents for one): \
-                            whether whole parts of the data are missing cannot be known";
+                let text = "there is no inventory of extents, or one for too many extents: it is unknown whether \
+                     whole parts of the data are missing";
                 self.notes.push(text.to_owned());
             }
             Completeness::InDoubt => self.notes.push(format!(
-                "all is there up to batch {}; the last checkpoint lists more, and that is missing: it was never durable if the machine failed during \
-                 that checkpoint, and is lost otherwise",
+                "everything is present up to batch {}; the last checkpoint lists more, which is missing: it was \
+                 never durable if the machine failed during that checkpoint, and is lost otherwise",
                 last_of(expected.complete_before)
             )),
             Completeness::UpTo => self.notes.push(format!(
-                "the pool was not closed: all is there up to batch {}, and whether anything was written behind that cannot be known",
+                "the pool was not closed: everything is present up to batch {}, and it is unknown whether more \
+                 was written",
                 last_of(expected.complete_before)
             )),
             Completeness::Incomplete if !expected.is_closed() => {
-                let text = "the pool was not closed: of what was written behind its last checkpoint the end may be missing, which cannot be known";
+                let text = "the pool was not closed: the last data written after its last checkpoint may be \
+                     missing, which cannot be determined";
                 self.notes.push(text.to_owned());
             }
             Completeness::Complete | Completeness::Incomplete => {}
         }
     }
 
-    /// The map is of the pool `other`, and the data of `own`, which was asked for by name if
-    /// `is_named`.
+    /// The map is of the pool `other`, and the data of `own`, which the caller named if `is_named`.
     pub(crate) fn note_other_pool(&mut self, other: &str, own: &str, is_named: bool) {
         self.is_of_another = !is_named;
         self.notes.push(format!(
-            "the metadata directory and the data file belong to different pools ({other} and {own}): what came out is that of the data, \
-             the map was not asked what is missing, and nothing of the other pool is here"
+            "the metadata directory and the data file belong to different pools ({other} and {own}): the result \
+             is that of the data, the map was not used to find missing data, and nothing of the other pool is \
+             here"
         ));
     }
 
-    /// The data has so many bytes.
+    /// Notes the length of the data, in bytes.
     pub(crate) fn note_length(&mut self, has: u64, geometry: &Geometry) {
         let needs = u64::from(geometry.extents()) * u64::from(geometry.extent_bytes);
         if has < needs {
@@ -247,8 +249,8 @@ impl SalvageReport {
         }
     }
 
-    /// Whether anything is lost, or may be lost by what is damaged or missing. What is only
-    /// uncertain does not count, nor what cannot be known of a pool of which no inventory was kept.
+    /// Returns whether data is lost, or may be lost because of damaged or missing parts. Data that
+    /// is only uncertain is not included, nor are unknowns of a pool without an inventory.
     pub fn is_lossy(&self) -> bool {
         !self.has_catalogue
             || self.is_of_another
@@ -288,10 +290,10 @@ mod tests {
         assert_eq!(
             report.notes[..4],
             [
-                "extents 3 to 4, from byte 3145728 of the data file: nothing of 2 MiB that they should hold is there",
-                "extent 6 at byte 6291456 of the data file: 0 B of 1 MiB that it should hold are there",
-                "extent 7 at byte 7340032 of the data file: 4 KiB of 1 MiB that it should hold are there",
-                "extent 8 at byte 8388608 of the data file is empty, and should hold something",
+                "extents 3 to 4, from byte 3145728 of the data file: none of the expected 2 MiB was found",
+                "extent 6 at byte 6291456 of the data file: 0 B of the expected 1 MiB were found",
+                "extent 7 at byte 7340032 of the data file: 4 KiB of the expected 1 MiB were found",
+                "extent 8 at byte 8388608 of the data file is empty, but should have data",
             ]
         );
     }

@@ -1,13 +1,14 @@
-//! Reads all extents of a pool, one at a time, and hands on what their batches say as [`Fact`]s.
+//! Reads all extents of a pool, one at a time, and passes the statements of their batches on as
+//! [`Fact`]s.
 //!
 //! 1. An extent is read whole; if that fails, in pieces, so that as little as possible is missing.
 //!    Nothing is written.
-//! 2. Its batches are told apart ([`extent`](super::extent)); entries about objects go to [`Told`].
+//! 2. Its batches are separated ([`extent`](super::extent)); entries about objects go to [`LogObjects`].
 //! 3. Each fragment is verified against its checksum, and becomes a fact, as do holes. Ranges of
 //!    holes over many groups are kept as ranges: which of their groups hold something is known only
 //!    at the end.
 //!
-//! Memory: one extent, what [`Told`] keeps, a few words for each stretch of batches with
+//! Memory: one extent, the contents of [`LogObjects`], a few words for each stretch of batches with
 //! consecutive numbers and for each gap.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -21,7 +22,7 @@ use units::{BlockIndex, BlockMask, Epoch, ExtentIndex, GROUP_BLOCKS, GroupIndex,
 use super::complete::{Completeness, Expected};
 use super::extent::{self, Gap};
 use super::facts::{Fact, Rank, only_blocks};
-use super::told::Told;
+use super::log_objects::LogObjects;
 use super::witness::Witness;
 use crate::base::pieces;
 use crate::log::extent_scan::{self, Stored};
@@ -29,9 +30,9 @@ use crate::log::geometry::Geometry;
 
 /// Groups of a hole range beyond which it is kept as a range.
 const HOLE_GROUPS_MAX: u64 = 64;
-/// Times at which the same wide range was made a hole that are remembered.
+/// Upper bound of remembered times at which the same wide range was made a hole.
 const AGES_MAX: usize = 64;
-/// Gaps and unreadable pieces that are remembered one by one.
+/// Upper bound of gaps and unreadable pieces that are remembered one by one.
 const PLACES_MAX: usize = 1000;
 
 /// A range of holes over many groups.
@@ -43,7 +44,7 @@ pub(crate) struct WideHole {
     pub count: u64,
 }
 
-/// Bytes of the data file of which nothing can be told, and the batch behind them.
+/// Bytes of the data file that could not be decoded, and the batch after them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Place {
     pub location: u64,
@@ -57,11 +58,11 @@ pub(crate) struct Place {
 struct Stretch {
     incarnation: u64,
     from: Seq,
-    /// Behind the last one.
+    /// The number after the last one.
     to: Seq,
 }
 
-/// What an opening wrote of an object.
+/// Data of one object that one opening wrote.
 #[derive(Debug, Clone, Copy)]
 struct Seen {
     /// The first batches with data that is whole, and with data that is not.
@@ -71,32 +72,32 @@ struct Seen {
     end: BlockIndex,
 }
 
-/// What reading all extents came to.
+/// Result of reading all extents.
 #[derive(Debug, Default)]
 pub(crate) struct Scan {
-    pub told: Told,
+    pub log_objects: LogObjects,
     /// When they were made, by batch and opening: the last few times of each.
     pub wide: BTreeMap<WideHole, Vec<(Seq, u64)>>,
     /// All batches before it were durable.
     pub durable_before: Seq,
     seen: BTreeMap<(ObjectId, u64), Seen>,
-    /// Objects that units were made with, and the first batch of each opening with such a unit that
-    /// is whole.
+    /// Dictionaries that units were compressed with, and the first batch of each opening with such
+    /// a whole unit.
     helpers: BTreeMap<(ObjectId, u64), Seq>,
     pub gaps: Vec<Place>,
     pub unreadable: Vec<Place>,
-    /// Gaps and unreadable pieces beyond those that are listed.
+    /// Further gaps and unreadable pieces.
     pub places_more: u64,
     pub batches: u64,
     stretches: Vec<Stretch>,
-    /// What the inventory says, and what was found short of it.
+    /// The inventory's expectations, and the shortages found.
     pub expected: Expected,
 }
 
 /// Where facts go.
 pub(crate) type Sink<'a> = &'a mut dyn FnMut(Fact) -> Result<()>;
 
-/// The extents that are no holes, as far as the storage can tell, in order.
+/// Returns, in order, the extents that are not holes, as far as the storage can report that.
 fn extents_with_data(data_from: impl Fn(u64) -> Option<u64>, geometry: &Geometry) -> impl Iterator<Item = ExtentIndex> {
     let mut next = 1;
     std::iter::from_fn(move || {
@@ -109,11 +110,11 @@ fn extents_with_data(data_from: impl Fn(u64) -> Option<u64>, geometry: &Geometry
 }
 
 impl Scan {
-    /// Reads all extents. `progress` gets bytes done and bytes to do, of extents that are no
-    /// holes of a sparse file.
+    /// Reads all extents. `progress` gets bytes done and bytes to do, for extents that are no holes
+    /// of a sparse file.
     ///
     /// # Errors
-    /// Those of `sink` and `progress`. What cannot be read is remembered.
+    /// Those of `sink` and `progress`. Unreadable areas are recorded.
     pub(crate) fn read_all(
         &mut self,
         disk: &dyn Disk,
@@ -177,7 +178,7 @@ impl Scan {
             let header = &located.batch.header;
             self.batches += 1;
             self.durable_before = self.durable_before.max(header.durable_before);
-            self.told.batch(&located.batch);
+            self.log_objects.batch(&located.batch);
             self.stretch(header.incarnation, header.seq);
             self.data(start, located.at, &located.batch, bytes, located.is_left_over, sink)?;
             self.holes(&located.batch, sink)?;
@@ -239,14 +240,14 @@ impl Scan {
         seen.end = seen.end.max(end);
     }
 
-    /// Objects with data that counts, their newest epoch, and the block behind their last one.
+    /// Returns objects with valid data, their newest epoch, and the block after their last one.
     pub(crate) fn seen(&self) -> BTreeMap<ObjectId, (Epoch, BlockIndex)> {
         let mut objects = BTreeMap::new();
         for ((object, incarnation), seen) in &self.seen {
             let is_torn = seen.damaged >= self.durable_before;
             let first = if is_torn { seen.intact } else { seen.intact.min(seen.damaged) };
             // An opening that is not over has no end.
-            if first < Seq(u64::MAX) && self.told.openings.happened(*incarnation, first) {
+            if first < Seq(u64::MAX) && self.log_objects.openings.happened(*incarnation, first) {
                 let known = objects.entry(*object).or_insert((seen.epoch, seen.end));
                 *known = (known.0.max(seen.epoch), known.1.max(seen.end));
             }
@@ -254,10 +255,11 @@ impl Scan {
         objects
     }
 
-    /// Objects that are dictionaries, because units were made with them.
+    /// Returns the objects that are dictionaries, because units were compressed with them.
     pub(crate) fn dictionaries(&self) -> BTreeSet<ObjectId> {
-        let happened =
-            |((_, incarnation), first): &(&(ObjectId, u64), &Seq)| self.told.openings.happened(*incarnation, **first);
+        let happened = |((_, incarnation), first): &(&(ObjectId, u64), &Seq)| {
+            self.log_objects.openings.happened(*incarnation, **first)
+        };
         self.helpers.iter().filter(happened).map(|((object, _), _)| *object).collect()
     }
 
@@ -285,10 +287,10 @@ impl Scan {
         Ok(())
     }
 
-    /// The number from which on all batches up to `until`, at least, are there: what an older one
-    /// said may be lost with it.
+    /// Returns the lowest number from which all batches up to at least `until` are present:
+    /// statements of older ones may be lost.
     pub(crate) fn certain_from(&self, until: Seq) -> Seq {
-        let clip = |s: &Stretch| (s.from, s.to.min(self.told.openings.certain_end_of(s.incarnation)));
+        let clip = |s: &Stretch| (s.from, s.to.min(self.log_objects.openings.certain_end_of(s.incarnation)));
         let mut stretches: Vec<_> = self.stretches.iter().map(clip).filter(|(from, to)| from < to).collect();
         stretches.sort_unstable();
         let mut from = Seq(0);
@@ -302,26 +304,27 @@ impl Scan {
         if to < until { until } else { from }
     }
 
-    /// Whether all batches from one number up to another, which does not count, are there.
+    /// Returns whether all batches from one number up to another, exclusive, are present.
     fn has_all(&self, from: Seq, to: Seq) -> bool {
-        let clip = |s: &Stretch| (s.from, s.to.min(self.told.openings.end_of(s.incarnation)));
+        let clip = |s: &Stretch| (s.from, s.to.min(self.log_objects.openings.end_of(s.incarnation)));
         let mut stretches: Vec<_> = self.stretches.iter().map(clip).filter(|(from, to)| from < to).collect();
         stretches.sort_unstable();
         let reach = |need: Seq, stretch: &(Seq, Seq)| if stretch.0 <= need { need.max(stretch.1) } else { need };
         stretches.iter().fold(from, reach) >= to
     }
 
-    /// All extents have been read: what is missing is known. `noted` is the newest opening by the
+    /// Completes the result when all extents have been read. `noted` is the newest opening by the
     /// data file's own note.
     pub(crate) fn finish(&mut self, noted: u64) {
         let mut expected = std::mem::take(&mut self.expected);
-        let newest = self.told.openings.newest().max(noted);
+        let newest = self.log_objects.openings.newest().max(noted);
         expected.finish(newest, self.durable_before, &|from, to| self.has_all(from, to));
         self.durable_before = self.durable_before.max(expected.until);
         self.expected = expected;
     }
 
-    /// As [`certain_from`](Self::certain_from), as far as the inventory tells what should be there.
+    /// Like [`certain_from`](Self::certain_from), as far as the inventory lists the expected
+    /// batches.
     pub(crate) fn certain_by_inventory(&self) -> Seq {
         match self.expected.completeness {
             Completeness::Complete | Completeness::UpTo | Completeness::InDoubt | Completeness::Incomplete => {
@@ -332,15 +335,15 @@ impl Scan {
         }
     }
 
-    /// As [`certain_from`](Self::certain_from), where the map tells what should be there.
+    /// Like [`certain_from`](Self::certain_from), where the map lists the expected data.
     pub(crate) fn certain_by_map(&self, witness: &Witness) -> Seq {
         self.certain_from(self.durable_before.max(witness.next_seq()))
     }
 
-    /// Lets the map stand in for an inventory that is damaged, if it is of the newest opening, and
-    /// all that it does not know is there.
+    /// Uses the map in place of a damaged inventory, if it is of the newest opening, and everything
+    /// newer than the map is present.
     pub(crate) fn finish_by_map(&mut self, witness: &Witness, noted: u64) {
-        let newest = self.told.openings.newest().max(noted);
+        let newest = self.log_objects.openings.newest().max(noted);
         let until = self.durable_before.max(witness.next_seq());
         if self.expected.is_gone && newest == witness.incarnation() && self.has_all(witness.next_seq(), until) {
             self.expected.stand_in(until);
@@ -348,10 +351,10 @@ impl Scan {
         }
     }
 
-    /// Gaps that no crash can have left: before them lies what was durable, and so did what is
-    /// missing.
+    /// Returns gaps that no crash can have left: durable data precedes them, so the missing part
+    /// was durable as well.
     pub(crate) fn damaged_places(&self) -> Vec<Place> {
-        let happened = |gap: &&Place| self.told.openings.happened(gap.incarnation, gap.before);
+        let happened = |gap: &&Place| self.log_objects.openings.happened(gap.incarnation, gap.before);
         self.gaps.iter().filter(happened).filter(|gap| gap.before <= self.durable_before).copied().collect()
     }
 }
@@ -366,7 +369,7 @@ impl WideHole {
         (self.first.group().0..=BlockIndex(self.end() - 1).group().0).map(GroupIndex)
     }
 
-    /// What it says of one of them.
+    /// Returns the fact for one group.
     pub(crate) fn fact(&self, group: GroupIndex, seq: Seq, incarnation: u64) -> Fact {
         let start = group.first_block().0;
         let low = self.first.0.max(start) - start;

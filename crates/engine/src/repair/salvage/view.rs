@@ -1,5 +1,5 @@
-//! A pool that can only be read: the engine's own reader on records that were rebuilt from the log,
-//! over the data file as it is.
+//! A read-only pool: the engine's own reader on records that were rebuilt from the log, over the
+//! unchanged data file.
 
 use std::io::{Error as IoError, ErrorKind as IoErrorKind, Result as IoResult};
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use format::Superblock;
 use surface::Result;
 use units::Seq;
 
-use super::told::Table;
+use super::log_objects::Table;
 use crate::base::buffers::BufferPool;
 use crate::base::counters::Counters;
 use crate::base::options::{PoolEnv, PoolOptions};
@@ -30,11 +30,11 @@ use crate::pool::Pool;
 use crate::pool::core::{Core, Parts};
 use crate::space::extents::Extents;
 
-/// A disk that refuses every change, whatever asks for it.
+/// A disk that refuses all changes.
 pub(crate) struct ReadOnlyDisk(pub Arc<dyn Disk>);
 
 fn refused() -> IoError {
-    IoError::new(IoErrorKind::ReadOnlyFilesystem, "the pool that is salvaged is not changed")
+    IoError::new(IoErrorKind::ReadOnlyFilesystem, "a pool is not changed while it is salvaged")
 }
 
 impl Disk for ReadOnlyDisk {

@@ -1,24 +1,23 @@
-//! The map of a pool that is salvaged, where it is still there: it says which blocks held data as
-//! of its checkpoint, and in which place. Owns whether the map can be believed, and its answers.
+//! The map of a salvaged pool, where it survives: it lists which blocks held data as of its
+//! checkpoint, and where. Owns the decision whether the map can be trusted, and its answers.
 //!
-//! The log is salvaged, never the map: a block shows what the newest fact in the log says of it.
-//! The map tells what the log should have said, so that a loss is counted block by block:
-//! 1. The map counts if it is whole (its checkpoint, descriptors, deltas and the sum over all of
-//!    its records agree), and if its checkpoint is the one of the inventory that counts; where both
+//! Content always comes from the log: a block shows the data of its newest fact there. The map
+//! shows which facts the log should have, so that a loss is counted block by block:
+//! 1. The map is trusted if it is whole (its checkpoint, descriptors, deltas and the sum over all
+//!    of its records agree), and if its checkpoint matches the applicable inventory; where both
 //!    copies of the inventory are damaged, if it is of the newest opening.
-//! 2. All batches from the position of its checkpoint on are there, as far as they are known to
-//!    have been durable. So the log has all changes that the map does not know.
-//! 3. A block is *confirmed* if its fact was written behind that position, or is the one that the
-//!    map names. Nothing that is missing from the log can have hidden it.
-//! 4. A block is *gone* if the map names data of it, and the log has neither that nor anything from
-//!    behind the position. It is *bared* if the map has a hole there, and the log says nothing:
-//!    then data of an older epoch shows.
-//! 5. Descriptors are those of the map, with the changes behind it, whatever became of the
-//!    catalogue.
+//! 2. All batches from the position of its checkpoint on are present, as far as they are known to
+//!    have been durable. So the log has all changes that are newer than the map.
+//! 3. A block is *confirmed* if its fact was written after that position, or is the one that the
+//!    map names. No missing part of the log can have superseded it.
+//! 4. A block is *gone* if the map names data of it, and the log has neither that data nor anything
+//!    after the position. It is *bared* if the map has a hole there, and the log has no fact: then
+//!    data of an older epoch shows.
+//! 5. Descriptors are those of the map, with later changes applied, whether or not the catalogue is
+//!    usable.
 //!
-//! Extents are freed when a later checkpoint is durable. So all data that the map names was in the
-//! log when it was written last, in the place that it names, or moved by a batch behind the
-//! position.
+//! Extents are freed only when a later checkpoint is durable. So all data that the map names was in
+//! the log at its last write, either at the named location or moved by a batch after the position.
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -29,7 +28,7 @@ use surface::Result;
 use units::{BlockMask, GROUP_BLOCKS, Seq};
 
 use super::facts::{Fact, Rank, winners};
-use super::told::{Openings, Table};
+use super::log_objects::{Openings, Table};
 use crate::base::canary::Canary;
 use crate::base::group::{GroupKey, GroupRecords};
 use crate::base::ranked::Mutex;
@@ -38,7 +37,7 @@ use crate::log::geometry::Geometry;
 use crate::map::Map;
 use crate::repair::recovery::{self, Loaded};
 
-/// Decoded groups that are kept: the groups are asked for in order.
+/// Memory for decoded groups: the groups are requested in order.
 const CACHE_BYTES: usize = 1 << 20;
 
 /// The map, whole.
@@ -46,11 +45,11 @@ pub(crate) struct Witness {
     map: Map,
     checkpoint: Checkpoint,
     objects: Vec<ObjectDescriptor>,
-    /// The group that was asked for last: its records are asked for one by one.
+    /// The last requested group: its records are requested one by one.
     last: Mutex<Option<(GroupKey, Arc<GroupRecords>)>, ranks::Witness>,
 }
 
-/// What the map says of the blocks of a record, beside what the log says.
+/// Comparison of a record's blocks in the map with those in the log.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Compared {
     pub confirmed: BlockMask,
@@ -59,10 +58,10 @@ pub(crate) struct Compared {
 }
 
 impl Witness {
-    /// Step 1, but for the inventory.
+    /// Step 1, except for the inventory.
     ///
     /// # Errors
-    /// Why the map is not believed.
+    /// The reason why the map is not trusted.
     pub(crate) fn of(
         store: &Arc<dyn MapStore>,
         pool: &[u8; 16],
@@ -80,12 +79,12 @@ impl Witness {
         counted.map_err(|error| error.to_string())?;
         if live_bytes != checkpoint.live_bytes {
             let expected = checkpoint.live_bytes;
-            return Err(format!("its records hold {live_bytes} live bytes, and should hold {expected}"));
+            return Err(format!("its records hold {live_bytes} live bytes, expected {expected}"));
         }
         Ok(Self { map, checkpoint, objects, last: Mutex::default() })
     }
 
-    /// What it does not know has this number or a later one.
+    /// All changes newer than the map have this number or a later one.
     pub(crate) fn next_seq(&self) -> Seq {
         self.checkpoint.next_seq
     }
@@ -95,8 +94,8 @@ impl Witness {
         self.checkpoint.incarnation
     }
 
-    /// Tells which openings it knows: batches of those that were over never happened.
-    pub(crate) fn tell(&self, openings: &mut Openings) {
+    /// Adds the openings that the map knows: batches of openings that had ended never happened.
+    pub(crate) fn enter_openings(&self, openings: &mut Openings) {
         openings.catalogue(&self.checkpoint.catalogue.incarnations);
         openings.enter(self.checkpoint.incarnation, self.checkpoint.incarnation_first_seq);
     }
@@ -109,7 +108,7 @@ impl Witness {
             properties: self.checkpoint.properties.clone(),
             gone_below: self.checkpoint.next_object,
             next_object: self.checkpoint.next_object,
-            // Nothing is reaped in a pool that is only read.
+            // Nothing is reaped in a read-only pool.
             objects: self.objects.iter().map(|o| (o.id, ObjectDescriptor { reap: None, ..o.clone() })).collect(),
         }
     }
@@ -133,7 +132,7 @@ impl Witness {
         ))
     }
 
-    /// Hands on all records that it has, in order, until `visit` fails.
+    /// Passes on all its records, in order, until `visit` fails.
     ///
     /// # Errors
     /// Those of the store and of `visit`.
@@ -152,7 +151,7 @@ impl Witness {
     }
 }
 
-/// What a map with the record `said`, as of batch `next_seq`, says of what `facts` come to.
+/// Compares the resolved `facts` with the record `said` of a map as of batch `next_seq`.
 fn compare(facts: &[Fact], said: &Record, next_seq: Seq) -> Compared {
     let winners = winners(facts);
     let mut compared = Compared::default();
@@ -165,7 +164,7 @@ fn compare(facts: &[Fact], said: &Record, next_seq: Seq) -> Compared {
             (Some(winner), Some(data)) if is_same(winner, data) => &mut compared.confirmed,
             (_, Some(_)) => &mut compared.gone,
             (None, None) if said.holes.has(block) => &mut compared.bared,
-            // The log knows a hole that the map need not know, or data that something has hidden.
+            // The log has a hole that the map need not have, or data that was superseded.
             _ => continue,
         };
         *into = into.or(bit);
@@ -173,7 +172,7 @@ fn compare(facts: &[Fact], said: &Record, next_seq: Seq) -> Compared {
     compared
 }
 
-/// Whether a fact is the data that the map names, there or in a copy of the same bytes.
+/// Returns whether a fact is the data that the map names, there or in a copy of the same bytes.
 fn is_same(fact: &Fact, data: &FragmentRef) -> bool {
     let place = |fragment: &FragmentRef| (fragment.first, fragment.count, fragment.codec);
     let found = &fact.fragment;
@@ -206,7 +205,7 @@ mod tests {
         let facts = [fact(5, Rank::Intact, data(0xff, 1, 4096))];
         let moved = said(0, &[data(0xf0, 1, 8192)]);
         let compared = compare(&facts, &moved, Seq(9));
-        // The other half is data that something has hidden, which the log has forgotten.
+        // The other half is superseded data whose successor the log has forgotten.
         assert_eq!(compared, Compared { confirmed: BlockMask(0xf0), ..Compared::default() });
     }
 

@@ -1,10 +1,11 @@
-//! A share as its tree sees it: files of bytes by number, in an object that is otherwise a volume.
-//! Owns which address of the object a byte of a file has (`objects::file_layout`, `tables`); what
-//! becomes of it there is the engine's, so snapshots, clones, cleaning, scrubbing, checking,
-//! sending and salvage know nothing of files.
+//! The store of a share's tree: files of bytes by number, in an object that is otherwise a volume.
+//! Owns the mapping from a byte of a file to an address of the object (`objects::file_layout`,
+//! `tables`); the engine handles data at such an address like any other, so snapshots, clones,
+//! cleaning, scrubbing, checking, sending and salvage know nothing of files. Threads of the share's
+//! front end call it.
 //!
-//! **Discards** cost in proportion to the data there: the map is asked first, and only what holds
-//! data becomes a hole.
+//! **Discards** cost in proportion to the data there: the map is asked first, and only blocks with
+//! data become holes.
 
 mod tables;
 
@@ -27,24 +28,24 @@ use crate::volume::claims::{TreeClaim, TreeUse};
 use crate::volume::shares::Aside;
 
 const BLOCK: u64 = BLOCK_BYTES as u64;
-/// Runs that are asked for at once.
+/// Runs that are requested at once.
 const RUNS_MAX: usize = 256;
 
-/// A share of an open pool, or a moment of one, which never changes.
+/// A share of an open pool, or a snapshot of one, which never changes.
 pub struct Files {
     volume: Arc<Volume>,
     device: Arc<dyn BlockDevice>,
     tables: Tables,
-    /// Room for files of the tree's own.
+    /// Reserved room for the tree's own files.
     aside: Arc<Aside>,
-    /// The tree is claimed for as long as anything of it is in memory.
+    /// The tree is claimed for as long as any of it is in memory.
     _claim: Option<TreeClaim>,
 }
 
 impl Drop for Files {
     fn drop(&mut self) {
-        // Nothing to set aside is nothing to fail.
-        let _ = self.volume.set_aside_for_tree(0, &self.aside);
+        // Releasing room cannot fail.
+        let _ = self.volume.reserve_for_tree(0, &self.aside);
     }
 }
 
@@ -55,9 +56,9 @@ impl std::fmt::Debug for Files {
 }
 
 impl Files {
-    /// The files of a share, without a claim: see [`Self::claimed`]. `device` is the share
-    /// itself, or what stands before it and counts who has it open. There must be no other one of
-    /// the same share, unless none of them is written to.
+    /// The files of a share, without a claim: see [`Self::claimed`]. `device` is the share itself,
+    /// or a wrapper that counts its users. There must be no other instance for the same share,
+    /// unless none of them is written to.
     ///
     /// # Errors
     /// [`ErrorKind::Invalid`] for a volume.
@@ -79,11 +80,11 @@ impl Files {
         })
     }
 
-    /// The same for a tree in them, which is claimed until the last of it is dropped. Waits for at
-    /// most `patience` until it can be.
+    /// The same for a tree in them, which is claimed until the last reference is dropped. Waits for
+    /// the claim for at most `patience`.
     ///
     /// # Errors
-    /// The same; [`ErrorKind::InUse`] if another one has the tree.
+    /// The same; [`ErrorKind::InUse`] if another user has the tree.
     pub fn claimed(
         volume: Arc<Volume>,
         device: Arc<dyn BlockDevice>,
@@ -95,12 +96,12 @@ impl Files {
         Self::with(volume, device, Some(claim))
     }
 
-    /// Which file an address of the share belongs to, and which byte of it; `None` for an address
-    /// of no file. For an address behind a file's first MiB, the tables of all large files are
-    /// looked through.
+    /// Returns the file to which an address of the share belongs, and the offset in it; `None` for
+    /// an address of no file. For an address beyond a file's first MiB, the tables of all large
+    /// files are searched.
     ///
     /// # Errors
-    /// What the storage fails with.
+    /// Those of the storage.
     pub fn locate(&self, address: u64) -> Result<Option<(u64, u64)>> {
         if let Some(found) = layout::in_window(address) {
             return Ok(Some(found));
@@ -127,10 +128,10 @@ impl Files {
         &self.volume
     }
 
-    /// The ranges of addresses that a file has, each with the byte of the file that it begins with.
+    /// Returns the ranges of addresses of a file, each with its offset in the file.
     ///
     /// # Errors
-    /// What the storage fails with.
+    /// Those of the storage.
     pub fn places(&self, file: u64) -> Result<Vec<(Range<u64>, u64)>> {
         Self::check(file, &(0..0))?;
         let window = layout::window(file);
@@ -142,21 +143,21 @@ impl Files {
         Ok(places)
     }
 
-    /// The file whose first MiB holds an address.
+    /// Returns the file whose first MiB holds an address.
     pub fn in_beginning(address: u64) -> Option<u64> {
         layout::in_window(address).map(|(file, _)| file)
     }
 
-    /// Whether a block of the tables that lead to the rest of large files lies at an address.
+    /// Returns whether a block of the tables for the rest of large files is at an address.
     pub fn in_tables(address: u64) -> bool {
         (layout::tables().start..layout::PIECES.start).contains(&address)
     }
 
-    /// Hands the numbers of all files that hold data to `visit`, as long as that says `true`; those
-    /// with more than a MiB twice.
+    /// Calls `visit` with the numbers of all files that hold data, as long as it returns `true`;
+    /// for those with more than a MiB twice.
     ///
     /// # Errors
-    /// What the storage fails with, and those of `visit`.
+    /// Those of the storage, and those of `visit`.
     pub fn each_file(&self, mut visit: impl FnMut(u64) -> Result<bool>) -> Result<()> {
         let mut goes_on = true;
         self.each_with_data(layout::windows(), layout::WINDOW_BYTES, |window| {
@@ -172,8 +173,8 @@ impl Files {
         })
     }
 
-    /// Hands each multiple of `step` to `visit` behind which data lies in a range of addresses that
-    /// begins at one, as long as that says `true`.
+    /// Calls `visit` with each multiple of `step` whose step contains data, in a range of addresses
+    /// that begins at one, as long as it returns `true`.
     fn each_with_data(&self, range: Range<u64>, step: u64, mut visit: impl FnMut(u64) -> Result<bool>) -> Result<()> {
         let mut at = range.start;
         while at < range.end {
@@ -190,14 +191,14 @@ impl Files {
                         return Ok(());
                     }
                 }
-                // Each is visited once, whatever holes it has.
+                // Each is visited once, even if it has holes.
                 at = (range.start + (end - range.start).next_multiple_of(step)).min(range.end);
                 if at != end {
                     break;
                 }
             }
             if at == before {
-                return Err(Error::new(ErrorKind::Io, format!("what is allocated at byte {at} cannot be told")));
+                return Err(Error::new(ErrorKind::Io, format!("the allocation at byte {at} cannot be determined")));
             }
         }
         Ok(())
@@ -205,13 +206,13 @@ impl Files {
 
     fn check(file: u64, range: &Range<u64>) -> Result<()> {
         if file >= FILES_END || range.start > range.end || range.end > FILE_BYTES {
-            let text = format!("file {file} of a share has no bytes {} to {}", range.start, range.end);
+            let text = format!("file {file} of a share cannot have bytes {} to {}", range.start, range.end);
             return Err(Error::new(ErrorKind::Invalid, text));
         }
         Ok(())
     }
 
-    /// Where a part lies; `None`: nothing was ever written there.
+    /// Returns the address of a part; `None`: nothing was ever written there.
     fn address(&self, file: u64, part: &Part) -> Result<Option<u64>> {
         let place = match part.piece {
             None => layout::window(file),
@@ -223,14 +224,14 @@ impl Files {
         Ok(Some(place + part.skip()))
     }
 
-    /// Makes what holds data in a range of addresses read as zeroes.
+    /// Makes all data in a range of addresses read as zeroes.
     fn clear(&self, range: Range<u64>) -> Result<()> {
-        // The parts of blocks at the ends.
+        // The partial blocks at the ends.
         let body = range.start.next_multiple_of(BLOCK).min(range.end)..(range.end / BLOCK * BLOCK).max(range.start);
         let edges =
             if body.start >= body.end { [range.clone(), 0..0] } else { [range.start..body.start, body.end..range.end] };
-        // Zeroes in a block take room, and must find it in a full pool: what comes behind them
-        // gives back more.
+        // Zeroes in a block take room, and must find it in a full pool: the hole that follows frees
+        // more.
         for edge in edges.into_iter().filter(|edge| !edge.is_empty()) {
             let zeroes = Bytes::from(vec![0; (edge.end - edge.start) as usize]);
             self.volume.write_for_tree(edge.start, zeroes, Hint::default(), &self.aside)?;
@@ -245,7 +246,7 @@ impl Files {
                 at += run.length;
             }
             if at == before {
-                return Err(Error::new(ErrorKind::Io, format!("what is allocated at byte {at} cannot be told")));
+                return Err(Error::new(ErrorKind::Io, format!("the allocation at byte {at} cannot be determined")));
             }
         }
         Ok(())
@@ -356,9 +357,9 @@ impl ObjectSpace for Files {
                 break;
             };
             let found = self.device.allocation(address, part.len(), runs_max)?;
-            let told: u64 = found.iter().map(|run| run.length).sum();
+            let covered: u64 = found.iter().map(|run| run.length).sum();
             let fits = found.iter().all(|run| runs.push(run.length, run.allocation));
-            if !fits || told < part.len() {
+            if !fits || covered < part.len() {
                 break;
             }
         }
@@ -384,7 +385,7 @@ impl ObjectSpace for Files {
     }
 
     fn set_aside(&self, bytes: u64) -> Result<()> {
-        self.volume.set_aside_for_tree(bytes, &self.aside)
+        self.volume.reserve_for_tree(bytes, &self.aside)
     }
 
     fn own_room(&self) -> u64 {

@@ -1,19 +1,18 @@
-//! Where the pieces of large files lie. Owns what has been given out, and a bounded cache of
-//! tables.
+//! Locations of the pieces of large files. Owns the record of assigned places, and a bounded cache
+//! of tables.
 //!
-//! **Giving out.** A block says up to where places may have been given out. It is durable before a
-//! place behind what it said is used, so no place is ever used by two files, whatever a loss of
-//! power takes. What a session did not use of it is not used by a later one.
+//! **Assignment.** A block records a limit up to which places may have been assigned. It is durable
+//! before a place beyond its former limit is used, so no place is ever used by two files, whatever
+//! a power failure destroys. Places below the limit that a session did not use stay unused.
 //!
 //! **A table** is written before the first byte of a piece, so a flush that makes the byte durable
-//! has made the table so. If a loss of power takes a table and leaves bytes of its piece, nothing
-//! shows them.
+//! has made the table so. If a power failure destroys a table and leaves bytes of its piece,
+//! nothing shows them.
 //!
 //! **Dropping.** When all of a file is discarded, its table stays until a flush has made that
-//! durable: else bytes of pieces could be left that no table names. If a piece is written to
-//! meanwhile, the table stays for good. Only memory knows which tables are to go: a tree that was
-//! told of the discards must have them finished before it forgets that they were to be made
-//! (`ObjectSpace::finish_discards`).
+//! durable: otherwise bytes of pieces could be left that no table names. If a piece is written to
+//! in the meantime, the table stays. Only memory knows which tables are to be dropped: a tree must
+//! let the discards finish before it forgets them (`ObjectSpace::finish_discards`).
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
@@ -30,13 +29,14 @@ use crate::volume::shares::Aside;
 
 /// Tables in memory: most have a few words.
 const TABLES_MAX: usize = 4096;
-/// Bytes of places for which a write and a flush is done at once: thousands of files of some MiB.
+/// Bytes of places that are assigned with one write and one flush: enough for thousands of files of
+/// some MiB.
 const STOCK_BYTES: u64 = 64 << 30;
 /// Tables that wait to be dropped.
 pub(super) const DROPPED_MAX: usize = 4096;
 const MAGIC: [u8; 8] = *b"SHPIECES";
 
-/// The places of a file's pieces, by their numbers; 0, or nothing, where there is none.
+/// The places of a file's pieces, by their numbers; 0, or no entry, for a piece without one.
 type Table = Arc<[u64]>;
 
 pub(super) struct Tables {
@@ -44,16 +44,16 @@ pub(super) struct Tables {
     aside: Arc<Aside>,
     device: Arc<dyn BlockDevice>,
     state: Mutex<State, ranks::Tables>,
-    /// Held shared by those who write to a piece, so that its table is not dropped meanwhile.
+    /// Held shared by writers of a piece, so that its table is not dropped at the same time.
     stay: RwLock<(), ranks::TablesStay>,
 }
 
 #[derive(Default)]
 struct State {
     known: HashMap<u64, Table>,
-    /// Files of which nothing is left but their tables.
+    /// Files of which only their tables are left.
     dropped: BTreeSet<u64>,
-    /// What may be given out: the next place, and the end.
+    /// Places that may be assigned: the next one, and the end.
     stock: Option<(u64, u64)>,
 }
 
@@ -76,7 +76,7 @@ impl Tables {
         let mut places: Vec<u64> = block.as_chunks::<8>().0.iter().map(|word| u64::from_le_bytes(*word)).collect();
         places.truncate(places.iter().rposition(|place| *place != 0).map_or(0, |last| last + 1));
         if places.len() > PIECES_MAX || places.iter().any(|place| *place != 0 && !PIECES.contains(place)) {
-            let text = format!("the table of the pieces of file {file} of the share names places that cannot be");
+            let text = format!("the table of the pieces of file {file} of the share has invalid places");
             return Err(Error::new(ErrorKind::Corrupt, text));
         }
         let table = Table::from(places);
@@ -84,8 +84,8 @@ impl Tables {
         Ok(table)
     }
 
-    /// Does `work` with the place of a piece, which is given one if it has none; the place stays
-    /// its own meanwhile.
+    /// Calls `work` with the place of a piece, assigning one if it has none; the place is not
+    /// dropped during the call.
     pub(super) fn with_place(&self, file: u64, piece: usize, work: impl FnOnce(u64) -> Result<()>) -> Result<()> {
         let _stays = self.stay.read();
         let place = self.place(file, piece)?;
@@ -120,7 +120,7 @@ impl Tables {
             }
         };
         let used = next.checked_add(bytes).filter(|used| *used <= PIECES.end).ok_or_else(|| {
-            let text = "the share has given out all places for pieces of files above 1 MiB: copy it to a new share";
+            let text = "the share has assigned all places for pieces of files above 1 MiB: copy it to a new share";
             Error::new(ErrorKind::Full, text)
         })?;
         if used > end {
@@ -136,7 +136,7 @@ impl Tables {
         Ok(next)
     }
 
-    /// Up to where places may have been given out.
+    /// Returns the limit up to which places may have been assigned.
     fn given_out(&self) -> Result<u64> {
         let mut block = [0; BLOCK_BYTES];
         self.device.read(GIVEN_OUT, &mut block)?;
@@ -145,27 +145,27 @@ impl Tables {
             magic if *magic == MAGIC && (PIECES.start..=PIECES.end).contains(&end) => Ok(end),
             [0, 0, 0, 0, 0, 0, 0, 0] if end == 0 => Ok(PIECES.start),
             _ => {
-                let text = "what the share has given out for pieces of large files cannot be told";
+                let text = "the share's record of places for pieces of large files is damaged";
                 Err(Error::new(ErrorKind::Corrupt, text))
             }
         }
     }
 
-    /// All of a file has been discarded: its table goes with the next flush. Returns whether too
-    /// many wait for one.
+    /// Notes that all of a file has been discarded: its table is dropped with the next flush.
+    /// Returns whether too many wait for one.
     pub(super) fn drop_later(&self, file: u64) -> bool {
         let mut state = self.state.lock();
         state.dropped.insert(file);
         state.dropped.len() >= DROPPED_MAX
     }
 
-    /// Whether any table waits for a flush to go.
+    /// Returns whether any table waits for a flush to be dropped.
     pub(super) fn are_to_go(&self) -> bool {
         !self.state.lock().dropped.is_empty()
     }
 
-    /// A flush of the device, and then the tables go of which everything had been discarded before
-    /// it. That is durable with the next flush.
+    /// Flushes the device, and then drops the tables of files that were entirely discarded before.
+    /// That is durable with the next flush.
     pub(super) fn flush(&self) -> Result<()> {
         let due: Vec<u64> = self.state.lock().dropped.iter().copied().collect();
         self.device.flush()?;

@@ -1,5 +1,4 @@
-//! Where everything lies in the image of a pool, so that a test can damage one thing and know what
-//! it is.
+//! The layout of a pool's image, so that a test can damage one structure and know which.
 
 use std::collections::BTreeMap;
 
@@ -14,7 +13,7 @@ use super::World;
 pub struct BatchPart {
     pub offset: u64,
     pub batch: Batch,
-    /// Behind the checkpoint: recovery replays it.
+    /// After the checkpoint: recovery replays it.
     pub tail: bool,
     /// A later batch of the tail says that this one was durable.
     pub vouched: bool,
@@ -108,7 +107,7 @@ fn batches(machine: &Machine, checkpoint: &Checkpoint, extent_bytes: u32, capaci
             at += len;
         }
     }
-    // Only what is linked to the checkpoint without a gap counts as the tail.
+    // Only batches linked to the checkpoint without a gap form the tail.
     let mut seqs: Vec<Seq> = found.iter().filter(|part| part.tail).map(|part| part.batch.header.seq).collect();
     seqs.sort();
     let linked =

@@ -23,14 +23,14 @@ pub enum Ended {
     Disturbed,
 }
 
-/// What finding a pool full may write, in pools of that size.
+/// Bytes of log that finding a pool full may cost, in pools of that size.
 const FULL_LOGS_MAX: u64 = 100;
 
 impl World {
     /// Chooses an operation and does it.
     pub fn step(&mut self) -> Result<Ended, Failure> {
-        // After a change of the table that may or may not have happened only a restart tells what
-        // there is.
+        // After a change of the table that may or may not have happened only a restart shows the
+        // result.
         if self.model.is_in_doubt() {
             return Ok(if self.machine.power.is_lost() { Ended::Dark } else { Ended::Disturbed });
         }
@@ -89,7 +89,7 @@ impl World {
             }
             Op::Discard { volume, offset, len } => {
                 let result = self.device(volume)?.discard(*offset, *len);
-                // Whole blocks can always be given back; the ends of a range may need a write.
+                // Whole blocks can always be discarded; the ends of a range may need a write.
                 let size = self.model.size_bytes(volume);
                 let end = offset + len;
                 let whole = offset.is_multiple_of(4096) && (end.is_multiple_of(4096) || end == size);
@@ -143,13 +143,13 @@ impl World {
                     return Err(self.fail(format!("recompression made data larger: {report:?}")));
                 }
                 match result {
-                    // It needs room for the new before the old is given back.
+                    // It needs room for the new data before the old is freed.
                     Err(error) if error.kind() == ErrorKind::Full => Ok(Ended::Well),
                     other => self.judge(op, other.map(|_| ()), false),
                 }
             }
             Op::Sort { bytes, restart } => match self.pool().sort(*bytes, *restart) {
-                // It needs room for the new before the old is given back.
+                // It needs room for the new data before the old is freed.
                 Err(error) if error.kind() == ErrorKind::Full => Ok(Ended::Well),
                 other => self.judge(op, other.map(|_| ()), false),
             },
@@ -157,7 +157,7 @@ impl World {
                 let mut result = self.pool().scrub(*bytes, *restart);
                 self.notice_faults();
                 if result.as_ref().is_ok_and(|report| report.found > 0) && self.disturbed.is_none() {
-                    // It may be what an earlier slice found while a fault was in force.
+                    // It may be a finding of an earlier slice while a fault was active.
                     result = self.pool().scrub(*bytes, true);
                     self.notice_faults();
                 }
@@ -191,7 +191,7 @@ impl World {
     }
 
     fn flush_pool(&mut self, op: &Op, flush: fn(&engine::Pool) -> surface::Result<()>) -> Result<Ended, Failure> {
-        // What was acknowledged has its place in the log.
+        // Acknowledged data has its place in the log.
         let result = flush(self.pool());
         let ended = self.judge(op, result, false)?;
         if ended == Ended::Well {
@@ -254,8 +254,8 @@ impl World {
                     |other: &str| other.split('@').next() == Some(name) || other == name || other.starts_with(&inside);
                 self.devices.retain(|other, _| !goes(other));
             }
-            // What has another name now is another device. Those of a volume that was rolled back go on.
-            // The files of a share are opened anew behind a rollback, as its tree is.
+            // A renamed volume is another device. Devices of a volume that was rolled back stay
+            // valid. The files of a share are reopened after a rollback, as its tree is.
             TableOp::Rename { .. } | TableOp::Promote { .. } => self.devices.clear(),
             TableOp::Rollback { .. } if self.shape.shares => self.devices.clear(),
             TableOp::Rollback { .. } => self.devices.retain(|name, _| !name.contains('@')),
@@ -393,8 +393,8 @@ impl World {
     }
 
     /// A pool with much free space is not full. In the smallest extents a unit that just does not
-    /// fit leaves three quarters unused, and the engine must count with that; the reserve of six
-    /// extents is not for data, nor is what is reserved for others, nor the share of overwriting.
+    /// fit leaves three quarters unused, and the engine must allow for that; the reserve of six
+    /// extents is not for data, nor is space reserved for others, nor the overwriting share.
     fn judge_full(&self, op: &Op, error: &Error) -> Result<(), Failure> {
         let asked = match op {
             Op::Write { len, .. } | Op::Zero { len, .. } => *len,
@@ -408,8 +408,8 @@ impl World {
         if usable > asked + (32 << 10) {
             return Err(self.fail(format!("{op:?}: full with {free} of {total} extents free: {error}")));
         }
-        // What is dead can be had by cleaning: were all that lives packed as loosely as it can
-        // come, it must have left no room.
+        // Dead data can be recovered by cleaning: even if all live data were packed as loosely as
+        // possible, it must have left no room.
         let packed = status.live_bytes.div_ceil(status.extent_bytes / 4);
         if total.saturating_sub(6 + 3 + packed + reserved) * status.extent_bytes / 4 > asked + (32 << 10) {
             return Err(self.fail(format!("{op:?}: full with {packed} of {total} extents' worth alive: {error}")));
@@ -417,8 +417,8 @@ impl World {
         Ok(())
     }
 
-    /// Takes steps up to a number of operations, none of which may fail; makes room when the pool is
-    /// full, and opens the pool anew now and then.
+    /// Takes steps up to a number of operations, none of which may fail; makes room when the pool
+    /// is full, and reopens the pool now and then.
     pub fn run_without_faults(&mut self, ops: u64) -> Result<(), Failure> {
         while self.op_number < ops {
             match self.step()? {
@@ -482,8 +482,8 @@ impl World {
                 return Ok(ended);
             }
         }
-        // The first makes the discards durable, the second may hand out what the first one freed;
-        // what was destroyed comes back bit by bit.
+        // The first makes the discards durable, the second may hand out extents freed by the first
+        // one; destroyed data is freed bit by bit.
         for round in 0..400 {
             if round >= 2 && self.pool().status().reaping == 0 {
                 break;

@@ -1,4 +1,4 @@
-//! Runs many seeds on two threads, counts, and tells how to repeat the one that failed.
+//! Runs many seeds on two threads, counts, and prints how to repeat a failed one.
 //!
 //! `SHALE_SEED=n` runs only seed n. `SHALE_RUNS=n` multiplies the number of seeds.
 //! `SHALE_SOAK_SECONDS=n` runs new seeds for that long. `SHALE_CANARY_BUDGET=n` bounds the number
@@ -12,7 +12,7 @@ use env::{Clock, SystemClock};
 
 use super::Failure;
 
-/// What was done.
+/// Counts of the work done.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Tally {
     pub ops: u64,
@@ -56,7 +56,7 @@ impl Campaign {
     /// Runs `run` for every seed.
     ///
     /// # Panics
-    /// When a run fails, with the seed, what it said, and the command that repeats it.
+    /// When a run fails, with the seed, its message, and the command that repeats it.
     pub fn run(self, run: impl Fn(u64) -> Result<Tally, Failure> + Sync) -> Tally {
         let clock = SystemClock::default();
         let soak_ns = variable("SHALE_SOAK_SECONDS").filter(|_| self.soaks).map(|s| s * 1_000_000_000);

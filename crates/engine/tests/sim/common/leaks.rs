@@ -1,4 +1,4 @@
-//! At the end, one volume is left, all of which is written anew: then nothing else may be kept.
+//! At the end, one volume is left, and is rewritten entirely: then nothing else may be kept.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -15,7 +15,7 @@ const SIZE_MAX: u64 = 3 << 20;
 static JUDGED: AtomicU64 = AtomicU64::new(0);
 static CLONES: AtomicU64 = AtomicU64::new(0);
 
-/// How often it was shown that nothing is left, and how often of what a clone came from.
+/// How often nothing was left, and how often nothing was left of an origin.
 pub fn judged() -> (u64, u64) {
     (JUDGED.load(Ordering::Relaxed), CLONES.load(Ordering::Relaxed))
 }

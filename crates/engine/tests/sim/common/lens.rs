@@ -14,8 +14,8 @@ pub const SHARE_BYTES: u64 = PLACES.len() as u64 * PIECE_BYTES;
 const PIECE_BYTES: u64 = 40 << 10;
 /// The last file that there can be.
 const FILE_LAST: u64 = (1 << 42) - (1 << 32) - 1;
-/// Files and the bytes of them at which pieces of the model begin: side by side, across the ends of
-/// windows and pieces, far behind, at the end.
+/// Files and their offsets at which pieces of the model begin: adjacent, across the ends of windows
+/// and pieces, far away, at the end.
 const PLACES: [(u64, u64); 13] = [
     (1, 0),
     (1, PIECE_BYTES),
@@ -123,7 +123,7 @@ impl BlockDevice for Lens {
 
     fn discard(&self, offset: u64, length: u64) -> Result<()> {
         if self.volume.is_read_only() {
-            // Of what holds nothing a discard changes nothing, and is not refused.
+            // A discard of a hole changes nothing, and is not refused.
             return Err(Error::new(ErrorKind::ReadOnly, "a moment of a share in the model"));
         }
         if (offset, length) == (0, SHARE_BYTES) {

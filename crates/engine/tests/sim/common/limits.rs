@@ -21,14 +21,14 @@ const EXTENTS_KEPT: u64 = 1 + 6;
 /// Extents from which on overwriting has room of its own (`space`).
 pub const EXTENTS_WITH_ROOM_TO_OVERWRITE: u64 = 28 * 16;
 
-/// Extents of what is reserved that need not be there: a restart leaves the tails of those that the
-/// two streams had open.
+/// Reserved extents that may be missing: a restart leaves the tails of those that the two streams
+/// had open.
 const EXTENTS_LEFT: u64 = 2;
 /// Least extent in which all that is reserved is asked for. In smaller ones two raw units of the
 /// largest size do not fit, so that how densely the survivors of cleaning can be packed is not to
 /// be foretold: a few extents less can be won than the pool takes for certain.
 const CLAIMED_EXTENT_BYTES_MIN: u32 = 128 << 10;
-/// Most that is asked for at once of what is reserved.
+/// Largest single claim on a reservation.
 const CLAIM_BYTES_MAX: u64 = 256 << 10;
 
 /// How often quotas and reservations refused something so far.
@@ -79,7 +79,7 @@ impl World {
         bytes.div_ceil(usable_bytes_min(self.shape.extent_bytes.into()))
     }
 
-    /// Asks a full pool for what is reserved in it; that it is not there is a failure of the write.
+    /// Claims the reservations in a full pool; a missing one is a failure of the write.
     pub fn claim_reservations(&mut self) -> Result<Ended, Failure> {
         if self.shape.extent_bytes < CLAIMED_EXTENT_BYTES_MIN {
             return Ok(Ended::Well);
@@ -115,12 +115,12 @@ impl World {
             let counted: Vec<_> = all.filter(|v| v.name == name || is_in(&v.name, name)).collect();
             (!counted.is_empty()).then(|| counted.iter().map(|v| v.stored_bytes).sum::<u64>())
         };
-        // Behind an odd end that moves, the rest of its block is zeroed first.
+        // If an odd end moves, the rest of its block is zeroed first.
         let named = match op {
             Op::Table(TableOp::Resize { name, .. }) => Some(name.as_str()),
             _ => volume_of(op),
         };
-        // The content of a folder, with what comes on top, is more than its quota.
+        // The content of a folder, plus the addition, exceeds its quota.
         let is_beyond = |folder: &str, properties: &Properties, more: u64| {
             let quota = properties.get("quota").filter(|quota| *quota != "none");
             quota.is_some_and(|quota| stored(folder).unwrap_or(0) + more > parse_size(quota).expect("a size"))
@@ -178,7 +178,7 @@ impl World {
     /// Whether a change was refused because a volume would have more reserved than its quota lets
     /// it use; if it says so, one must.
     pub fn judge_contradiction(&self, op: &Op, error: &Error) -> Result<bool, Failure> {
-        let Some((_, after)) = self.refused_change(op, error, "could never use what is kept") else {
+        let Some((_, after)) = self.refused_change(op, error, "could never use all of its reservation") else {
             return Ok(false);
         };
         let contradicts = |name: &String| {
@@ -202,7 +202,7 @@ impl World {
         share.max((512u64 << 10).div_ceil(each).min(usable / 16)) * each
     }
 
-    /// What is reserved for a volume is there when it is asked for.
+    /// Space reserved for a volume is available when it is claimed.
     pub fn judge_reserved(&self, op: &Op, error: &Error) -> Result<(), Failure> {
         let Some(name) = volume_of(op) else { return Ok(()) };
         let stored = self.pool().volumes().into_iter().find(|v| v.name == name).map_or(0, |v| v.stored_bytes);

@@ -1,5 +1,4 @@
-//! A pool on a simulated machine, written with lz4, for tests of what makes data smaller
-//! afterwards.
+//! A pool on a simulated machine, written with lz4, for tests that make data smaller afterwards.
 
 use bytes::Bytes;
 use engine::{FormatOptions, Pool, PoolEnv, PoolOptions, Properties};

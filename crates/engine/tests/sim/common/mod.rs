@@ -1,7 +1,7 @@
 //! The harness that drives the engine on a simulated machine and compares it with the model:
-//! [`World`] is one pool on one machine with its model, [`Op`] is what can be done to it,
-//! [`campaign`] runs many seeds. Both test binaries of the engine have it; what one of them does
-//! not need is dead code, or an import too many, to it.
+//! [`World`] is one pool on one machine with its model, [`Op`] is an operation on it, [`campaign`]
+//! runs many seeds. Both test binaries of the engine include it; parts that one of them does not
+//! use are dead code, or unused imports, there.
 #![allow(dead_code, unused_imports, clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 pub mod anatomy;

@@ -1,4 +1,4 @@
-//! What can be done to a pool, chosen at random from a generator and the state of the model.
+//! Operations on a pool, chosen at random from a generator and the state of the model.
 
 use std::collections::BTreeMap;
 
@@ -7,7 +7,7 @@ use sim::{ContentKind, Model, Rng, TableOp};
 use super::Shape;
 use super::lens::SHARE_BYTES;
 
-/// One operation. Everything that it needs is in it: printing it tells the whole story.
+/// One operation. It contains all of its parameters: printing it is enough to repeat it.
 #[derive(Debug, Clone)]
 pub enum Op {
     Write {
@@ -61,19 +61,19 @@ pub enum Op {
     Clean {
         all: bool,
     },
-    /// Recompression goes on, or begins anew.
+    /// Continues or restarts recompression.
     Recompress {
         volume: String,
         mode: Option<&'static str>,
         bytes: u64,
         restart: bool,
     },
-    /// Scrubbing goes on, or begins anew.
+    /// Continues or restarts scrubbing.
     Scrub {
         bytes: u64,
         restart: bool,
     },
-    /// Sorting goes on, or begins anew.
+    /// Continues or restarts sorting.
     Sort {
         bytes: u64,
         restart: bool,
@@ -88,7 +88,7 @@ pub enum Op {
     Refused,
 }
 
-/// Properties that are set: key and values, in the form in which they are given back.
+/// Properties to set: key and values, in the form in which they are returned.
 const PROPERTIES: [(&str, &[&str]); 7] = [
     (
         "compression",
@@ -119,8 +119,8 @@ const PROPERTIES: [(&str, &[&str]); 7] = [
     ("cold-mode", &["auto", "off", "balanced", "archive", "energy", "performance"]),
 ];
 
-/// Sizes that are set, too, but less often: some are less than what is stored already, and some are
-/// more than any pool has.
+/// Sizes to set, less often: some are less than the stored size, and some are more than any pool
+/// has.
 const LIMITS: [(&str, &[&str]); 2] = [
     ("quota", &["none", "0", "64K", "300K", "1M", "3M"]),
     ("reservation", &["none", "32K", "200K", "1M", "2M", "4M", "1G"]),
@@ -329,8 +329,8 @@ impl Op {
         }
     }
 
-    /// Clones are written over as a whole, and what they came from is destroyed: so that less and
-    /// less of it is needed.
+    /// Clones are entirely overwritten, and their origin is destroyed: so that less and less of it
+    /// is needed.
     fn choose_orphans(rng: &mut Rng, model: &Model, names: &[String]) -> Option<Self> {
         let (clones, others): (Vec<_>, Vec<_>) = names.iter().cloned().partition(|name| model.is_clone(name));
         if clones.is_empty() {

@@ -10,7 +10,7 @@ use surface::{BlockDevice, Error};
 use super::machine_env::env;
 use super::{Failure, World};
 
-/// What came out.
+/// Result of a salvage.
 pub struct Salvaged {
     pub pool: Pool,
     pub report: SalvageReport,
@@ -52,8 +52,8 @@ fn salvage_with(has_map: bool, old: &Machine, disk_bytes: u64, seed: u64) -> Res
 }
 
 impl World {
-    /// Flushes, and has the log alone tell what the pool has. A pool that cannot be flushed, for it
-    /// is full, is passed over.
+    /// Flushes, and compares the log alone with the pool. A pool that cannot be flushed because it
+    /// is full is skipped.
     pub fn verify_flushed_log(&mut self) -> Result<(), Failure> {
         if self.pool().flush().is_err() {
             return Ok(());
@@ -63,11 +63,10 @@ impl World {
         self.verify_salvage(had_catalogue).map(drop)
     }
 
-    /// The pool can be salvaged, and what comes out is what must be there. Blocks that were
-    /// discarded may hold what they held before, no more of them than the report says. Returns how
-    /// many did.
+    /// The pool can be salvaged, and the result is as expected. Discarded blocks may show their
+    /// former data, but no more of them than the report says. Returns how many did.
     ///
-    /// Nothing is compared if the pool has no catalogue, or if it is not known what must be there.
+    /// Nothing is compared if the pool has no catalogue, or if the expected state is unknown.
     pub fn verify_salvage(&mut self, had_catalogue: bool) -> Result<u64, Failure> {
         let seed = self.rng.next_u64();
         let copy = self.machine.duplicate(seed);
@@ -76,8 +75,8 @@ impl World {
         let salvaged = salvage(&copy, self.shape.capacity_bytes.next_multiple_of(4096), seed)
             .map_err(|e| self.fail(format!("salvage: {e}")))?;
         let report = &salvaged.report;
-        // Whatever a crash leaves, nothing is missing. Without the map, batches that a checkpoint
-        // had listed and not made durable yet are in doubt.
+        // After any crash, nothing is missing. Without the map, batches that a checkpoint had
+        // listed and not made durable yet are in doubt.
         let is_doubtful = report.completeness == Completeness::InDoubt && !has_map && report.complete_before > 0;
         let is_there = matches!(report.completeness, Completeness::Complete | Completeness::UpTo);
         if !is_doubtful && (!is_there || report.missing_bytes > 0) {
@@ -86,9 +85,9 @@ impl World {
         if !had_catalogue || self.model.is_in_doubt() {
             return Ok(0);
         }
-        // What the simulated disk leaves of an extent that was being punched is no more understood
-        // than damage is. A discard that has been forgotten may show what it leaves there of dead
-        // data: damage among what is uncertain, and the comparison demands zeroes of it.
+        // The rest of an extent that was being punched looks like damage on the simulated disk. A
+        // forgotten discard may show dead data from there: damage among uncertain data, where the
+        // comparison expects zeroes.
         let damaged_bytes: u64 = report.volumes.iter().map(|v| v.damaged_bytes).max().unwrap_or(0);
         let is_damaged = damaged_bytes > report.uncertain_bytes || report.volumes.iter().any(|v| v.is_lost);
         if !report.has_catalogue || is_damaged || report.unreadable_bytes > 0 {
@@ -149,7 +148,8 @@ impl World {
                     device.read(offset, buf).map_err(|e| self.fail(format!("salvaged {name} at {offset}: {e}")))?;
                     if let Err(mismatch) = model.check_read(name, offset, buf) {
                         let was_discarded = model.check_zeroes(name, offset, 4096).is_ok();
-                        // The model knows whole blocks: not what the last one has before the end.
+                        // The model knows whole blocks: not the rest of the last one before the
+                        // end.
                         let is_known = buf.len() < 4096 || self.model.is_known(offset / 4096, buf);
                         if !was_discarded || !is_known {
                             return Err(self.fail(format!("salvaged: {mismatch}")));

@@ -30,7 +30,7 @@ impl PendingRead for Read {
     }
 }
 
-/// Reads ranges, given as offset and length; what came of each, in their order.
+/// Reads ranges, given as offset and length; returns the results in order.
 pub fn read_together(device: &dyn BlockDevice, ranges: &[(u64, usize)]) -> Vec<Result<Vec<u8>>> {
     let results = Results::default();
     results.borrow_mut().resize_with(ranges.len(), || None);

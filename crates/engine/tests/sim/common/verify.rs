@@ -1,5 +1,5 @@
-//! Everything that must hold of an open pool: its table, every byte of every volume, what is
-//! allocated, and what `check` says.
+//! Everything that must hold for an open pool: its table, every byte of every volume, its
+//! allocation, and the result of `check`.
 
 use std::collections::BTreeMap;
 
@@ -12,12 +12,12 @@ use super::{Failure, World};
 
 /// Bytes read at a time.
 const STEP: usize = 128 << 10;
-/// Volumes up to this size are read whole; of larger ones what is called data, and samples of the
+/// Volumes up to this size are read whole; of larger ones the allocated ranges, and samples of the
 /// rest.
 const READ_WHOLE_MAX: u64 = 2 << 20;
 
-/// Blocks of records that were rebuilt, and older ones that show between them, that may have been
-/// discarded or taken back.
+/// Blocks of rebuilt records, and older ones that show between them, that may have been discarded
+/// or rolled back.
 pub fn uncertain(report: &CheckReport) -> u64 {
     let told = |detail: &str| detail.split_once(" may have been discarded")?.0.rsplit(' ').next()?.parse::<u64>().ok();
     let records = report.problems.iter().filter(|p| p.kind == "record");
@@ -25,8 +25,8 @@ pub fn uncertain(report: &CheckReport) -> u64 {
 }
 
 impl World {
-    /// Opens a pool that was mended: everything is there, and `check` is content. Returns blocks of
-    /// a volume, at most, that show what had been discarded.
+    /// Opens a repaired pool: everything is there, and `check` finds no problem. Returns the
+    /// maximum number of blocks of a volume that show discarded data.
     pub fn verify_mended(&mut self) -> Result<u64, Failure> {
         self.open()?;
         self.verify_table()?;
@@ -41,7 +41,7 @@ impl World {
     }
 
     /// Table, contents, allocation, and half of the time `check`: it takes a checkpoint first, and
-    /// so may heal what it should find; the other half goes on with the pool as it was opened.
+    /// so may heal a fault that it should find; the other half continues with the pool as opened.
     pub fn verify(&mut self) -> Result<(), Failure> {
         self.verify_table()?;
         for name in self.model.all_names() {
@@ -81,7 +81,7 @@ impl World {
         if size <= READ_WHOLE_MAX {
             self.verify_range(name, 0, size)?;
         } else {
-            // Some of what is a hole, too.
+            // Some holes, too.
             for _ in 0..4 {
                 let offset = self.rng.below(size / 4096) * 4096;
                 self.verify_range(name, offset, (size - offset).min(64 << 10))?;
@@ -106,7 +106,7 @@ impl World {
         Ok(())
     }
 
-    /// Runs cover the range, alternate, and what they call a hole reads as zeroes.
+    /// Runs cover the range, alternate, and their holes read as zeroes.
     pub fn verify_allocation(&mut self, name: &str, offset: u64, len: u64) -> Result<(), Failure> {
         let device = self.device(name)?;
         let size = self.model.size_bytes(name);

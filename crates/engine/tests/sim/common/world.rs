@@ -1,4 +1,4 @@
-//! One pool on one simulated machine, with the model of what it must hold.
+//! One pool on one simulated machine, with the model of its expected content.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt::Write as _;
@@ -13,7 +13,7 @@ use super::campaign::Tally;
 use super::machine_env;
 use super::ops::choose_properties;
 
-/// Trains from next to nothing, at once, and adopts whatever comes of it.
+/// Trains on next to nothing, immediately, and adopts any result.
 const EAGER: Training = Training {
     sample_bytes: 16 << 10,
     pause_bytes: 32 << 10,
@@ -30,7 +30,7 @@ pub struct Shape {
     pub extent_bytes: u32,
     pub memory_bytes: u64,
     pub checkpoint_log_bytes: u64,
-    /// For what light checkpoints leave: the less, the sooner it is folded.
+    /// Memory for changes of light checkpoints: the less, the sooner they are folded.
     pub settled_bytes_max: Option<usize>,
     pub age_limit_ms: u64,
     pub volumes_max: usize,
@@ -38,7 +38,7 @@ pub struct Shape {
     pub request_bytes_max: u64,
     /// Whether snapshots and clones are made.
     pub history: bool,
-    /// Whether units are small and dictionaries trained from whatever there is.
+    /// Whether units are small and dictionaries are trained on any amount of data.
     pub dictionaries: bool,
     /// Whether there is standby memory: the death of the program loses nothing then that was
     /// acknowledged.
@@ -144,7 +144,7 @@ impl From<String> for Failure {
     }
 }
 
-/// Operations kept for the story that a failure tells.
+/// Operations kept for the report of a failure.
 const HISTORY_OPS: usize = 30;
 
 /// A pool, its machine, its model.
@@ -156,7 +156,7 @@ pub struct World {
     pub pool: Option<Pool>,
     pub devices: BTreeMap<String, Arc<dyn BlockDevice>>,
     /// A fault other than a crash has happened since the pool was opened: errors are expected until
-    /// it is opened anew.
+    /// it is reopened.
     pub disturbed: Option<String>,
     /// Crashes so far.
     pub crashes: u64,
@@ -165,7 +165,7 @@ pub struct World {
     pub op_number: u64,
     pub history: VecDeque<String>,
     /// The pool's size has been changed: a crash may have torn one copy of the superblock, which
-    /// `check` tells and mends.
+    /// `check` reports and repairs.
     pub resized: bool,
     /// Extents that are left in use while the pool is made smaller.
     pub mark: Option<u64>,
@@ -272,8 +272,7 @@ impl World {
         let pool = self.pool.take().expect("the pool is open");
         match pool.close() {
             Ok(()) => self.model.flushed_all(),
-            // A pool without room for what is buffered, or one that a fault has reached, may say
-            // so.
+            // A pool without room for buffered data, or one that a fault has hit, may report it.
             Err(e) if e.kind() == ErrorKind::Full || self.disturbed.is_some() => {}
             Err(e) => return Err(self.fail(format!("close: {e}"))),
         }
@@ -283,7 +282,7 @@ impl World {
         self.verify()
     }
 
-    /// The process dies and is started anew; the power stays on.
+    /// The process dies and is restarted; the power stays on.
     pub fn restart(&mut self) -> Result<(), Failure> {
         self.abandon();
         self.machine.power.clear_plan();
@@ -296,8 +295,8 @@ impl World {
         self.verify()
     }
 
-    /// The program dies (if it has not yet) and is started anew, and perhaps dies again while it
-    /// opens the pool; the machine lives on. Everything that was acknowledged is there.
+    /// The program dies (if it has not yet) and is restarted, and perhaps dies again while it opens
+    /// the pool; the machine stays up. Everything that was acknowledged is there.
     pub fn die(&mut self) -> Result<(), Failure> {
         let mut again = 3;
         loop {
@@ -369,7 +368,7 @@ impl World {
         self.machine.power.plan(point, Fault::Crash);
     }
 
-    /// What its run came to, without faults.
+    /// Result of a run, without faults.
     pub fn tally(&self) -> Tally {
         Tally { ops: self.op_number, crashes: self.crashes, fulls: self.fulls, faults: 0 }
     }

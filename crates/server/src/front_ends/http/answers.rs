@@ -2,13 +2,13 @@
 //! because that process holds none. It is trusted only with the address of a client and, if it was
 //! given a unix socket, with the user at the other end.
 
-use std::io::BufReader;
+use std::io::{self, BufReader};
 use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 
-use fe_http::wire::{Answer, Ask, Begun, Fault, Proof, What, read_ask, write_answer};
-use operations::{AuditLine, AuditOutcome, Caller, Request, Role, Who};
+use fe_http::wire::{Answer, Ask, Begun, Content, ContentWish, Fault, Proof, What, read_ask, write_answer};
+use operations::{AuditLine, AuditOutcome, Caller, EstimateWish, PushWish, Request, Role, Who};
 use serde_json::{Value, json};
 use surface::{Error, ErrorKind};
 
@@ -16,9 +16,13 @@ use super::figures::Named;
 use super::ticks::Ticks;
 use crate::access::{Access, Grant, NewSession, Refusal};
 use crate::service::Service;
+use crate::share_browse::Part;
 
 /// Longest wait for a change of a job: it holds one of few connections.
 const JOB_PATIENCE_MS: u64 = 5000;
+
+/// Most bytes of a file in an answer.
+const PART_BYTES_MAX: u32 = 4 << 20;
 
 /// See the module's text.
 pub(super) struct Answering {
@@ -49,8 +53,14 @@ impl Answering {
             let answer = match read_ask(&mut reader) {
                 Ok(Some(ask)) => self.answer(ask),
                 Ok(None) => return,
+                // A line that was read whole and is no question costs this question only.
+                Err(error) if error.kind() == io::ErrorKind::InvalidData => {
+                    log::info!("the process for HTTP sent no question: {error}");
+                    let text = format!("the request cannot be read: {error}");
+                    Answer::Fault(Fault::of(&Error::new(ErrorKind::Invalid, text)))
+                }
                 Err(error) => {
-                    // It is killed in the middle of a line, or does not keep to the protocol.
+                    // It was killed in the middle of a line.
                     log::info!("the process for HTTP sent no question: {error}");
                     return;
                 }
@@ -85,8 +95,8 @@ impl Answering {
                 Ok(Answer::Done)
             }
             What::WhoAmI => self.caller(&proof, &from).map(|caller| document(self.who(&caller.who, caller.role), 200)),
-            What::Tick { objects } => self.caller(&proof, &from).and_then(|_| {
-                let frames = self.ticks.frames(&self.service, &objects);
+            What::Tick { objects, since } => self.caller(&proof, &from).and_then(|_| {
+                let frames = self.ticks.frames(&self.service, &objects, since);
                 frames.map(|frames| document(frames, 200)).map_err(|error| Fault::of(&error))
             }),
             What::Metrics { is_local } => {
@@ -94,6 +104,7 @@ impl Answering {
                 let figures = |()| self.named.figures(&self.service).map_err(|error| Fault::of(&error));
                 allowed.and_then(figures).map(|figures| Answer::Figures(Box::new(figures)))
             }
+            What::Content(wish) => self.caller(&proof, &from).and_then(|caller| self.content(&caller, wish)),
             What::Operation(request) => self.caller(&proof, &from).and_then(|caller| self.operate(&caller, *request)),
         };
         answered.unwrap_or_else(Answer::Fault)
@@ -114,6 +125,16 @@ impl Answering {
             Ok(None) => Ok(Answer::Done),
             Err(error) => Err(Fault::of(&error)),
         }
+    }
+
+    /// Reads a part of a file. The role is checked by the service.
+    fn content(&self, caller: &Caller, wish: ContentWish) -> Result<Answer, Fault> {
+        let ContentWish { object, path, at, offset, length, version } = wish;
+        let part = Part { offset, length: length.min(PART_BYTES_MAX), version };
+        let read = self.service.read_file(caller, object, path, at, &part);
+        let (file, bytes) = read.map_err(|error| Fault::of(&error))?;
+        let length = u32::try_from(bytes.len()).unwrap_or(0);
+        Ok(Answer::Content(Box::new(Content { file, length, bytes })))
     }
 
     /// Returns the caller with these credentials.
@@ -185,6 +206,9 @@ impl Answering {
 fn over_http(request: Request) -> Request {
     match request {
         Request::StartJob { wish, .. } => Request::StartJob { wish, background: true },
+        Request::Shrink { capacity_bytes, .. } => Request::Shrink { capacity_bytes, background: true },
+        Request::Push(wish) => Request::Push(PushWish { background: true, ..wish }),
+        Request::StartEstimate(wish) => Request::StartEstimate(EstimateWish { background: true, ..wish }),
         Request::WatchJob { id, seen, patience_ms } => {
             Request::WatchJob { id, seen, patience_ms: patience_ms.min(JOB_PATIENCE_MS) }
         }

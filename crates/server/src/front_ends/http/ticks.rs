@@ -1,10 +1,11 @@
 //! The figures of each second, for the event streams of pages: rates out of counters, computed once
 //! for all streams, and only while there is one.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use engine::PoolFigures;
 use operations::{Caller, Reply, Request, Role, Who};
 use parking_lot::Mutex;
 use report::{JobReport, StatusReport, VolumeTraffic};
@@ -19,8 +20,13 @@ use crate::service::Service;
 const SAMPLE_EVERY: Duration = Duration::from_millis(900);
 /// A sample that is older is no base for a rate: no stream was open meanwhile.
 const SAMPLE_AGE_MAX: Duration = Duration::from_secs(10);
-/// How often state and sizes are read: that walks all volumes.
+/// How often health and sizes are read, which walks all volumes: after something has changed, and
+/// at rest.
 const STATUS_EVERY: Duration = Duration::from_secs(5);
+const STATUS_AT_REST_EVERY: Duration = Duration::from_secs(60);
+/// Ticks that are kept for clients that come again, and objects in each: a megabyte or so.
+const KEPT_TICKS: usize = 120;
+const KEPT_OBJECTS: usize = 64;
 /// Objects whose figures one stream may have.
 pub(super) const OBJECTS_MAX: usize = 200;
 
@@ -45,17 +51,51 @@ struct Sample {
 /// What a stream sends of one second.
 #[derive(Clone)]
 struct Tick {
+    unix_s: u64,
+    generation: u64,
     pool: Value,
     objects: Arc<BTreeMap<u64, Value>>,
     jobs: Arc<Vec<JobReport>>,
     health: Value,
 }
 
+/// The part of a tick that is kept.
+struct Kept {
+    unix_s: u64,
+    generation: u64,
+    pool: Value,
+    /// The first of those that were busy.
+    objects: BTreeMap<u64, Value>,
+}
+
+/// State of the pool, and the counters and the generation when it was read.
+type Known = (Instant, Box<StatusReport>, PoolFigures, u64);
+
 #[derive(Default)]
 struct State {
     sample: Option<Sample>,
-    status: Option<(Instant, Box<StatusReport>)>,
+    status: Option<Known>,
     tick: Option<Tick>,
+    kept: VecDeque<Kept>,
+}
+
+impl State {
+    /// The ticks after a second, and the generation at it; none: it is not kept.
+    fn since(&self, second: u64) -> Option<(Vec<&Kept>, u64)> {
+        let at = self.kept.iter().position(|kept| kept.unix_s == second)?;
+        Some((self.kept.range(at + 1..).collect(), self.kept[at].generation))
+    }
+
+    fn keep(&mut self, kept: Kept) {
+        // A tick within the same second replaces it.
+        if self.kept.back().is_some_and(|last| last.unix_s >= kept.unix_s) {
+            self.kept.pop_back();
+        }
+        self.kept.push_back(kept);
+        while self.kept.len() > KEPT_TICKS {
+            self.kept.pop_front();
+        }
+    }
 }
 
 /// See the module's text.
@@ -176,23 +216,40 @@ impl Ticks {
         &self.boot
     }
 
+    fn figures(&self, unix_s: u64, pool: &Value, objects: &Map<String, Value>) -> Value {
+        json!({ "boot": self.boot, "unix_s": unix_s, "pool": pool, "objects": objects })
+    }
+
+    /// Figures after a second, and the generation at it; null: they are not kept.
+    fn missed(&self, objects: &[u64], second: u64, until: u64) -> (Value, Value) {
+        let state = self.state.lock();
+        let Some((kept, generation)) = state.since(second) else { return (Value::Null, Value::Null) };
+        let figures = |kept: &&Kept| {
+            let wanted = objects.iter().filter_map(|id| Some((id.to_string(), kept.objects.get(id)?.clone())));
+            self.figures(kept.unix_s, &kept.pool, &wanted.collect())
+        };
+        let missed = kept.iter().filter(|kept| kept.unix_s < until).map(figures);
+        (Value::Array(missed.collect()), json!(generation))
+    }
+
     /// The frames of this second: figures of the pool and of these objects, jobs, health, and a
-    /// number that changes with every change of an object.
-    pub(super) fn frames(&self, service: &Arc<Service>, objects: &[u64]) -> Result<Value> {
+    /// number that changes with every change of an object. `since`: also those after a second.
+    pub(super) fn frames(&self, service: &Arc<Service>, objects: &[u64], since: Option<u64>) -> Result<Value> {
         let tick = self.tick(service)?;
         let wanted = objects.iter().take(OBJECTS_MAX);
         let of_objects: Map<_, _> =
             wanted.filter_map(|id| Some((id.to_string(), tick.objects.get(id)?.clone()))).collect();
+        let (missed, generation_then) = match since {
+            Some(second) => self.missed(objects, second, tick.unix_s),
+            None => Default::default(),
+        };
         Ok(json!({
-            "figures": {
-                "boot": self.boot,
-                "unix_s": host::unix_s(),
-                "pool": tick.pool,
-                "objects": of_objects,
-            },
+            "figures": self.figures(tick.unix_s, &tick.pool, &of_objects),
             "jobs": *tick.jobs,
             "health": tick.health,
-            "generation": service.audit_log().changes(),
+            "generation": tick.generation,
+            "missed": missed,
+            "generation_then": generation_then,
         }))
     }
 
@@ -212,10 +269,16 @@ impl Ticks {
             Reply::Jobs(jobs) => jobs,
             other => return Err(other.unexpected()),
         };
-        let status = match state.status.take().filter(|(at, _)| at.elapsed() < STATUS_EVERY) {
+        let (unix_s, generation) = (host::unix_s(), service.audit_log().changes());
+        let figures = service.pool().figures();
+        let is_current = |(at, _, then, was): &Known| {
+            let is_at_rest = *then == figures && *was == generation;
+            at.elapsed() < if is_at_rest { STATUS_AT_REST_EVERY } else { STATUS_EVERY }
+        };
+        let status = match state.status.take().filter(is_current) {
             Some(known) => known,
             None => match ask(Request::Status)? {
-                Reply::Status(status) => (Instant::now(), status),
+                Reply::Status(status) => (Instant::now(), status, figures.clone(), generation),
                 other => return Err(other.unexpected()),
             },
         };
@@ -227,18 +290,24 @@ impl Ticks {
             ("cpus", json!(cpus)),
             ("watts", Value::Null),
             ("energy_source", json!("none")),
-            ("stored_bytes", json!(status.1.stored_bytes)),
+            ("stored_bytes", json!(figures.live_bytes)),
             ("allocated_bytes", json!(status.1.allocated_bytes)),
-            ("available_bytes", json!(status.1.available_bytes)),
+            ("available_bytes", json!(figures.available_bytes)),
         ] {
             pool.insert(key.to_owned(), value);
         }
         let findings: Vec<_> = health::assess(&status.1)
             .into_iter()
-            .map(|(kind, words)| json!({ "kind": kind.name(), "words": words }))
+            .map(|(kind, words)| json!({ "kind": kind.name(), "words": words, "advice": kind.advice() }))
             .collect();
         let health = json!({ "health": status.1.health, "findings": findings });
-        let tick = Tick { pool: Value::Object(pool), objects: Arc::new(objects), jobs: Arc::new(jobs), health };
+        let pool = Value::Object(pool);
+        let is_busy = |figures: &Value| figures["ops_per_s"].as_f64().is_some_and(|rate| rate > 0.0);
+        let busy = objects.iter().filter(|(_, figures)| is_busy(figures)).take(KEPT_OBJECTS);
+        let objects_kept = busy.map(|(id, figures)| (*id, figures.clone())).collect();
+        state.keep(Kept { unix_s, generation, pool: pool.clone(), objects: objects_kept });
+        let (objects, jobs) = (Arc::new(objects), Arc::new(jobs));
+        let tick = Tick { unix_s, generation, pool, objects, jobs, health };
         state.sample = Some(sample);
         state.status = Some(status);
         state.tick = Some(tick.clone());
@@ -288,6 +357,19 @@ mod tests {
         assert_eq!(objects[&1]["written_bytes_per_s"], json!(200.0));
         assert_eq!(pool["disk_written_by_codec"]["lz4"], json!(225.0));
         assert_eq!((&pool["disk_written_bytes_per_s"], &pool["p99_ns"]), (&json!(1500.0), &json!(1000)));
+    }
+
+    #[test]
+    fn ticks_are_kept_for_a_while_one_a_second() {
+        let mut state = State::default();
+        let kept = |unix_s, generation| Kept { unix_s, generation, pool: Value::Null, objects: BTreeMap::new() };
+        (0..200).for_each(|second| state.keep(kept(second, second / 100)));
+        state.keep(kept(199, 7));
+        assert_eq!(state.kept.len(), KEPT_TICKS);
+        assert!(state.since(79).is_none() && state.since(200).is_none());
+        let (missed, generation) = state.since(197).unwrap();
+        assert_eq!((missed.iter().map(|kept| kept.unix_s).collect::<Vec<_>>(), generation), (vec![198, 199], 1));
+        assert_eq!(missed[1].generation, 7);
     }
 
     #[test]

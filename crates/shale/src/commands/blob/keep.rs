@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use ::blob::{
-    At, Blob, BlobKey, BlobPlace, CommitOptions, ExpirePlan, ExpireRule, GcOptions, Tally, UploadOptions, check_known,
+    At, Blob, BlobKey, BlobRef, CommitOptions, ExpirePlan, ExpireRule, GcOptions, Tally, UploadOptions, check_known,
     clone_blob, copy_message, drop_dead_pins, gc as collect, refuse_nested, remove, sweep_removed,
 };
 use futures_util::StreamExt;
@@ -68,13 +68,13 @@ pub async fn clone(args: BlobTwoArgs, context: &Context<'_>) -> Outcome {
         blobs.push(context.until_interrupted(Blob::open_incarnation(&connection, key, origin.inc)).await?);
         names.push(origin.location.clone());
     }
-    let origins: Vec<BlobPlace<'_>> =
-        blobs.iter().zip(&names).map(|(blob, location)| BlobPlace { committer: blob.committer(), location }).collect();
+    let origins: Vec<BlobRef<'_>> =
+        blobs.iter().zip(&names).map(|(blob, location)| BlobRef { committer: blob.committer(), location }).collect();
     let (from, to) = (key_of(&args.from.key()), key_of(&args.to.key()));
-    let place = BlobPlace { committer: source.committer(), location: &from };
-    let world = connection.world().clone();
+    let place = BlobRef { committer: source.committer(), location: &from };
+    let backend = connection.backend().clone();
     let options = CommitOptions::default();
-    let cloning = clone_blob(place, version.seq, &origins, world, args.to.key(), &to, options);
+    let cloning = clone_blob(place, version.seq, &origins, backend, args.to.key(), &to, options);
     context.until_interrupted_changing(cloning).await?;
     let cloned = Cloned {
         blob: args.to.to_string(),
@@ -214,7 +214,7 @@ pub async fn expire(args: BlobExpireArgs, context: &Context<'_>) -> Outcome {
     let head = blob.refresh().await.map_err(failure)?;
     let live_versions = context.until_interrupted(blob.live_versions(&head)).await?;
     let given_up = ranges(before.live().into_iter().filter(|seq| !head.is_live(*seq)));
-    let kept: BTreeSet<u64> = head.kept_though_expired().into_iter().chain(pinned).collect();
+    let kept: BTreeSet<u64> = head.expired_but_tagged().into_iter().chain(pinned).collect();
     let kept = ranges(kept.into_iter());
     let expired = Expired { blob: args.blob.to_string(), expired: done.is_some(), given_up, kept, live_versions };
     context.output.done(&expired, || expired.words());
@@ -245,9 +245,9 @@ pub async fn gc(args: BlobGcArgs, context: &Context<'_>) -> Outcome {
         );
     }
     let connection = context.connect_to_write(&args.blob).await?;
-    let world = connection.world().clone();
+    let backend = connection.backend().clone();
     let same_store =
-        |holder: &str| (!holder.contains("://")).then(|| (world.clone(), BlobKey::new(Path::from(holder))));
+        |holder: &str| (!holder.contains("://")).then(|| (backend.clone(), BlobKey::new(Path::from(holder))));
     let mut pins_dropped = 0;
     let mut report = ::blob::GcReport::default();
     let mut half_written = half_written::Swept::default();
@@ -273,7 +273,8 @@ pub async fn gc(args: BlobGcArgs, context: &Context<'_>) -> Outcome {
         }
         // Objects of removed incarnations may remain.
         Err(::blob::Error::Missing(_)) => {
-            let known = async { check_known(&world, &args.blob.key()).await.map_err(|error| named(error, &args.blob)) };
+            let known =
+                async { check_known(&backend, &args.blob.key()).await.map_err(|error| named(error, &args.blob)) };
             context.until_interrupted(known).await?;
             if let Some(directory) = args.blob.directory() {
                 half_written = half_written::sweep(&directory, None, args.dry_run);
@@ -283,7 +284,7 @@ pub async fn gc(args: BlobGcArgs, context: &Context<'_>) -> Outcome {
     }
     if !args.dry_run {
         let key = args.blob.key();
-        let sweeping = sweep_removed(&world, &key, &same_store);
+        let sweeping = sweep_removed(&backend, &key, &same_store);
         let removed = context.until_interrupted_changing(sweeping).await?;
         report.packs += removed.packs;
         report.deleted += removed.deleted;

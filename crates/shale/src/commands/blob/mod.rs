@@ -83,6 +83,11 @@ async fn command(args: BlobArgs, context: &Context<'_>) -> Outcome {
 }
 
 impl Context<'_> {
+    /// Is set by a signal.
+    pub(super) fn flag(&self) -> Arc<AtomicBool> {
+        Arc::clone(&self.interrupted)
+    }
+
     /// Waits for a signal.
     pub(super) async fn interruption(&self) {
         while !self.interrupted.load(Ordering::SeqCst) {

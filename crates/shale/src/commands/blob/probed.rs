@@ -36,7 +36,7 @@ pub async fn ensure(connection: &Connection, location: &Location) -> Result<(), 
     if !location.is_remote() || probed_at(location).is_some() {
         return Ok(());
     }
-    probe(std::slice::from_ref(connection.world()), location.key().path()).await?;
+    probe(std::slice::from_ref(connection.backend()), location.key().path()).await?;
     let good = Good { store: location.store_name(), unix_s: unix_s() };
     if let (Some(path), Ok(text)) = (path(location), serde_json::to_string(&good))
         && let Some(directory) = path.parent()

@@ -1,0 +1,91 @@
+//! The journal of a mounted tree, and the keeper that holds it together with the mount. Owns
+//! whether the keeper has the current journal, and when it is offered again.
+//!
+//! The thread that mounts begins this; the one that commits from time to time continues it.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use fuse::Session;
+use fuse::keep::KeeperSlot;
+use fuse::mount::MountPoint;
+use share::Tree;
+
+use crate::memory_journal::MemoryJournal;
+use crate::mount::MountOptions;
+use crate::served::Served;
+
+/// Begins the journal of a tree's changes, if there is a place for it or a keeper that holds it.
+pub(crate) fn begin_journal(tree: &Tree, options: &MountOptions, is_kept: bool) -> Option<Arc<MemoryJournal>> {
+    if !is_kept && options.journal.is_none() {
+        return None;
+    }
+    // The journal contains the changes from now on.
+    let settled = settle(tree);
+    let journal = Arc::new(MemoryJournal::new(tree.session(), options.journal.clone()));
+    if let Err(error) = settled {
+        log::warn!("a share has changes that are not durable and that its journal lacks: {error}");
+        journal.note_unrecorded();
+    }
+    tree.keep_journal(journal.clone());
+    Some(journal)
+}
+
+fn settle(tree: &Tree) -> io::Result<()> {
+    tree.settle().map_err(|failure| io::Error::from_raw_os_error(failure.errno()))
+}
+
+/// A mount as a keeper holds it, so that a recreated journal can be held with it.
+pub(crate) struct HeldMount {
+    place: MountPoint,
+    devices: Vec<Arc<OwnedFd>>,
+    kept_by: KeeperSlot,
+    /// The keeper does not have the current journal.
+    is_unheld: AtomicBool,
+}
+
+/// Describes a mount that is not held with its journal, and the remedy.
+pub(crate) fn not_held(error: &io::Error) -> String {
+    format!(
+        "the mount does not survive a crash of this server yet: {error}; make room where its journal is (`df /dev/shm`, or \
+         the directory of --standby): it is tried again every few seconds"
+    )
+}
+
+impl HeldMount {
+    pub(crate) fn of(session: &Session<Served>, place: &MountPoint, kept_by: &KeeperSlot) -> Self {
+        let (place, devices, kept_by) = (place.clone(), session.descriptors(), kept_by.clone());
+        Self { place, devices, kept_by, is_unheld: AtomicBool::new(true) }
+    }
+
+    /// Makes the keeper hold the mount and its journal.
+    pub(crate) fn hold(&self, journal: &MemoryJournal) -> io::Result<()> {
+        self.is_unheld.store(true, Ordering::Relaxed);
+        let memory = journal.memory()?;
+        // The keeper watches the first descriptor for the end of the connection; the memory comes
+        // last.
+        let devices = self.devices.iter().map(|device| device.as_fd());
+        let descriptors: Vec<BorrowedFd<'_>> = devices.chain([memory.as_fd()]).collect();
+        self.kept_by.keeper.put(&self.kept_by.name, &self.place.to_bytes(), &descriptors)?;
+        self.is_unheld.store(false, Ordering::Relaxed);
+        Ok(())
+    }
+}
+
+/// Recreates a journal that the next program would not find and passes it to the keeper. It becomes
+/// valid once all changes that it lacks are durable.
+pub(crate) fn maintain_journal(journal: &MemoryJournal, tree: &Tree, held_mount: Option<&HeldMount>) -> io::Result<()> {
+    let is_renewed = journal.renew();
+    // It becomes valid without the keeper as well, where the next server finds its file.
+    let held = match held_mount {
+        Some(held_mount) if is_renewed || held_mount.is_unheld.load(Ordering::Relaxed) => held_mount.hold(journal),
+        _ => Ok(()),
+    };
+    if let Some(failures) = journal.missing() {
+        settle(tree)?;
+        journal.settled(failures);
+    }
+    held.map_err(|error| io::Error::other(not_held(&error)))
+}

@@ -1,0 +1,115 @@
+//! The newest estimate of each object. Owns the documents; jobs bring them up to date, any thread
+//! may read them.
+
+use std::collections::BTreeMap;
+
+use operations::EstimateWish;
+use parking_lot::Mutex;
+use report::EstimateReport;
+use surface::DeviceId;
+
+/// Objects whose newest estimate is kept. A document has at most some hundred KB, usually ten.
+const KEPT_MAX: usize = 64;
+
+struct Kept {
+    wish: EstimateWish,
+    report: EstimateReport,
+}
+
+/// See the module's text.
+#[derive(Default)]
+pub(crate) struct Estimates(Mutex<BTreeMap<DeviceId, Kept>>);
+
+impl Estimates {
+    /// The newest estimate of an object.
+    pub(crate) fn newest(&self, object: DeviceId) -> Option<EstimateReport> {
+        self.0.lock().get(&object).map(|kept| kept.report.clone())
+    }
+
+    /// The job under way for an object, and whether the wish can join it.
+    pub(crate) fn under_way(&self, object: DeviceId, wish: &EstimateWish) -> Option<(u64, bool)> {
+        let all = self.0.lock();
+        let kept = all.get(&object).filter(|kept| !kept.report.state.has_ended())?;
+        Some((kept.report.job?, covers(&kept.wish, wish)))
+    }
+
+    /// A job has begun. Figures of an earlier one of the same data are shown until there are new
+    /// ones.
+    pub(crate) fn begin(&self, object: DeviceId, wish: EstimateWish, job: u64) {
+        let mut all = self.0.lock();
+        let mut report = EstimateReport::begun(object.0, wish.path.clone(), wish.properties.clone(), job);
+        if let Some(Kept { report: old, .. }) = all.remove(&object)
+            && (&old.path, &old.assumed) == (&report.path, &report.assumed)
+        {
+            report = EstimateReport { job: report.job, state: report.state, error: None, ..old };
+        }
+        all.insert(object, Kept { wish, report });
+        while all.len() > KEPT_MAX {
+            let oldest = all.iter().min_by_key(|(_, kept)| kept.report.job).map(|(id, _)| *id);
+            if let Some(id) = oldest {
+                all.remove(&id);
+            }
+        }
+    }
+
+    /// Changes the estimate that a job makes, unless a newer job has replaced it.
+    pub(crate) fn update(&self, object: DeviceId, job: u64, change: impl FnOnce(&mut EstimateReport)) {
+        if let Some(kept) = self.0.lock().get_mut(&object).filter(|kept| kept.report.job == Some(job)) {
+            change(&mut kept.report);
+        }
+    }
+}
+
+/// Whether an estimate as `made` has all that is wished.
+fn covers(made: &EstimateWish, wish: &EstimateWish) -> bool {
+    let basis = |of: &EstimateWish| (of.path.clone(), of.properties.clone(), of.sample_bytes, of.seed);
+    let has_choices = match (&made.choices, &wish.choices) {
+        (Some(made), Some(wished)) => wished.iter().all(|choice| made.contains(choice)),
+        (made, wished) => made == wished,
+    };
+    has_choices && basis(made) == basis(wish)
+}
+
+#[cfg(test)]
+mod tests {
+    use operations::Which;
+    use report::JobState;
+
+    use super::*;
+
+    fn wish(choices: &[&str]) -> EstimateWish {
+        let choices = Some(choices.iter().map(|choice| (*choice).to_owned()).collect());
+        EstimateWish { choices, ..EstimateWish::of(Which::Id(7)) }
+    }
+
+    #[test]
+    fn a_wish_that_a_job_under_way_covers_joins_it() {
+        let (estimates, object) = (Estimates::default(), DeviceId(7));
+        assert_eq!(estimates.under_way(object, &wish(&["lz4"])), None);
+        estimates.begin(object, wish(&["lz4", "zstd-3"]), 1);
+        assert_eq!(estimates.under_way(object, &wish(&["zstd-3"])), Some((1, true)));
+        assert_eq!(estimates.under_way(object, &wish(&["gzip-9"])), Some((1, false)));
+        let of_path = EstimateWish { path: Some("a".to_owned()), ..wish(&["lz4"]) };
+        assert_eq!(estimates.under_way(object, &of_path), Some((1, false)));
+        estimates.update(object, 1, |report| report.state = JobState::Done);
+        assert_eq!(estimates.under_way(object, &wish(&["lz4"])), None);
+    }
+
+    #[test]
+    fn figures_stay_until_there_are_new_ones_and_old_jobs_change_nothing() {
+        let (estimates, object) = (Estimates::default(), DeviceId(7));
+        estimates.begin(object, wish(&["lz4"]), 1);
+        estimates.update(object, 1, |report| (report.sampled_bytes, report.state) = (5, JobState::Done));
+        estimates.begin(object, wish(&["lz4", "zstd-3"]), 2);
+        estimates.update(object, 1, |report| report.sampled_bytes = 9);
+        let report = estimates.newest(object).unwrap();
+        assert_eq!((report.job, report.state, report.sampled_bytes), (Some(2), JobState::Running, 5));
+        let of_path = EstimateWish { path: Some("a".to_owned()), ..wish(&["lz4"]) };
+        estimates.begin(object, of_path, 3);
+        assert_eq!(estimates.newest(object).unwrap().sampled_bytes, 0, "another part of it");
+        for id in 0..2 * KEPT_MAX as u64 {
+            estimates.begin(DeviceId(100 + id), wish(&[]), 10 + id);
+        }
+        assert!(estimates.newest(object).is_none() && estimates.0.lock().len() == KEPT_MAX);
+    }
+}

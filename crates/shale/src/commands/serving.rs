@@ -1,0 +1,283 @@
+//! The front ends of a server and their settings, which it can read again from a file.
+//!
+//! A reload changes all that the file says, or nothing: a fault in the file, a door that cannot be
+//! served and a mount in use leave the server as it was. The keys of [`OFFLINE`] are the exception:
+//! they are in force after the next start, and are named.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use report::ReloadReport;
+use server::devices::Shown;
+use server::front_ends::{self, Asked, FrontEnds, Told, Wanted, WantedHttp};
+use server::pool_dir::{OpenPool, PoolDir};
+use server::service::Service;
+use surface::{Error, ErrorKind, Result};
+
+use super::keeping::Keeping;
+use crate::cli::{Metrics, ServeArgs, ServeSettings, Switch, VERSION};
+use crate::output::Output;
+use crate::settings::Settings;
+
+/// Keys that a running server cannot follow.
+const OFFLINE: [&str; 4] = ["memory", "standby", "keep-mounts", "wait"];
+
+/// Where the settings of a server come from.
+pub enum Source {
+    /// A command line.
+    Words(ServeSettings),
+    /// A file.
+    File {
+        /// The file, from the root.
+        path: PathBuf,
+        /// As they were when the server started.
+        started: Settings,
+    },
+}
+
+impl Source {
+    /// Of a command line, or of the file that it names.
+    ///
+    /// # Errors
+    /// When the file cannot be read, or is wrong.
+    pub fn of(args: &ServeArgs) -> Result<Self> {
+        match (&args.config, &args.settings) {
+            (Some(file), _) => {
+                let path = std::path::absolute(file).unwrap_or_else(|_| file.clone());
+                Settings::load(file).map(|started| Self::File { path, started })
+            }
+            (None, Some(settings)) => Ok(Self::Words(settings.clone())),
+            (None, None) => Err(Error::new(ErrorKind::Invalid, "specify a pool, or --config FILE")),
+        }
+    }
+
+    /// The settings at the start.
+    pub const fn settings(&self) -> &ServeSettings {
+        match self {
+            Self::Words(settings) => settings,
+            Self::File { started, .. } => &started.serve,
+        }
+    }
+
+    /// Whether they can be read again.
+    pub const fn has_file(&self) -> bool {
+        matches!(self, Self::File { .. })
+    }
+}
+
+/// Something to be called with the name of a front end that has ended by itself.
+type Over = Arc<dyn Fn(&'static str) + Send + Sync>;
+
+/// The front ends of a server, with their settings.
+pub struct Serving<'a> {
+    source: Source,
+    /// As the file was last read.
+    read: Option<Settings>,
+    dir: &'a PoolDir,
+    service: &'a Arc<Service>,
+    keeping: Keeping,
+    front_ends: FrontEnds,
+    devices: Arc<Shown>,
+    wanted: Wanted,
+    over: Over,
+    output: Output,
+}
+
+impl<'a> Serving<'a> {
+    /// Of a server that is starting; nothing is served yet.
+    ///
+    /// # Errors
+    /// `NotFound` for a volume that is to be served.
+    pub fn new(
+        source: Source,
+        dir: &'a PoolDir,
+        pool: &'a OpenPool,
+        keeping: Keeping,
+        over: Over,
+        output: Output,
+    ) -> Result<Self> {
+        let service = &pool.service;
+        let wanted = wanted(source.settings(), dir, &output);
+        check_volumes(&wanted, service)?;
+        let read = match &source {
+            Source::Words(_) => None,
+            Source::File { started, .. } => Some(started.clone()),
+        };
+        let devices = service.devices().shown(&wanted.volume);
+        let front_ends = FrontEnds::of(&front_ends::ALL);
+        Ok(Self { source, read, dir, service, keeping, front_ends, devices, wanted, over, output })
+    }
+
+    /// Starts all that is asked for.
+    ///
+    /// # Errors
+    /// Those of the front ends.
+    pub fn start(&mut self) -> Result<()> {
+        let has_mounts = self.wanted.mount.is_some() || self.wanted.shares.is_some();
+        let wanted = self.wanted.clone();
+        let mut front_ends = std::mem::replace(&mut self.front_ends, FrontEnds::of(&[]));
+        let begin = || self.keeping.clear_the_way(has_mounts, &self.output);
+        let started = front_ends.start(&self.asked(&wanted), begin);
+        self.front_ends = front_ends;
+        started
+    }
+
+    fn asked<'b>(&'b self, wanted: &'b Wanted) -> Asked<'b> {
+        Asked {
+            args: wanted,
+            service: self.service,
+            keeper: self.keeping.keeper(),
+            devices: Arc::clone(&self.devices),
+            over: Arc::clone(&self.over),
+        }
+    }
+
+    /// Where clients find all of it.
+    pub fn describe(&self) -> Told {
+        self.front_ends.describe()
+    }
+
+    /// Whether the server goes on when a front end has ended by itself.
+    pub fn hold_the_server(&self) -> bool {
+        self.front_ends.hold_the_server()
+    }
+
+    /// Whether the settings can be read again.
+    pub const fn has_file(&self) -> bool {
+        self.source.has_file()
+    }
+
+    /// The keeper of the mounts.
+    pub const fn keeping(&self) -> &Keeping {
+        &self.keeping
+    }
+
+    /// The front ends, for the end of a start that failed.
+    pub const fn front_ends(&mut self) -> &mut FrontEnds {
+        &mut self.front_ends
+    }
+
+    /// Begins to record the history of the pool.
+    pub fn begin_history(&self) {
+        let settings = self.read.as_ref().map_or_else(|| self.source.settings(), |read| &read.serve);
+        if let Err(error) = self.service.begin_history(settings.analytics.0) {
+            self.output.warn(&format!("the history of the pool is not recorded: {error}"));
+        }
+    }
+
+    /// Ends all of it.
+    pub fn stop(self) {
+        self.front_ends.stop();
+    }
+
+    /// Reads the file of settings again, and serves as it says. The outcome is in the log as well.
+    ///
+    /// # Errors
+    /// When the file is wrong, or asks for something that cannot be served: nothing is changed.
+    pub fn reload(&mut self) -> Result<ReloadReport> {
+        let reloaded = self.try_reload();
+        match &reloaded {
+            Ok(report) => {
+                let listed = |keys: &[String]| if keys.is_empty() { "nothing".to_owned() } else { keys.join(", ") };
+                self.output.note(&format!("shale: reloaded {}; changed: {}", report.file, listed(&report.changed)));
+                if !report.needs_restart.is_empty() {
+                    let keys = listed(&report.needs_restart);
+                    self.output.warn(&format!("{}: in force after the next start: {keys}", report.file));
+                }
+            }
+            Err(error) => self.output.warn(&format!("the settings were not reloaded: {error}")),
+        }
+        reloaded
+    }
+
+    fn try_reload(&mut self) -> Result<ReloadReport> {
+        let (Source::File { path, started }, Some(read)) = (&self.source, &self.read) else {
+            return Err(Error::new(ErrorKind::Unsupported, "the server has no file of settings"));
+        };
+        let new = Settings::load(path).map_err(|error| error.context("nothing was changed"))?;
+        let needs_restart = new.differences(started);
+        if needs_restart.iter().any(|key| key == "pool") {
+            let (other, own) = (new.serve.pool.display(), started.serve.pool.display());
+            let text = format!("nothing was changed: {} is for the pool {other}, and {own} is served", path.display());
+            return Err(Error::new(ErrorKind::Invalid, text));
+        }
+        let is_offline = |key: &String| OFFLINE.contains(&key.as_str());
+        let file = path.display().to_string();
+        let changed: Vec<_> = new.differences(read).into_iter().filter(|key| !is_offline(key)).collect();
+        let needs_restart = needs_restart.into_iter().filter(is_offline).collect();
+        let mut serve = new.serve.clone();
+        (serve.memory, serve.keep_mounts) = (started.serve.memory, started.serve.keep_mounts);
+        let wanted = wanted(&serve, self.dir, &self.output);
+        check_volumes(&wanted, self.service).map_err(|error| error.context("nothing was changed"))?;
+        let has_standby = self.service.pool().status().standby.place.is_some();
+        self.keeping.follow(self.dir, &serve, has_standby, &self.output);
+        self.change(wanted)?;
+        self.keeping.set_wait(&serve, &self.output);
+        self.read = Some(new);
+        if changed.iter().any(|key| key == "analytics") {
+            self.service.end_history();
+            self.begin_history();
+        }
+        let Told { served, lines, .. } = self.describe();
+        self.service.set_served(served);
+        Ok(ReloadReport { file, changed, needs_restart, serving: lines })
+    }
+
+    /// Serves as `wanted` asks for, or as before.
+    fn change(&mut self, wanted: Wanted) -> Result<()> {
+        self.devices.set_names(&wanted.volume);
+        let mut front_ends = std::mem::replace(&mut self.front_ends, FrontEnds::of(&[]));
+        let changed = front_ends.change(&self.asked(&self.wanted), &self.asked(&wanted));
+        self.front_ends = front_ends;
+        match changed {
+            Ok(_) => self.wanted = wanted,
+            Err(error) => {
+                self.devices.set_names(&self.wanted.volume);
+                return Err(error);
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Translates settings for the front ends.
+fn wanted(settings: &ServeSettings, dir: &PoolDir, output: &Output) -> Wanted {
+    let mut nbd = settings.nbd.clone();
+    let has_door = settings.mount.is_some() || settings.shares.is_some() || settings.vhost_user.is_some();
+    if nbd.is_empty() && !has_door {
+        let listen = fe_nbd::Listen::Unix(std::path::absolute(dir.nbd_path()).unwrap_or_else(|_| dir.nbd_path()));
+        output.note(&format!("neither --nbd nor --mount was given: serving NBD on {listen}"));
+        nbd.push(listen);
+    }
+    for address in nbd.iter().filter(|address| !address.is_loopback()) {
+        output.warn(&format!(
+            "{address} can be reached from other machines, without encryption or password: \
+             every program that reaches it can read and write the volumes"
+        ));
+    }
+    Wanted {
+        nbd,
+        vhost_user: settings.vhost_user.clone(),
+        mount: settings.mount.clone(),
+        shares: settings.shares.clone(),
+        exports: settings.exports.clone(),
+        http: WantedHttp {
+            listen: settings.http.clone(),
+            tls: settings.http_tls.map(|tls| tls == Switch::On),
+            certificate: settings.http_cert.clone().zip(settings.http_key.clone()),
+            names: settings.http_name.clone(),
+            open_metrics: settings.metrics == Metrics::Open,
+            version: VERSION.to_owned(),
+        },
+        connections: settings.connections,
+        allow_other: settings.allow_other,
+        overlay: settings.overlay,
+        volume: settings.volume.clone(),
+        memory: settings.memory,
+    }
+}
+
+fn check_volumes(wanted: &Wanted, service: &Service) -> Result<()> {
+    let is_there = |name: &&String| !service.pool().is_folder(name);
+    wanted.volume.iter().filter(is_there).try_for_each(|name| service.pool().volume(name).map(drop))
+}
