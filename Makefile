@@ -3,7 +3,7 @@
 
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: python-wheel python-test bench-python help setup build demo test system web page kernel-nbd posix xfstests e2e soak bench bench-adaptive bench-codecs bench-space peers paper-sandforce paper-zbd paper-blobseer paper-zfs bench-blobs bench-shares fuzz lint deny completions man deb deb-test install uninstall clean
+.PHONY: python-wheel python-test bench-python help setup build demo test system web page kernel-nbd posix xfstests e2e soak bench bench-adaptive bench-codecs bench-space peers paper-sandforce paper-zbd paper-blobseer paper-zfs bench-blobs bench-shares fuzz lint deny completions man deb deb-test install uninstall clean paper-sun bench-appliance
 
 # Under sudo, rustup's cargo is in the home of the user who called it, and sudo's secure_path hides it. What root builds in that
 # user's checkout is given back to the user, so that the next `make build` without sudo can go on.
@@ -135,6 +135,15 @@ paper-blobseer: build ## Appends, reads and boots of many clients of a blob with
 paper-zfs: build ## File sets, codecs, modes, rules and load on shares, as in the thesis on adaptive compression in ZFS; papers/zfs (QUICK=1: minutes; ARGS='--only savings')
 	@tools/setup build paper
 	tools/paper/zfs $(ARGS)
+
+paper-sun: build ## Ten NFS clients at each compression level, drawn from the server's own history, as on the Sun Storage 7000; papers/sun (QUICK=1: minutes; ARGS='--only page')
+	@tools/setup build paper
+	tools/paper/sun $(ARGS)
+
+bench-appliance: build ## Measure the cost of history, REST, metrics and page; writes bench/results/appliance.json (ARGS=--quick; make page before: its browser)
+	@tools/setup build bench paper
+	tools/bench-appliance $(ARGS)
+	tools/performance-table
 
 bench-blobs: build ## Measure blobs against the goals of their design; writes bench/results/blobs.json (ARGS=--quick)
 	@tools/setup build bench paper

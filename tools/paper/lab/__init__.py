@@ -17,6 +17,8 @@ What is where:
     groups.py    limits of memory and CPUs, CPU time of a group of processes (cgroups, version 1 or 2)
     disk.py      disks: as they are, or throttled in bytes and operations; bytes that they read and wrote
     share.py     shares: directory trees of Shale, mounted on a disk within limits
+    appliance.py shares given out by NFS, with the API, in a network of its own
+    rest.py      a client of the API, and such networks
     energy.py    joules: counted by the processors, or CPU time at a calibrated power
     place.py     set-ups: native, and Shale with each compression; a mounted file system on a disk within limits
     report.py    CSV, plots (matplotlib, from Debian), index.html with how and on what it ran, and theirs beside ours

@@ -102,6 +102,14 @@ class Place:
                 self._format(self.disk.device, self.size)
                 self._mount(self.disk.device, self.path, self.stack)
             return
+        self._make_pool()
+        self._create()
+        self.up = contextlib.ExitStack()
+        self.stack.callback(lambda: self.up.close())
+        self._come_up(is_new=True)
+
+    def _make_pool(self):
+        """An empty pool on the disk."""
         base = self.directory
         if self.disk.device:
             base = self.directory / "disk"
@@ -112,10 +120,6 @@ class Place:
         self.pool = base / "pool"
         extent = ["--extent", str(self.extent)] if self.extent else []
         self.shale("init", self.pool, "--capacity", self.capacity, *extent, "-o", f"compression={self.setup.compression}")
-        self._create()
-        self.up = contextlib.ExitStack()
-        self.stack.callback(lambda: self.up.close())
-        self._come_up(is_new=True)
 
     def _create(self):
         """What is in the pool before it is served."""

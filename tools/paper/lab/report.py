@@ -177,10 +177,11 @@ class Report:
                                           for c in row) + "</tr>")
         self.parts.append(f"<table><tr>{cells}</tr>{''.join(lines)}</table>")
 
-    def _plot(self, name, title, draw, size=(8, 4.2)):
+    def plot(self, name, title, draw, size=(8, 4.2)):
+        """A figure: draw(axes) draws it."""
         import matplotlib
         matplotlib.use("svg")
-        matplotlib.rcParams.update({"svg.hashsalt": "shale", "svg.fonttype": "none", "font.size": 9, "axes.spines.top": False, "axes.spines.right": False})
+        matplotlib.rcParams.update({"svg.hashsalt": "shale", "svg.fonttype": "none", "savefig.dpi": 160, "font.size": 9, "axes.spines.top": False, "axes.spines.right": False})
         from matplotlib import pyplot
         figure, axes = pyplot.subplots(figsize=size, layout="constrained")
         draw(axes)
@@ -207,7 +208,7 @@ class Report:
             axes.set_xticks(range(len(groups)), [str(g) for g in groups], **({"rotation": 35, "ha": "right"} if is_crowded else {}))
             axes.set_ylabel(unit)
             axes.legend(fontsize=8, ncols=min(len(series), 5), loc="upper center", bbox_to_anchor=(0.5, -0.28 if is_crowded else -0.1), frameon=False)
-        self._plot(name, title, draw)
+        self.plot(name, title, draw)
 
     def lines(self, name, title, curves, across, up, logarithmic=False, points=False, rising=False, theirs=None):
         """Curves: {label: [(x, y)]}, or y as a list of runs: median, with the spread as error bar; as points where `points`; up in powers of ten where `rising`. `theirs` is {label: level}, dashed."""
@@ -233,7 +234,7 @@ class Report:
             if not rising:
                 axes.set_ylim(bottom=0)
             axes.legend(fontsize=8, frameon=False)
-        self._plot(name, title, draw)
+        self.plot(name, title, draw)
 
     def _ran_on(self):
         shale, build = self._shale()
