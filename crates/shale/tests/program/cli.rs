@@ -74,7 +74,14 @@ fn properties_are_inherited_until_they_are_set() {
     let get = |words: &[&str]| {
         let mut all = words.to_vec();
         all.push("--json");
-        on(&dir, "get", &all).ok().json()
+        let mut found = on(&dir, "get", &all).ok().json();
+        for property in found.as_array_mut().unwrap() {
+            let property = property.as_object_mut().unwrap();
+            let about = ["values", "allowed", "description"].map(|key| property.remove(key));
+            assert!(about[0].as_ref().is_some_and(|values| values.is_array()), "{property:?}");
+            assert!(about[1..].iter().flatten().all(|text| text.is_string()), "{property:?}");
+        }
+        found
     };
     let entry =
         |key: &str, value: &str, source: &str| json!({ "key": key, "value": value, "source": source, "folder": null });
@@ -156,7 +163,8 @@ fn each_class_of_error_has_its_code_in_text_and_json() {
         let pool = dir.pool();
         let words: Vec<&str> = words.iter().map(|word| if *word == "POOL" { path(&pool) } else { word }).collect();
         let ran = run(&words).code(*code);
-        assert!(ran.stderr.contains("shale: ") && ran.stdout.is_empty(), "{words:?}: {}{}", ran.stdout, ran.stderr);
+        let is_told = ["shale: ", "error: "].iter().any(|begin| ran.stderr.contains(begin));
+        assert!(is_told && ran.stdout.is_empty(), "{words:?}: {}{}", ran.stdout, ran.stderr);
         let with_json = run(words.iter().copied().chain(["--json"])).code(*code).json();
         assert_eq!(with_json["error"]["kind"], *kind, "{words:?}");
     }
