@@ -12,17 +12,26 @@
 //!    ([`short`]). This is treated like damage in the log itself: only a repair opens the pool, and
 //!    it reports the loss before it drops anything. The records of the ring follow the missing
 //!    batches, so they are not replayed over the gap, and the ring stays.
+//!
+//! The journal of a share, which accompanies the ring, has a note of the same kind: made before the
+//! journal takes the first name ([`Pool::note_journal`]), and removed before that journal is. It
+//! goes with the reason for it: of another boot or copy, or with a ring that is not replayed
+//! ([`Core::forget_journals`]). Who opens a pool with such a note and finds no journal reports the
+//! loss.
+
+use std::ops::ControlFlow;
 
 use env::MapBatch;
-use format::{KEY_STANDBY, StandbyNeed};
-use surface::{Error, ErrorKind, Result};
-use units::Seq;
+use format::{KEY_STANDBY, StandbyNeed, journal_key, journal_key_range, parse_journal_key};
+use surface::{DeviceId, Error, ErrorKind, Result};
+use units::{ObjectId, Seq};
 
 use crate::base::canary::Canary;
 use crate::base::loss::Loss;
 use crate::base::options::PoolEnv;
 use crate::base::store_error::store_error;
 use crate::objects::Objects;
+use crate::pool::Pool;
 use crate::pool::core::Core;
 use crate::repair::loss::Losses;
 use crate::write::standby_open::Found;
@@ -148,8 +157,7 @@ impl Core {
         }
         let mut batch = MapBatch::default();
         batch.put(KEY_STANDBY, need.encode());
-        let store = &self.env.store;
-        store.commit(batch).and_then(|()| store.persist()).map_err(store_error)
+        self.commit_durably(batch)
     }
 
     /// Step 2. A pool without a note is left unchanged.
@@ -160,6 +168,91 @@ impl Core {
         }
         let mut batch = MapBatch::default();
         batch.delete(KEY_STANDBY.to_vec());
+        self.commit_durably(batch)
+    }
+
+    fn commit_durably(&self, batch: MapBatch) -> Result<()> {
+        let store = &self.env.store;
         store.commit(batch).and_then(|()| store.persist()).map_err(store_error)
+    }
+}
+
+/// Shares whose journals are noted.
+#[derive(Debug, Default)]
+pub(crate) struct NotedJournals {
+    /// On this boot, of this copy of the pool.
+    pub ours: Vec<ObjectId>,
+    /// All others.
+    pub void: Vec<ObjectId>,
+}
+
+impl Core {
+    /// Returns the shares whose journals are noted; none where the boot is not known.
+    pub(crate) fn noted_journals(&self) -> Result<NotedJournals> {
+        let mut noted = NotedJournals::default();
+        let Some(standby) = &self.env.standby else { return Ok(noted) };
+        let Ok(boot) = standby.boot() else { return Ok(noted) };
+        let ours = StandbyNeed { boot, copy: standby.copy() }.encode();
+        let (from, to) = journal_key_range();
+        let mut look = |key: &[u8], value: &[u8]| {
+            let list = if value == ours { &mut noted.ours } else { &mut noted.void };
+            list.extend(parse_journal_key(key));
+            ControlFlow::Continue(())
+        };
+        self.env.store.scan(from, to, &mut look).map_err(store_error)?;
+        Ok(noted)
+    }
+
+    /// Removes the notes of these shares' journals, durably.
+    pub(crate) fn forget_journals(&self, shares: &[ObjectId]) -> Result<()> {
+        if shares.is_empty() {
+            return Ok(());
+        }
+        let mut batch = MapBatch::default();
+        shares.iter().for_each(|share| batch.delete(journal_key(*share)));
+        self.commit_durably(batch)
+    }
+
+    fn expect_open(&self) -> Result<()> {
+        // Another process may have the map by now.
+        if self.is_closed() { Err(Error::new(ErrorKind::Io, "the pool has been closed")) } else { Ok(()) }
+    }
+}
+
+impl Pool {
+    /// Records that names of a share may be in its journal alone from now on. Durable on return.
+    ///
+    /// # Errors
+    /// When the map store fails, or the boot of the machine is not known.
+    pub fn note_journal(&self, share: DeviceId) -> Result<()> {
+        let Some(standby) = &self.core.env.standby else {
+            return Err(Error::new(ErrorKind::Unsupported, "there is no standby memory"));
+        };
+        self.core.expect_open()?;
+        if Canary::JournalNeedNotNoted.is_planted() {
+            return Ok(());
+        }
+        let boot = standby.boot().map_err(|error| Error::from_io("the boot of this machine", error))?;
+        let mut batch = MapBatch::default();
+        batch.put(journal_key(ObjectId(share.0)), StandbyNeed { boot, copy: standby.copy() }.encode());
+        self.core.commit_durably(batch)
+    }
+
+    /// Returns the shares that [`Self::note_journal`] recorded on this boot.
+    ///
+    /// # Errors
+    /// When the map store fails.
+    pub fn noted_journals(&self) -> Result<Vec<DeviceId>> {
+        Ok(self.core.noted_journals()?.ours.into_iter().map(|share| DeviceId(share.0)).collect())
+    }
+
+    /// Records that all names of a share's journal are in its tree, or that their loss is
+    /// remembered. Durable on return.
+    ///
+    /// # Errors
+    /// When the map store fails.
+    pub fn forget_journal(&self, share: DeviceId) -> Result<()> {
+        self.core.expect_open()?;
+        self.core.forget_journals(&[ObjectId(share.0)])
     }
 }
