@@ -81,8 +81,8 @@ def killed_with_names(t, server, prefix):
     return [f"{prefix} {number}" for number in range(NAMES)]
 
 
-def expect_told(t, pool, server, damage, names, is_noted=True):
-    """What is not there is told; with nothing damaged, all is there."""
+def expect_reported(t, pool, server, damage, names, is_noted=True):
+    """Checks that a loss is reported, and that every name is there if nothing was damaged."""
     found, status = os.listdir(server.share("home")), pool.status()
     missing = [name for name in names if name not in found]
     t.expect("synced" in found, f"{damage}: a synced name is missing")
@@ -108,7 +108,7 @@ def die_in_opening(t, pool, delay_s):
 
 
 @test(seconds_max=1800)
-def a_journal_that_is_gone_after_a_crash_is_told(t):
+def a_journal_that_is_gone_after_a_crash_is_reported(t):
     """kill -9, then the journal is removed, cut off, or zeroed as a whole or in a page: the next server reports the loss once; undamaged, all names are there"""
     pool, server = served(t, "pool")
     journal = journal_of(pool)
@@ -116,15 +116,15 @@ def a_journal_that_is_gone_after_a_crash_is_told(t):
         names = killed_with_names(t, server, damage)
         harm(t, journal)
         server = pool.serve(shares=True)
-        expect_told(t, pool, server, damage, names)
+        expect_reported(t, pool, server, damage, names)
         remove_aside(journal)
         if damage != "nothing":
             pool.shale("status", "--acknowledge")
         t.equal(pool.status()["health"], "ok", "health when the loss is known")
-        # Whatever there was, the next death loses nothing.
+        # The next death loses nothing.
         names = killed_with_names(t, server, f"after {damage}")
         server = pool.serve(shares=True)
-        expect_told(t, pool, server, "nothing", names)
+        expect_reported(t, pool, server, "nothing", names)
     server.stop()
     t.expect(not os.path.exists(journal), "a journal after a clean stop")
     # Nothing is noted any more.
@@ -133,7 +133,7 @@ def a_journal_that_is_gone_after_a_crash_is_told(t):
 
 
 @test(seconds_max=900)
-def a_command_that_misses_a_journal_tells_it(t):
+def a_command_that_misses_a_journal_reports_it(t):
     """the journal is gone and a command opens the pool first: it reports that, and the next server still does; another directory of memory makes no difference"""
     place = t.dir / "memory"
     os.mkdir(place)
@@ -166,8 +166,8 @@ def openings_that_die_still_miss_the_journal(t):
         for turn in (1, 2):
             die_in_opening(t, pool, server.ready_s * (2 * number + turn) / (2 * len(rounds)))
         server = pool.serve(shares=True)
-        # One of the openings that died may have told it.
-        expect_told(t, pool, server, damage, names, is_noted=False)
+        # One of the openings that died may have reported it.
+        expect_reported(t, pool, server, damage, names, is_noted=False)
         remove_aside(journal)
         if damage != "nothing":
             pool.shale("status", "--acknowledge")

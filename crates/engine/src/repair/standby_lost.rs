@@ -14,7 +14,7 @@
 //!    batches, so they are not replayed over the gap, and the ring stays.
 //!
 //! The journal of a share, which accompanies the ring, has a note of the same kind: made before the
-//! journal takes the first name ([`Pool::note_journal`]), and removed before that journal is. It
+//! journal takes the first name (`Pool::note_journal`), and removed before that journal is. It
 //! goes with the reason for it: of another boot or copy, or with a ring that is not replayed
 //! ([`Core::forget_journals`]). Who opens a pool with such a note and finds no journal reports the
 //! loss.
@@ -23,7 +23,7 @@ use std::ops::ControlFlow;
 
 use env::MapBatch;
 use format::{KEY_STANDBY, StandbyNeed, journal_key, journal_key_range, parse_journal_key};
-use surface::{DeviceId, Error, ErrorKind, Result};
+use surface::{Error, ErrorKind, Result};
 use units::{ObjectId, Seq};
 
 use crate::base::canary::Canary;
@@ -31,7 +31,6 @@ use crate::base::loss::Loss;
 use crate::base::options::PoolEnv;
 use crate::base::store_error::store_error;
 use crate::objects::Objects;
-use crate::pool::Pool;
 use crate::pool::core::Core;
 use crate::repair::loss::Losses;
 use crate::write::standby_open::Found;
@@ -115,6 +114,15 @@ impl Missing {
     }
 }
 
+/// Shares whose journals are noted.
+#[derive(Debug, Default)]
+pub(crate) struct NotedJournals {
+    /// On this boot, of this copy of the pool.
+    pub ours: Vec<ObjectId>,
+    /// All others.
+    pub void: Vec<ObjectId>,
+}
+
 /// Step 5: the loss, with the ring's information, where the log ends before batch `next`.
 ///
 /// # Errors
@@ -171,22 +179,11 @@ impl Core {
         self.commit_durably(batch)
     }
 
-    fn commit_durably(&self, batch: MapBatch) -> Result<()> {
+    pub(crate) fn commit_durably(&self, batch: MapBatch) -> Result<()> {
         let store = &self.env.store;
         store.commit(batch).and_then(|()| store.persist()).map_err(store_error)
     }
-}
 
-/// Shares whose journals are noted.
-#[derive(Debug, Default)]
-pub(crate) struct NotedJournals {
-    /// On this boot, of this copy of the pool.
-    pub ours: Vec<ObjectId>,
-    /// All others.
-    pub void: Vec<ObjectId>,
-}
-
-impl Core {
     /// Returns the shares whose journals are noted; none where the boot is not known.
     pub(crate) fn noted_journals(&self) -> Result<NotedJournals> {
         let mut noted = NotedJournals::default();
@@ -213,46 +210,8 @@ impl Core {
         self.commit_durably(batch)
     }
 
-    fn expect_open(&self) -> Result<()> {
+    pub(crate) fn expect_open(&self) -> Result<()> {
         // Another process may have the map by now.
         if self.is_closed() { Err(Error::new(ErrorKind::Io, "the pool has been closed")) } else { Ok(()) }
-    }
-}
-
-impl Pool {
-    /// Records that names of a share may be in its journal alone from now on. Durable on return.
-    ///
-    /// # Errors
-    /// When the map store fails, or the boot of the machine is not known.
-    pub fn note_journal(&self, share: DeviceId) -> Result<()> {
-        let Some(standby) = &self.core.env.standby else {
-            return Err(Error::new(ErrorKind::Unsupported, "there is no standby memory"));
-        };
-        self.core.expect_open()?;
-        if Canary::JournalNeedNotNoted.is_planted() {
-            return Ok(());
-        }
-        let boot = standby.boot().map_err(|error| Error::from_io("the boot of this machine", error))?;
-        let mut batch = MapBatch::default();
-        batch.put(journal_key(ObjectId(share.0)), StandbyNeed { boot, copy: standby.copy() }.encode());
-        self.core.commit_durably(batch)
-    }
-
-    /// Returns the shares that [`Self::note_journal`] recorded on this boot.
-    ///
-    /// # Errors
-    /// When the map store fails.
-    pub fn noted_journals(&self) -> Result<Vec<DeviceId>> {
-        Ok(self.core.noted_journals()?.ours.into_iter().map(|share| DeviceId(share.0)).collect())
-    }
-
-    /// Records that all names of a share's journal are in its tree, or that their loss is
-    /// remembered. Durable on return.
-    ///
-    /// # Errors
-    /// When the map store fails.
-    pub fn forget_journal(&self, share: DeviceId) -> Result<()> {
-        self.core.expect_open()?;
-        self.core.forget_journals(&[ObjectId(share.0)])
     }
 }
