@@ -8,19 +8,23 @@
 //! | offset | bytes | content |
 //! | --- | --- | --- |
 //! | 0 | 8 | magic |
-//! | 8 | 8 | session of the tree |
-//! | 16 | 8 | state: [`VALID`], [`REPLAYED`] or [`VOID`] |
-//! | 24 | 8 | length of the owner, at most [`OWNER_BYTES_MAX`] |
-//! | 32 | | owner: identifies the mount of the journal |
+//! | 8 | 8 | checksum from the session to the end of the owner |
+//! | 16 | 8 | session of the tree |
+//! | 24 | 8 | state: [`VALID`], [`REPLAYED`] or [`VOID`] |
+//! | 32 | 8 | length of the owner, at most [`OWNER_BYTES_MAX`] |
+//! | 40 | | owner: identifies the mount of the journal |
+//! | 512 | 2 x 32 | ends of the halves |
 //! | 4096 | | two halves of records: those of commit N are in half N % 2 |
 //!
 //! A record is a head and its bytes, padded to a multiple of 32. A head is the commit 8, the length
-//! 8, a checksum of all of it 8, zero 8. A head of zeroes ends a half.
+//! 8, a checksum of all of it 8, zero 8. The end of a half is the commit of its records 8, their
+//! bytes 8, a checksum 8, zero 8.
 //!
-//! The program may be killed at any point of a write. So the bytes of a record, followed by zeroes,
-//! are written before its head, which lies in one page and is written as a whole. A head of a
-//! commit other than that of the first head in the half, or a wrong checksum, is damage: then the
-//! whole journal is invalid, because later records may depend on the damaged one.
+//! The program may be killed at any point of a write. So a record is written behind the end of its
+//! half, and then the end, which lies in one page and is written as a whole: that makes the record
+//! count. All that is before the end must be there, so a part that was removed or zeroed is noticed
+//! wherever it is. It is damage, as is a wrong checksum: then the whole journal is invalid, because
+//! later records may depend on the damaged one.
 //!
 //! A record that cannot be written makes the journal void, because later ones would be invalid
 //! without it. It becomes valid again when the missing change is durable: with the second commit
@@ -43,11 +47,13 @@ use parking_lot::Mutex;
 use rustix::fs::{FallocateFlags, MemfdFlags};
 use share::{JOURNAL_BYTES_MAX, Journal, Left, journal_sum};
 
-const MAGIC: [u8; 8] = *b"SHLJRNL2";
+const MAGIC: [u8; 8] = *b"SHLJRNL3";
 const HEADER_BYTES: u64 = 4096;
 const HEAD_BYTES: usize = 32;
-const STATE_OFFSET: u64 = 16;
-const OWNER_OFFSET: usize = 32;
+const OWNER_OFFSET: usize = 40;
+const ENDS_OFFSET: usize = 512;
+const END_BYTES: usize = 32;
+const _: () = assert!(OWNER_OFFSET + OWNER_BYTES_MAX <= ENDS_OFFSET);
 
 /// Most bytes of an owner, which must fit into the page of the header.
 pub(crate) const OWNER_BYTES_MAX: usize = 256;
@@ -139,9 +145,13 @@ impl MemoryJournal {
         journal
     }
 
+    fn owner(&self) -> Vec<u8> {
+        self.place.as_ref().map_or_else(Vec::new, |place| place.owner())
+    }
+
     /// Creates the file in this state.
     fn make(&self, state: &mut State, begins_as: u64) {
-        let owner = self.place.as_ref().map_or_else(Vec::new, |place| place.owner());
+        let owner = self.owner();
         let mut fill = |memory: &File| {
             if owner.len() > OWNER_BYTES_MAX {
                 return Err(io::Error::from(io::ErrorKind::InvalidInput));
@@ -149,9 +159,8 @@ impl MemoryJournal {
             memory.set_len(FILE_BYTES)?;
             allocate(memory, 0, HEADER_BYTES + ALLOCATED_BYTES_MIN)?;
             allocate(memory, begin(1), ALLOCATED_BYTES_MIN)?;
-            let numbers = [self.session, begins_as, owner.len() as u64].map(u64::to_le_bytes).concat();
-            memory.write_all_at(&[numbers, owner.clone()].concat(), MAGIC.len() as u64)?;
-            memory.write_all_at(&MAGIC, 0)
+            (0..2).try_for_each(|commit| write_end(memory, self.session, commit, 0))?;
+            write_header(memory, self.session, begins_as, &owner)
         };
         let made = match &self.place {
             Some(place) => place.make(&mut fill),
@@ -239,13 +248,13 @@ impl MemoryJournal {
         log::info!("the journal of a share's names is complete again");
     }
 
-    fn try_write(state: &mut State, commit: u64, record: &[u8]) -> io::Result<()> {
+    fn try_write(&self, state: &mut State, commit: u64, record: &[u8]) -> io::Result<()> {
         let why = || io::Error::other(state.create_error.clone().unwrap_or_default());
         let memory = state.memory.as_ref().ok_or_else(why)?;
         let half = &mut state.halves[(commit % 2) as usize];
         if half.of != Some(commit) {
             // The half has records of a commit that nothing needs any more.
-            memory.write_all_at(&[0; HEAD_BYTES], begin(commit))?;
+            write_end(memory, self.session, commit, 0)?;
             // Records may go past the allocated space when no more could be allocated.
             let taken = half.allocated.max(half.used);
             if taken > ALLOCATED_BYTES_MIN {
@@ -257,7 +266,7 @@ impl MemoryJournal {
             *half = Half { of: Some(commit), used: 0, allocated: ALLOCATED_BYTES_MIN };
         }
         let length = (HEAD_BYTES + record.len()).next_multiple_of(HEAD_BYTES);
-        let end = half.used + (length + HEAD_BYTES) as u64;
+        let end = half.used + length as u64;
         if end > HALF_BYTES {
             return Err(io::Error::from(io::ErrorKind::StorageFull));
         }
@@ -266,18 +275,18 @@ impl MemoryJournal {
         if wanted > half.allocated && allocate(memory, begin(commit), wanted).is_ok() {
             half.allocated = wanted;
         }
-        let at = begin(commit) + half.used;
-        let mut padded = record.to_vec();
+        let mut padded = head(commit, record);
+        padded.extend_from_slice(record);
         padded.resize(length, 0);
-        memory.write_all_at(&padded, at + HEAD_BYTES as u64)?;
-        memory.write_all_at(&head(commit, record), at)?;
-        half.used += length as u64;
+        memory.write_all_at(&padded, begin(commit) + half.used)?;
+        write_end(memory, self.session, commit, end)?;
+        half.used = end;
         Ok(())
     }
 
     fn set_state(&self, state: &State, value: u64) {
         if let Some(memory) = &state.memory
-            && let Err(error) = set_state(memory, value)
+            && let Err(error) = write_header(memory, self.session, value, &self.owner())
         {
             log::error!("the journal of a share's names cannot be written: {error}");
         }
@@ -293,15 +302,33 @@ fn head(commit: u64, record: &[u8]) -> Vec<u8> {
     [commit, record.len() as u64, journal_sum(commit, record), 0].map(u64::to_le_bytes).concat()
 }
 
-fn set_state(memory: &File, state: u64) -> io::Result<()> {
-    memory.write_all_at(&state.to_le_bytes(), STATE_OFFSET)
+/// Bytes that lie in one page and are written as a whole.
+fn write_header(memory: &File, session: u64, state: u64, owner: &[u8]) -> io::Result<()> {
+    let numbers = [session, state, owner.len() as u64].map(u64::to_le_bytes).concat();
+    let summed = [&numbers, owner].concat();
+    let sum = header_sum(&summed).to_le_bytes();
+    memory.write_all_at(&[&MAGIC[..], &sum, &summed].concat(), 0)
+}
+
+fn header_sum(summed: &[u8]) -> u64 {
+    journal_sum(u64::from_le_bytes(MAGIC), summed)
+}
+
+/// Makes the records of a commit count up to that many bytes.
+fn write_end(memory: &File, session: u64, commit: u64, used: u64) -> io::Result<()> {
+    let end = [commit, used, end_sum(session, commit, used), 0].map(u64::to_le_bytes).concat();
+    memory.write_all_at(&end, (ENDS_OFFSET + (commit % 2) as usize * END_BYTES) as u64)
+}
+
+fn end_sum(session: u64, commit: u64, used: u64) -> u64 {
+    journal_sum(commit, &[session, used].map(u64::to_le_bytes).concat())
 }
 
 impl Journal for MemoryJournal {
     fn keep(&self, commit: u64, record: &[u8]) {
         let state = &mut *self.state.lock();
         state.newest = state.newest.max(commit);
-        match Self::try_write(state, commit, record) {
+        match self.try_write(state, commit, record) {
             Ok(()) if state.missing.is_some_and(|missing| missing + 2 <= commit) => self.mark_valid(state),
             Ok(()) => {}
             Err(error) => {
@@ -338,20 +365,36 @@ struct Header {
     session: u64,
     state: u64,
     owner: Vec<u8>,
+    /// The commit of each half, and the bytes of its records.
+    ends: [(u64, u64); 2],
 }
 
 fn header(memory: &File) -> io::Result<Header> {
-    let mut bytes = [0; OWNER_OFFSET + OWNER_BYTES_MAX];
+    let mut bytes = [0; ENDS_OFFSET + 2 * END_BYTES];
     if memory.metadata()?.len() < FILE_BYTES {
         return Err(damaged("it is truncated"));
     }
     memory.read_exact_at(&mut bytes, 0)?;
-    let owner_bytes = number(&bytes[24..]);
+    let owner_bytes = number(&bytes[32..]);
     if bytes[..8] != MAGIC || owner_bytes > OWNER_BYTES_MAX as u64 {
         return Err(damaged("it is not a journal in a known format"));
     }
-    let owner = bytes[OWNER_OFFSET..OWNER_OFFSET + owner_bytes as usize].to_vec();
-    Ok(Header { session: number(&bytes[8..]), state: number(&bytes[16..]), owner })
+    let owner_end = OWNER_OFFSET + owner_bytes as usize;
+    if number(&bytes[8..]) != header_sum(&bytes[16..owner_end]) {
+        return Err(damaged("its beginning is damaged"));
+    }
+    let (session, owner) = (number(&bytes[16..]), bytes[OWNER_OFFSET..owner_end].to_vec());
+    let mut ends = [(0, 0); 2];
+    for (half, end) in (0..).zip(&mut ends) {
+        let words = &bytes[ENDS_OFFSET + half * END_BYTES..];
+        let (commit, used) = (number(words), number(&words[8..]));
+        let is_whole = used <= HALF_BYTES && used.is_multiple_of(HEAD_BYTES as u64) && commit % 2 == half as u64;
+        if !is_whole || number(&words[16..]) != end_sum(session, commit, used) {
+            return Err(damaged("its beginning is damaged"));
+        }
+        *end = (commit, used);
+    }
+    Ok(Header { session, state: number(&bytes[24..]), owner, ends })
 }
 
 /// The result of reading a journal file.
@@ -382,7 +425,8 @@ pub fn find(file: &File, owner: &[u8]) -> io::Result<Found> {
 /// # Errors
 /// When it cannot be written.
 pub fn mark_replayed(file: &File) -> io::Result<()> {
-    set_state(file, REPLAYED)
+    let Header { session, owner, .. } = header(file)?;
+    write_header(file, session, REPLAYED, &owner)
 }
 
 /// Reads the records of a journal.
@@ -395,26 +439,23 @@ fn records(memory: &File, header: &Header) -> io::Result<Left> {
         return Err(damaged("it lacks changes, because it had no room or its file was removed"));
     }
     let mut records = Vec::new();
-    for half in 0..2 {
-        let (mut at, mut of) = (0, None);
-        while at + HEAD_BYTES as u64 <= HALF_BYTES {
+    for (of, used) in header.ends {
+        let mut at = 0;
+        while at < used {
             let mut head = [0; HEAD_BYTES];
-            memory.read_exact_at(&mut head, begin(half) + at)?;
-            if head == [0; HEAD_BYTES] {
-                break;
-            }
+            memory.read_exact_at(&mut head, begin(of) + at)?;
+            at += HEAD_BYTES as u64;
             let (commit, length) = (number(&head), number(&head[8..]));
-            // The first head decides the commit of the half.
-            if *of.get_or_insert(commit) != commit || length > HALF_BYTES - at - HEAD_BYTES as u64 {
+            if commit != of || length > used - at {
                 return Err(damaged("one of its records is damaged"));
             }
             let mut record = vec![0; length as usize];
-            memory.read_exact_at(&mut record, begin(half) + at + HEAD_BYTES as u64)?;
+            memory.read_exact_at(&mut record, begin(of) + at)?;
             if number(&head[16..]) != journal_sum(commit, &record) {
                 return Err(damaged("one of its records is damaged"));
             }
             records.push((commit, record));
-            at += (HEAD_BYTES as u64 + length).next_multiple_of(HEAD_BYTES as u64);
+            at += length.next_multiple_of(HEAD_BYTES as u64);
         }
     }
     Ok(Left { session: header.session, is_replayed: header.state == REPLAYED, records })
@@ -458,15 +499,65 @@ mod tests {
     fn a_record_that_was_not_finished_is_not_there() {
         let kept = journal(1);
         kept.keep(2, b"kept");
-        // The bytes are there, but not the head.
-        memory(&kept).write_all_at(b"torn", begin(2) + 96).unwrap();
-        assert_eq!(left(&memory(&kept)).unwrap().records, [(2, b"kept".to_vec())]);
+        // The record is there, in part or as a whole, but not the end.
+        let torn = [head(2, b"torn"), b"torn".to_vec()].concat();
+        for bytes in [10, 32, 34, 36] {
+            memory(&kept).write_all_at(&torn[..bytes], begin(2) + 64).unwrap();
+            assert_eq!(left(&memory(&kept)).unwrap().records, [(2, b"kept".to_vec())]);
+        }
         // Followed by a record of an older commit.
         let kept = journal(1);
         kept.keep(2, &[1; 100]);
         kept.keep(2, b"old");
         kept.keep(4, b"new");
         assert_eq!(left(&memory(&kept)).unwrap().records, [(4, b"new".to_vec())]);
+        // The first record of a commit goes over those that nothing needs any more.
+        write_end(&memory(&kept), 1, 6, 0).unwrap();
+        memory(&kept).write_all_at(b"half of a head", begin(6)).unwrap();
+        assert!(left(&memory(&kept)).unwrap().records.is_empty());
+    }
+
+    /// Whatever part of a journal is gone: it is damage, and not a journal with fewer names.
+    #[test]
+    fn a_part_that_is_zeroed_or_cut_off_is_noticed() {
+        let filled = || {
+            let kept = journal(1);
+            (0..300).for_each(|number: u64| kept.keep(2 + number / 150, &[number as u8; 100]));
+            kept
+        };
+        let bytes_kept = 150 * 160;
+        // At which byte, and how many.
+        let zeroed = [
+            (0, HEADER_BYTES),
+            (0, FILE_BYTES),
+            (0, ENDS_OFFSET as u64),
+            (ENDS_OFFSET as u64, 32),
+            (ENDS_OFFSET as u64 + 32, 32),
+            (HEADER_BYTES, FILE_BYTES - HEADER_BYTES),
+            (begin(2), 4096),
+            (begin(2) + 8192, 4096),
+            (begin(2) + bytes_kept - 160, 160),
+            (begin(2), HALF_BYTES),
+            (begin(3), HALF_BYTES),
+            (begin(3) + bytes_kept - 160, 4096),
+        ];
+        for (at, bytes) in zeroed {
+            let kept = filled();
+            let punch = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+            rustix::fs::fallocate(memory(&kept), punch, at, bytes).unwrap();
+            let kind = left(&memory(&kept)).map_err(|error| error.kind()).map(|left| left.records.len());
+            assert_eq!(kind, Err(io::ErrorKind::InvalidData), "{bytes} bytes at {at}");
+        }
+        for bytes in [0, 4096, begin(2) + 100, FILE_BYTES - 1] {
+            let kept = filled();
+            memory(&kept).set_len(bytes).unwrap();
+            assert_eq!(left(&memory(&kept)).unwrap_err().kind(), io::ErrorKind::InvalidData, "{bytes} bytes");
+        }
+        assert_eq!(commits(&filled()).len(), 300);
+        // What is after the end counts as little as before.
+        let kept = filled();
+        memory(&kept).write_all_at(&[7; 100], begin(3) + bytes_kept).unwrap();
+        assert_eq!(commits(&kept).len(), 300);
     }
 
     #[test]
@@ -474,7 +565,8 @@ mod tests {
         let kept = journal(1);
         kept.keep(2, b"first");
         kept.keep(2, b"second");
-        for at in [begin(2), begin(2) + 8, begin(2) + 32, begin(2) + 64, begin(2) + 100] {
+        let header = (0..OWNER_OFFSET as u64).chain((512..536).chain(544..568));
+        for at in header.chain([begin(2), begin(2) + 8, begin(2) + 32, begin(2) + 64, begin(2) + 100]) {
             let mut byte = [0];
             memory(&kept).read_exact_at(&mut byte, at).unwrap();
             memory(&kept).write_all_at(&[byte[0] ^ 1], at).unwrap();
@@ -482,7 +574,7 @@ mod tests {
             memory(&kept).write_all_at(&byte, at).unwrap();
         }
         assert_eq!(commits(&kept), [2, 2]);
-        memory(&kept).write_all_at(b"SHLJRNL1", 0).unwrap();
+        memory(&kept).write_all_at(b"SHLJRNL2", 0).unwrap();
         assert!(left(&memory(&kept)).is_err(), "of another program");
         // A journal gets its name when it is complete: this is damage, not a journal without names.
         memory(&kept).write_all_at(&[0; 8], 0).unwrap();

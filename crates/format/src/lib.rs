@@ -65,7 +65,8 @@ pub use sort::{KEY_SORT, SortState};
 pub use standby::{
     KEY_STANDBY, STANDBY_ALIGN, STANDBY_COMMIT_OFFSET, STANDBY_DURABLE_OFFSET, STANDBY_HEAD_OFFSET,
     STANDBY_HEADER_BYTES, STANDBY_INCARNATION_OFFSET, STANDBY_PATH_OFFSET, STANDBY_RING_OFFSET, STANDBY_SEQ_OFFSET,
-    STANDBY_TAIL_OFFSET, StandbyHeader, StandbyKind, StandbyNeed, StandbyRecord, load_word, word_stores,
+    STANDBY_TAIL_OFFSET, StandbyHeader, StandbyKind, StandbyNeed, StandbyRecord, journal_key, journal_key_range,
+    load_word, parse_journal_key, word_stores,
 };
 pub use stream::{
     STREAM_BODY_BYTES_MAX, STREAM_HEAD_BYTES, STREAM_MAGIC, STREAM_VERSION, STREAM_VERSION_IMAGE, STREAM_VERSION_SHARE,

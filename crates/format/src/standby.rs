@@ -38,6 +38,8 @@ pub const STANDBY_HEAD_OFFSET: usize = 512;
 pub const STANDBY_PATH_OFFSET: usize = 576;
 /// Key in the map store that records that a ring is in use; may be missing.
 pub const KEY_STANDBY: &[u8] = b"Y";
+/// Table in the map store of the shares that have a journal next to that file.
+const TABLE_JOURNAL: u8 = b'J';
 /// Where the ring begins.
 pub const STANDBY_RING_OFFSET: usize = 4096;
 /// Records begin at multiples of this: a cache line, and the length of a record without blocks.
@@ -124,8 +126,27 @@ fn word_sum(session: u64, offset: usize, value: u64) -> u64 {
     1 << 32 | u64::from(crc32c_append(sum, &value.to_le_bytes()))
 }
 
+/// `J`, share: its journal may hold acknowledged names.
+pub fn journal_key(share: ObjectId) -> [u8; 9] {
+    let mut bytes = [TABLE_JOURNAL; 9];
+    bytes[1..].copy_from_slice(&share.0.to_be_bytes());
+    bytes
+}
+
+/// Inverse of [`journal_key`].
+pub fn parse_journal_key(bytes: &[u8]) -> Option<ObjectId> {
+    let share: [u8; 8] = bytes.strip_prefix(&[TABLE_JOURNAL])?.try_into().ok()?;
+    Some(ObjectId(u64::from_be_bytes(share)))
+}
+
+/// The range of all journal keys.
+pub const fn journal_key_range() -> (&'static [u8], &'static [u8]) {
+    (b"J", b"K")
+}
+
 /// Records that a server keeps acknowledged writes in a ring, from before its first request until
-/// everything is in the log: without that ring data may be missing.
+/// everything is in the log: without that ring data may be missing. The same for the journal of a
+/// share and its names.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct StandbyNeed {
     /// Identifier of the machine's boot.
@@ -263,6 +284,12 @@ mod tests {
         let need = StandbyNeed { boot, copy };
         assert_eq!(StandbyNeed::decode(&need.encode()).unwrap(), need);
         crate::cursor::expect_every_bit_to_count(&need.encode(), |bytes| StandbyNeed::decode(bytes).is_err());
+        let (from, to) = journal_key_range();
+        for share in [ObjectId(0), ObjectId(7 << 40), ObjectId(u64::MAX)] {
+            let key = journal_key(share);
+            assert_eq!(parse_journal_key(&key), Some(share));
+            assert!((from..to).contains(&key.as_slice()));
+        }
     }
 
     #[test]

@@ -15,6 +15,10 @@
 //! A journal belongs to one pool, one copy of it, one boot of the machine, one share, and one
 //! session of that share's tree. One that cannot be brought back is a loss: the pool remembers it
 //! durably (`Pool::remember_loss`) before the journal is kept under another name.
+//!
+//! A journal that is gone is a loss as well. So the pool notes durably which shares have one
+//! (`Pool::note_journal`), before it takes a name. The note goes before the file does, and after
+//! its names are durable or their loss is remembered. An opening may die at any of these steps.
 
 use std::fs::File;
 use std::io;
@@ -74,9 +78,14 @@ impl Journals {
     }
 
     /// Brings back what all journals have that a killed server left. Those that cannot be brought
-    /// back for want of room stay; all else that is not brought back is kept and told.
+    /// back for want of room stay; all else that is not brought back is kept and told, and so is
+    /// what is gone.
     pub fn bring_back(&self, pool: &Pool) {
-        for file in self.files.left_beside(&self.pool) {
+        let left = self.left();
+        if let Err(error) = self.expect_all(pool, &left, None) {
+            self.note(&error);
+        }
+        for file in left {
             match self.bring_back_one(pool, &file) {
                 Ok(0) => {}
                 Ok(changes) => {
@@ -86,12 +95,40 @@ impl Journals {
                         "{changes} {what} of names in share '{name}' that a server had acknowledged before it died {were} brought back"
                     );
                 }
-                Err(error) => {
-                    log::warn!("{error}");
-                    self.notes.lock().push(error.to_string());
-                }
+                Err(error) => self.note(&error),
             }
         }
+    }
+
+    fn note(&self, error: &Error) {
+        log::warn!("{error}");
+        self.notes.lock().push(error.to_string());
+    }
+
+    /// Remembers the loss of the journals that are noted and not among those that are left: all, or
+    /// that of one share.
+    fn expect_all(&self, pool: &Pool, left: &[Beside], only: Option<DeviceId>) -> Result<()> {
+        let noted = pool.noted_journals()?.into_iter().filter(|share| only.is_none_or(|only| only == *share));
+        for share in noted.filter(|share| left.iter().all(|file| file.number != share.0)) {
+            let Ok(volume) = pool.volume_of(share) else {
+                pool.forget_journal(share)?;
+                continue;
+            };
+            let name = volume.name();
+            // Nobody may use it meanwhile. The journal of a share that is mounted is made again.
+            let _claimed = match Files::claimed(volume.clone(), volume, TreeUse::Change, PATIENCE) {
+                Err(error) if error.kind() == ErrorKind::InUse => return Err(error),
+                claimed => claimed.ok(),
+            };
+            let lost = format!(
+                "the journal of share '{name}' is gone, so names that were acknowledged and not synced before its server died \
+                 may be missing"
+            );
+            pool.remember_loss(&lost)?;
+            self.note(&Error::new(ErrorKind::Corrupt, lost));
+            pool.forget_journal(share)?;
+        }
+        Ok(())
     }
 
     /// The same for one share, before its tree is opened: it must not begin without them.
@@ -99,7 +136,8 @@ impl Journals {
     /// # Errors
     /// When there are some, and they cannot be brought back yet.
     pub fn bring_back_of(&self, pool: &Pool, share: DeviceId) -> Result<()> {
-        let left = self.files.left_beside(&self.pool);
+        let left = self.left();
+        self.expect_all(pool, &left, Some(share))?;
         left.iter().filter(|file| file.number == share.0).try_for_each(|file| self.bring_back_one(pool, file).map(drop))
     }
 
@@ -113,10 +151,12 @@ impl Journals {
         match self.replay(pool, file, &opened) {
             Ok(Outcome::Replayed(changes)) => {
                 fe_share::mark_replayed(&opened).map_err(failed)?;
+                pool.forget_journal(DeviceId(file.number))?;
                 std::fs::remove_file(&file.path).map_err(failed)?;
                 Ok(changes)
             }
             Ok(Outcome::Empty | Outcome::Void) => {
+                pool.forget_journal(DeviceId(file.number))?;
                 std::fs::remove_file(&file.path).map_err(failed)?;
                 Ok(0)
             }
@@ -138,6 +178,7 @@ impl Journals {
     fn set_aside(&self, pool: &Pool, of: &str, file: &Beside, why: &str) -> Result<Error> {
         let lost = format!("the journal of {of} was not replayed, so names that were not synced are missing: {why}");
         pool.remember_loss(&lost)?;
+        pool.forget_journal(DeviceId(file.number))?;
         let kept = match self.files.set_beside_aside(&file.path) {
             Ok(place) => format!("it is kept as {place} until you remove it"),
             Err(error) => format!("it stays as {} ({error})", file.path.display()),
@@ -153,9 +194,13 @@ impl Journals {
             Ok(FoundJournal::Left(left)) => left,
             Ok(FoundJournal::Foreign { owner }) => {
                 let of_boot = owner.get(POOL_BYTES..POOL_BYTES + BOOT_BYTES);
-                return Ok(match of_boot {
-                    Some(of_boot) if of_boot != boot => Outcome::Void,
-                    _ => Outcome::Refused("it belongs to another pool, or to another copy of this one".to_owned()),
+                let is_void = of_boot.is_some_and(|of_boot| of_boot != boot);
+                let is_noted = pool.noted_journals()?.contains(&DeviceId(file.number));
+                return Ok(match is_void {
+                    // It took the place of one of this boot.
+                    true if is_noted => Outcome::Refused("it is from before the machine was started".to_owned()),
+                    true => Outcome::Void,
+                    false => Outcome::Refused("it belongs to another pool, or to another copy of this one".to_owned()),
                 });
             }
             Err(error) => return Ok(Outcome::Refused(error.to_string())),
@@ -212,7 +257,13 @@ impl JournalPlace for Place {
         if !self.pool.keeps_acknowledged() {
             return Err(io::Error::other("there is no standby memory for their data"));
         }
-        files.make_beside(pool, self.share.0, fill)
+        let file = files.make_beside(pool, self.share.0, fill)?;
+        // Before it takes a name; a note without a file would be told as a loss.
+        if let Err(error) = self.pool.note_journal(self.share) {
+            files.remove_beside(pool, self.share.0, &file)?;
+            return Err(io::Error::other(error));
+        }
+        Ok(file)
     }
 
     fn fault(&self, file: &File, bytes: u64) -> Option<String> {
@@ -226,7 +277,8 @@ impl JournalPlace for Place {
 
     fn remove(&self, file: &File) {
         let Journals { files, pool, .. } = &*self.journals;
-        if let Err(error) = files.remove_beside(pool, self.share.0, file) {
+        let forgotten = self.pool.forget_journal(self.share).map_err(io::Error::other);
+        if let Err(error) = forgotten.and_then(|()| files.remove_beside(pool, self.share.0, file)) {
             // Its session is over: it is not replayed.
             log::warn!("a journal of names that is not needed any more stays: {error}");
         }

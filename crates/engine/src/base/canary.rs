@@ -60,6 +60,7 @@ canaries! {
     StandbyReplayOverNewer = "standby-replay-over-newer", "A ring is replayed newest first.";
     StandbyForgetsDiscards = "standby-forgets-discards", "Discards are not kept in standby memory.";
     StandbyNeedNotNoted = "standby-need-not-noted", "The map does not record that a ring is in use.";
+    JournalNeedNotNoted = "journal-need-not-noted", "The map does not record that a share has a journal.";
     StandbyVoidForgetsBeside = "standby-void-forgets-beside", "An opening that finds memory without a header drops the files that accompany it.";
     StandbyDamageNotSeen = "standby-damage-not-seen", "A damaged record of standby memory is taken for an unfinished one.";
     StandbyLossNotedLate = "standby-loss-noted-late", "An opening sets journals of shares aside before it records that their names are lost.";

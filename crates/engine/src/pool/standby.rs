@@ -11,16 +11,20 @@
 //!    is then drained: it may not be in the ring. Only then does `status` report the guarantee
 //!    again.
 //! 4. A pool that dies in between is the case of a lost ring: the map records that one was needed
-//!    (`standby_lost`).
+//!    (`standby_lost`). It also records which shares have a journal next to the ring.
 
 use std::io::ErrorKind;
 use std::sync::Arc;
 
-use format::{STANDBY_RING_OFFSET, StandbyHeader, StandbyNeed};
-use units::format_size;
+use env::MapBatch;
+use format::{STANDBY_RING_OFFSET, StandbyHeader, StandbyNeed, journal_key};
+use surface::{DeviceId, Error, ErrorKind as Kind, Result};
+use units::{ObjectId, format_size};
 
+use crate::base::canary::Canary;
 use crate::base::status::StandbyStatus;
 use crate::buffer::standby::{LogFacts, Ring, SLACK_BYTES, ring_bytes, write_beginning};
+use crate::pool::Pool;
 use crate::pool::core::Core;
 use crate::write::standby_open::StandbyFacts;
 
@@ -142,5 +146,43 @@ impl Core {
         {
             let _ = standby.remove(&self.pool_id);
         }
+    }
+}
+
+impl Pool {
+    /// Records that names of a share may be in its journal alone from now on. Durable on return.
+    ///
+    /// # Errors
+    /// When the map store fails, or the boot of the machine is not known.
+    pub fn note_journal(&self, share: DeviceId) -> Result<()> {
+        let Some(standby) = &self.core.env.standby else {
+            return Err(Error::new(Kind::Unsupported, "there is no standby memory"));
+        };
+        self.core.expect_open()?;
+        if Canary::JournalNeedNotNoted.is_planted() {
+            return Ok(());
+        }
+        let boot = standby.boot().map_err(|error| Error::from_io("the boot of this machine", error))?;
+        let mut batch = MapBatch::default();
+        batch.put(journal_key(ObjectId(share.0)), StandbyNeed { boot, copy: standby.copy() }.encode());
+        self.core.commit_durably(batch)
+    }
+
+    /// Returns the shares that [`Self::note_journal`] recorded on this boot.
+    ///
+    /// # Errors
+    /// When the map store fails.
+    pub fn noted_journals(&self) -> Result<Vec<DeviceId>> {
+        Ok(self.core.noted_journals()?.ours.into_iter().map(|share| DeviceId(share.0)).collect())
+    }
+
+    /// Records that all names of a share's journal are in its tree, or that their loss is
+    /// remembered. Durable on return.
+    ///
+    /// # Errors
+    /// When the map store fails.
+    pub fn forget_journal(&self, share: DeviceId) -> Result<()> {
+        self.core.expect_open()?;
+        self.core.forget_journals(&[ObjectId(share.0)])
     }
 }

@@ -12,11 +12,19 @@
 //!    ([`short`]). This is treated like damage in the log itself: only a repair opens the pool, and
 //!    it reports the loss before it drops anything. The records of the ring follow the missing
 //!    batches, so they are not replayed over the gap, and the ring stays.
+//!
+//! The journal of a share, which accompanies the ring, has a note of the same kind: made before the
+//! journal takes the first name (`Pool::note_journal`), and removed before that journal is. It
+//! goes with the reason for it: of another boot or copy, or with a ring that is not replayed
+//! ([`Core::forget_journals`]). Who opens a pool with such a note and finds no journal reports the
+//! loss.
+
+use std::ops::ControlFlow;
 
 use env::MapBatch;
-use format::{KEY_STANDBY, StandbyNeed};
+use format::{KEY_STANDBY, StandbyNeed, journal_key, journal_key_range, parse_journal_key};
 use surface::{Error, ErrorKind, Result};
-use units::Seq;
+use units::{ObjectId, Seq};
 
 use crate::base::canary::Canary;
 use crate::base::loss::Loss;
@@ -106,6 +114,15 @@ impl Missing {
     }
 }
 
+/// Shares whose journals are noted.
+#[derive(Debug, Default)]
+pub(crate) struct NotedJournals {
+    /// On this boot, of this copy of the pool.
+    pub ours: Vec<ObjectId>,
+    /// All others.
+    pub void: Vec<ObjectId>,
+}
+
 /// Step 5: the loss, with the ring's information, where the log ends before batch `next`.
 ///
 /// # Errors
@@ -148,8 +165,7 @@ impl Core {
         }
         let mut batch = MapBatch::default();
         batch.put(KEY_STANDBY, need.encode());
-        let store = &self.env.store;
-        store.commit(batch).and_then(|()| store.persist()).map_err(store_error)
+        self.commit_durably(batch)
     }
 
     /// Step 2. A pool without a note is left unchanged.
@@ -160,6 +176,42 @@ impl Core {
         }
         let mut batch = MapBatch::default();
         batch.delete(KEY_STANDBY.to_vec());
+        self.commit_durably(batch)
+    }
+
+    pub(crate) fn commit_durably(&self, batch: MapBatch) -> Result<()> {
+        let store = &self.env.store;
         store.commit(batch).and_then(|()| store.persist()).map_err(store_error)
+    }
+
+    /// Returns the shares whose journals are noted; none where the boot is not known.
+    pub(crate) fn noted_journals(&self) -> Result<NotedJournals> {
+        let mut noted = NotedJournals::default();
+        let Some(standby) = &self.env.standby else { return Ok(noted) };
+        let Ok(boot) = standby.boot() else { return Ok(noted) };
+        let ours = StandbyNeed { boot, copy: standby.copy() }.encode();
+        let (from, to) = journal_key_range();
+        let mut look = |key: &[u8], value: &[u8]| {
+            let list = if value == ours { &mut noted.ours } else { &mut noted.void };
+            list.extend(parse_journal_key(key));
+            ControlFlow::Continue(())
+        };
+        self.env.store.scan(from, to, &mut look).map_err(store_error)?;
+        Ok(noted)
+    }
+
+    /// Removes the notes of these shares' journals, durably.
+    pub(crate) fn forget_journals(&self, shares: &[ObjectId]) -> Result<()> {
+        if shares.is_empty() {
+            return Ok(());
+        }
+        let mut batch = MapBatch::default();
+        shares.iter().for_each(|share| batch.delete(journal_key(*share)));
+        self.commit_durably(batch)
+    }
+
+    pub(crate) fn expect_open(&self) -> Result<()> {
+        // Another process may have the map by now.
+        if self.is_closed() { Err(Error::new(ErrorKind::Io, "the pool has been closed")) } else { Ok(()) }
     }
 }

@@ -15,7 +15,8 @@
 //! 4. The map forgets that a ring is needed, the file is made void, then removed. Until here no
 //!    client has written to the pool. So a replay after a crash in between gives the same result.
 //!    Files that accompany a ring that is not replayed are set aside first
-//!    ([`env::Standby::pass_over_beside`]), and their loss is noted before that.
+//!    ([`env::Standby::pass_over_beside`]). Before that their loss is noted, and the map forgets
+//!    that they are needed.
 //! 5. A new file is created, if one is requested (`pool::standby`). Only then is the first request
 //!    accepted. A file that was not replayed, and is not of another boot, is first kept under
 //!    another name.
@@ -173,13 +174,17 @@ impl Core {
             Found::Short { .. } => Some(false),
             Found::Refused { is_void, .. } => Some(*is_void),
         };
+        let noted = self.noted_journals()?;
+        self.forget_journals(&noted.void)?;
         if let Some(is_void) = passed_over {
-            let is_lost = !is_missing && !is_void && standby.has_beside(&self.pool_id);
+            let has_some = !noted.ours.is_empty() || standby.has_beside(&self.pool_id);
+            let is_lost = !is_missing && !is_void && has_some;
             let is_late = Canary::StandbyLossNotedLate.is_planted();
             // Durable before the journals go: an opening after a crash in between finds none.
             if is_lost && !is_late {
                 self.losses.lock().add(&self.env, NAMES_LOST)?;
             }
+            self.forget_journals(&noted.ours)?;
             let kept = standby.pass_over_beside(&self.pool_id, is_void);
             if is_lost && is_late {
                 self.losses.lock().add(&self.env, NAMES_LOST)?;

@@ -4,18 +4,26 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use engine::{Pool, PoolOptions};
-use format::{KEY_LOSSES, STANDBY_DURABLE_OFFSET, STANDBY_HEADER_BYTES, StandbyHeader, decode_losses, word_stores};
+use format::{
+    KEY_LOSSES, STANDBY_DURABLE_OFFSET, STANDBY_HEADER_BYTES, StandbyHeader, decode_losses, parse_journal_key,
+    word_stores,
+};
 use sim::{Fault, Rng};
+use surface::DeviceId;
 
 use crate::common::{Campaign, Failure, Shape, Tally, World};
 
 /// Openings that die one after the other, at most.
 const DEATHS_MAX: u64 = 4;
 
+/// The share whose journal is next to the memory.
+const SHARE: DeviceId = DeviceId(77);
+
 /// A pool whose program died with acknowledged requests, and with a file next to its memory.
 fn died(seed: u64) -> Result<(World, [u8; 16]), Failure> {
     let mut world = World::new(seed, Shape::with_standby)?;
     world.machine.power.number_standby(true);
+    world.pool().note_journal(SHARE).map_err(|e| world.fail(format!("the note of a journal: {e}")))?;
     world.run_until_dark(12, World::step)?;
     let pool = world.pool().id();
     world.machine.standby.put_beside(&pool, 1);
@@ -54,7 +62,10 @@ fn expect_all(world: &mut World, pool: &[u8; 16]) -> Result<(), Failure> {
     if !notes.is_empty() || !losses.is_empty() || beside != 1 {
         return Err(world.fail(format!("{beside} files beside standby memory, notes {notes:?}, losses {losses:?}")));
     }
-    Ok(())
+    match world.pool().noted_journals() {
+        Ok(noted) if noted == [SHARE] => Ok(()),
+        noted => Err(world.fail(format!("one share had a journal, and the map says {noted:?}"))),
+    }
 }
 
 fn every_step(seed: u64) -> Result<Tally, Failure> {
@@ -140,6 +151,30 @@ fn remembers_names(world: &World) -> bool {
     notes.iter().any(|note| note.text.contains("names of shares are missing"))
 }
 
+/// Whether the map records that a share has a journal.
+fn notes_a_journal(world: &World) -> bool {
+    world.machine.store.dump().iter().any(|(key, _)| parse_journal_key(key).is_some())
+}
+
+/// After a loss of power, names that were not synced are no loss that anyone reports.
+#[test]
+fn journals_of_an_earlier_boot_are_forgotten() {
+    let test = "journals_of_an_earlier_boot_are_forgotten";
+    Campaign { file: "openings", test, seeds: 20, soaks: false }.run(|seed| {
+        let mut world = World::new(seed, Shape::with_standby)?;
+        world.pool().note_journal(SHARE).map_err(|e| world.fail(format!("the note of a journal: {e}")))?;
+        world.die()?;
+        if !notes_a_journal(&world) {
+            return Err(world.fail("the death of the program makes the map forget a journal"));
+        }
+        world.crash()?;
+        if notes_a_journal(&world) || !world.pool().losses().is_empty() {
+            return Err(world.fail("the map still notes a journal of an earlier boot, or a loss"));
+        }
+        Ok(world.tally())
+    });
+}
+
 /// A repair sets journals aside which do not go with the standby memory. It dies at each of its
 /// steps. Either the journals are still there, or the map remembers the loss.
 #[test]
@@ -168,7 +203,7 @@ fn names_that_are_lost_are_noted_whatever_step_is_the_last() {
             }
             tally.crashes += 1;
             if !has_died {
-                if beside > 0 {
+                if beside > 0 || notes_a_journal(&world) {
                     return Err(world.fail("a repair leaves journals that do not go with the standby memory"));
                 }
                 break;
