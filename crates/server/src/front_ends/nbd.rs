@@ -5,7 +5,7 @@ use std::sync::Arc;
 use fe_nbd::{Server, ServerOptions};
 use serde_json::json;
 
-use super::{Asked, FrontEnd, Kind, Started, Told};
+use super::{Asked, FrontEnd, Kind, Started, Told, with_holder};
 
 /// NBD connections get one of so many descriptors at most: the map, commands and the mount need
 /// some as well.
@@ -34,7 +34,8 @@ fn start(asked: &Asked<'_>) -> Started {
         ..usual
     };
     let connections_max = options.connections_max;
-    let server = Server::start(asked.devices.clone(), asked.listen, options)?;
+    let server = Server::start(asked.devices.clone(), asked.listen, options);
+    let server = server.map_err(|error| with_holder(error, asked.listen))?;
     Ok(Some(Box::new(Nbd { server: Some(server), connections_max })))
 }
 
