@@ -6,6 +6,7 @@ use std::sync::atomic::Ordering;
 use codec::CodecId;
 
 use crate::base::decode_counts::DecodeEffort;
+use crate::base::status::QuotaReached;
 use crate::pool::Pool;
 use crate::volume::Volume;
 
@@ -87,6 +88,12 @@ impl Pool {
     /// Returns the bytes that the map store occupies on disk, by listing its files.
     pub fn map_bytes(&self) -> u64 {
         self.core.env.store.occupied_bytes()
+    }
+
+    /// Returns the volumes, shares and folders that have refused data because of their quota and
+    /// would refuse it again, by name.
+    pub fn at_quota(&self) -> Vec<QuotaReached> {
+        self.core.at_quota()
     }
 }
 

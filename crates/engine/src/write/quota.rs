@@ -27,17 +27,15 @@ use crate::base::status::QuotaReached;
 use crate::map::Piece;
 use crate::objects::object::Object;
 use crate::objects::properties;
-use crate::pool::Pool;
 use crate::pool::core::Core;
 
 /// Upper bound of volumes named in a message, to keep it readable.
 const RESERVED_NAMED_MAX: usize = 3;
 
-impl Pool {
-    /// Returns the volumes, shares and folders that have refused data because of their quota and
-    /// would refuse it again, by name.
-    pub fn at_quota(&self) -> Vec<QuotaReached> {
-        let objects = &self.core.objects;
+impl Core {
+    /// See [`Pool::at_quota`](crate::pool::Pool::at_quota).
+    pub(crate) fn at_quota(&self) -> Vec<QuotaReached> {
+        let objects = &self.objects;
         let reached = |object: Arc<Object>| {
             let refused = object.quota.refused.load(Ordering::Relaxed);
             let quota_bytes = object.settings.read().quota_bytes.filter(|_| refused > 0)?;
@@ -55,9 +53,7 @@ impl Pool {
         all.sort_by(|a, b| a.name.cmp(&b.name));
         all
     }
-}
 
-impl Core {
     /// Allows `length` bytes to be written to an object if its quota and those of the folders above
     /// permit, or if it `overwrites` its own data.
     ///
