@@ -89,6 +89,8 @@ def dashboard_has_capacity_load_and_health(pool):
     with session() as s:
         capacity = s.page.get_by_role("region", name="Capacity")
         expect(capacity).to_contain_text(re.compile(r"saves \d+ %"))
+        used = capacity.get_by_role("img", name=re.compile(" used$")).get_attribute("aria-label").removesuffix(" used")
+        expect(capacity.locator("dt", has_text="used").locator("xpath=..")).to_contain_text(used)
         if not SERVED:
             expect(capacity).to_contain_text(re.compile(r"full in about \d+ days"))
         now = s.page.get_by_role("region", name="Now")

@@ -6,16 +6,18 @@
 //! them: all timeouts are zero. This costs a round trip for each `stat` and `open`, and none for a
 //! read or write.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use fuse::wire::reply::{self, OpenFlags};
 use fuse::{Answer, Capabilities, Entry, Errno, FileSystem, Limits, Operation, Request, SetAttributes, StatFs};
-use surface::{Allocation, NamedClient, process_name, program_file};
+use surface::{Allocation, Client, process_name, program_file};
 
 use crate::directory::{BLOCK_BYTES, DeviceDirectory, FileState};
 use crate::file_io;
 use crate::nodes::Node;
-use crate::options::{DOOR, REQUEST_BYTES_MAX};
+use crate::opener::Opener;
+use crate::options::REQUEST_BYTES_MAX;
 
 /// The kernel caches neither names nor attributes.
 pub(crate) const TTL: Duration = Duration::ZERO;
@@ -168,7 +170,7 @@ impl DeviceDirectory {
         // exited when its name is needed.
         let program = std::fs::read(program_file(request.pid)).unwrap_or_default();
         let process = process_name(request.pid, &program, Some(request.uid));
-        let client = NamedClient::at(DOOR, format!("file in the mount, {process}"));
+        let client: Arc<dyn Client> = Arc::new(Opener { pid: request.pid, process });
         let lane = if flags & libc::O_TRUNC == 0 { &self.opens } else { &self.emptyings };
         lane.run(0, move || {
             answer.result(files.open(node, flags, &client, number).map(|handle| reply::opened(handle, OPEN_FLAGS)));

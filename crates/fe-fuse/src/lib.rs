@@ -73,6 +73,7 @@ mod mount;
 mod nodes;
 mod open_file;
 mod open_files;
+mod opener;
 mod options;
 mod requests;
 mod stack;

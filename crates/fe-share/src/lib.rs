@@ -37,6 +37,7 @@ mod request_kind;
 mod served;
 mod set_id;
 mod snapshots;
+mod writing;
 
 pub use fuse::keep::KeeperSlot;
 pub use memory_journal::{Found as FoundJournal, JournalPlace, find as find_journal, mark_replayed};

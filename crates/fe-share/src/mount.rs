@@ -132,7 +132,7 @@ pub fn mount_with_snapshots(
     let mut served = Served::new(tree.clone(), LookupCounts::default(), snapshots, options.counts.clone());
     served.has_access_times = options.has_access_times;
     served.is_read_only.store(options.is_read_only, Ordering::Relaxed);
-    let served = Arc::new(served);
+    let served = served.shared();
     let first = Transport::best();
     let session = match begin(&served, &dir_path, options, first) {
         Err(error) if first == Transport::Rings => {
@@ -221,7 +221,7 @@ fn resume_served(
     let mut served = Served::new(tree.clone(), LookupCounts::taken_over(), snapshots, options.counts.clone());
     served.has_access_times = place.has_access_times();
     served.is_read_only.store(options.is_read_only, Ordering::Relaxed);
-    let served = Arc::new(served);
+    let served = served.shared();
     let session = Session::take_over(devices, served.clone()).map_err(about)?;
     place.remount(session.notifier().device(), &how(options), options.overlay)?;
     // Before any action that the next program might have to know about.
@@ -397,7 +397,11 @@ impl Mount {
     /// [`ErrorKind::InUse`] if a file is open, a process has its working directory there, or there
     /// is a copy of the mount in another mount namespace or at another directory.
     pub fn begin_unmount(&self) -> Result<()> {
-        self.place.unmount(self.connection.device(), &how(&self.options))
+        // The kernel writes dirty pages first.
+        self.served.is_unmounting.store(true, Ordering::Relaxed);
+        let unmounted = self.place.unmount(self.connection.device(), &how(&self.options));
+        self.served.is_unmounting.store(unmounted.is_ok(), Ordering::Relaxed);
+        unmounted
     }
 
     /// Disconnects all programs that have files open, and all copies of the mount: later requests

@@ -3,7 +3,7 @@
 
 use std::cell::Cell;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -13,7 +13,7 @@ use fuse::{
     Request, StatFs, WriteData,
 };
 use share::{Caller, Failure, Inode, SetAttributes, Time, TimeToSet, Tree};
-use surface::Allocation;
+use surface::{Allocation, Held};
 
 use crate::closing::Closing;
 use crate::flags;
@@ -22,6 +22,7 @@ use crate::lookups::LookupCounts;
 use crate::process::{Process, names_shown};
 use crate::request_kind::{Counts, is_change, kind_of};
 use crate::snapshots::{self, SnapshotDirs};
+use crate::writing::Write;
 
 /// Lifetime of cached entries, practically without limit: a share changes only through its mount.
 pub(crate) const TTL: Duration = Duration::from_secs(1 << 30);
@@ -42,7 +43,7 @@ const BLOCK_BYTES: u32 = 4096;
 pub(crate) struct Served {
     pub(crate) tree: Arc<Tree>,
     pub(crate) lookups: LookupCounts,
-    growing: Growing,
+    pub(crate) growing: Growing,
     pub(crate) closing: Closing,
     /// Whether reads update access times.
     pub(crate) has_access_times: bool,
@@ -54,6 +55,12 @@ pub(crate) struct Served {
     pub(crate) snapshots: Option<SnapshotDirs>,
     /// Counters of requests.
     counts: Option<Arc<dyn Counts>>,
+    /// Writes that wait for space; started with the first of them, `None` if that failed.
+    pub(crate) held: OnceLock<Option<Held>>,
+    /// Set while the mount ends: writes do not wait any longer.
+    pub(crate) is_unmounting: AtomicBool,
+    /// For the thread that retries held writes.
+    pub(crate) this: Weak<Self>,
 }
 
 pub(crate) fn errno(failure: Failure) -> Errno {
@@ -142,7 +149,12 @@ impl FileSystem for Served {
         }
     }
 
-    fn ended(&self) {}
+    /// Tries held writes a last time, and answers them.
+    fn ended(&self) {
+        if let Some(Some(held)) = self.held.get() {
+            held.close();
+        }
+    }
 
     fn serve<A: Answer>(&self, request: &Request<'_>, answer: A) {
         let moved = Cell::new(0);
@@ -171,7 +183,15 @@ impl Served {
             notifier: OnceLock::new(),
             snapshots,
             counts,
+            held: OnceLock::new(),
+            is_unmounting: AtomicBool::new(false),
+            this: Weak::new(),
         }
+    }
+
+    /// Shares it with the threads that serve, and with the one that retries held writes.
+    pub(crate) fn shared(self) -> Arc<Self> {
+        Arc::new_cyclic(|this| Self { this: this.clone(), ..self })
     }
 
     /// Carries out a request and answers it. `moved` is set to the number of bytes read or written,
@@ -278,7 +298,12 @@ impl Served {
                 {
                     return answer.fail(errno(failure));
                 }
-                moved.set(self.write(node, offset, data, kill_suid_sgid, answer));
+                let bytes = match data {
+                    WriteData::Here(data) => Bytes::copy_from_slice(data),
+                    WriteData::InAnswer(_) => Bytes::copy_from_slice(answer.data()),
+                };
+                let request = request.number();
+                moved.set(self.write(Write { request, node, offset, bytes, kill_suid_sgid, answer }));
             }
             Operation::Fsync { .. } | Operation::FsyncDirectory { .. } | Operation::SyncFs => {
                 finish(tree.sync(), answer)
@@ -432,33 +457,6 @@ impl Served {
             }
             Err(failure) => answer.fail(errno(failure)),
         }
-    }
-
-    /// Writes and answers. Returns the number of bytes written.
-    fn write(&self, node: u64, offset: u64, data: WriteData<'_>, kill_suid_sgid: bool, answer: impl Answer) -> u64 {
-        let bytes = match data {
-            WriteData::Here(data) => Bytes::copy_from_slice(data),
-            WriteData::InAnswer(_) => Bytes::copy_from_slice(answer.data()),
-        };
-        // At most the largest request.
-        let length = u32::try_from(bytes.len()).unwrap_or(u32::MAX);
-        let end = offset.saturating_add(length.into());
-        let mut written_bytes = 0;
-        let write = || {
-            let written = self.tree.write(node, offset, bytes, kill_suid_sgid);
-            if written.as_ref().is_ok_and(|written| written.changed_mode) {
-                self.forget_mode(node);
-            }
-            written
-        };
-        self.growing.through(&self.tree, node, end, write, |written| match written {
-            Ok(_) => {
-                written_bytes = length.into();
-                answer.written(length);
-            }
-            Err(failure) => answer.fail(errno(failure)),
-        });
-        written_bytes
     }
 
     fn list(&self, node: u64, offset: u64, size: u32, with_attributes: bool, answer: impl Answer) {

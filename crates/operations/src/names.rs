@@ -57,6 +57,11 @@ pub fn snapshot_name(text: &str) -> std::result::Result<String, String> {
     if is_whole && text.len() <= NAME_BYTES_MAX {
         return Ok(text.to_owned());
     }
+    if !text.contains('@') && volume_name(text).is_ok() {
+        return Err(format!(
+            "'{text}' names no snapshot: write {text}@SNAPSHOT; `shale list POOL -r {text}` lists what there is"
+        ));
+    }
     Err("a snapshot is named VOLUME@SNAPSHOT: a volume or a share (or FOLDER/NAME), '@', and a name of letters, digits, \
          '.', '_' or '-'; together at most 255 letters"
         .to_owned())
@@ -245,6 +250,10 @@ pub fn set_words(words: &[String]) -> Result<(Option<String>, Changes)> {
         _ => (None, words),
     };
     let invalid = |message: String| Error::new(ErrorKind::Invalid, message);
+    if let Some(snapshot) = volume.filter(|name| snapshot_name(name).is_ok()) {
+        let text = format!("'{snapshot}' is a snapshot, which has no properties: name a volume, a share or a folder");
+        return Err(invalid(text));
+    }
     let volume = volume.map(|name| volume_name(name).map_err(|why| invalid(format!("'{name}': {why}")))).transpose()?;
     let mut changes = Changes::new();
     for pair in pairs {

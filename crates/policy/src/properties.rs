@@ -254,7 +254,7 @@ pub const KEYS: &[Key] = &[
     },
     Key {
         name: "when-full",
-        description: "how to handle a write when the pool or the quota is full: fail it, or hold it until there is space, at most for the given time",
+        description: "how to handle a write when the pool or the quota is full: fail it, or hold it until there is space, at most for the given time; also for the files of a share",
         allowed: WhenFull::ALLOWED,
         default: "error",
         only_of: None,

@@ -34,8 +34,8 @@ pub use jobs::{JobFault, JobKind, JobPace, JobReport, JobResult, JobState, JobWi
 pub use losses::{LossLine, LossOfReport, LossReport};
 pub use pool::{
     BookmarkLine, ChangeReport, CheckSummary, DiffReport, HoldLine, ObjectKind, ProblemReport, PropertiesReport,
-    PropertyReport, ReceiveLine, ReservedLine, ScrubLine, SnapshotReport, StatusReport, TransferSummary, UnservedLine,
-    VolumeReport, ratio, show_ratio, write_amplification,
+    PropertyReport, QuotaLine, ReceiveLine, ReservedLine, ScrubLine, SnapshotReport, StatusReport, TransferSummary,
+    UnservedLine, VolumeReport, ratio, show_ratio, write_amplification,
 };
 pub use reload::ReloadReport;
 pub use slices::{CleanSlice, CleanTotal, ScrubSlice, ShrinkSlice, SortSlice};

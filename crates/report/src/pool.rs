@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use units::format_size;
 
 use crate::{ImageLine, JobReport, LossLine, LossReport};
 
@@ -266,6 +267,8 @@ pub struct StatusReport {
     pub full_level: u32,
     /// Whether new data is refused.
     pub full: bool,
+    /// Volumes, shares and folders that have refused data because of their quota.
+    pub at_quota: Vec<QuotaLine>,
     /// Whether the file system below has less room than the capacity: `shale grow` cannot
     /// help then.
     pub short_below: bool,
@@ -407,6 +410,27 @@ impl StatusReport {
         let local = self.images.iter().map(|image| image.local_bytes).sum();
         let stored = self.images.iter().map(|image| image.stored_bytes).sum();
         (self.unlisted_allocated_bytes.saturating_sub(local), self.unlisted_bytes.saturating_sub(stored))
+    }
+}
+
+/// A volume, a share or a folder at its quota.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct QuotaLine {
+    /// Its name.
+    pub name: String,
+    /// What it is.
+    pub kind: ObjectKind,
+    /// Stored bytes, with snapshots and with everything in it.
+    pub stored_bytes: u64,
+    /// Its quota.
+    pub quota_bytes: u64,
+}
+
+impl QuotaLine {
+    /// In words.
+    pub fn words(&self) -> String {
+        let (stored, quota) = (format_size(self.stored_bytes), format_size(self.quota_bytes));
+        format!("{} '{}' uses {stored} of its quota of {quota}, and refuses new data", self.kind.name(), self.name)
     }
 }
 

@@ -18,6 +18,16 @@ pub fn hold_line(hold: engine::Hold) -> HoldLine {
     HoldLine { snapshot, tag: hold.tag, created_unix_s: hold.created_unix_s }
 }
 
+/// Makes a [`QuotaLine`] from the engine's figures.
+pub fn quota_line(reached: engine::QuotaReached) -> QuotaLine {
+    let kind = match (reached.is_share, reached.is_folder) {
+        (true, _) => ObjectKind::Share,
+        (_, true) => ObjectKind::Folder,
+        _ => ObjectKind::Volume,
+    };
+    QuotaLine { name: reached.name, kind, stored_bytes: reached.stored_bytes, quota_bytes: reached.quota_bytes }
+}
+
 /// Makes a [`ReceiveLine`] from the engine's figures.
 pub fn receive_line(status: engine::ReceiveStatus) -> ReceiveLine {
     ReceiveLine {

@@ -1,13 +1,15 @@
 //! Warns as a pool fills up: once at each of a few levels, and again only when it has been well
 //! below it.
 
+use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use engine::PoolRoom;
+use parking_lot::Mutex;
 use units::format_size;
 
 use crate::health;
-use report::{ReservedLine, StatusReport};
+use report::{ObjectKind, QuotaLine, ReservedLine, StatusReport};
 
 /// Per cent of the room at which a pool is warned of.
 pub const LEVELS: [u32; 3] = [80, 90, 95];
@@ -76,12 +78,23 @@ pub struct Fullness {
     told: AtomicU32,
     /// Writes that had been refused when it was looked at last.
     refused: AtomicU64,
+    /// Objects at their quota that were reported.
+    at_quota: Mutex<BTreeSet<String>>,
 }
 
 /// Behind all levels: new data is refused.
 const FULL: u32 = 100;
 
 impl Fullness {
+    /// Returns the lines for shares and folders that have come to their quota since the last call.
+    /// A client of a volume at its quota gets an error that is logged.
+    pub fn look_at_quotas(&self, at_quota: &[QuotaLine]) -> Vec<String> {
+        let names = at_quota.iter().map(|line| line.name.clone()).collect();
+        let before = std::mem::replace(&mut *self.at_quota.lock(), names);
+        let is_new = |line: &&QuotaLine| line.kind != ObjectKind::Volume && !before.contains(&line.name);
+        at_quota.iter().filter(is_new).map(QuotaLine::words).collect()
+    }
+
     /// Looks at a pool: what is to be said in the log now. The status is asked for only then: it
     /// walks through all volumes.
     pub fn look(&self, gauge: Gauge, status: impl FnOnce() -> StatusReport) -> Option<String> {
@@ -156,6 +169,23 @@ mod tests {
         let refused = Gauge { refused_writes: 3, ..at(40.0) };
         assert!(!told(40.0) && look(refused).unwrap().contains("FULL"));
         assert_eq!(look(refused), None, "no more were refused since");
+    }
+
+    #[test]
+    fn a_share_at_its_quota_is_told_once_until_it_has_left_it() {
+        let fullness = Fullness::default();
+        let at_quota = |name: &str, kind| {
+            let (name, stored_bytes, quota_bytes) = (name.to_owned(), (5 << 20) - 4096, 5 << 20);
+            QuotaLine { name, kind, stored_bytes, quota_bytes }
+        };
+        let volume = at_quota("v", ObjectKind::Volume);
+        let share = at_quota("docs", ObjectKind::Share);
+        let told = fullness.look_at_quotas(&[share.clone(), volume.clone()]);
+        assert_eq!(told.len(), 1, "{told:?}");
+        assert!(told[0].starts_with("share 'docs' uses ") && told[0].contains("quota of 5 MiB"), "{told:?}");
+        assert!(fullness.look_at_quotas(&[share.clone(), volume.clone()]).is_empty());
+        assert!(fullness.look_at_quotas(&[volume]).is_empty());
+        assert_eq!(fullness.look_at_quotas(&[share]), told);
     }
 
     #[test]

@@ -326,6 +326,7 @@ impl Service {
             }
             Request::Rename { object, name, .. } => {
                 let old = self.name_of(&object)?;
+                self.pool.check_rename(&old, &name)?;
                 self.unmounted(&[&old], false, || self.pool.rename(&old, &name))?;
                 self.jobs.follow_names(|id| self.pool.volume_of(id).ok().map(|volume| volume.name()));
                 // What has come among those that are served was not mounted before.

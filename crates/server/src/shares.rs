@@ -324,7 +324,7 @@ impl Shares {
         }
         fuse::mount::detach_dead(&dir, &self.source);
         if !matches!(below, Below::Directory) {
-            check_empty(name, &dir)?;
+            check_empty(name, &dir, "; the next start of the server mounts it")?;
         } else if let Some(folders) = dir.parent().filter(|folders| *folders != self.dir)
             && let Err(error) = std::fs::create_dir_all(folders)
         {
@@ -365,7 +365,7 @@ impl Shares {
         let is_above = |share: &&Mounted| Some(share.name.as_str()) == above && !share.mount.is_over();
         let above = state.mounted.values().find(is_above);
         if above.is_some() {
-            check_empty(name, &self.dir.join(name))?;
+            check_empty(name, &self.dir.join(name), "")?;
         }
         let made = make()?;
         // What has come since is in the way of the mount, which says so; nothing more comes.
@@ -519,10 +519,10 @@ fn innermost_first(mounted: &BTreeMap<u64, Mounted>) -> Vec<(String, u64)> {
 
 /// Fails if the directory of a share in another one has something in it, or is none. What follows
 /// symbolic links would let users of the other share say where this one is mounted.
-fn check_empty(name: &str, dir: &Path) -> Result<()> {
+fn check_empty(name: &str, dir: &Path, after: &str) -> Result<()> {
     let refused = |what: &str| {
         let text = format!(
-            "share '{name}' cannot be mounted at {}: {what}: move it away, and serve the pool again or choose another name",
+            "share '{name}' cannot be mounted at {}: {what}: move it away, or choose another name{after}",
             dir.display()
         );
         Err(Error::new(ErrorKind::Exists, text))

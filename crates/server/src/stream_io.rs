@@ -139,6 +139,19 @@ impl LocalSink {
     }
 }
 
+/// Fails for a share that this server mounts: its mount changes it, so no difference fits.
+fn refuse_mounted(service: &Service, share: &str) -> Result<()> {
+    let mounted = service.mounted_shares().map(|shares| shares.mounted()).unwrap_or_default();
+    let Some((_, _, at)) = mounted.into_iter().find(|(_, name, _)| name == share) else { return Ok(()) };
+    let (pool, at) = (service.facts().pool.display(), at.display());
+    let text = format!(
+        "share '{share}' is mounted at {at}, and a mount changes it: 'umount {at}', then 'shale rollback {pool} \
+         {share}@SNAPSHOT' to the snapshot that both pools have, then receive again; the next start of the server \
+         mounts it again, unless `shale serve --volume` names others"
+    );
+    Err(Error::new(ErrorKind::InUse, text))
+}
+
 impl StreamSink for LocalSink {
     fn put(&mut self, chunk: &[u8]) -> Result<Option<Received>> {
         let Some((head, body)) = chunk.split_first_chunk::<STREAM_HEAD_BYTES>() else {
@@ -150,6 +163,7 @@ impl StreamSink for LocalSink {
         let image = receiver.image();
         let report = match &image {
             _ if is_border && exists => {
+                refuse_mounted(service, &wish.volume)?;
                 service.devices().alone(&wish.volume, wish.force, || receiver.take(head, body))?
             }
             Some(image) if !*is_held => {

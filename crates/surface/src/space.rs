@@ -3,6 +3,7 @@
 //! synchronous.
 
 use std::ops::Range;
+use std::time::Duration;
 
 use bytes::Bytes;
 
@@ -77,6 +78,11 @@ pub trait ObjectSpace: Send + Sync {
     /// Fails if a write of `bytes` to a file that does not belong to the tree would fail for lack
     /// of space. Reserves nothing.
     fn admit(&self, bytes: u64) -> Result<()>;
+
+    /// As [`BlockDevice::full_wait`](crate::BlockDevice::full_wait).
+    fn full_wait(&self) -> Option<Duration> {
+        None
+    }
 
     /// Reserves space for `bytes` that are about to be written to the tree's own files, replacing
     /// the rest of an earlier reservation. Writes to these files consume it, and may exceed it if

@@ -113,6 +113,21 @@ pub struct PoolRoom {
     pub refused_writes: u64,
 }
 
+/// A volume, a share or a folder that refuses data because of its quota.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct QuotaReached {
+    /// Its name.
+    pub name: String,
+    /// Whether it is a share.
+    pub is_share: bool,
+    /// Whether it is a folder.
+    pub is_folder: bool,
+    /// Stored bytes, with snapshots and with everything in it.
+    pub stored_bytes: u64,
+    /// Its quota.
+    pub quota_bytes: u64,
+}
+
 /// Figures of a pool. Sizes in bytes; counters since the pool was opened.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct PoolStatus {

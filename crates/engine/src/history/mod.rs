@@ -361,8 +361,25 @@ impl Pool {
     /// [`ErrorKind::NotFound`], [`ErrorKind::Exists`]; [`ErrorKind::Invalid`], also if the
     /// snapshots that are taken of it by the clock would get too long names.
     pub fn rename(&self, old: &str, new: &str) -> Result<()> {
+        let _admin = self.core.admin.lock();
+        match self.rename_entry(old, new)? {
+            Some(descriptor) => self.core.append_durably(vec![Entry::Object(descriptor)]),
+            None => Ok(()),
+        }
+    }
+
+    /// Checks that [`rename`](Self::rename) would succeed.
+    ///
+    /// # Errors
+    /// As of that.
+    pub fn check_rename(&self, old: &str, new: &str) -> Result<()> {
+        let _admin = self.core.admin.lock();
+        self.rename_entry(old, new).map(drop)
+    }
+
+    /// Returns the descriptor of a renamed object; `None` if it has that name already.
+    fn rename_entry(&self, old: &str, new: &str) -> Result<Option<ObjectDescriptor>> {
         let core = &self.core;
-        let _admin = core.admin.lock();
         let folder = core.objects.folder(old);
         let is_titled = folder.is_some() || !old.contains('@');
         let object = folder.map_or_else(|| core.objects.readable(old), Ok)?;
@@ -382,7 +399,7 @@ impl Pool {
             }
         };
         if old == new {
-            return Ok(());
+            return Ok(None);
         }
         if is_titled { check_full_name(name) } else { check_own_snapshot_name(name) }?;
         if is_titled && new.strip_prefix(old).is_some_and(|rest| rest.starts_with('/')) {
@@ -390,12 +407,11 @@ impl Pool {
             return Err(refused(ErrorKind::Invalid, text));
         }
         self.check_free(new)?;
-        let descriptor = if is_titled {
+        Ok(Some(if is_titled {
             self.renamed(&object, new)?
         } else {
             ObjectDescriptor { name: name.to_owned(), ..object.descriptor.read().clone() }
-        };
-        core.append_durably(vec![Entry::Object(descriptor)])
+        }))
     }
 
     /// Makes a clone the owner of its origin's history: the snapshots of the other volume up to the

@@ -11,6 +11,8 @@ use crate::objects::log_tails::LogTails;
 #[derive(Debug, Default)]
 pub(crate) struct Allowance {
     pub bytes: AtomicU64,
+    /// Bytes of the last write that it had no room for; 0: none since the quota was set.
+    pub refused: AtomicU64,
     /// Held by the thread that recomputes it.
     pub looking: Mutex<(), ranks::QuotaLook>,
     /// Bytes of the reservation that are not used, as of the last checkpoint.
@@ -23,6 +25,7 @@ impl Allowance {
     /// Forgets the allowance after a change of the quota: the next write computes it again.
     pub(crate) fn forget(&self) {
         self.bytes.store(0, Ordering::Relaxed);
+        self.refused.store(0, Ordering::Relaxed);
     }
 
     /// Subtracts so many bytes, if it has them.

@@ -36,19 +36,17 @@ use std::sync::Arc;
 use format::{Cut, ObjectDescriptor, ObjectState, Origin, Reap};
 use policy::{CleanMarks, Resolved, Settings};
 use surface::{Error, ErrorKind, Result};
-use units::{Epoch, ObjectId, did_you_mean};
+use units::{Epoch, ObjectId};
 
 use crate::base::options::Properties;
 use crate::base::ranked::RwLock;
 use crate::base::ranks;
 use crate::objects::level::Level;
+use crate::objects::names::{missing, name_list};
 pub(crate) use crate::objects::object::Object;
 use crate::objects::pins::{Left, Look, Points};
 use crate::objects::properties::{HOLD_PREFIX, PUSHED};
 use crate::objects::timeline::{Made, Timelines, points_of};
-
-/// Names that an error message lists.
-const NAMES_LISTED_MAX: usize = 8;
 
 /// Properties were checked when they were set; a pool from a newer version may hold ones that this
 /// one does not know.
@@ -461,16 +459,17 @@ impl Objects {
                     format!("'{name}' is a folder: name a volume or a share in it"),
                 );
             }
-            let there = name_list(table.by_name.keys().map(String::as_str));
-            let suggestion = did_you_mean(name, table.by_name.keys().map(String::as_str));
-            Error::new(ErrorKind::NotFound, format!("the pool has no volume '{name}'; it has {there}{suggestion}"))
+            missing("the pool has no volume or share", name, table.by_name.keys().map(String::as_str))
         })
     }
 
     /// The snapshot of that name, `VOLUME@SNAPSHOT`.
     pub(crate) fn snapshot_named(&self, name: &str) -> Result<Arc<Object>> {
         let Some((volume, snapshot)) = name.split_once('@') else {
-            let text = format!("'{name}' is not a snapshot: use VOLUME@SNAPSHOT");
+            let object = self.named(name)?;
+            let titles: Vec<_> = self.snapshots_of(object.id).iter().map(|snapshot| snapshot.title()).collect();
+            let there = name_list(titles.iter().map(String::as_str));
+            let text = format!("'{name}' is a {}: name one of its snapshots; it has {there}", object.kind_word());
             return Err(Error::new(ErrorKind::Invalid, text));
         };
         let parent = self.named(volume)?;
@@ -478,10 +477,8 @@ impl Objects {
         table.snapshots.get(&(parent.id, snapshot.to_owned())).cloned().ok_or_else(|| {
             let listed = table.listed_under(parent.id);
             let names: Vec<_> = listed.iter().map(|s| s.descriptor.read().name.clone()).collect();
-            let there = name_list(names.iter().map(String::as_str));
-            let suggestion = did_you_mean(snapshot, names.iter().map(String::as_str));
-            let text = format!("volume '{volume}' has no snapshot '{snapshot}'; it has {there}{suggestion}");
-            Error::new(ErrorKind::NotFound, text)
+            let what = format!("{} '{volume}' has no snapshot", parent.kind_word());
+            missing(&what, snapshot, names.iter().map(String::as_str))
         })
     }
 
@@ -591,14 +588,4 @@ impl Objects {
 /// Returns the name of a dictionary in messages.
 fn dictionary_title(id: ObjectId, volume: &str) -> String {
     format!("{volume} (dictionary {})", id.0)
-}
-
-/// Returns some names, for a message.
-fn name_list<'a>(names: impl Iterator<Item = &'a str>) -> String {
-    let names: Vec<_> = names.take(NAMES_LISTED_MAX + 1).collect();
-    match names.len() {
-        0 => "none".to_owned(),
-        n if n > NAMES_LISTED_MAX => format!("{} and more", names[..NAMES_LISTED_MAX].join(", ")),
-        _ => names.join(", "),
-    }
 }

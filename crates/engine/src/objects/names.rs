@@ -1,10 +1,14 @@
-//! Which names volumes, folders and snapshots can have.
+//! Which names volumes, folders and snapshots can have, and messages that list them.
 
 use surface::{Error, ErrorKind, Result};
+use units::did_you_mean;
 
 /// Longest name of a volume with its folders and its snapshot's name: an NBD export name and a path
 /// component both allow this much. Also bounds the nesting of folders.
 pub(crate) const TITLE_BYTES_MAX: usize = 255;
+
+/// Names that an error message lists.
+const NAMES_LISTED_MAX: usize = 8;
 
 /// Checks one part of a name, or that of a snapshot, a bookmark or a tag: 1 to 255 bytes of
 /// letters, digits, `.`, `_`, `-`, not starting with `.` or `-`.
@@ -44,6 +48,22 @@ pub(crate) fn check_full_name(name: &str) -> Result<()> {
         return wrong("use the form FOLDER/NAME: without a / at the beginning or end, and without two in a row");
     }
     name.split('/').try_for_each(|part| check_name(part).map_err(|error| error.context(format_args!("'{name}'"))))
+}
+
+/// Returns some names, for a message.
+pub(crate) fn name_list<'a>(names: impl Iterator<Item = &'a str>) -> String {
+    let names: Vec<_> = names.take(NAMES_LISTED_MAX + 1).collect();
+    match names.len() {
+        0 => "none".to_owned(),
+        n if n > NAMES_LISTED_MAX => format!("{} and more", names[..NAMES_LISTED_MAX].join(", ")),
+        _ => names.join(", "),
+    }
+}
+
+/// The error for a name that is not among the `known` ones; `what` says what there is none of.
+pub(crate) fn missing<'a>(what: &str, name: &str, known: impl Iterator<Item = &'a str> + Clone) -> Error {
+    let (there, suggestion) = (name_list(known.clone()), did_you_mean(name, known));
+    Error::new(ErrorKind::NotFound, format!("{what} '{name}'; it has {there}{suggestion}"))
 }
 
 #[cfg(test)]

@@ -164,6 +164,11 @@ impl Object {
         self.epoch.clone()
     }
 
+    /// What a message calls it.
+    pub(crate) fn kind_word(&self) -> &'static str {
+        if self.is_share() { "share" } else { "volume" }
+    }
+
     /// Whether it is a volume: then it can be written.
     pub(crate) fn is_live(&self) -> bool {
         self.live.load(Ordering::Acquire)

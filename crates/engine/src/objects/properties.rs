@@ -107,7 +107,7 @@ fn conflicts(
     if let Some(quota) = settings.quota_bytes.filter(|quota| *quota < settings.reservation_bytes) {
         let (reserved, quota) = (format_size(settings.reservation_bytes), format_size(quota));
         let text = format!(
-            "volume '{name}' would have a reservation of {reserved} and a quota of {quota}: it could never use \
+            "'{name}' would have a reservation of {reserved} and a quota of {quota}: it could never use \
              all of its reservation"
         );
         conflicts.push((Conflict::Quota, Error::new(ErrorKind::Invalid, text)));

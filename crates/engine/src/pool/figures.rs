@@ -7,6 +7,7 @@ use codec::CodecId;
 use policy::Power;
 
 use crate::base::decode_counts::DecodeEffort;
+use crate::base::status::QuotaReached;
 use crate::pool::Pool;
 use crate::volume::Volume;
 
@@ -107,6 +108,12 @@ impl Pool {
     /// Returns the bytes that the map store occupies on disk, by listing its files.
     pub fn map_bytes(&self) -> u64 {
         self.core.env.store.occupied_bytes()
+    }
+
+    /// Returns the volumes, shares and folders that have refused data because of their quota and
+    /// would refuse it again, by name.
+    pub fn at_quota(&self) -> Vec<QuotaReached> {
+        self.core.at_quota()
     }
 }
 

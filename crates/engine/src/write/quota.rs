@@ -23,6 +23,7 @@ use surface::{Error, ErrorKind, Result};
 use units::{BlockIndex, BlockMask, GROUP_BLOCKS, GroupIndex, ObjectId, format_size};
 
 use crate::base::options::Properties;
+use crate::base::status::QuotaReached;
 use crate::map::Piece;
 use crate::objects::object::Object;
 use crate::objects::properties;
@@ -32,6 +33,27 @@ use crate::pool::core::Core;
 const RESERVED_NAMED_MAX: usize = 3;
 
 impl Core {
+    /// See [`Pool::at_quota`](crate::pool::Pool::at_quota).
+    pub(crate) fn at_quota(&self) -> Vec<QuotaReached> {
+        let objects = &self.objects;
+        let reached = |object: Arc<Object>| {
+            let refused = object.quota.refused.load(Ordering::Relaxed);
+            let quota_bytes = object.settings.read().quota_bytes.filter(|_| refused > 0)?;
+            let stored_bytes = objects.stored_now_with(&object);
+            let is_share = object.is_share();
+            (quota_bytes.saturating_sub(stored_bytes) < refused).then(|| QuotaReached {
+                name: object.title(),
+                is_share,
+                is_folder: !is_share && !object.is_live(),
+                stored_bytes,
+                quota_bytes,
+            })
+        };
+        let mut all: Vec<_> = objects.volumes().into_iter().chain(objects.folders()).filter_map(reached).collect();
+        all.sort_by(|a, b| a.name.cmp(&b.name));
+        all
+    }
+
     /// Allows `length` bytes to be written to an object if its quota and those of the folders above
     /// permit, or if it `overwrites` its own data.
     ///
@@ -48,13 +70,13 @@ impl Core {
         let text = |what: String, (quota, stored): (u64, u64)| {
             let (quota, stored) = (format_size(quota), format_size(stored));
             let text = format!(
-                "{what} uses {stored} of its quota of {quota}: discard data, destroy snapshots, or raise the \
-                 quota"
+                "{what} uses {stored} of its quota of {quota}: {}, destroy snapshots, or raise the quota",
+                if object.is_share() { "remove files" } else { "discard data" }
             );
             Error::new(ErrorKind::Full, text)
         };
         if let Some(reached) = self.spend(object, length, || self.objects.stored_with(object))? {
-            return Ok(Some(text(format!("volume '{}'", object.title()), reached)));
+            return Ok(Some(text(format!("{} '{}'", object.kind_word(), object.title()), reached)));
         }
         for folder in object.limits().iter() {
             if let Some(reached) = self.spend(folder, length, || self.objects.stored_with(folder))? {
@@ -90,6 +112,7 @@ impl Core {
                 continue;
             }
             let Some(left) = quota.saturating_sub(stored).checked_sub(length) else {
+                limited.quota.refused.store(length, Ordering::Relaxed);
                 return Ok(Some((quota, stored)));
             };
             limited.quota.bytes.store(left, Ordering::Relaxed);

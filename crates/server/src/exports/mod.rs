@@ -12,7 +12,7 @@ mod kept;
 mod moments;
 mod nfs;
 mod open;
-mod ports;
+pub(crate) mod ports;
 mod process;
 mod reach;
 mod report;

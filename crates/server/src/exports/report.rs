@@ -239,10 +239,23 @@ impl Exports {
                 Ok(status) => Err(format!("answered with status {status}")),
                 Err(error) => Err(error),
             },
-            Door::Ftp => rpc::greeting(at(access.port.unwrap_or(settings.ftp_port))).and_then(|heard| {
-                let is_of_share = heard.contains(&format!("share {share} ("));
-                if is_of_share { Ok(format!("greets: {heard}")) } else { Err(format!("greets as another: {heard}")) }
-            }),
+            Door::Ftp => {
+                let at = at(access.port.unwrap_or(settings.ftp_port));
+                let (heard, answer) = match access.needs_login {
+                    true => (rpc::greeting(at)?, None),
+                    false => rpc::anonymous_log_in(at).map(|(heard, answer)| (heard, Some(answer)))?,
+                };
+                if !heard.contains(&format!("share {share} (")) {
+                    return Err(format!("greets as another: {heard}"));
+                }
+                match answer.filter(|answer| !answer.starts_with("230")) {
+                    None => Ok(format!("greets: {heard}")),
+                    Some(answer) => Err(format!(
+                        "refuses clients without a password: {answer} (may user ftp write in the directory of the \
+                         share? chmod 755)"
+                    )),
+                }
+            }
         }
     }
 

@@ -177,9 +177,26 @@ pub fn greeting(at: SocketAddr) -> Result<String, String> {
     first_line(stream).map_err(failed)
 }
 
+/// How a server of FTP greets, and its answer to a client without a password.
+///
+/// # Errors
+/// In words.
+pub fn anonymous_log_in(at: SocketAddr) -> Result<(String, String), String> {
+    let stream = Question::ask(at)?;
+    let failed = stream.failed();
+    let mut stream = BufReader::new(stream);
+    let greeting = line(&mut stream).map_err(&failed)?;
+    stream.get_mut().write_all(b"USER anonymous\r\n").map_err(&failed)?;
+    Ok((greeting, line(&mut stream).map_err(&failed)?))
+}
+
 fn first_line(stream: Question) -> std::io::Result<String> {
+    line(&mut BufReader::new(stream))
+}
+
+fn line(stream: &mut impl BufRead) -> std::io::Result<String> {
     let mut line = Vec::new();
-    BufReader::new(stream.take(4096)).read_until(b'\n', &mut line)?;
+    stream.take(4096).read_until(b'\n', &mut line)?;
     Ok(String::from_utf8_lossy(&line).trim_end().to_owned())
 }
 
@@ -197,6 +214,22 @@ mod tests {
         let holder = format!("port {} does not answer within 5 s: process {} (", at.port(), std::process::id());
         let said = greeting(at).unwrap_err();
         assert!(said.starts_with(&holder), "{said}");
+    }
+
+    #[test]
+    fn a_client_without_a_password_gets_an_answer_of_ftp() {
+        let server = TcpListener::bind(("127.0.0.1", 0)).unwrap();
+        let at = server.local_addr().unwrap();
+        let speaking = std::thread::spawn(move || {
+            let (mut stream, _) = server.accept().unwrap();
+            stream.write_all(b"220 share docs (1)\r\n").unwrap();
+            let asked = line(&mut BufReader::new(stream.try_clone().unwrap())).unwrap();
+            stream.write_all(b"500 OOPS: writable root\r\n").unwrap();
+            asked
+        });
+        let said = anonymous_log_in(at).unwrap();
+        assert_eq!(said, ("220 share docs (1)".to_owned(), "500 OOPS: writable root".to_owned()));
+        assert_eq!(speaking.join().unwrap(), "USER anonymous");
     }
 
     /// Each byte comes before a read gives up, and the line never ends.

@@ -20,7 +20,7 @@ use surface::{Error, ErrorKind, Result};
 use self::answers::Answering;
 use self::certificate::Certificates;
 use self::process::{Process, Startable};
-use super::{Asked, FrontEnd, Kind, Started, Told};
+use super::{Asked, FrontEnd, Kind, Started, Told, with_holder};
 
 pub(super) const KIND: Kind = Kind { name: "HTTP", is_same: |a, b| a.http == b.http, check, start };
 
@@ -91,7 +91,8 @@ fn start(asked: &Asked<'_>) -> Started {
     if let Some(why) = service.access().unusable() {
         log::warn!("all log-ins over HTTP are refused: {why}");
     }
-    let listeners = http.listen.iter().map(Listener::bind_private).collect::<Result<Vec<_>>>()?;
+    let listeners = http.listen.iter().map(Listener::bind_private).collect::<Result<Vec<_>>>();
+    let listeners = listeners.map_err(|error| with_holder(error, &http.listen))?;
     let names = names_of(http);
     let certificates = Certificates::new(http, &service.facts().pool, &names);
     let certificates = http.is_tls().then_some(certificates);

@@ -34,6 +34,7 @@ use surface::{Error, ErrorKind, Result};
 
 pub use self::http::{HTTP_COMMAND, WantedHttp};
 use crate::devices::Shown;
+use crate::exports::ports;
 use crate::pool_dir::PoolDir;
 use crate::service::{Served, Service};
 
@@ -54,6 +55,17 @@ pub struct Kind {
     pub check: fn(&Asked<'_>) -> Result<()>,
     /// Starts it, if it is asked for.
     pub start: fn(&Asked<'_>) -> Started,
+}
+
+/// Names the process that holds a TCP port, in a failure to listen there.
+fn with_holder(error: Error, listen: &[Listen]) -> Error {
+    let held = |listen: &Listen| match listen {
+        Listen::Tcp(at) => ports::taken(*at, &[]).map(|held| format!("cannot listen on {at}: {held}")),
+        Listen::Unix(_) => None,
+    };
+    let is_taken = error.kind() == ErrorKind::InUse;
+    let text = listen.iter().filter(|_| is_taken).find_map(held);
+    text.map_or(error, |text| Error::new(ErrorKind::InUse, text))
 }
 
 /// A front end that serves.

@@ -6,7 +6,7 @@ use fe_nbd::{Server, ServerOptions};
 use serde_json::json;
 use surface::Result;
 
-use super::{Asked, FrontEnd, Kind, Started, Told};
+use super::{Asked, FrontEnd, Kind, Started, Told, with_holder};
 
 /// NBD connections get one of so many descriptors at most: the map, commands and the mount need
 /// some as well.
@@ -36,7 +36,9 @@ fn start(asked: &Asked<'_>) -> Started {
         ..usual
     };
     let connections_max = options.connections_max;
-    let server = Server::start(asked.devices.clone(), &asked.args.nbd, options)?;
+    let listen = &asked.args.nbd;
+    let server = Server::start(asked.devices.clone(), listen, options);
+    let server = server.map_err(|error| with_holder(error, listen))?;
     Ok(Some(Box::new(Nbd { server: Some(server), connections_max })))
 }
 

@@ -61,6 +61,7 @@ impl Service {
         let Some(exports) = exports else {
             let is_served = !doors.is_empty() && self.served.lock().is_some();
             let mut notes = if is_served { exports::unserved_notes(changes) } else { Vec::new() };
+            notes.extend(self.later_access_times(changes));
             notes.extend(self.full_by_quota(name, changes));
             return self.properties(name, notes).map(Reply::Properties);
         };
@@ -69,8 +70,16 @@ impl Service {
                 format!("the property is set, but not in force: {} (shale exports --check tells more)", fault.text);
             return Err(Error::new(ErrorKind::Io, text));
         }
-        let notes = exports.notes(changes).into_iter().chain(self.full_by_quota(name, changes)).collect();
+        let notes = exports.notes(changes).into_iter().chain(self.later_access_times(changes));
+        let notes = notes.chain(self.full_by_quota(name, changes)).collect();
         self.properties(name, notes).map(Reply::Properties)
+    }
+
+    /// A note on mounts that keep their access times as they are.
+    fn later_access_times(&self, changes: &[(String, Option<String>)]) -> Option<String> {
+        let is_mounted = self.mounted_shares().is_some_and(|shares| !shares.mounted().is_empty());
+        (is_mounted && changes.iter().any(|(key, _)| key == ACCESS_TIMES))
+            .then(|| format!("'{ACCESS_TIMES}' holds for a share from its next mount on"))
     }
 
     /// A note on a quota below the space that is taken already.

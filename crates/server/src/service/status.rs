@@ -12,9 +12,12 @@ use crate::health;
 use report::{LossLine, ReservedLine, ScrubLine, StatusReport, ratio, write_amplification};
 
 impl Service {
-    /// What is to be said of how full the pool is, for the server's log.
-    pub fn new_fullness(&self) -> Option<String> {
-        self.fullness.look(self.pool.room().into(), || self.status())
+    /// New warnings for the server's log: the pool fills up, or a share or a folder is at its
+    /// quota.
+    pub fn new_fullness(&self) -> Vec<String> {
+        let of_pool = self.fullness.look(self.pool.room().into(), || self.status());
+        let at_quota: Vec<_> = self.pool.at_quota().into_iter().map(documents::quota_line).collect();
+        of_pool.into_iter().chain(self.fullness.look_at_quotas(&at_quota)).collect()
     }
 
     pub(super) fn status(&self) -> StatusReport {
@@ -79,6 +82,7 @@ impl Service {
             kept_bytes: status.kept_bytes,
             returning_bytes: status.returning_bytes,
             full: gauge.is_full,
+            at_quota: self.pool.at_quota().into_iter().map(documents::quota_line).collect(),
             short_below: status.is_short_below,
             refused_writes: status.refused_writes,
             exact: status.is_exact,

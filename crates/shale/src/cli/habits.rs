@@ -136,6 +136,7 @@ const FLAGS: &[(&[&str], &str)] = &[
         "`shale destroy -n` and `shale blob gc --dry-run` list what would go, `shale estimate` what data would take",
     ),
     (&["-p"], "every command has --json, with sizes in bytes"),
+    (&["-V"], "`shale create POOL NAME --size SIZE` makes a volume; `shale --version` prints the version"),
     (&["-s"], "lists are not sorted by a column: `shale list -H` prints columns for sort(1)"),
     (&["-H"], "`shale list -H` and `shale get -H` print bare columns; every command has --json"),
 ];
@@ -165,8 +166,22 @@ pub fn answer(error: &Error) -> Option<String> {
         }
         ErrorKind::UnknownArgument => {
             let flag = text(error, ContextKind::InvalidArg)?;
+            if flag.strip_prefix('-').is_some_and(|rest| rest.starts_with(|c: char| c.is_ascii_digit())) {
+                return Some(format!("'{flag}' is negative, and no size, number or time is"));
+            }
             let (_, answer) = FLAGS.iter().find(|(names, _)| names.contains(&flag.as_str()))?;
             Some(format!("this command has no {flag}: {answer}"))
+        }
+        ErrorKind::MissingRequiredArgument => {
+            let Some(ContextValue::Strings(missing)) = error.get(ContextKind::InvalidArg) else { return None };
+            let usage = text(error, ContextKind::Usage)?;
+            let takes_variable = !["shale init", "shale estimate"].iter().any(|line| usage.contains(line));
+            (missing.first().is_some_and(|first| first == "<POOL>") && takes_variable).then(|| {
+                format!(
+                    "missing: {}; POOL is the pool's directory, which may also be set as SHALE_POOL",
+                    missing.join(" ")
+                )
+            })
         }
         _ => None,
     }

@@ -148,7 +148,7 @@ pub struct RollbackArgs {
     /// Directory of the pool
     pub pool: PathBuf,
     /// What the volume becomes again
-    #[arg(value_name = "VOLUME@SNAPSHOT", value_parser = names::snapshot_name)]
+    #[arg(value_name = "VOLUME@SNAPSHOT", value_parser = names::any_name)]
     pub snapshot: String,
     /// Destroy the snapshots taken since
     #[arg(long, short)]
@@ -199,7 +199,8 @@ Examples:
 
 The snapshots of the other volume, up to the one that the clone came from, become the clone's. No data moves. What
 only the other volume held comes back when it is destroyed; what the clone shares with it, as it is written over, once
-no snapshot has it any more.
+no snapshot has it any more. Data counts for the volume that wrote it: STORED and the quota of the clone do not grow,
+and once the other one is destroyed, `shale list` shows its share of the data below the table.
 
 JSON fields: volume.")]
 pub struct PromoteArgs {

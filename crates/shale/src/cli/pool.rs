@@ -62,6 +62,7 @@ JSON fields (bytes, counts, or as named; counters begin when the pool is opened)
   reserved_for                             of which volumes that is: list of {volume, bytes}
   full_level                               80, 90 or 95: the highest of these that used_percent has come to; else 0
   full                                     whether new data was refused last, or would be
+  at_quota                                 what has refused data because of its quota: list of {name, kind, stored_bytes, quota_bytes}
   short_below                              whether the file system below has less room than the pool's capacity: grow does not help then
   refused_writes                           writes that found no room, each try of those that were held
   exact                                    whether allocated, stored and dead bytes are exact, or estimated

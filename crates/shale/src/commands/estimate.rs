@@ -9,12 +9,13 @@ use super::estimate_tables::show;
 use super::interruption::{Interruption, end_when_interrupted};
 use super::watch;
 use crate::cli::EstimateArgs;
+use crate::cli::named_pool::of_environment;
 use crate::output::Output;
 use crate::progress::Progress;
 use ::estimate::{Plan, Population};
-use operations::Outcome;
 use operations::names;
 use operations::{EstimateWish, Request};
+use operations::{Failure, Outcome};
 use report::{EstimateReport, JobResult};
 use server::pool_dir::PoolDir;
 use server::session::Session;
@@ -29,7 +30,7 @@ pub fn run(args: EstimateArgs, output: &Output) -> Outcome {
     }
     let report = match volume_of(&args.targets) {
         Some((pool, name, path)) => of_volume(args, &pool, name, path, output)?,
-        None => of_paths(&args, output)?,
+        None => of_paths(&args, output).map_err(|failure| with_pool_hint(&args.targets, failure))?,
     };
     tell(&report, output);
     Ok(())
@@ -38,6 +39,19 @@ pub fn run(args: EstimateArgs, output: &Output) -> Outcome {
 /// Tells the outcome.
 pub(super) fn tell(report: &EstimateReport, output: &Output) {
     output.result(report, || show(report));
+}
+
+/// Says that the pool must be named, where a word may be meant as the name of a volume.
+fn with_pool_hint(targets: &[PathBuf], failure: Failure) -> Failure {
+    let may_be_volume =
+        |target: &PathBuf| target.to_str().is_some_and(|name| names::any_name(name).is_ok()) && !target.exists();
+    match of_environment() {
+        Some(pool) if targets.first().is_some_and(may_be_volume) => failure.with(&format!(
+            "; estimate does not use SHALE_POOL: for a volume or a share write shale estimate {} NAME",
+            pool.display()
+        )),
+        _ => failure,
+    }
 }
 
 /// Words of which the first is a pool's directory, the second could be a volume's or a snapshot's

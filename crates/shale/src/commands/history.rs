@@ -111,7 +111,7 @@ pub fn clone(args: CloneArgs, output: &Output) -> Outcome {
         let why = "--size is for clones of images: a clone of a snapshot is resized later";
         return Err(Error::new(ErrorKind::Invalid, why).into());
     }
-    names::snapshot_name(&args.snapshot).map_err(|why| Error::new(ErrorKind::Invalid, why))?;
+    names::any_name(&args.snapshot).map_err(|why| Error::new(ErrorKind::Invalid, why))?;
     let properties = args.properties.into_iter().collect();
     let request = Request::Clone { object: args.snapshot.clone().into(), volume: args.volume.clone(), properties };
     noted(Session::with(&args.pool, &args.access, |session| Ok(session.created(request)?))?, output);

@@ -11,10 +11,11 @@ use std::path::Path;
 use std::sync::atomic::AtomicBool;
 use std::time::Instant;
 
-use policy::INCOMPLETE;
+use policy::{INCOMPLETE, READONLY};
 use surface::{Error, ErrorKind};
 
 use super::registered::registered;
+use super::status;
 use super::trees::{Reached, TreeSummary, copy_shown, find, left_out, mounted, tell_problems};
 use super::volume::noted;
 use crate::cli::ImportArgs;
@@ -23,9 +24,10 @@ use copy::trees::{PosixSink, PosixSource, ShareSink, Sink, Source, Tally, TarSou
 use host::Termination;
 use operations::names::Changes;
 use operations::{Failure, Outcome, path_error};
-use operations::{Request, Which};
+use operations::{Reply, Request, Which};
 use report::JobKind;
-use report::ratio;
+use report::{QuotaLine, ratio};
+use server::devices::is_in;
 use server::session::Session;
 use server::share_trees;
 
@@ -88,6 +90,7 @@ pub fn import(session: &Session, args: &ImportArgs, interrupted: &AtomicBool, ou
         Ok(()) => {}
         Err(failure) => {
             tell_problems(&tally.lines, tally.problems, output);
+            let failure = with_quota(session, name, failure);
             return Err(clean_up(session, args, (id, old.is_none()), &tally, failure));
         }
     }
@@ -129,7 +132,10 @@ fn fill(
     let name = &args.volume;
     let reached = match session {
         Session::Direct(pool) => Reached::Tree(share_trees::open_tree(&pool.service, name)?),
-        Session::Served(_) => Reached::Mount(mounted(session, name)?),
+        Session::Served(_) => {
+            refuse_readonly(session, name, id)?;
+            Reached::Mount(mounted(session, name)?)
+        }
     };
     let own = args.properties.iter().filter(|_| !is_new).map(|(key, value)| (key.clone(), Some(value.clone())));
     session.done(set(name, id, own.chain([(INCOMPLETE.to_owned(), Some("yes".to_owned()))]).collect()))?;
@@ -156,6 +162,32 @@ fn fill(
     session.done(Request::Checkpoint)?;
     // Only now: a reader that does not find the mark finds all of the data.
     Ok(session.done(set(name, id, [(INCOMPLETE.to_owned(), None)].into()))?)
+}
+
+/// Names the quota that is reached, in a failure for lack of space.
+fn with_quota(session: &Session, share: &str, failure: Failure) -> Failure {
+    if !matches!(&failure, Failure::Error(error) if error.kind() == ErrorKind::Full) {
+        return failure;
+    }
+    let Ok(status) = status::status(session) else { return failure };
+    let is_over = |line: &&QuotaLine| line.name == share || is_in(share, &line.name);
+    match status.at_quota.iter().find(is_over) {
+        Some(line) => failure.with(&format!("; {}", line.words())),
+        None => failure,
+    }
+}
+
+/// Fails for a share with `readonly=on`: its mount refuses each name.
+fn refuse_readonly(session: &Session, name: &str, id: u64) -> Outcome {
+    let report = match session.call(Request::Get { object: Some(Which::known(name, Some(id))) })? {
+        Reply::Properties(report) => report,
+        other => return Err(other.unexpected().into()),
+    };
+    if report.properties.iter().any(|property| property.key == READONLY && property.value == "on") {
+        let text = format!("share '{name}' has readonly=on: allow changes with 'shale set POOL {name} readonly=off'");
+        return Err(Error::new(ErrorKind::ReadOnly, text).into());
+    }
+    Ok(())
 }
 
 /// Takes a new share back if nothing came, and adds to the failure how far it came.

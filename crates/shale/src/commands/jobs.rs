@@ -25,8 +25,8 @@ const COMMAND_PATIENCE: Duration = Duration::from_secs(5);
 pub fn run(args: &JobsArgs, output: &Output) -> Outcome {
     let interruption = Interruption::watch()?;
     let session = Session::of_server(&args.pool)?;
-    let Some(id) = args.id else { return list(session.as_ref(), output) };
     let session = session.ok_or_else(|| Session::unserved(&args.pool, "there are no jobs"))?;
+    let Some(id) = args.id else { return list(&session, output) };
     if args.pause {
         let job = ask(&session, Request::PauseJob { id })?;
         let job = until(&session, job, |job| job.state != JobState::Running, &interruption)?;
@@ -104,16 +104,14 @@ fn verdict(result: &JobResult) -> Outcome {
     }
 }
 
-fn list(session: Option<&Session>, output: &Output) -> Outcome {
-    let jobs = match session.map(|session| session.call(Request::Jobs)).transpose()? {
-        Some(Reply::Jobs(jobs)) => jobs,
-        Some(other) => return Err(other.unexpected().into()),
-        None => Vec::new(),
+fn list(session: &Session, output: &Output) -> Outcome {
+    let jobs = match session.call(Request::Jobs)? {
+        Reply::Jobs(jobs) => jobs,
+        other => return Err(other.unexpected().into()),
     };
-    output.result(&jobs, || match session {
-        None => "no server has the pool, and jobs run in one\n".to_owned(),
-        Some(_) if jobs.is_empty() => "no job has been started since the server was\n".to_owned(),
-        Some(_) => show(&jobs),
+    output.result(&jobs, || match jobs.is_empty() {
+        true => "no job has been started since the server was\n".to_owned(),
+        false => show(&jobs),
     });
     Ok(())
 }

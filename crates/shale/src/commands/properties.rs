@@ -7,13 +7,20 @@ use surface::{Error, ErrorKind, Result};
 use crate::cli::{Access, GetArgs, InheritArgs, SetArgs};
 use crate::output::{Output, tabbed, table};
 use operations::Outcome;
-use operations::names::{Changes, of_zfs, property_key, set_words};
+use operations::names::{Changes, key_value, of_zfs, property_key, set_words};
 use operations::{Reply, Request, Which};
 use report::PropertyReport;
 use server::session::Session;
 
 /// Sets properties, and shows the values in force then.
 pub fn set(args: SetArgs, output: &Output) -> Outcome {
+    if args.pool.to_str().is_some_and(|word| key_value(word).is_ok()) && !args.pool.exists() {
+        let text = format!(
+            "'{}' is in the place of the pool, which comes first: shale set POOL [NAME] KEY=VALUE",
+            args.pool.display()
+        );
+        return Err(Error::new(ErrorKind::Invalid, text).into());
+    }
     let (volume, changes) = set_words(&args.words)?;
     change(&args.pool, &args.access, volume, changes, output)
 }
@@ -66,7 +73,7 @@ const ALL: &str = "all";
 fn wanted(session: &Session, pool: &Path, words: &[String]) -> Result<(Option<String>, Vec<PropertyReport>)> {
     let Some((first, rest)) = words.split_first() else { return Ok((None, in_force(session, None)?)) };
     match in_force(session, Some(first.clone())) {
-        Ok(properties) => Ok((Some(first.clone()), select(properties, rest, &format!("volume '{first}'"))?)),
+        Ok(properties) => Ok((Some(first.clone()), select(properties, rest, &format!("'{first}'"))?)),
         Err(error) if error.kind() == ErrorKind::NotFound => {
             let properties = in_force(session, None)?;
             let is_property = |word: &String| word == ALL || properties.iter().any(|property| property.key == *word);
@@ -106,7 +113,7 @@ fn select(properties: Vec<PropertyReport>, keys: &[String], owner: &str) -> Resu
                 Some(answer) => format!("there is no property '{key}': {answer}"),
                 None => format!("{owner} has no property '{key}'; it has {}", known.join(", ")),
             };
-            Error::new(ErrorKind::NotFound, message)
+            Error::new(ErrorKind::Invalid, message)
         })
     };
     keys.iter().map(find).collect()

@@ -31,6 +31,10 @@ pub fn run(args: StatusArgs, output: &Output) -> Outcome {
             session.done(Request::Checkpoint)?;
         }
         if args.acknowledge {
+            let before = status(session)?;
+            if before.damages.is_empty() && before.damages_unlisted == 0 && before.losses.is_empty() {
+                output.note("note: there is nothing to acknowledge");
+            }
             session.done(Request::Acknowledge)?;
         }
         status(session)
@@ -84,6 +88,9 @@ fn essentials(s: &StatusReport) -> Vec<(&'static str, String)> {
     ];
     if s.full || s.full_level > 0 {
         lines.push((if s.full { "FULL" } else { "nearly full" }, fullness::advice(s)));
+    }
+    for line in &s.at_quota {
+        lines.push(("AT QUOTA", format!("{}: raise it, remove data or destroy snapshots", line.words())));
     }
     for damage in s.damages.iter().take(DAMAGES_SHOWN) {
         lines.push(("DAMAGED", damage.clone()));
@@ -176,6 +183,11 @@ fn jobs_line(s: &StatusReport) -> Option<(&'static str, String)> {
     (!said.is_empty()).then_some(("jobs", text))
 }
 
+/// `1 hold`, `2 holds`.
+fn counted(count: u64, what: &str) -> String {
+    format!("{count} {what}{}", if count == 1 { "" } else { "s" })
+}
+
 /// `~` before what is estimated.
 fn about(is_exact: bool) -> &'static str {
     if is_exact { "" } else { "~" }
@@ -213,7 +225,15 @@ fn show(s: &StatusReport) -> String {
     lines.extend(jobs_line(s));
     lines.extend([
         ("volumes", format!("{}, together {}", s.volumes, size(s.logical_bytes))),
-        ("kept", format!("{} bookmarks, {} holds on {} snapshots", s.bookmarks, s.holds, s.held_snapshots)),
+        (
+            "kept",
+            format!(
+                "{}, {} on {}",
+                counted(s.bookmarks, "bookmark"),
+                counted(s.holds, "hold"),
+                counted(s.held_snapshots, "snapshot")
+            ),
+        ),
         ("", String::new()),
         ("data in volumes", format!("{about}{}", size(s.allocated_bytes))),
         ("stored", format!("{about}{}", size(s.stored_bytes))),

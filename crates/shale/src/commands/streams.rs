@@ -453,7 +453,11 @@ fn with_token(session: &Session, volume: &str, begin: Option<&StreamBegin>, fail
         return match session.call(place) {
             Ok(Reply::Place(place)) if place.has_it => {
                 let title = format!("{volume}@{}", begin.snapshot);
-                failure.with(&format!("; '{title}' is complete by another receive, and nothing is left to be done"))
+                if matches!(&failure, Failure::Error(error) if error.kind() == ErrorKind::Exists) {
+                    let text = format!("the pool has '{title}' already: nothing is left to be done");
+                    return Error::new(ErrorKind::Exists, text).into();
+                }
+                failure.with(&format!("; another receive has completed '{title}', so nothing is left to be done"))
             }
             _ => failure,
         };

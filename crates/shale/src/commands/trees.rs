@@ -113,8 +113,12 @@ impl TreeSummary {
     pub fn tell(&self, overwrite: &str, output: &Output) -> Outcome {
         tell_problems(&self.problem_lines, self.problems, output);
         if let Some(first) = self.kept_first.as_deref().map(line_shown) {
-            let text = format!("{} were there already, {first} the first of them, and stay", names_of(self.kept));
-            output.warn(&format!("{text}; {overwrite} replaces them"));
+            output.warn(&match self.kept {
+                1 => format!("{first} was there already, and stays; {overwrite} replaces it"),
+                kept => format!(
+                    "{kept} names were there already, {first} the first of them, and stay; {overwrite} replaces them"
+                ),
+            });
         }
         if self.target.as_deref() != Some("-") {
             output.done(self, || self.show());

@@ -147,5 +147,5 @@ fn holds_and_bookmarks_are_listed() {
     let status = on(&dir, "status", &["--json"]).ok().json();
     assert_eq!((&status["bookmarks"], &status["holds"], &status["held_snapshots"]), (&1.into(), &2.into(), &1.into()));
     let shown = on(&dir, "status", &[]).ok().stdout;
-    assert!(shown.contains("1 bookmarks, 2 holds on 1 snapshots"), "{shown}");
+    assert!(shown.contains("1 bookmark, 2 holds on 1 snapshot"), "{shown}");
 }

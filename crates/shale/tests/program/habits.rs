@@ -124,7 +124,7 @@ fn a_value_is_inherited_again_and_printed_alone() {
     {
         on(&dir, "set", &["v", property]).code(2).says(says);
     }
-    on(&dir, "get", &["v", "compressratio"]).code(3).says("shale list");
+    on(&dir, "get", &["v", "compressratio"]).code(2).says("shale list");
     on(&dir, "list", &["-o", "name,used"]).code(2).says("'stored'");
     on(&dir, "inherit", &["colour", "v"]).code(2).says("colour");
     on(&dir, "inherit", &["unit", "x"]).code(3).says("'x'");
@@ -352,4 +352,49 @@ fn mistakes_are_told_before_they_cost_anything() {
     on(&dir, "bookmark", &["docs@a", "a"]).code(9).says("keep the snapshot");
     on(&dir, "set", &["v", "quota=20"]).ok().says("more than its quota of 20 B");
     on(&dir, "set", &["v", "quota=8M"]).ok();
+}
+
+#[test]
+fn slips_are_answered_with_what_works() {
+    let dir = Dir::with_pool("64M");
+    on(&dir, "create", &["vm", "--size", "4M"]).ok();
+    on(&dir, "create", &["docs", "--share"]).ok();
+    on(&dir, "snapshot", &["vm@c"]).ok();
+    on(&dir, "clone", &["vm", "new"]).code(2).says("'vm' is a volume").says("vm@c");
+    on(&dir, "rollback", &["vm"]).code(2).says("vm@c");
+    on(&dir, "rollback", &["docs"]).code(2).says("'docs' is a share");
+    on(&dir, "hold", &["vm", "tag"]).code(2).says("vm@SNAPSHOT");
+    on(&dir, "set", &["vm@c", "readonly=on"]).code(2).says("a snapshot, which has no properties");
+    run(["set", "compression=lz4", path(&dir.pool()), "vm"]).code(2).says("the pool, which comes first");
+    on(&dir, "get", &["docs", "colour"]).code(2).says("'docs' has no property 'colour'");
+    on(&dir, "set", &["dosc", "unit=8K"]).code(3).says("no volume or share 'dosc'").says("docs, vm");
+    on(&dir, "set", &["docs", "quota=1M", "reservation=2M"]).code(2).says("'docs' would have");
+    on(&dir, "rename", &["docs", "docs/x"]).code(2).says("inside itself");
+    on(&dir, "status", &["--acknowledge"]).ok().says("nothing to acknowledge");
+    run(["init", path(&dir.join("p")), "--capacity", "-1G"]).code(2).says("negative");
+    run(["list"]).code(2).says("SHALE_POOL");
+    run(["init"]).code(2).says("<POOL>");
+    let estimate = Command::new(SHALE)
+        .args(["estimate", "docs"])
+        .env("SHALE_POOL", dir.pool())
+        .current_dir(dir.path())
+        .output()
+        .unwrap();
+    Ran::of(estimate).code(3).says(&format!("shale estimate {} NAME", path(&dir.pool())));
+    let tree = dir.join("tree");
+    std::fs::create_dir(&tree).unwrap();
+    std::fs::write(tree.join("one"), "one").unwrap();
+    on(&dir, "import", &["docs", path(&tree)]).ok();
+    on(&dir, "import", &["docs", path(&tree)]).code(8).says("one was there already, and stays");
+}
+
+#[test]
+fn the_holder_of_a_port_is_named() {
+    let dir = Dir::with_pool("64M");
+    let held = std::net::TcpListener::bind(("127.0.0.1", 0)).unwrap();
+    let at = held.local_addr().unwrap().to_string();
+    let holder = format!("is held by process {} (", std::process::id());
+    for door in ["--nbd", "--http"] {
+        on(&dir, "serve", &[door, &at]).code(4).says(&holder);
+    }
 }

@@ -257,7 +257,7 @@ fn a_job_in_the_background_needs_a_server() {
     imported_noise(&dir, "source", 1 << 20);
     on(&dir, "recompress", &["v", "--background"]).code(2).says("no server has the pool");
     assert_eq!(on(&dir, "jobs", &["--json"]).ok().json(), json!([]));
-    assert!(on(&dir, "jobs", &[]).ok().stdout.contains("no server has the pool"));
+    on(&dir, "jobs", &[]).code(3).says("no server has the pool");
     on(&dir, "jobs", &["1"]).code(3).says("no server has the pool").says(path(&dir.pool()));
     // It is done by the command itself.
     on(&dir, "recompress", &["v"]).ok();

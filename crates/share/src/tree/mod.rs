@@ -58,6 +58,7 @@ use std::collections::HashMap;
 use std::ops::{Deref, DerefMut};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 
 use parking_lot::{Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use policy::InForce;
@@ -286,5 +287,10 @@ impl Tree {
     /// Those of the space.
     pub fn capacity(&self) -> Result<Capacity> {
         Ok(self.space.capacity()?)
+    }
+
+    /// How long a write that finds no space should be retried; `None`: it fails immediately.
+    pub fn full_wait(&self) -> Option<Duration> {
+        self.space.full_wait()
     }
 }

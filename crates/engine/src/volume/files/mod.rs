@@ -309,6 +309,10 @@ impl ObjectSpace for Files {
         Ok(())
     }
 
+    fn full_wait(&self) -> Option<Duration> {
+        self.volume.full_wait()
+    }
+
     fn discard(&self, file: u64, range: Range<u64>) -> Result<()> {
         let range = range.start.min(FILE_BYTES)..range.end.min(FILE_BYTES);
         Self::check(file, &range)?;
