@@ -16,8 +16,8 @@
 //! The journal of a share, which accompanies the ring, has a note of the same kind: made before the
 //! journal takes the first name (`Pool::note_journal`), and removed before that journal is. It
 //! goes with the reason for it: of another boot or copy, or with a ring that is not replayed
-//! ([`Core::forget_journals`]). Who opens a pool with such a note and finds no journal reports the
-//! loss.
+//! ([`Core::forget_journals`]). A program that opens a pool with such a note, and finds no journal,
+//! reports the loss.
 
 use std::ops::ControlFlow;
 
