@@ -167,10 +167,6 @@ pub fn tell_problems(lines: &[String], problems: u64, output: &Output) {
     }
 }
 
-fn names_of(count: u64) -> String {
-    if count == 1 { "1 name".to_owned() } else { format!("{count} names") }
-}
-
 /// A share as this process reaches it.
 pub enum Reached {
     /// The pool is this process's own.
