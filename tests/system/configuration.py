@@ -200,7 +200,7 @@ def configuration_wrong_reload(t):
         refused("in-use", [address], **base, vhost_user=vhost, http=[address])
         refused("in-use", [address], **{**base, "nbd": [f"unix:{t.dir / 'new.sock'}", address]}, vhost_user=vhost)
     t.expect(not (t.dir / "new.sock").exists(), "a socket of a reload that failed is there")
-    refused("not-found", ["volume 'none'"], **base, volume=["none"])
+    refused("not-found", ["'none'"], **base, volume=["none"])
     other = Pool(t, "another", capacity="256M")
     refused("usage", [str(other.path)], **{**base, "pool": other.path})
     with open(mount / "vm", "r+b") as held:
