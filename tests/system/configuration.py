@@ -1,6 +1,7 @@
 """The file of settings of a server: each key, reloads, and files that are wrong."""
 
 import contextlib
+import fcntl
 import json
 import os
 import re
@@ -83,10 +84,12 @@ def configuration_every_key(t):
                  http=["127.0.0.1:0"], http_tls=True, http_cert=certificate, http_key=key, http_name=["nas.example"], metrics="token",
                  overlay=True, connections=3, allow_other=True, volume=["vm", "home"], memory="96M", standby=standby, analytics="off",
                  keep_mounts=True, wait_for_server="1s", wait=60)
-    # Another one has the pool: without its key 'wait' the server gives up after a second.
-    first = pool.serve()
-    server = Configured(t, file, pool, waits=False)
-    first.stop()
+    # Another process has the pool: one server gives up at once, and the other waits.
+    with open(pool.path / "lock", "r+b") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        server = Configured(t, file, pool, waits=False)
+        t.run(BINARY, "serve", "--config", write(t.dir / "hasty.toml", pool=pool.path, wait=0), status=EXIT["in-use"])
+        t.equal(server.process.poll(), None, "status of the server that waits")
     server._wait_ready()
     seen = {"wait"}
     status = pool.status()
