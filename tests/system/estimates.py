@@ -7,6 +7,7 @@ import socket
 import time
 
 from harness import EXIT, Pool, data, test
+from harness.pool import BINARY
 from system.http import Web, make_token
 
 SECONDS_MAX = 120
@@ -150,9 +151,10 @@ def estimates_end_when_they_are_to(t):
     t.equal(found["error"]["kind"], "interrupted", "why it ended")
     for name, how in (("vm", "destroy"), ("home", "destroy")):
         slow = start(t, web, name, choices=["all"])
-        pool.shale(how, name)
-        ended = until(t, lambda: web.ask("GET", f"/jobs/{slow}")[2], lambda job: job["state"] == "failed")
-        t.expect(re.search("not-found|io", ended["error"]["kind"]), f"why it failed: {ended}")
+        # A busy machine takes its time to end it.
+        until(t, lambda: t.run(BINARY, how, pool.path, name, status=None).returncode, lambda code: code in (EXIT["ok"], EXIT["not-found"]))
+        ended = until(t, lambda: web.ask("GET", f"/jobs/{slow}")[2], lambda job: job["state"] in ("failed", "cancelled"))
+        t.expect(re.search("not-found|io|interrupted", ended["error"]["kind"]), f"why it ended: {ended}")
     pool.shale("import", "vm", t.dir / "real")
     slow = start(t, web, "vm", choices=["all"])
     began = time.monotonic()

@@ -92,7 +92,7 @@ def http_files_are_listed_and_read(t):
         found += names(page)
         query = f"?limit=2&cursor={page['next']}" if page["next"] else None
     t.equal(sorted(found), names(now), "all pages together")
-    t.equal(shared.admin.ask("GET", shared.path("docs") + "?cursor=x")[0], 400, "status for a cursor that is none")
+    t.equal(shared.admin.ask("GET", shared.path("docs") + "?cursor=x")[0], 422, "status for a cursor that is none")
     # Bytes.
     file = shared.path("docs", "page.html")
     status, fields, body = shared.read(file, "?at=monday")
@@ -148,7 +148,7 @@ def http_files_with_hostile_names_and_paths(t):
     secret.write_text("secret")
     for path in ("/../secret", "/..", "/%2e%2e/secret", "/a/../../secret", "/%00", "/a%2Fb", "/%ff", "//" + str(secret), "/.shale/snapshots/s", "/" + "a/" * 9000):
         status, _, document = shared.admin.ask("GET", f"/objects/{shared.id}/files{path}")
-        t.expect(status in (400, 404, 414, 431), f"{path[:40]}: {status} {str(document)[:200]}")
+        t.expect(status in (400, 404, 422, 414, 431), f"{path[:40]}: {status} {str(document)[:200]}")
     secret.unlink()
     vm = shared.object("vm")["id"]
     t.equal(shared.admin.ask("GET", f"/objects/{vm}/files/")[0], 501, "files of a volume")
@@ -200,7 +200,7 @@ def http_files_are_restored(t):
     t.equal((home / "copy of f").read_text(), "old", "the copy")
     t.equal(shared.admin.ask("POST", shared.path("d", "f") + "/restore", {"at": "s", "to": "none/f"})[0], 404, "status without a directory")
     for bad in ("../x", "a/../../x", ".."):
-        t.equal(shared.admin.ask("POST", shared.path("d", "f") + "/restore", {"at": "s", "to": bad})[0], 400, f"status for {bad}")
+        t.equal(shared.admin.ask("POST", shared.path("d", "f") + "/restore", {"at": "s", "to": bad})[0], 422, f"status for {bad}")
     # A whole tree that is gone, looked at before, comes with all that belongs to it.
     t.run("rm", "-r", home / "d")
     t.expect(not (home / "d").exists() and "d" not in os.listdir(home), "the tree is gone, and the kernel knows it")
@@ -226,7 +226,7 @@ def http_files_are_restored(t):
     outside.mkdir()
     t.run("rm", "-r", home / "d" / "e")
     os.symlink(outside, home / "d" / "e")
-    t.equal(shared.admin.ask("POST", shared.path("d", "e", "big") + "/restore", {"at": "s"})[0], 400, "status through a link")
+    t.equal(shared.admin.ask("POST", shared.path("d", "e", "big") + "/restore", {"at": "s"})[0], 422, "status through a link")
     t.equal(shared.admin.ask("POST", shared.path("d", "e") + "/restore", {"at": "s", "replace": True})[0], 409, "status over a link")
     t.equal(os.listdir(outside), [], "nothing was written outside")
     t.equal([name for name in os.listdir(home) if name.startswith(".shale-restore")], [], "nothing is left behind")
@@ -302,8 +302,12 @@ def http_explain_map(t):
     (home / "text.c").write_bytes(lines)
     shared.pool.shale("status", "--sync")
     _, _, found = shared.admin.ask("GET", f"/objects/{shared.id}/explain-map?cells=64")
-    cells = [cell for cell in found["cells"] if cell]
-    t.expect(0 < len(cells) <= 64 and {cell["codec"] for cell in cells} == {"zstd-3"}, f"cells: {found}")
+    # The names of the share are stored by codecs of their own.
+    raw = {}
+    for cell in filter(None, found["cells"]):
+        raw[cell["codec"]] = raw.get(cell["codec"], 0) + cell["raw_bytes"]
+    cells = [cell for cell in found["cells"] if cell and cell["codec"] == "zstd-3"]
+    t.expect(0 < len(cells) <= 64 and raw["zstd-3"] > sum(raw.values()) * 0.8, f"cells: {found}")
     t.expect(found["looked_at_percent"] > 50, f"percentage: {found['looked_at_percent']}")
     t.expect(all(cell["stored_bytes"] < cell["raw_bytes"] for cell in cells), "text is compressed")
     status, _, detail = shared.admin.ask("GET", f"/objects/{shared.id}/explain/{cells[0]['offset']}")

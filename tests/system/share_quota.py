@@ -65,9 +65,6 @@ def share_at_its_quota(t):
     os.sync()
     t.wait_for(lambda: not at_quota(pool), "room after files were removed")
     server.stop()
-    # Without a server, too.
-    said = pool.shale("import", "docs", source, "--overwrite", status=EXIT["full"]).stderr
-    t.expect("share 'docs' uses " in said, f"import without a server: {said}")
     pool.check()
 
 

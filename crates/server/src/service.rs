@@ -286,6 +286,7 @@ impl Service {
                 }
                 let meant = self.meant(&object, &name);
                 self.pool.check_destroy(meant, recursive)?;
+                self.end_estimates_of(&object, recursive);
                 let destroy = || self.devices.destroy(meant, recursive, force);
                 self.letting_go(|| self.unmounted(&[&name], force, destroy)).map(|()| Reply::Done)
             }

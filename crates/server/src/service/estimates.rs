@@ -101,7 +101,7 @@ impl Service {
         let (id, wish) = (object.id(), planned.wish.clone());
         match self.estimates.under_way(id, &wish) {
             Some((job, true)) => return self.jobs.report(job),
-            Some((job, false)) => self.replace_estimate(job),
+            Some((job, false)) => self.end_estimate(job, "another estimate of the same object was started"),
             None => {}
         }
         let path = wish.path.clone();
@@ -133,10 +133,20 @@ impl Service {
         Ok(found)
     }
 
-    /// Cancels an estimate, and waits for its end. If that takes long, the new one is refused.
-    fn replace_estimate(&self, job: u64) {
+    /// Ends estimates of the objects that go, which have their trees open.
+    pub(super) fn end_estimates_of(&self, object: &Which, recursive: bool) {
+        for (name, _) in self.destroyed_by(object, recursive).unwrap_or_default() {
+            let newest = self.pool.volume(&name).ok().and_then(|volume| self.estimates.newest(volume.id()));
+            if let Some(job) = newest.filter(|report| !report.state.has_ended()).and_then(|report| report.job) {
+                self.end_estimate(job, "the object is being destroyed");
+            }
+        }
+    }
+
+    /// Cancels an estimate, and waits for its end, but not for long.
+    fn end_estimate(&self, job: u64, why: &str) {
         let give_up = Instant::now() + REPLACE_PATIENCE;
-        let mut now = self.jobs.cancel(job, "another estimate of the same object was started");
+        let mut now = self.jobs.cancel(job, why);
         while let Ok(JobReport { state, changes, .. }) = now
             && !state.has_ended()
             && Instant::now() < give_up

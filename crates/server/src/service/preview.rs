@@ -47,7 +47,7 @@ impl Service {
         }
     }
 
-    fn destroyed_by(&self, object: &Which, recursive: bool) -> Result<Vec<(String, ObjectChange)>> {
+    pub(super) fn destroyed_by(&self, object: &Which, recursive: bool) -> Result<Vec<(String, ObjectChange)>> {
         let name = self.name_of(object)?;
         // No client ever has a bookmark open. The bookmark itself is looked for when it goes.
         if name.contains('#') {
