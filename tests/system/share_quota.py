@@ -123,12 +123,11 @@ def share_mounted_and_received(t):
     mounted = server.share("s")
     t.equal((mounted / "first").read_bytes(), b"first", "the copy")
     said = copy.shale("receive", "s", "-i", difference, status=EXIT["in-use"]).stderr
-    for words in ("is mounted at", f"'umount {mounted}'", f"'shale rollback {copy.path} s@SNAPSHOT'"):
+    for words in ("is mounted at", "stop the server", f"'shale rollback {copy.path} s@SNAPSHOT'"):
         t.expect(words in said, f"the advice lacks {words}: {said}")
-    t.run("umount", mounted)
+    server.stop()
     copy.shale("rollback", "s@1")
     copy.shale("receive", "s", "-i", difference)
-    server.stop()
     server = copy.serve(shares=True)
     t.equal((server.share("s") / "second").read_bytes(), b"second", "what was received")
     server.stop()

@@ -145,9 +145,9 @@ fn refuse_mounted(service: &Service, share: &str) -> Result<()> {
     let Some((_, _, at)) = mounted.into_iter().find(|(_, name, _)| name == share) else { return Ok(()) };
     let (pool, at) = (service.facts().pool.display(), at.display());
     let text = format!(
-        "share '{share}' is mounted at {at}, and a mount changes it: 'umount {at}', then 'shale rollback {pool} \
-         {share}@SNAPSHOT' to the snapshot that both pools have, then receive again; the next start of the server \
-         mounts it again, unless `shale serve --volume` names others"
+        "share '{share}' is mounted at {at}, and a mount changes it: stop the server, then 'shale rollback {pool} \
+         {share}@SNAPSHOT' to the snapshot that both pools have, then receive again; `shale serve --volume` serves \
+         others meanwhile"
     );
     Err(Error::new(ErrorKind::InUse, text))
 }

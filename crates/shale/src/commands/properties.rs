@@ -168,7 +168,7 @@ mod tests {
         let some = select(all(), &keys(&["unit", "compression"]), "it").unwrap();
         assert_eq!(some, [property("unit", "32K"), property("compression", "lz4")]);
         let error = select(all(), &keys(&["colour"]), "volume 'x'").unwrap_err();
-        assert_eq!(error.kind(), ErrorKind::NotFound);
+        assert_eq!(error.kind(), ErrorKind::Invalid);
         assert!(error.to_string().contains("compression, unit"), "{error}");
     }
 }

@@ -115,7 +115,7 @@ fn properties_are_inherited_until_they_are_set() {
     assert_eq!(get(&["v", "unit"]), json!([entry("unit", "64K", "pool")]));
     on(&dir, "set", &["v"]).code(2);
     on(&dir, "set", &["x", "unit=4K"]).code(3);
-    on(&dir, "get", &["v", "colour"]).code(3).says("compression");
+    on(&dir, "get", &["v", "colour"]).code(2).says("compression");
     on(&dir, "get", &["x"]).code(3).says("neither");
 }
 

@@ -151,7 +151,7 @@ fn what_is_no_stream_or_a_damaged_one_or_does_not_fit_is_told_apart() {
     receive("missing").code(3);
     receive("b").code(3).says("needs the volume");
     receive("a").ok();
-    receive("a").code(8).says("under another name");
+    receive("a").code(8).says("has 'w@a' already");
     let image = from.join("image-of-4k");
     std::fs::write(&image, noise(4096)).unwrap();
     on(&to, "import", &["w", path(&image), "--overwrite"]).ok();
