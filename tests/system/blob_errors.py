@@ -31,7 +31,7 @@ def blob_errors_are_plain(t):
         return text
 
     wrong = told(dict(good, AWS_SECRET_ACCESS_KEY="wrong"), f"s3://{BUCKET}/errors", "stat", "key", what="wrong keys")
-    t.expect("SignatureDoesNotMatch" in wrong and "look at the credentials" in wrong, wrong)
+    t.expect("SignatureDoesNotMatch" in wrong and "check the credentials" in wrong, wrong)
     bucket = told(good, "s3://no-such-bucket/errors", "put", "key", small, what="no bucket")
     t.expect("NoSuchBucket" in bucket and "create the bucket" in bucket, bucket)
     nobody = {name: value for name, value in good.items() if name not in {"AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"}}

@@ -84,7 +84,7 @@ def image_keys_rotated_under_a_thin_stream(t):
     # From here on only key-2 is good, and later ones.
     s3.key_ends_after = s3.served = 10**9
     failed = pool.shale("receive", "second", "-i", stream, status=EXIT["io"])
-    t.expect("ExpiredToken" in failed.stderr and "look at the credentials" in failed.stderr and "'second'" in failed.stderr, f"why not: {failed.stderr}")
+    t.expect("ExpiredToken" in failed.stderr and "check the credentials" in failed.stderr and "'second'" in failed.stderr, f"why not: {failed.stderr}")
     t.expect(s3.refused > 0, "the store refused nothing")
     t.equal(pool.status()["health"], "ok", "an image that is not reached is not gone")
     key.write_text("key-2")
