@@ -38,7 +38,7 @@ def image_gone_under_a_server(t):
     place.rename(away)
     for name in ["second", "first-of-all"]:
         failed = pool.shale("receive", name, "-i", stream, status=EXIT["not-found"])
-        t.expect(f"{url}@1" in failed.stderr and f"'{name}'" in failed.stderr and "bring them back" in failed.stderr, f"why not: {failed.stderr}")
+        t.expect(f"{url}@1" in failed.stderr and f"'{name}'" in failed.stderr and "restore them or mount the store" in failed.stderr, f"why not: {failed.stderr}")
         t.expect(not place.exists(), "something was written where the blob was")
     t.run(BINARY, "clone", f"{url}@1", pool.path, "third", status=EXIT["not-found"])
     t.equal([line["name"] for line in json.loads(pool.shale("list", "--json").stdout)], ["first"], "volumes")
