@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use crate::database::{Change, Database, Fault, cost_of};
 use crate::query::{QueryError, SECOND_MAX, check_span};
 
-/// Kinds of values in the table, behind those of the tiers.
+/// Kinds of values in the table; lower numbers are those of the tiers.
 const MARKS: u8 = 16;
 const WORKSHEETS: u8 = 17;
 /// A mark for each hour of 85 days; with more, the oldest go.
@@ -20,7 +20,7 @@ pub const WORKSHEET_BYTES_MAX: usize = 16 << 10;
 /// Bits of a mark's number that tell marks of one second apart.
 const SAME_SECOND_BITS: u32 = 8;
 
-/// Something that happened.
+/// An event on the time line.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Mark {
     /// When, in seconds since 1970.

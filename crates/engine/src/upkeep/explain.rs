@@ -22,7 +22,7 @@ use crate::upkeep::explain_map::{CodecMap, Looks, Uses, draw};
 
 /// Bytes of a region.
 const REGION_BYTES: u64 = REGION_BLOCKS * BLOCK_BYTES as u64;
-/// Longest time for a map of an object, apart from the first look at each cell.
+/// Time limit of a page of regions, and of a map apart from the first look at each cell.
 const MAP_NS_MAX: u64 = 200_000_000;
 /// Runs of a candidate: the shortest time is used, since everything else is disturbance.
 const ROUNDS: usize = 3;
