@@ -116,11 +116,14 @@ def crc32c_table():
     return table
 
 
-def crc32c(content, table=tuple(crc32c_table())):
+CRC32C_TABLE = tuple(crc32c_table())
+
+
+def crc32c(content):
     """Of bytes."""
     value = 0xFFFFFFFF
     for byte in content:
-        value = value >> 8 ^ table[(value ^ byte) & 255]
+        value = value >> 8 ^ CRC32C_TABLE[(value ^ byte) & 255]
     return value ^ 0xFFFFFFFF
 
 

@@ -11,7 +11,7 @@ from system.configuration import write
 SYSTEMD = "/lib/systemd/systemd"
 
 # Mounts and cgroups are the namespace's own; of units it knows those of the test.
-INNER = """set -e
+INNER = f"""set -e
 mount --make-rprivate /
 if [ -e /sys/fs/cgroup/cgroup.controllers ]; then
     mount -t cgroup2 cgroup2 /sys/fs/cgroup
@@ -22,8 +22,8 @@ else
 fi
 mount -t tmpfs tmpfs /run
 exec env -i container=test SYSTEMD_UNIT_PATH="$1" PATH="$PATH" HOME=/root LC_ALL=C.UTF-8 \\
-    {systemd} --system --unit=test.target --log-target=console --show-status=no
-""".format(systemd=SYSTEMD)
+    {SYSTEMD} --system --unit=test.target --log-target=console --show-status=no
+"""
 
 
 UNIT = "shale@tank.service"

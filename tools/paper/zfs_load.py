@@ -63,7 +63,7 @@ def added(lab, energy, disk, how):
     for run in range(how["runs"]):
         for count in (0, CPUS):
             for way, properties in RULED.items():
-                wanted = {name: properties for name in data}
+                wanted = dict.fromkeys(data, properties)
                 with zfs_store.shares(lab, disk, wanted, zfs_store.room(how["single_bytes"], len(data)), cpus=CPUS) as place, busy(count):
                     for name in data:
                         lab.report.row("added", data=name, way=way, busy=count, run=run + 1, **zfs_store.store(lab, place, energy, name, renamed[name]))

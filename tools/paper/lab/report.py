@@ -75,7 +75,7 @@ class Report:
         self.found = 0
         self.order = []
         self.notes = []
-        self.began = datetime.datetime.now(datetime.timezone.utc)
+        self.began = datetime.datetime.now(datetime.UTC)
         self.load_before = os.getloadavg()[0]
 
     def note(self, text):
@@ -140,7 +140,7 @@ class Report:
         if not (measured and self.found) and kept:
             return kept
         shale, build = self._shale()
-        when = datetime.datetime.now(datetime.timezone.utc)
+        when = datetime.datetime.now(datetime.UTC)
         own = f"<p>Measured {when:%Y-%m-%d %H:%M} UTC{' (quick)' if self.lab.quick else ''} by {html.escape(shale)} ({build}); load {load:.1f} when it began.</p>"
         return (kept if self.lab.is_partial else []) + [own]
 
@@ -242,7 +242,7 @@ class Report:
         memory = next(int(line.split()[1]) for line in Path("/proc/meminfo").read_text().splitlines() if line.startswith("MemTotal"))
         place = subprocess.run(["findmnt", "-no", "FSTYPE,SOURCE", "--target", self.out.parent if self.out.parent.exists() else "."], capture_output=True, text=True).stdout.split()
         return [("command", shlex.join(["make", f"paper-{self.name}"] + (["QUICK=1"] if self.lab.quick else [])) + (f" (ARGS='{shlex.join(sys.argv[1:])}')" if sys.argv[1:] else "")),
-                ("when", f"{self.began:%Y-%m-%d %H:%M} UTC, {(datetime.datetime.now(datetime.timezone.utc) - self.began).total_seconds() / 60:.0f} minutes"),
+                ("when", f"{self.began:%Y-%m-%d %H:%M} UTC, {(datetime.datetime.now(datetime.UTC) - self.began).total_seconds() / 60:.0f} minutes"),
                 ("shale", f"{shale} ({build})"), ("processors", f"{os.cpu_count()} x {cpu}"), ("memory", f"{memory / (1 << 20):.1f} GiB"),
                 ("disk", " on ".join(place)), ("kernel", platform.release()), ("load before", f"{self.load_before:.1f}: anything near 1 and above disturbs the figures")]
 
