@@ -6,7 +6,7 @@ import threading
 from pathlib import Path
 
 from lab import data, size
-from lab.report import mean
+from lab.report import middle
 
 HERE = Path(__file__).resolve().parent
 READ_PERCENT = 35
@@ -67,7 +67,7 @@ def postmark(lab, how):
 
 def of_native(report, table, row, field, *same):
     """A row's figure as a part of that of the native set-up under the same conditions."""
-    native = mean(report.values(table, field, disk=row["disk"], setup="native", **{k: row[k] for k in same}))
+    native = middle(report.values(table, field, disk=row["disk"], setup="native", **{k: row[k] for k in same}))
     return round(row[field] / native, 2) if native else None
 
 

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 import zfs_sets
 import zfs_store
-from lab.report import mean
+from lab.report import middle
 
 # As the thesis' script: a process for each processor, multiplying random numbers.
 BUSY = "import random\nwhile True:\n    random.random() * random.random()\n"
@@ -71,7 +71,7 @@ def added(lab, energy, disk, how):
 
 def of(report, field, **wanted):
     """Mean of a field of the table of load."""
-    return mean(report.values("load", field, **wanted))
+    return middle(report.values("load", field, **wanted))
 
 
 def show(lab, how):
@@ -95,5 +95,5 @@ def show(lab, how):
         for way in RULED:
             for count in (0, CPUS):
                 found = report.select("added", data=name, way=way, busy=count)
-                rows.append([f"{name}, {way}, {count} busy", *[mean([r[f] for r in found]) for f in ("seconds", "cpu_s", "joules", "ratio")]])
+                rows.append([f"{name}, {way}, {count} busy", *[middle([r[f] for r in found]) for f in ("seconds", "cpu_s", "joules", "ratio")]])
     report.table(["data, way, load", "s", "CPU s", "joules", "ratio"], rows)

@@ -2,7 +2,7 @@
 
 import zfs_sets
 import zfs_store
-from lab.report import mean
+from lab.report import middle
 
 GZIP = [f"gzip-{n}" for n in range(1, 10)]
 CODECS = ["off", "zle", "lzjb", "lz4", *GZIP, "zstd-1", "zstd-3", "zstd-9"]
@@ -34,7 +34,7 @@ def codecs(lab, energy, how):
 
 def of(report, field, **wanted):
     """Mean of a field."""
-    return mean(report.values("codecs", field, **wanted))
+    return middle(report.values("codecs", field, **wanted))
 
 
 def found(report, field, **wanted):
@@ -89,5 +89,5 @@ def show_units(lab, how):
         rows = []
         for codec in UNIT_CODECS:
             for what, field in (("ratio", "ratio"), ("s", "seconds"), ("CPU s", "cpu_s")):
-                rows.append([f"{codec}, {what}", *[mean(report.values("units", field, data=name, unit=s, codec=codec)) for s in sizes]])
+                rows.append([f"{codec}, {what}", *[middle(report.values("units", field, data=name, unit=s, codec=codec)) for s in sizes]])
         report.table([name, *[f"{s} KiB" for s in sizes]], rows)

@@ -7,7 +7,7 @@ import subprocess
 import zfs_sets
 import zfs_store
 from lab import ROOT, data
-from lab.report import mean
+from lab.report import middle
 
 # The thesis' table 3.4: archive, energy, performance.
 TABLE = {"txt": {"archive": "gzip-6", "energy": "gzip-1", "performance": "lz4"}, "log": {"archive": "gzip-9", "energy": "gzip-6", "performance": "gzip-1"},
@@ -82,7 +82,7 @@ def show(lab, how):
     names = list(dict.fromkeys(r["type"] for r in report.table_of("types")))
     report.bars("types", "ratio by type of file and mode", names, zfs_store.MODES, lambda name, mode: report.values("types", "ratio", type=name, mode=mode), "ratio")
     report.table(["type", "files", "MB", *zfs_store.MODES],
-                 [[name, report.values("types", "files", type=name)[0], report.values("types", "bytes", type=name)[0] / 1e6, *[mean(report.values("types", "ratio", type=name, mode=m)) for m in zfs_store.MODES]]
+                 [[name, report.values("types", "files", type=name)[0], report.values("types", "bytes", type=name)[0] / 1e6, *[middle(report.values("types", "ratio", type=name, mode=m)) for m in zfs_store.MODES]]
                   for name in names])
     report.table(["file and mode", "table 3.4", "stored with", "what counts", "why"],
                  [[f".{r['end']}, {r['mode']}", wanted(r["end"], r["mode"]), r.get("codecs"), r["counts"], r.get("why")] for r in report.table_of("examples")])
