@@ -54,7 +54,6 @@ def settings(lab, how):
     tables = lab.work / "tpcc-settings"
     tables.mkdir()
     tpcc.write(tables, how["warehouses"], how["items"])
-    report = lab.report
     for disk in lab.disks(*how["disks"]):
         for name, kind, lines, properties, served in VARIANTS:
             if not is_wanted(lab, disk, name, kind) or not possible(lab, served):
@@ -63,6 +62,12 @@ def settings(lab, how):
                 measure(lab, how, tables, disk, setup, name, kind, lines, properties if setup.compression else {}, served)
                 if not setup.compression and disk.name == "raw":
                     measure(lab, how, tables, disk, setup, SAME_MEMORY, kind, lines, {}, {}, memory=left_beside_server(how["db_memory"]))
+    layers(lab, how)
+
+
+def show(lab, how):
+    """All variants, and the times of a commit and of a read."""
+    report = lab.report
     report.heading("What helps databases")
     for disk in dict.fromkeys(r["disk"] for r in report.table_of("settings")):
         for kind in (PostgreSQL, MariaDB):
@@ -71,7 +76,7 @@ def settings(lab, how):
             report.table(["database, disk", "variant", "clients", "transactions/s", "of native", "load's CPU, s", "server's CPU, s", "disk written, MB"],
                          [[f"{kind.name}, {disk}", r["variant"] if r["setup"] != "native" else f"native, {r['variant']}", r["clients"], r["per_s"],
                            round(r["per_s"] / native[r["clients"]], 2) if r["clients"] in native else None, r["load_cpu_s"], r["server_cpu_s"], round(r["disk_written_bytes"] / 1e6)] for r in rows])
-    layers(lab, how)
+    show_layers(report)
 
 
 def place_of(lab, disk, setup, properties, served, **how):
@@ -99,7 +104,7 @@ def measure(lab, how, tables, disk, setup, name, kind, lines, properties, served
 
 def layers(lab, how):
     """The time of a durable write of 8 KiB and of a read of 16 KiB, layer by layer."""
-    report, size = lab.report, {"size": how["size"], "memory": how["db_memory"]}
+    size = {"size": how["size"], "memory": how["db_memory"]}
     for disk in lab.disks(*how["disks"]):
         for setup in lab.setups("native", "off", "zstd-1"):
             with lab.place(disk, setup, properties={"unit": "8K"} if setup.compression else {}, **size) as place:
@@ -113,6 +118,10 @@ def layers(lab, how):
             if setup.compression:
                 with Shares(lab, disk, {"database": {"compression": setup.compression, "unit": "8K"}}, **size) as place:
                     time_pages(lab, place, disk, setup, {"file of a share": place.path / "page"})
+
+
+def show_layers(report):
+    """A row for each layer."""
     report.heading("The time of a commit and of a read, layer by layer")
     report.text("Microseconds, one at a time: from write to the end of fdatasync, 8 KiB; and of a read of 16 KiB past the page cache, at random in 512 MiB.")
     rows = report.table_of("layers")

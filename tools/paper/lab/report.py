@@ -16,7 +16,7 @@ from pathlib import Path
 from . import figure
 
 STYLE = """:root{color-scheme:light dark}body{font:15px/1.5 sans-serif;max-width:84em;margin:2em auto;padding:0 1em;color:#222;background:#fff}p,ul{max-width:56em}h2{margin-top:2em}
-table{border-collapse:collapse;margin:1em 0}td,th{border:1px solid #ccc;padding:.25em .6em;text-align:right;vertical-align:top}td:first-child,th:first-child{text-align:left}td.words{text-align:left}
+table{border-collapse:collapse;margin:1em 0}td,th{border:1px solid #ccc;padding:.25em .6em;text-align:right;vertical-align:top}td:first-child,th:first-child,.words{text-align:left}
 .figures{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(36em,100%),1fr));gap:1.5em;align-items:start}figure{margin:0;max-width:54em}figcaption{font-size:.9em;color:#555}
 img{width:100%}code{background:#f3f3f3;padding:0 .2em}.quick{background:#fff3cd;color:#222;padding:.6em 1em}
 @media (prefers-color-scheme:dark){body{color:#ddd;background:#16181a}td,th{border-color:#444}code{background:#2a2d30}figcaption{color:#aaa}a{color:#8ab8e8}a:visited{color:#b8a0e0}}"""
