@@ -100,7 +100,7 @@ def transactions(lab, how):
     tables = lab.work / "tpcc"
     tables.mkdir()
     tpcc.write(tables, how["warehouses"], how["items"])
-    for disk in lab.disks(*how["disks"]):
+    for disk in lab.disks(*how["disks"], *how["spindles"]):
         for kind in databases_on(lab, disk, how):
             for setup in lab.setups(*how["database_setups"]):
                 measure_tpcc(lab, tables, disk, kind, setup, how, kind.page)
@@ -168,9 +168,9 @@ def measure_tpcc(lab, tables, disk, kind, setup, how, unit):
             lab.report.row("tpcc", disk=disk.name, database=kind.name, setup=setup.name, unit=unit, cpus=cpus, clients=clients, saving_percent=saving(place), **told, **meter.figures())
 
 
-def loaded(lab, database, how):
+def loaded(lab, database, scale):
     """Fills a database with TPC-H's tables and indices."""
-    tables = data.tpch(how["scale"])
+    tables = data.tpch(scale)
     create(database, TPCH)
     for table in TPCH:
         database.load(table, tables / f"{table}.csv", "true", ",")
@@ -180,13 +180,23 @@ def loaded(lab, database, how):
 
 def queries(lab, how):
     """Figures 7 and 8: TPC-H's queries one after the other, from cold; Q3 with one CPU and two."""
+    ask(lab, how, "tpch", how["disks"], how["scale"])
+
+
+def queries_large(lab, how):
+    """The same on a database that is larger than the memory, on throttled disks: eight as theirs, and one."""
+    ask(lab, how | {"databases": how["large_databases"]}, "tpch-large", [*how["spindles"], how["disks"][0]], how["large_scale"])
+
+
+def ask(lab, how, table, disks, scale):
+    """The queries on each disk, database and set-up."""
     texts = queries_of(HERE / "tpch.sql")
-    for disk in lab.disks(*how["disks"]):
+    for disk in lab.disks(*disks):
         for kind in databases_on(lab, disk, how):
             answers = {}
             for setup in lab.setups(*how["database_setups"]):
                 with place_of(lab, disk, setup, kind, how) as place, kind(place, how["db_memory"]) as database:
-                    loaded(lab, database, how)
+                    loaded(lab, database, scale)
                     for cpus in reversed(how["cpus"]):
                         place.hold_to(cpus)
                         database.cold()
@@ -196,7 +206,7 @@ def queries(lab, how):
                             # The same question, the same answer: whatever the set-up.
                             if answers.setdefault(name, answer) != answer:
                                 raise SystemExit(f"{kind.name} answers {name} differently on {setup.name}: the data below has changed")
-                            lab.report.row("tpch", disk=disk.name, database=kind.name, setup=setup.name, cpus=cpus, query=name, saving_percent=saving(place), **meter.figures())
+                            lab.report.row(table, disk=disk.name, database=kind.name, setup=setup.name, cpus=cpus, query=name, saving_percent=saving(place), **meter.figures())
 
 
 # Of native's speed: all queries with eight disks, figure 7, and Q3 with one CPU, figure 8.
@@ -204,12 +214,22 @@ TPCH_ALL, TPCH_Q3 = {"lzo": 0.89, "zlib": 0.85}, {"lzo": 0.87, "zlib": 0.33}
 
 
 def show_queries(lab, how):
-    """Figures 7 and 8: seconds of each query, all together and Q3 relative to native."""
+    """Figures 7 and 8."""
+    show_asked(lab, "tpch", "TPC-H (figures 7 and 8)")
+
+
+def show_queries_large(lab, how):
+    """Figures 7 and 8, larger."""
+    show_asked(lab, "tpch-large", "TPC-H larger than the memory (figures 7 and 8)")
+
+
+def show_asked(lab, table, title):
+    """Seconds of each query, all together and Q3 relative to native."""
     report = lab.report
-    report.heading("TPC-H (figures 7 and 8)")
-    for disk in disks_of(report, "tpch"):
+    report.heading(title)
+    for disk in disks_of(report, table):
         for kind in DATABASES:
-            every = report.select("tpch", disk=disk, database=kind.name)
+            every = report.select(table, disk=disk, database=kind.name)
             if not every:
                 continue
             cpus = max(r["cpus"] for r in every)
@@ -217,12 +237,12 @@ def show_queries(lab, how):
             names, queries_run = (list(dict.fromkeys(r[field] for r in rows)) for field in ("setup", "query"))
             of = {"disk": disk, "database": kind.name}
             total = {n: sum(r["seconds"] for r in rows if r["setup"] == n) for n in names}
-            report.bars(f"tpch-{disk}-{kind.name}", f"TPC-H: seconds of each query, {kind.name}, {disk}", queries_run, names,
-                        lambda query, name, of=of, cpus=cpus: report.values("tpch", "seconds", **of, setup=name, query=query, cpus=cpus), "seconds", rising=True,
+            report.bars(f"{table}-{disk}-{kind.name}", f"TPC-H: seconds of each query, {kind.name}, {disk}", queries_run, names,
+                        lambda query, name, of=of, cpus=cpus: report.values(table, "seconds", **of, setup=name, query=query, cpus=cpus), "seconds", rising=True,
                         said="Theirs: figure 7; of single queries its text has the worst only: 33 % slower with lzo, 38 % with zlib.")
             if "native" in names:
-                report.bars(f"tpch-{disk}-{kind.name}-all", f"TPC-H: speed, of native's, {kind.name}, {disk}", ["all queries", *[f"Q3, {c} CPU{'s' if c > 1 else ''}" for c in sorted({r["cpus"] for r in every})]], names,
-                            lambda group, name, of=of, total=total: [total["native"] / total[name]] if group == "all queries" else faster(report, of | {"query": "Q3", "cpus": int(group.split()[1])}, name),
+                report.bars(f"{table}-{disk}-{kind.name}-all", f"TPC-H: speed, of native's, {kind.name}, {disk}", ["all queries", *[f"Q3, {c} CPU{'s' if c > 1 else ''}" for c in sorted({r["cpus"] for r in every})]], names,
+                            lambda group, name, of=of, total=total: [total["native"] / total[name]] if group == "all queries" else faster(report, table, of | {"query": "Q3", "cpus": int(group.split()[1])}, name),
                             "of native", theirs=lambda group, name: (TPCH_ALL if group == "all queries" else TPCH_Q3 if group == "Q3, 1 CPU" else {}).get(name),
                             said=f"Theirs: figures 7 and 8, by the text: all queries 11 and 15 % slower, Q3 with one CPU 13 and 67 % less performance; eight disks. {disk}: {DISKS[disk].title}.")
             report.table([f"set-up, {kind.name}, {disk}", "all queries, s", "native's time of it", "CPU, % of one (mean)", "saved, %", "disk read, MB"],
@@ -230,10 +250,10 @@ def show_queries(lab, how):
                            next((r.get("saving_percent") for r in rows if r["setup"] == n), None), round(sum(r["disk_read_bytes"] for r in rows if r["setup"] == n) / 1e6)] for n in names])
 
 
-def faster(report, of, name):
+def faster(report, table, of, name):
     """Native's seconds of those of a set-up."""
-    native = middle(report.values("tpch", "seconds", setup="native", **of))
-    return [native / value for value in report.values("tpch", "seconds", setup=name, **of)] if native else []
+    native = middle(report.values(table, "seconds", setup="native", **of))
+    return [native / value for value in report.values(table, "seconds", setup=name, **of)] if native else []
 
 
 def locality(lab, how):
@@ -245,7 +265,7 @@ def locality(lab, how):
     for disk in lab.disks("file"):
         for setup in lab.setups("native", "zlib"):
             with place_of(lab, disk, setup, PostgreSQL, how) as place, PostgreSQL(place, how["db_memory"]) as database:
-                loaded(lab, database, how)
+                loaded(lab, database, how["scale"])
                 database.cold()
                 with Reads(disk) as reads:
                     database.sql(text)

@@ -109,12 +109,12 @@ def file_server(lab, how):
 
 def file_server_compressible(lab, how):
     """Figure 5: the same on more compressible files."""
-    serve_targets(lab, how, "sfs-compressible", data.repetitive_mail(), how["files"], how["disks"][:1])
+    serve_targets(lab, how, "sfs-compressible", data.logs(), how["files"], how["disks"][:1])
 
 
 def file_server_large(lab, how):
     """Figure 4 with files far above the memory, as theirs were."""
-    serve_targets(lab, how, "sfs-large", data.mail(), how["large_files"], how["disks"][:1], size=how["large_size"])
+    serve_targets(lab, how, "sfs-large", data.mail(), how["large_files"], how["disks"][:1], size=how["large_size"], targets=how["large_targets"])
 
 
 def serve_targets(lab, how, table, content, files, disks, **room):
@@ -247,8 +247,46 @@ def curves(lab, table, across, title, words, theirs):
                      [[r["load"], r[across], r["per_s"], round(r["disk_read_bytes"] / 1e6), round(r["disk_written_bytes"] / 1e6)] for r in rows])
 
 
+# The marks of figure 12: per cent of free space below and above which theirs cleaned.
+MARKS = {"clean-low": "10", "clean-high": "25"}
+
+
+def geometry(lab, how):
+    """PostMark with the paper's own geometry: blocks of 4 KiB in extents of 32 KiB; natively beside it."""
+    content = data.mail()
+    for disk in lab.disks(how["disks"][0]):
+        for setup in lab.setups("native", "lzo", "zlib"):
+            own = {"properties": {"unit": "4K"}, "extent": "32K"} if setup.compression else {}
+            with lab.place(disk, setup, size=how["size"], memory=how["memory"], **own) as place:
+                told, figures = mail_load(lab, place, content, how)
+                lab.report.row("geometry", disk=disk.name, setup=setup.name, per_s=round(how["transactions"] / told["transactions_s"], 2), saving_percent=saving(place), **told, **figures)
+
+
+def show_geometry(lab, how):
+    """Relative to native."""
+    report = lab.report
+    report.heading("PostMark with units of 4 KiB and extents of 32 KiB (figure 2)")
+    for disk in disks_of(report, "geometry"):
+        report.bars(f"geometry-{disk}", f"PostMark with the paper's geometry: transactions a second, of native's, {disk}", found(report, "geometry", "setup", disk=disk), ["ours"],
+                    lambda name, _, disk=disk: ratios(report, "geometry", "per_s", disk=disk, setup=name), "of native", theirs=lambda name, _: MOST_MAIL if name != "native" else None,
+                    said=f"Theirs: up to {MOST_MAIL} of native in figure 2, by its text, which names no codec; eight disks.")
+    report.table(["set-up", "transactions/s", "CPU, % of one", "saved, %", "disk reads", "disk writes", "disk read, MB", "disk written, MB"],
+                 [[r["setup"], r["per_s"], r["cpu_percent"], r.get("saving_percent"), r["disk_reads"], r["disk_writes"], round(r["disk_read_bytes"] / 1e6), round(r["disk_written_bytes"] / 1e6)]
+                  for r in report.table_of("geometry")])
+
+
 def cleaner(lab, how):
     """Figure 12: PostMark over time in a pool that cannot hold all that is written, with what the cleaner does beside it."""
+    clean(lab, how, "cleaner", {})
+
+
+def cleaner_marks(lab, how):
+    """Figure 12 with the marks that the paper set for it."""
+    clean(lab, how, "cleaner-marks", MARKS)
+
+
+def clean(lab, how, table, marks):
+    """One run, and its series."""
     content = data.mail_with_attachments() if not lab.quick else data.mail()
     live = how["messages"] * (MESSAGE_MIN + how["message_max"]) // 2
     for disk in lab.disks("cloud" if not lab.quick else how["disks"][0]):
@@ -256,6 +294,8 @@ def cleaner(lab, how):
             # Little more than the live messages take, as stored and with what is appended to them: the cleaner must run, again and again.
             room = 1.1 if lab.quick else 1.8
             with lab.place(disk, setup, size=how["size"], memory=how["memory"], capacity=int(live * room), extent="256K") as place:
+                if marks:
+                    place.shale("set", place.pool, *[f"{key}={value}" for key, value in marks.items()])
                 series, states, ended = lab.work / "series", [], threading.Event()
                 series.unlink(missing_ok=True)
 
@@ -273,28 +313,38 @@ def cleaner(lab, how):
                 before = (0.0, 0, 0)
                 for line in series.read_text().splitlines():
                     at, done, moved = (float(f) for f in line.split())
-                    lab.report.row("cleaner", disk=disk.name, second=at, transactions_per_s=round((done - before[1]) / (at - before[0]), 1), mb_per_s=round((moved - before[2]) / (at - before[0]) / 1e6, 1))
+                    lab.report.row(table, disk=disk.name, second=at, transactions_per_s=round((done - before[1]) / (at - before[0]), 1), mb_per_s=round((moved - before[2]) / (at - before[0]) / 1e6, 1))
                     before = (at, done, moved)
                 for at, extents_cleaned, free, moved in states:
                     # On the clock of the series, which begins when all messages are made.
-                    lab.report.row("cleaner-states", disk=disk.name, second=round(at - states[0][0] - told["make_s"], 1), cleaned_extents=extents_cleaned, free_bytes=free, moved_bytes=moved)
+                    lab.report.row(f"{table}-states", disk=disk.name, second=round(at - states[0][0] - told["make_s"], 1), cleaned_extents=extents_cleaned, free_bytes=free, moved_bytes=moved)
                 lab.report.note(f"cleaner: {states[-1][1] if states else 0} extents emptied, {(states[-1][3] if states else 0) / 1e6:.0f} MB moved while {(told['written_bytes'] + told['made_bytes']) / 1e6:.0f} MB were written.")
 
 
 def show_cleaner(lab, how):
-    """Figure 12: rate and free space over time."""
+    """Figure 12 with our marks."""
+    show_clean(lab, "cleaner", "The cleaner (figure 12)", "In the run of November 2026 the clock of this figure begins before the messages are made, some seconds before that of the load.")
+
+
+def show_cleaner_marks(lab, how):
+    """Figure 12 with theirs."""
+    show_clean(lab, "cleaner-marks", "The cleaner with the marks of the paper: 10 and 25 % (figure 12)", None)
+
+
+def show_clean(lab, table, title, clock):
+    """Rate and free space over time."""
     report = lab.report
-    report.heading("The cleaner (figure 12)")
-    series, states = report.table_of("cleaner"), report.table_of("cleaner-states")
+    report.heading(title)
+    series, states = report.table_of(table), report.table_of(f"{table}-states")
     begins = next((r["second"] for r in states if r["cleaned_extents"]), None)
     before = middle([r["transactions_per_s"] for r in series if begins is None or r["second"] < begins])
-    report.lines("cleaner", f"PostMark over time, {series[0]['disk']}", {"transactions/s": [(r["second"], r["transactions_per_s"]) for r in series], "MB/s": [(r["second"], r["mb_per_s"]) for r in series]},
+    report.lines(table, f"PostMark over time, {series[0]['disk']}", {"transactions/s": [(r["second"], r["transactions_per_s"]) for r in series], "MB/s": [(r["second"], r["mb_per_s"]) for r in series]},
                  "seconds", "per second", theirs={"theirs, in its valleys": 0.4 * before},
                  said="Theirs: figure 12, by its text, of our median before cleaning begins: degraded by up to 150 % in two valleys of 10 and 15 s, that is to 0.4. It cleaned below 10 % of free extents, until 25 %.")
     if states:
-        report.lines("cleaner-extents", "extents emptied by then", {"extents": [(r["second"], r["cleaned_extents"]) for r in states]}, "seconds", "extents",
-                     said="In the run of November 2026 the clock of this figure begins before the messages are made, some seconds before that of the load.")
-        report.lines("cleaner-free", "free space by then", {"free": [(r["second"], r["free_bytes"] / 1e6) for r in states]}, "seconds", "MB", said="Theirs: 15 % of the capacity, 1.4 GB, is reclaimed in each valley.")
+        report.lines(f"{table}-extents", "extents emptied by then", {"extents": [(r["second"], r["cleaned_extents"]) for r in states]}, "seconds", "extents",
+                     said=clock)
+        report.lines(f"{table}-free", "free space by then", {"free": [(r["second"], r["free_bytes"] / 1e6) for r in states]}, "seconds", "MB", said="Theirs: 15 % of the capacity, 1.4 GB, is reclaimed in each valley.")
 
 
 def metadata(lab, how):

@@ -26,10 +26,11 @@ VARIANTS = [
     (AS_IT_COMES, MariaDB, [], {"unit": "32K"}, {}),
     ("unit=16K", MariaDB, [], {"unit": "16K"}, {}),
     ("unit=16K, fsync", MariaDB, ["innodb-flush-method=fsync"], {"unit": "16K"}, {}),
+    ("unit=16K, NBD", MariaDB, [], {"unit": "16K"}, {"door": "nbd"}),
     ("unit=16K, in a share", MariaDB, [], {"unit": "16K"}, {"door": "share"}),
 ]
 # On throttled disks, for time's sake.
-THROTTLED = {AS_IT_COMES, "unit=8K", "unit=8K, in a share", "unit=16K", "unit=16K, in a share"}
+THROTTLED = {AS_IT_COMES, "unit=8K", "unit=8K, NBD", "unit=8K, in a share", "unit=16K", "unit=16K, NBD", "unit=16K, in a share"}
 QUICK = {(AS_IT_COMES, PostgreSQL), ("unit=8K, wal_compression", PostgreSQL), ("unit=16K", MariaDB)}
 
 

@@ -33,7 +33,7 @@ def codecs(lab, energy, how):
 
 
 def of(report, field, **wanted):
-    """Mean of a field."""
+    """Median of a field."""
     return middle(report.values("codecs", field, **wanted))
 
 

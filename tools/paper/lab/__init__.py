@@ -126,7 +126,9 @@ class Lab:
             self.report.begin(name, measured=is_wanted)
             if is_wanted:
                 measure(self, how)
-            show(self, how)
+            # Options may have left nothing of it.
+            if self.report.table_of(table):
+                show(self, how)
         self.report.begin(None)
 
     def chooses(self, option, name):
