@@ -5,12 +5,12 @@ import time
 from pathlib import Path
 
 import tpcc
-from lab import data
+from lab import data, size
 from lab.database import MariaDB, PostgreSQL
 from lab.disk import DISKS
 from lab.reads import Reads
 from lab.report import mean, middle
-from zbd_files import disks_of, found, of_native, ratios, saving
+from zbd_files import curves, disks_of, found, of_native, ratios, saving
 
 HERE = Path(__file__).resolve().parent
 DATABASES = [PostgreSQL, MariaDB]
@@ -150,22 +150,67 @@ def databases_on(lab, disk, how):
     return [d for d in DATABASES if d.name in how["databases"][disk.name] and lab.chooses("databases", d.name)]
 
 
+def prepare(database, tables):
+    """Fills a database with TPC-C's tables, indices and functions."""
+    create(database, tpcc.SCHEMA)
+    for table in tpcc.SCHEMA:
+        database.load(table, tables / f"{table}.tsv", "false", "\\t")
+    database.sql(use(database) + "".join(f"{i};" for i in tpcc.INDEXES))
+    database.sql((HERE / f"tpcc-{database.name}.sql").read_text())
+    database.analyse()
+
+
 def measure_tpcc(lab, tables, disk, kind, setup, how, unit):
     """One database on one set-up, for each number of clients; with fewer CPUs for the middle one."""
     with place_of(lab, disk, setup, kind, how, unit) as place, kind(place, how["db_memory"]) as database:
-        create(database, tpcc.SCHEMA)
-        for table in tpcc.SCHEMA:
-            database.load(table, tables / f"{table}.tsv", "false", "\\t")
-        database.sql(use(database) + "".join(f"{i};" for i in tpcc.INDEXES))
-        database.sql((HERE / f"tpcc-{kind.name}.sql").read_text())
-        database.analyse()
-        middle = how["clients"][len(how["clients"]) // 2]
+        prepare(database, tables)
+        middle_clients = how["clients"][len(how["clients"]) // 2]
         warm(lab, database, how)
-        for cpus, clients in [(how["cpus"][-1], c) for c in how["clients"]] + [(c, middle) for c in how["cpus"][:-1]]:
+        for cpus, clients in [(how["cpus"][-1], c) for c in how["clients"]] + [(c, middle_clients) for c in how["cpus"][:-1]]:
             place.hold_to(cpus)
             with place.meter() as meter:
                 told = transact(lab, database, how, clients)
             lab.report.row("tpcc", disk=disk.name, database=kind.name, setup=setup.name, unit=unit, cpus=cpus, clients=clients, saving_percent=saving(place), **told, **meter.figures())
+
+
+def extents(lab, how):
+    """Figure 10(c): TPC-C by the size of extents."""
+    by_size(lab, how, "extents-tpcc", "extent", how["extents"], lambda extent: {"extent": extent})
+
+
+def metadata(lab, how):
+    """Figure 13(c): TPC-C by the memory that the server has; the load has as much in each row."""
+    by_size(lab, how, "metadata-tpcc", "memory", how["caches"], lambda cache: {"server_memory": size(cache), "memory": how["db_memory"] + size(cache)})
+
+
+def by_size(lab, how, table, field, sizes, placed):
+    """TPC-C on PostgreSQL with lzo, for each size."""
+    tables = lab.work / table
+    tables.mkdir()
+    tpcc.write(tables, how["warehouses"], how["items"])
+    clients = how["clients"][len(how["clients"]) // 2]
+    for disk in lab.disks(how["disks"][0]):
+        for setup in lab.setups("lzo"):
+            for one in sizes:
+                with lab.place(disk, setup, **({"size": how["size"], "memory": how["db_memory"], "properties": {"unit": PostgreSQL.page}} | placed(one))) as place, PostgreSQL(place, how["db_memory"]) as database:
+                    prepare(database, tables)
+                    warm(lab, database, how)
+                    with place.meter() as meter:
+                        told = transact(lab, database, how, clients)
+                    lab.report.row(table, **{"disk": disk.name, "load": "tpcc", field: size(one)}, clients=clients, **told, **meter.figures())
+
+
+def show_extents(lab, how):
+    """Figure 10(c)."""
+    curves(lab, "extents-tpcc", "extent", "TPC-C by the size of extents (figure 10c)", "extent",
+           lambda load, first: {"theirs_at": {"theirs, falls past it": 32 << 10}, "said": "Theirs: figure 10c, by its text: roughly the same up to 32 KB, and less with larger extents."})
+
+
+def show_metadata(lab, how):
+    """Figure 13(c)."""
+    curves(lab, "metadata-tpcc", "memory", "TPC-C by memory for metadata (figure 13c)", "--memory",
+           lambda load, first: {"theirs": {"theirs, most metadata cache": first / (1 - 0.33)},
+                                "said": "Theirs: figure 13c, by its text, of ours with the least: up to 33 % less performance with the smallest cache for metadata alone. --memory is all memory of the server."})
 
 
 def loaded(lab, database, scale):
@@ -269,8 +314,8 @@ def locality(lab, how):
                 database.cold()
                 with Reads(disk) as reads:
                     database.sql(text)
-                for number, (at, size) in enumerate(reads.offsets):
-                    lab.report.row("locality", setup=setup.name, number=number, offset=at, bytes=size)
+                for number, (at, length) in enumerate(reads.offsets):
+                    lab.report.row("locality", setup=setup.name, number=number, offset=at, bytes=length)
                 at = [offset for offset, _ in reads.offsets]
                 if at:
                     seeks = [abs(b - a) for a, b in zip(at, at[1:])]

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from lab import data, size
 from lab.disk import DISKS
+from lab.place import SETUPS
 from lab.report import middle
 
 HERE = Path(__file__).resolve().parent
@@ -81,8 +82,9 @@ def show_postmark(lab, how):
 
 
 def found(report, table, field, **wanted):
-    """Values of a field in the order in which they were measured."""
-    return list(dict.fromkeys(row[field] for row in report.select(table, **wanted)))
+    """Values of a field in the order in which they were measured; set-ups in their own."""
+    values = list(dict.fromkeys(row[field] for row in report.select(table, **wanted)))
+    return sorted(values, key=list(SETUPS).index) if field == "setup" else values
 
 
 def disks_of(report, table):
@@ -225,7 +227,7 @@ MOST_METADATA = {"postmark": 2.0, "sfs": 1.49}
 def show_extents(lab, how):
     """Figure 10."""
     curves(lab, "extents", "extent", "Size of extents (figure 10)", "extent",
-           lambda load, first: {"theirs_at": {"theirs, best": BEST_EXTENT[load]}, "said": f"Theirs: figure 10{'ab'[load == 'sfs']}, by its text: best at {BEST_EXTENT[load] >> 10} KB, with extents of 8 KB to 4 MB."})
+           lambda load, first: {"theirs_at": {"theirs, best": BEST_EXTENT[load]}, "said": f"Theirs: figure 10{'ab'[load == 'sfs']}, by its text: best at {BEST_EXTENT[load] >> 10} KB."})
 
 
 def show_metadata(lab, how):

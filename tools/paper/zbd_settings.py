@@ -5,7 +5,7 @@ from lab import data, output
 from lab.database import MariaDB, PostgreSQL
 from lab.place import RINGS, SERVER_MEMORY_MIN, left_beside_server
 from lab.share import Shares
-from zbd_databases import HERE, create, transact, use, warm
+from zbd_databases import prepare, transact, warm
 from zbd_files import build
 
 # How a database comes, and natively with no more memory than beside a server of Shale.
@@ -90,12 +90,7 @@ def place_of(lab, disk, setup, properties, served, **how):
 def measure(lab, how, tables, disk, setup, name, kind, lines, properties, served, memory=None):
     """One variant on one disk."""
     with place_of(lab, disk, setup, properties, served, size=how["size"], memory=memory or how["db_memory"]) as place, kind(place, how["db_memory"], lines) as database:
-        create(database, tpcc.SCHEMA)
-        for table in tpcc.SCHEMA:
-            database.load(table, tables / f"{table}.tsv", "false", "\\t")
-        database.sql(use(database) + "".join(f"{i};" for i in tpcc.INDEXES))
-        database.sql((HERE / f"tpcc-{kind.name}.sql").read_text())
-        database.analyse()
+        prepare(database, tables)
         warm(lab, database, how)
         for clients in how["clients"]:
             with place.meter() as meter:

@@ -53,7 +53,7 @@ def show_block_cost(lab, how):
     for field, title, unit, index in (("compress_us", "compressing", "us", 0), ("decompress_us", "decompressing", "us", 1), ("saving_percent", "saved of", "%", 2)):
         lab.report.bars(f"block-{field.split('_')[0]}", f"{title} a block of 4 KiB", [r["codec"] for r in rows], ["ours"],
                         lambda codec, _, field=field: lab.report.values("block", field, codec=codec), unit, theirs=lambda codec, _, index=index: THEIRS[codec][index] if codec in THEIRS else None,
-                        said="Theirs: table I, of the libraries of a kernel of 2009 on a processor of 2 GHz.")
+                        said="Theirs: table I, of the libraries in Linux 2.6.18 on a processor of 2 GHz.")
     lab.report.table(["codec", "compress, us", "theirs", "decompress, us", "theirs", "saved, %", "theirs"],
                      [[r["codec"], r["compress_us"], of[0], r["decompress_us"], of[1], r["saving_percent"], of[2]] for r in rows for of in [THEIRS.get(r["codec"], (None, None, None))]])
 

@@ -16,13 +16,15 @@ from pathlib import Path
 from . import figure
 
 STYLE = """:root{color-scheme:light dark}body{font:15px/1.5 sans-serif;max-width:84em;margin:2em auto;padding:0 1em;color:#222;background:#fff}p,ul{max-width:56em}h2{margin-top:2em}
-table{border-collapse:collapse;margin:1em 0}td,th{border:1px solid #ccc;padding:.25em .6em;text-align:right;vertical-align:top}td:first-child,th:first-child,.words{text-align:left}
+summary{cursor:pointer}table{border-collapse:collapse;margin:1em 0}td,th{border:1px solid #ccc;padding:.25em .6em;text-align:right;vertical-align:top}td:first-child,th:first-child,.words{text-align:left}
 .figures{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(36em,100%),1fr));gap:1.5em;align-items:start}figure{margin:0;max-width:54em}figcaption{font-size:.9em;color:#555}
 img{width:100%}code{background:#f3f3f3;padding:0 .2em}.quick{background:#fff3cd;color:#222;padding:.6em 1em}
 @media (prefers-color-scheme:dark){body{color:#ddd;background:#16181a}td,th{border-color:#444}code{background:#2a2d30}figcaption{color:#aaa}a{color:#8ab8e8}a:visited{color:#b8a0e0}}"""
 READING = "Ours is the median of the runs, with their ends as error bars. Theirs is dashed, read from the text of the work where it has a number: the figures themselves were not read off."
 CLAIMS = Path(__file__).resolve().parents[2] / "claims"
 SAVE_SECONDS = 5
+# A longer table is shown when it is asked for.
+ROWS_MAX = 12
 # Fields that tell on what a row was measured: a new measurement takes the place of all that an earlier one found there.
 PLACES = ("disk", "setup", "database", "unit", "variant", "layer", "content", "load", "extent", "memory", "percent")
 
@@ -189,7 +191,8 @@ class Report:
         for row in rows:
             lines.append("<tr>" + "".join(f"<td{' class=words' if isinstance(c, str) and len(c) > 12 else ''}>{html.escape('–' if c is None else number(c))}</td>"
                                           for c in row) + "</tr>")
-        self.parts.append(f"<table><tr>{cells}</tr>{''.join(lines)}</table>")
+        table = f"<table><tr>{cells}</tr>{''.join(lines)}</table>"
+        self.parts.append(table if len(lines) <= ROWS_MAX else f"<details><summary>{len(lines)} rows: {html.escape(', '.join(columns))}</summary>{table}</details>")
 
     def plot(self, name, title, draw, size=(8, 4.2), said=None):
         """A figure: draw(axes) draws it. `said` stands below: of what theirs is, and whence."""
