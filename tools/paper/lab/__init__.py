@@ -119,6 +119,8 @@ class Lab:
     def run(self, parts, how):
         """{part: (measure, show, table)}: measures and draws the parts that are wanted. Others are drawn from their tables for `--only page`, or where they never were."""
         self.report.in_parts(list(parts))
+        if self.only_draws and not self.report.kept:
+            raise SystemExit(f"paper-{self.name}: {self.report.out} has no tables to draw: run the command without --only page first")
         for name, (measure, show, table) in parts.items():
             is_wanted = self.wants(name)
             if not is_wanted and not (self.report.table_of(table) and (self.wants("page") or not (self.report.out / f"part-{name}.html").exists())):
