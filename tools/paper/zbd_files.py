@@ -1,5 +1,6 @@
 """The ZBD paper's loads on files: PostMark, a file server's, extents of several sizes, the cleaner, memory for metadata."""
 
+import itertools
 import json
 import subprocess
 import threading
@@ -44,7 +45,7 @@ def postmark(lab, how):
     if not lab.quick:
         contents["attachments"] = data.mail_with_attachments()
     for disk in lab.disks(*how["disks"], *how["spindles"]):
-        for setup in lab.setups(*how["setups"]):
+        for run, setup in itertools.product(lab.runs(), lab.setups(*how["setups"])):
             for cpus in how["cpus"]:
                 for kind, content in contents.items():
                     # Not all on all, for time's sake: one CPU, and the other mail, on the paper's kind of disk.
@@ -52,7 +53,7 @@ def postmark(lab, how):
                         continue
                     with lab.place(disk, setup, size=how["size"], memory=how["memory"], cpus=cpus) as place:
                         told, figures = mail_load(lab, place, content, how)
-                        lab.report.row("postmark", disk=disk.name, setup=setup.name, cpus=cpus, content=kind, per_s=round(how["transactions"] / told["transactions_s"], 2),
+                        lab.report.row("postmark", disk=disk.name, setup=setup.name, cpus=cpus, content=kind, run=run, per_s=round(how["transactions"] / told["transactions_s"], 2),
                                        saving_percent=saving(place), **told, **figures)
 
 
@@ -123,11 +124,11 @@ def serve_targets(lab, how, table, content, files, disks, **room):
     """Each set-up at rising targets."""
     how = how | {"files": files} | room
     for disk in lab.disks(*[d for d in disks if d in how["targets"]]):
-        for setup in lab.setups(*how["setups"]):
+        for run, setup in itertools.product(lab.runs(), lab.setups(*how["setups"])):
             with lab.place(disk, setup, size=how["size"], memory=how["memory"], cpus=how["cpus"][-1]) as place:
                 for target in how["targets"][disk.name]:
                     figures, told = serve_files(lab, place, content, how, target)
-                    lab.report.row(table, disk=disk.name, setup=setup.name, target=target, saving_percent=saving(place), **told, **figures)
+                    lab.report.row(table, disk=disk.name, setup=setup.name, target=target, run=run, saving_percent=saving(place), **told, **figures)
 
 
 # Loads that theirs sustained, in operations a second, with the files of figure 4 and with the more compressible ones of figure 5.
@@ -141,8 +142,13 @@ VOLUMES = {"read": {"off": 2.85}, "written": {"off": 1.51, "lzo": 0.97, "zlib": 
 
 def sustained(report, table, disk, setup):
     """The highest load that was asked for and achieved."""
-    loads = [r["target"] for r in report.select(table, disk=disk, setup=setup) if r["per_s"] >= IS_SUSTAINED * r["target"]]
+    loads = [load for load, achieved in by_target(report, table, disk, setup, "per_s") if middle(achieved) >= IS_SUSTAINED * load]
     return max(loads, default=0)
+
+
+def by_target(report, table, disk, setup, field):
+    """[(load that was asked for, a field of its runs)]."""
+    return [(load, report.values(table, field, disk=disk, setup=setup, target=load)) for load in found(report, table, "target", disk=disk, setup=setup)]
 
 
 def show_file_server(lab, how):
@@ -154,7 +160,7 @@ def show_file_server(lab, how):
         fields = {"read": ["disk_read_bytes"], "written": ["disk_written_bytes"], "together": ["disk_read_bytes", "disk_written_bytes"]}
 
         def of(group, name, disk=disk, lowest=lowest, fields=fields):
-            whole = {n: sum(report.values("sfs", f, disk=disk, setup=n, target=lowest)[0] for f in fields[group]) for n in ("native", name)}
+            whole = {n: sum(middle(report.values("sfs", f, disk=disk, setup=n, target=lowest)) for f in fields[group]) for n in ("native", name)}
             return [whole[name] / whole["native"]]
         names = found(report, "sfs", "setup", disk=disk)
         if "native" in names:
@@ -178,9 +184,9 @@ def show_targets(lab, table, title, theirs):
     report.heading(title)
     for disk in disks_of(report, table):
         names = found(report, table, "setup", disk=disk)
-        report.lines(f"{table}-{disk}-per_s", f"operations achieved, {disk}", {n: [(r["target"], r["per_s"]) for r in report.select(table, disk=disk, setup=n)] for n in names},
+        report.lines(f"{table}-{disk}-per_s", f"operations achieved, {disk}", {n: by_target(report, table, disk, n, "per_s") for n in names},
                      "operations asked for, a second", "operations/s", said=f"Theirs, {theirs}, asked for 3,400 to 4,600 operations/s. {disk}: {DISKS[disk].title}.")
-        report.lines(f"{table}-{disk}-response_ms", f"response time, {disk}", {n: [(r["target"], r["response_ms"]) for r in report.select(table, disk=disk, setup=n)] for n in names},
+        report.lines(f"{table}-{disk}-response_ms", f"response time, {disk}", {n: by_target(report, table, disk, n, "response_ms") for n in names},
                      "operations asked for, a second", "ms", rising=True, said=f"Theirs, {theirs}: the text has differences of response times only.")
         if sustained(report, table, disk, "native"):
             report.bars(f"{table}-{disk}-sustained", f"highest load that was sustained, of native's, {disk}", names, ["ours"],

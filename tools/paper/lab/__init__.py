@@ -71,6 +71,7 @@ class Lab:
         parser.add_argument("--disks", default="", help="only these disks: " + ", ".join(DISKS))
         parser.add_argument("--setups", default="", help="only these set-ups: " + ", ".join(SETUPS))
         parser.add_argument("--databases", default="", help="only these databases: postgresql, mariadb")
+        parser.add_argument("--runs", type=int, default=0, help="how often each set-up is measured, in turns, where a part can (zbd: postmark and the file server)")
         self.options = parser.parse_args()
         self.is_partial = bool(self.options.disks or self.options.setups or self.options.databases)
         self.only_draws = self.options.only == "page"
@@ -137,6 +138,10 @@ class Lab:
         """Whether an option that names some of a kind has this one: all, where it is not given."""
         given = getattr(self.options, option)
         return not given or name in given.split(",")
+
+    def runs(self):
+        """Numbers of the runs: set-ups are measured in turns, since sessions of a machine differ."""
+        return range(1, (self.options.runs or 1) + 1)
 
     def disks(self, *names):
         """The disks of these names, each attached while it is used."""
