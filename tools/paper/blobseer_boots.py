@@ -318,8 +318,8 @@ def show_near(lab, _how):
     images, counts = list(dict.fromkeys(r["image"] for r in rows)), sorted({r["count"] for r in rows})
 
     def against(field):
-        raw = {n: report.values("near", field, image="raw", count=n) for n in counts}
-        return {key: [(n, [a / b for a, b in zip(report.values("near", field, image=key, count=n), raw[n])]) for n in counts] for key in images}
+        raw = {n: middle(report.values("near", field, image="raw", count=n)) for n in counts}
+        return {key: [(n, [value / raw[n] for value in report.values("near", field, image=key, count=n)]) for n in counts] for key in images}
     if "raw" in images:
         report.lines("near-5a", "replays of a boot: time relative to raw", against("mean_s"), "hosts", "times that of raw", logarithmic=True, rising=True, theirs={"theirs, lzo": 0.8, "theirs, bzip2": 1.3},
                      said="Theirs: figure 5a and section 4.4, by the text: LZO takes 20 % less than raw, BZIP2 30 % more, with a link for each host and chunks of 2 MB.")
@@ -339,8 +339,9 @@ def runs(report, image, count, field, pools=None, kind="replay"):
 
 
 def against_raw(report, image, count, field):
-    """A field relative to that of raw, run by run."""
-    return [ours / raw for ours, raw in zip(runs(report, image, count, field), runs(report, "raw", count, field))]
+    """A field of each run, relative to the median of raw."""
+    raw = middle(runs(report, "raw", count, field))
+    return [value / raw for value in runs(report, image, count, field)]
 
 
 def only(report, image, count, run):
