@@ -88,7 +88,7 @@ def bars(axes, groups, series, value, unit, theirs=None, rising=False):
     else:
         count(axes)
     if len(series) > 1 or is_named:
-        legend(axes, len(series) + is_named, -0.28 if is_crowded else -0.1)
+        legend(axes, len(series) + is_named, -0.36 if is_crowded else -0.1)
 
 
 def lines(axes, curves, across, up, logarithmic=False, points=False, rising=False, theirs=None, theirs_at=None):
