@@ -109,14 +109,14 @@ impl Connection {
 
     /// Receives the available bytes, waiting if there are none.
     fn receive(&mut self) -> rustix::io::Result<usize> {
-        let (receiver, socket) = (&mut self.receiver, self.served.outbox.socket());
-        let looked = self.polling.poll(|| match receiver.receive(socket, false) {
+        let (receiver, channel) = (&mut self.receiver, self.served.outbox.channel());
+        let looked = self.polling.poll(|| match receiver.receive(channel, false) {
             Err(Errno::WOULDBLOCK) => None,
             received => Some(received),
         });
         looked.unwrap_or_else(|| {
             loop {
-                match receiver.receive(socket, true) {
+                match receiver.receive(channel, true) {
                     // Between requests a client may be silent for as long as it likes.
                     Err(Errno::WOULDBLOCK) => {}
                     received => return received,
@@ -175,7 +175,7 @@ impl Connection {
             // The whole payload first, then the reply: if the reply arrives before libnbd has sent
             // everything, libnbd takes it for a reply to an unknown request, and closes the
             // connection.
-            match self.receiver.skip(self.served.outbox.socket(), refusal.payload_bytes as usize) {
+            match self.receiver.skip(self.served.outbox.channel(), refusal.payload_bytes as usize) {
                 Ok(true) => {}
                 Ok(false) | Err(_) => return Err(GONE),
             }
@@ -216,7 +216,7 @@ impl Connection {
             if !self.served.outbox.begin(reserved) {
                 return Err(GONE);
             }
-            match self.receiver.large_payload(self.served.outbox.socket(), length) {
+            match self.receiver.large_payload(self.served.outbox.channel(), length) {
                 Ok(Some(payload)) => payload,
                 other => {
                     self.served.outbox.end(reserved, Reply::from(Vec::new()));
@@ -273,7 +273,7 @@ impl Connection {
         };
         // A client that has sent more in the meantime does not send one at a time, and had to wait.
         // (The end of the stream and errors reappear at the next receive.)
-        if let Ok(1..) = self.receiver.receive(self.served.outbox.socket(), false) {
+        if let Ok(1..) = self.receiver.receive(self.served.outbox.channel(), false) {
             self.lone_streak = 0;
         }
         if is_begun {

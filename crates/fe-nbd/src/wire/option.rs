@@ -11,6 +11,8 @@ pub const EXPORT_NAME: u32 = 1;
 pub const ABORT: u32 = 2;
 /// List the exports.
 pub const LIST: u32 = 3;
+/// Start TLS.
+pub const STARTTLS: u32 = 5;
 /// Describe an export.
 pub const INFO: u32 = 6;
 /// Describe an export and enter transmission.

@@ -18,3 +18,5 @@ mod hostile;
 mod listening;
 mod real_clients;
 mod requests;
+mod tls;
+mod tls_hostile;
