@@ -118,7 +118,7 @@ fn run(devices: &Devices, full: bool, security: Security, input: &[u8], piece: u
             }
             Next::Ready(ready) => {
                 assert!(is_encrypted || security != Security::Required);
-                outcome.end = Some(Ok((ready.name, ready.session.structured, ready.session.allocation)));
+                outcome.end = Some(Ok((ready.name, ready.session.replies.in_chunks(), ready.session.allocation)));
                 return outcome;
             }
             Next::Close(why) => {

@@ -1,6 +1,6 @@
 //! An NBD server for any [`surface::DeviceSet`]: fixed newstyle handshake,
-//! structured replies, block status, several exports, many requests in flight, answered out of
-//! order, TLS with certificates.
+//! structured replies, extended headers, block status, several exports, many requests in flight,
+//! answered out of order, TLS with certificates.
 //!
 //! ```text
 //! listen ── server ── greet ── negotiate ──┐            bytes of the handshake, pure

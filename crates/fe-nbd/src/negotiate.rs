@@ -3,8 +3,8 @@
 //!
 //! 1. The server sends [`greeting`](option_reply::greeting), the client its flags.
 //! 2. The client sends options; each is answered before the next is examined.
-//! 3. `STARTTLS` starts the options over: everything agreed before it is forgotten, since another
-//!    than the client may have agreed to it.
+//! 3. `STARTTLS` resets the negotiation: earlier options are dropped, since an attacker may have
+//!    inserted them.
 //! 4. `GO` or `EXPORT_NAME` opens a device and ends the handshake; `ABORT`, invalid bytes and too
 //!    many options close the connection.
 
@@ -15,6 +15,7 @@ use units::format_size;
 
 use crate::admit::Session;
 use crate::wire::option::{self, InfoRequest, MetaRequest, OptionHeader, info};
+use crate::wire::reply::Replies;
 use crate::wire::{
     CONTEXT_ALLOCATION, CONTEXT_ALLOCATION_ID, PAYLOAD_BYTES_MAX, handshake_flag, option_reply, transmission_flag,
 };
@@ -48,8 +49,8 @@ pub enum Next {
     Again,
     /// Send the bytes in `out`; transmission begins with the rest of the input.
     Ready(Box<Established>),
-    /// Send the bytes in `out`, then start TLS; the rest of the input must be empty, and what follows
-    /// is what TLS decrypts.
+    /// Send the bytes in `out`, then start TLS, and continue with decrypted bytes. The rest of the
+    /// input must be empty.
     StartTls,
     /// Send the bytes in `out`, then close. The text gives the reason.
     Close(&'static str),
@@ -88,7 +89,7 @@ pub struct Handshake<'a> {
     /// again.
     named: u32,
     skip: Option<Skip>,
-    structured: bool,
+    replies: Replies,
     /// The export for which `base:allocation` was selected last. Holds for that one only.
     allocation_for: Option<String>,
 }
@@ -127,7 +128,7 @@ impl<'a> Handshake<'a> {
             options: 0,
             named: 0,
             skip: None,
-            structured: false,
+            replies: Replies::Simple,
             allocation_for: None,
         }
     }
@@ -196,6 +197,9 @@ impl<'a> Handshake<'a> {
         if option == option::EXPORT_NAME && self.security == Security::Required {
             return Next::Close("EXPORT_NAME without TLS, which this address requires");
         }
+        if option == option::EXPORT_NAME && self.replies.is_extended() {
+            return Next::Close("EXPORT_NAME after extended headers, which exclude it");
+        }
         if option == option::EXPORT_NAME {
             return match self.open(data) {
                 Ok(established) => {
@@ -233,6 +237,7 @@ impl<'a> Handshake<'a> {
                 Err(refused) => Err(refused),
             },
             option::STRUCTURED_REPLY => self.structured_reply(data),
+            option::EXTENDED_HEADERS => self.extended_headers(data),
             option::LIST_META_CONTEXT | option::SET_META_CONTEXT => self.meta_context(option, data, out),
             _ => Err((option_reply::ERR_UNSUP, "unknown option".to_owned())),
         };
@@ -259,7 +264,7 @@ impl<'a> Handshake<'a> {
             Security::Offered | Security::Required => self.security = Security::Encrypted,
         }
         // The count of options goes on.
-        self.structured = false;
+        self.replies = Replies::Simple;
         self.allocation_for = None;
         Ok(())
     }
@@ -301,7 +306,19 @@ impl<'a> Handshake<'a> {
         if !data.is_empty() {
             return Err(invalid("STRUCTURED_REPLY takes no data"));
         }
-        self.structured = true;
+        if self.replies.is_extended() {
+            let text = "extended headers were agreed on, which say all that structured replies do".to_owned();
+            return Err((option_reply::ERR_EXT_HEADER_REQD, text));
+        }
+        self.replies = Replies::Structured;
+        Ok(())
+    }
+
+    fn extended_headers(&mut self, data: &[u8]) -> Result<(), Refused> {
+        if !data.is_empty() {
+            return Err(invalid("EXTENDED_HEADERS takes no data"));
+        }
+        self.replies = Replies::Extended;
         Ok(())
     }
 
@@ -311,8 +328,10 @@ impl<'a> Handshake<'a> {
             // An earlier selection is dropped even if this fails.
             self.allocation_for = None;
         }
-        if !self.structured {
-            return Err(invalid("metadata contexts require structured replies, which must be negotiated first"));
+        if !self.replies.in_chunks() {
+            return Err(invalid(
+                "metadata contexts require structured replies or extended headers, which must be negotiated first",
+            ));
         }
         let request = MetaRequest::decode(data).ok_or_else(|| invalid("the lengths in the option are inconsistent"))?;
         self.refuse()?;
@@ -337,8 +356,8 @@ impl<'a> Handshake<'a> {
         self.refuse()?;
         let DeviceInfo { id, name, .. } = self.resolve(name)?;
         let device = self.devices.open(id, &self.caller).map_err(|e| refused(&e))?;
-        let allocation = self.structured && self.allocation_for.as_ref() == Some(&name);
-        let session = Session { structured: self.structured, allocation, read_only: device.is_read_only() };
+        let allocation = self.replies.in_chunks() && self.allocation_for.as_ref() == Some(&name);
+        let session = Session { replies: self.replies, allocation, read_only: device.is_read_only() };
         Ok(Established { device, name, session })
     }
 
@@ -399,7 +418,7 @@ fn transmission_flags(session: &Session) -> u16 {
         | flag::CAN_MULTI_CONN
         | flag::SEND_CACHE
         | if session.read_only { flag::READ_ONLY } else { changes }
-        | if session.structured { flag::SEND_DF } else { 0 }
+        | if session.replies.in_chunks() { flag::SEND_DF } else { 0 }
 }
 
 fn tls_required() -> Refused {

@@ -23,6 +23,8 @@ pub const STRUCTURED_REPLY: u32 = 8;
 pub const LIST_META_CONTEXT: u32 = 9;
 /// Select metadata contexts.
 pub const SET_META_CONTEXT: u32 = 10;
+/// Use headers with lengths of 64 bits.
+pub const EXTENDED_HEADERS: u32 = 11;
 
 /// Kinds of information about an export.
 pub mod info {

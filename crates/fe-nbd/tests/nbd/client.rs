@@ -357,7 +357,7 @@ impl Client {
     pub fn encode(&mut self, command: u16, flags: u16, offset: u64, length: u32, payload: &[u8]) -> (Vec<u8>, u64) {
         let cookie = self.next_cookie;
         self.next_cookie += 1;
-        let mut bytes = RequestHeader { flags, command, cookie, offset, length }.encode().to_vec();
+        let mut bytes = RequestHeader { flags, command, cookie, offset, length: length.into() }.encode(false);
         bytes.extend(payload);
         (bytes, cookie)
     }

@@ -11,6 +11,7 @@
 mod client;
 mod clients;
 mod concurrency;
+mod extended;
 mod gone;
 mod handshake;
 mod held;
