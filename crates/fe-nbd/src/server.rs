@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use parking_lot::{Condvar, Mutex};
+use parking_lot::{Condvar, Mutex, RwLock};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 use rustix::io::Errno;
 use rustix::net::Shutdown;
@@ -25,12 +25,13 @@ use surface::{DeviceSet, Error, ErrorKind, Held, Pool, Result};
 use crate::budget::Budget;
 use crate::caller::Caller;
 use crate::clock::{Deadline, timespec};
-use crate::connection::{Connection, Ended};
+use crate::connection::Connection;
 use crate::execute::{Failures, Served, Task};
-use crate::greet::greet;
+use crate::greet::{Failed, Terms, greet};
 use crate::listen::{Listen, Listener};
 use crate::negotiate::Established;
 use crate::outbox::{Limits, Outbox};
+use crate::secure::Tls;
 use crate::shortage::Shortage;
 
 /// Clients beyond the limit that get the reason in a handshake; further ones are closed without
@@ -71,6 +72,8 @@ pub struct ServerOptions {
     pub stall_max: Duration,
     /// Longest time that stopping waits for clients to take their last replies.
     pub stop_grace: Duration,
+    /// TLS; none: clients that ask for it are refused it.
+    pub tls: Option<Arc<Tls>>,
     /// Receives the reasons why connections ended or were refused, and storage failures.
     pub log: Option<Log>,
 }
@@ -87,6 +90,7 @@ impl Default for ServerOptions {
             handshake_crowded_max: Duration::from_secs(1),
             stall_max: Duration::from_secs(60),
             stop_grace: Duration::from_secs(10),
+            tls: None,
             log: None,
         }
     }
@@ -122,6 +126,8 @@ struct Shared {
     options: ServerOptions,
     /// Most connections; that of `options` is the first value.
     connections_max: AtomicUsize,
+    /// TLS for new connections; that of `options` is the first value.
+    tls: RwLock<Option<Arc<Tls>>>,
     pool: Arc<Pool<Task>>,
     budget: Arc<Budget>,
     /// Writes that wait for room in the storage.
@@ -204,6 +210,7 @@ impl Server {
             held: Arc::new(Held::start("nbd-held").map_err(fail)?),
             budget: Arc::new(Budget::new(options.bytes_in_flight_total)),
             connections_max: AtomicUsize::new(options.connections_max),
+            tls: RwLock::new(options.tls.clone()),
             options,
             register: Mutex::default(),
             empty: Condvar::new(),
@@ -269,6 +276,11 @@ impl Server {
     /// Sets the most connections at once; none of those that there are is closed.
     pub fn set_connections_max(&self, most: usize) {
         self.shared.connections_max.store(most, Ordering::Relaxed);
+    }
+
+    /// Sets TLS for new connections; those that there are stay as they are.
+    pub fn set_tls(&self, tls: Option<Arc<Tls>>) {
+        *self.shared.tls.write() = tls;
     }
 
     /// Where it listens, with the ports that were free.
@@ -374,8 +386,10 @@ fn refuse_for_want_of_descriptors(shared: &Shared, listener: &Listener) -> bool 
     let Ok(socket) = listener.accept() else { return false };
     let why = "the server has no file descriptors left; close other connections, or raise its limit".to_owned();
     let deadline = Deadline::after(shared.options.handshake_crowded_max);
+    let (devices, address) = (shared.devices.as_ref(), &listener.address);
+    let terms = Terms { devices, refusal: Some(why), tls: None, address, deadline };
     // In any case the client is gone afterwards.
-    drop(greet(&Caller::new(Arc::new(socket)), shared.devices.as_ref(), Some(why), deadline));
+    drop(greet(&Caller::new(Arc::new(socket)), terms));
     true
 }
 
@@ -415,7 +429,7 @@ impl Shared {
         let entry = Entry { shared: Arc::clone(shared), id };
         let address = address.clone();
         let thread = std::thread::Builder::new().name(name).spawn(move || {
-            let ended = entry.shared.serve(id, socket, refusal);
+            let ended = entry.shared.serve(id, socket, &address, refusal);
             entry.shared.log(format_args!("connection {id} on {address} ended: {ended}"));
         });
         if let Err(error) = thread {
@@ -425,10 +439,12 @@ impl Shared {
     }
 
     /// The life of a connection, on its reader thread.
-    fn serve(&self, id: u64, socket: Arc<OwnedFd>, refusal: Option<String>) -> Ended {
+    fn serve(&self, id: u64, socket: Arc<OwnedFd>, address: &Listen, refusal: Option<String>) -> Failed {
+        let caller = Caller::new(socket);
         let deadline = Deadline::after(self.options.handshake_max);
-        let caller = Caller::new(Arc::clone(&socket));
-        let (established, rest) = match greet(&caller, self.devices.as_ref(), refusal, deadline) {
+        let (devices, tls) = (self.devices.as_ref(), self.tls.read().clone());
+        let terms = Terms { devices, refusal, tls, address, deadline };
+        let (established, channel, rest) = match greet(&caller, terms) {
             Ok(done) => done,
             Err(why) => return why,
         };
@@ -437,8 +453,8 @@ impl Shared {
             requests_max: self.options.requests_in_flight_max.max(1),
             stall_max: self.options.stall_max,
         };
-        let Ok(outbox) = Outbox::new(socket, limits, Arc::clone(&self.budget)) else {
-            return "the socket cannot be set up";
+        let Ok(outbox) = Outbox::new(channel, limits, Arc::clone(&self.budget)) else {
+            return "the socket cannot be set up".into();
         };
         let log = self.options.log.clone();
         let Established { device, name, session } = established;
@@ -457,12 +473,12 @@ impl Shared {
         };
         let Ok(writer) = writer else {
             connection.close();
-            return "cannot start its writer thread";
+            return "cannot start its writer thread".into();
         };
         let ended = connection.run(&self.stop);
         // It ends when the connection's run has; a panic was reported.
         drop(writer.join());
-        ended
+        ended.into()
     }
 }
 

@@ -330,6 +330,8 @@ mod tests {
             ("nbd = '10809'", "there is no port"),
             ("exports = '/e'", "the key 'shares' is missing"),
             ("http-cert = '/c'", "the key 'http-key' is missing"),
+            ("nbd = ':1'\nnbd-tls = 'required'", "the key 'nbd-certificates' is missing"),
+            ("nbd = ':1'\nnbd-certificates = '/c'\nnbd-client = 'hv1'", "write CLIENT=VOLUME"),
             ("mount = '/a'\nmount = '/b'", "duplicate key"),
             ("[limits]\nmemory = '1G'", "unknown key"),
             ("pool2 = ", "string values must be quoted"),

@@ -33,6 +33,7 @@ use serde_json::{Map, Value, json};
 use surface::{Error, ErrorKind, Result};
 
 pub use self::http::{HTTP_COMMAND, WantedHttp};
+pub use self::nbd::WantedNbdTls;
 use crate::devices::Shown;
 use crate::exports::ports;
 use crate::pool_dir::PoolDir;
@@ -119,6 +120,8 @@ pub trait FrontEnd: Send + Sync {
 pub struct Wanted {
     /// NBD addresses.
     pub nbd: Vec<Listen>,
+    /// TLS over NBD.
+    pub nbd_tls: Option<WantedNbdTls>,
     /// Directory of the sockets by which virtual machines attach volumes.
     pub vhost_user: Option<PathBuf>,
     /// Directory that shows each volume as a file.

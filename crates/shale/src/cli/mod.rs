@@ -38,7 +38,7 @@ pub use kept::{BookmarkArgs, BookmarksArgs, HoldArgs, HoldsArgs, ReleaseArgs};
 pub use policy::{CalibrateArgs, ExplainArgs, RecompressArgs, TraceArgs, TraceFormat, UsageArgs};
 pub use pool::{CheckArgs, CleanArgs, DfArgs, GrowArgs, InitArgs, ScrubArgs, ShrinkArgs, StatusArgs};
 pub use salvage::SalvageArgs;
-pub use serve::{Metrics, ServeArgs, ServeSettings, Switch};
+pub use serve::{Metrics, NbdClient, NbdTls, ServeArgs, ServeSettings, Switch};
 pub use stats::{StatsArgs, TopArgs};
 pub use streams::{ReceiveArgs, SendArgs};
 pub use transfer::{EstimateArgs, ExportArgs, ImportArgs};
@@ -401,6 +401,8 @@ mod tests {
             "shale history p -n 10 --json",
             "shale serve p --http :8080 --http unix:/run/x --http-tls on --http-name nas --metrics token",
             "shale serve p --http :8080 --http-cert c.pem --http-key k.pem",
+            "shale serve p --nbd :1 --nbd-certificates d --nbd-tls on --nbd-client hv1=vm --nbd-client a=b=*",
+            "shale serve p --nbd-tls off",
             "shale holds p v@s --json",
             "shale list -r p",
             "shale list p v@s -H -o name,stored,compression",

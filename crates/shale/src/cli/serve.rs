@@ -18,6 +18,17 @@ pub enum Switch {
     Off,
 }
 
+/// Whether NBD clients speak TLS.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub enum NbdTls {
+    /// It is refused.
+    Off,
+    /// Those that ask for it.
+    On,
+    /// All clients over TCP.
+    Required,
+}
+
 /// Who may read the metrics.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub enum Metrics {
@@ -33,6 +44,7 @@ pub enum Metrics {
 Examples:
   shale serve /srv/pool                                        NBD on unix:/srv/pool/nbd.sock
   shale serve /srv/pool --nbd unix:/run/shale.sock --nbd 127.0.0.1:10809
+  shale serve /srv/pool --nbd 0.0.0.0:10809 --nbd-certificates /etc/shale/tls    NBD with TLS
   shale serve /srv/pool --mount /mnt/shale                     a file for each volume
   shale serve /srv/pool --vhost-user /run/shale      a disk of a virtual machine for each volume
   shale serve /srv/pool --shares /srv/shares                   a directory for each share
@@ -55,6 +67,12 @@ mounts wait for that server as after its death (below). Connections by NBD end.
 Each NBD connection takes two threads, a file descriptor, and memory: 1 MiB of its own, half a MiB of buffers, up to 4 MiB in the
 kernel, and its part of a quarter of --memory. Half of the file descriptors that the process may have are kept from NBD
 connections, whatever --connections says; a unit raises their number with LimitNOFILE=. Commands have 64 connections of their own.
+
+With --nbd-certificates NBD speaks TLS 1.2 and 1.3, with the files that QEMU and nbdkit use too: server-cert.pem, server-key.pem,
+and ca-cert.pem (with ca-crl.pem, if any), by which clients must then prove who they are. The files are read again when they change.
+Clients over TCP must start TLS unless --nbd-tls is 'on'; Unix sockets, which the modes of their files protect, only offer it.
+--nbd-client says which volumes a client may open, by the common name (CN) in its certificate; snapshots go with their volume, and
+connections that exist stay. There are no pre-shared keys: clients that have nothing else need stunnel or nbdkit in front.
 
 The death of the server, kill -9 included, loses no acknowledged write: each is also kept in a file in --standby, which
 takes about a quarter of --memory there, until the log has it; whatever opens the pool next brings it to the log. With
@@ -119,6 +137,19 @@ pub struct ServeSettings {
     /// unix:POOL/nbd.sock]
     #[arg(long, value_name = "unix:PATH|HOST:PORT", value_parser = fe_nbd::Listen::parse)]
     pub nbd: Vec<fe_nbd::Listen>,
+    /// Whether NBD clients speak TLS: none, those that ask for it, or all that come over TCP [default:
+    /// required with --nbd-certificates, otherwise off]
+    #[arg(long, value_name = "off|on|required", hide_possible_values = true)]
+    #[arg(requires_ifs = [("on", "nbd_certificates"), ("required", "nbd_certificates")])]
+    pub nbd_tls: Option<NbdTls>,
+    /// Certificates for NBD: a directory with server-cert.pem and server-key.pem; with ca-cert.pem
+    /// in it, clients need a certificate of that authority
+    #[arg(long, value_name = "DIR", requires = "nbd")]
+    pub nbd_certificates: Option<PathBuf>,
+    /// Let the client with this name (CN) in its certificate open this volume, or everything in this
+    /// folder, or '*', all; others open nothing then; may be repeated
+    #[arg(long, value_name = "CLIENT=VOLUME", requires = "nbd_certificates", value_parser = nbd_client)]
+    pub nbd_client: Vec<NbdClient>,
     /// Let virtual machines attach volumes by vhost-user-blk, at DIR/VOLUME.sock
     #[arg(long, value_name = "DIR")]
     pub vhost_user: Option<PathBuf>,
@@ -183,6 +214,20 @@ pub struct ServeSettings {
     /// Seconds to wait for another command that has the pool open
     #[arg(long, value_name = "SECONDS", default_value_t = 1)]
     pub wait: u32,
+}
+
+/// A client of NBD and a volume or a folder that it may open, or `*`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NbdClient(pub String, pub String);
+
+fn nbd_client(text: &str) -> Result<NbdClient, String> {
+    match text.rsplit_once('=') {
+        Some((client, volume)) if !client.is_empty() => {
+            let volume = if volume == "*" { volume.to_owned() } else { names::volume_name(volume)? };
+            Ok(NbdClient(client.to_owned(), volume))
+        }
+        _ => Err("write CLIENT=VOLUME, CLIENT=FOLDER or CLIENT='*'".to_owned()),
+    }
 }
 
 /// Bytes of the history; none: it is off.

@@ -9,13 +9,13 @@ use std::sync::Arc;
 
 use report::ReloadReport;
 use server::devices::Shown;
-use server::front_ends::{self, Asked, FrontEnds, Told, Wanted, WantedHttp};
+use server::front_ends::{self, Asked, FrontEnds, Told, Wanted, WantedHttp, WantedNbdTls};
 use server::pool_dir::{OpenPool, PoolDir};
 use server::service::Service;
 use surface::{Error, ErrorKind, Result};
 
 use super::keeping::Keeping;
-use crate::cli::{Metrics, ServeArgs, ServeSettings, Switch, VERSION};
+use crate::cli::{Metrics, NbdClient, NbdTls, ServeArgs, ServeSettings, Switch, VERSION};
 use crate::output::Output;
 use crate::settings::Settings;
 
@@ -251,14 +251,17 @@ fn wanted(settings: &ServeSettings, dir: &PoolDir, output: &Output) -> Wanted {
         ));
         nbd.push(listen);
     }
-    for address in nbd.iter().filter(|address| !address.is_loopback()) {
+    let nbd_tls = nbd_tls(settings);
+    let is_open = nbd_tls.as_ref().is_none_or(|tls| !tls.required);
+    for address in nbd.iter().filter(|address| is_open && !address.is_loopback()) {
         output.warn(&format!(
-            "{address} can be reached from other machines, without encryption or password: \
-             every program that reaches it can read and write the volumes"
+            "{address} can be reached from other machines, without encryption or password: every program that reaches it can \
+             read and write the volumes; --nbd-certificates protects it"
         ));
     }
     Wanted {
         nbd,
+        nbd_tls,
         vhost_user: settings.vhost_user.clone(),
         mount: settings.mount.clone(),
         shares: settings.shares.clone(),
@@ -277,6 +280,20 @@ fn wanted(settings: &ServeSettings, dir: &PoolDir, output: &Output) -> Wanted {
         volume: settings.volume.clone(),
         memory: settings.memory,
     }
+}
+
+fn nbd_tls(settings: &ServeSettings) -> Option<WantedNbdTls> {
+    let certificates = settings.nbd_certificates.as_ref()?;
+    if settings.nbd_tls == Some(NbdTls::Off) && settings.nbd_client.is_empty() {
+        return None;
+    }
+    let client = |NbdClient(name, volume): &NbdClient| (name.clone(), volume.clone());
+    Some(WantedNbdTls {
+        // They are read again later.
+        certificates: std::path::absolute(certificates).unwrap_or_else(|_| certificates.clone()),
+        required: settings.nbd_tls.is_none_or(|tls| tls == NbdTls::Required),
+        clients: settings.nbd_client.iter().map(client).collect(),
+    })
 }
 
 fn check_volumes(wanted: &Wanted, service: &Service) -> Result<()> {
