@@ -246,7 +246,7 @@ impl Service {
             Request::Hello => Ok(Reply::Done),
             Request::Create { volume, properties, .. } if properties.keys().any(|key| is_of_shares(key)) => {
                 let text = format!(
-                    "'{volume}' would be a volume: doors (nfs, smb, http, ftp) and atime are properties of shares"
+                    "'{volume}' would be a volume: doors (nfs, smb, http, ftp), atime, xattr and acl are properties of shares"
                 );
                 Err(Error::new(ErrorKind::Invalid, text))
             }

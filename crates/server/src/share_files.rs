@@ -131,6 +131,7 @@ impl Opened {
             raw_bytes: stored.raw_bytes,
             stored_bytes: stored.stored_bytes,
             compression: self.tree.compression(node).map_err(failed)?,
+            absent_xattrs: None,
             in_force: again.as_ref().map(|(told, _)| told.clone()),
             file_type: self.tree.type_of(node).map_err(failed)?,
             trials: share_trials::of_file(&self.tree, node, &stored.parts),

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use engine::{Files, Pool, Properties, TreeUse, Volume};
-use fe_share::{Mount, Snapshots, Visibility};
+use fe_share::{Mount, Snapshots, Visibility, XattrSupport};
 use policy::SnapDir;
 use share::{Failure, Options, Scratch, Time, Tree};
 use surface::{BlockDevice, DeviceId, Error, ErrorKind, NamedClient, ObjectSpace, Result};
@@ -59,13 +59,44 @@ pub fn error_of(name: &str, doing: &str, failure: Failure) -> Error {
     Error::with_source(kind, format!("share '{name}': {doing}"), source)
 }
 
-/// The property that says whether reads move access times in a share.
-pub(crate) const ACCESS_TIMES: &str = "atime";
+/// Properties that are read when a share is mounted: whether reads move access times, and which
+/// extended attributes files have.
+pub(crate) const OF_MOUNTS: [&str; 3] = ["atime", policy::XATTR, policy::ACL];
+
+/// Whether a property of a share has a value.
+fn is_set_to(pool: &Pool, share: &str, key: &str, value: &str) -> Result<bool> {
+    let properties = pool.properties(Some(share))?;
+    Ok(properties.iter().any(|property| property.key == key && property.value == value))
+}
 
 /// Whether reads move access times in a share that is about to be mounted.
 pub(crate) fn has_access_times(pool: &Pool, share: &str) -> Result<bool> {
-    let properties = pool.properties(Some(share))?;
-    Ok(properties.iter().any(|property| property.key == ACCESS_TIMES && property.value == "relatime"))
+    is_set_to(pool, share, "atime", "relatime")
+}
+
+/// Which extended attributes a share that is about to be mounted has.
+pub(crate) fn xattrs(pool: &Pool, share: &str) -> Result<XattrSupport> {
+    Ok(if is_set_to(pool, share, policy::XATTR, "off")? {
+        XattrSupport::None
+    } else if is_set_to(pool, share, policy::ACL, "off")? {
+        XattrSupport::WithoutAcls
+    } else {
+        XattrSupport::All
+    })
+}
+
+/// Which extended attributes files of a share do not have, by its properties, and the consequences;
+/// `None`: they have all.
+pub(crate) fn absent_xattrs(pool: &Pool, share: &str) -> Result<Option<String>> {
+    let text = match xattrs(pool, share)? {
+        XattrSupport::All => return Ok(None),
+        XattrSupport::WithoutAcls => "no ACLs (acl=off): a file that has one already is open to its owner alone",
+        XattrSupport::None => {
+            "none (xattr=off): no capabilities, no ACLs, no user.shale.* settings, and SMB does not serve the share; a file \
+             that has an ACL already is open to its owner alone"
+        }
+    };
+    Ok(Some(text.to_owned()))
 }
 
 /// Has a tree keep the directories at its root on which the shares in it are mounted: nothing can

@@ -293,6 +293,7 @@ impl Shares {
         let options = MountOptions {
             source: self.source.clone(),
             has_access_times: share_trees::has_access_times(&self.pool, name)?,
+            xattrs: share_trees::xattrs(&self.pool, name)?,
             is_read_only: self.pool.volume_of(id)?.is_set_readonly(),
             kept_by: kept_by.clone(),
             journal: self.keeps_acknowledged.then(|| self.journals.place(&self.pool, id)),

@@ -218,6 +218,9 @@ impl Shown {
             // The value was checked when it was set: by this version, or by a newer one.
             let made = access.and_then(|access| {
                 checked_path(&path)?;
+                if door == Door::Smb {
+                    smb::check_xattrs(&dir)?;
+                }
                 let device = std::fs::metadata(&dir).map_err(|error| format!("{path} cannot be looked at: {error}"))?;
                 Ok((access, self.ids.lock().of(id, device.dev())?))
             });

@@ -7,6 +7,7 @@ use std::process::Command;
 
 use doors::{Door, Export, samba};
 use engine::Pool;
+use rustix::io::Errno;
 
 use super::keeper::Servers;
 use super::kept::{Kept, Server};
@@ -23,6 +24,18 @@ pub const PROGRAM: &str = "smbd";
 pub const MODULES_PACKAGE: &str = "samba-vfs-modules";
 /// How long a change takes at most to come into force.
 const SECONDS: u32 = 20;
+
+/// Why a mount without extended attributes is not served.
+const NO_XATTRS: &str = "its mount has no extended attributes (xattr=off), in which SMB keeps streams, DOS attributes and ACLs: \
+                         set xattr=on and mount it again (end the server with SIGTERM and start it), or set smb=off";
+
+/// Fails for a mount without extended attributes, in which the server keeps streams, DOS attributes
+/// and ACLs of clients.
+pub fn check_xattrs(dir: &Path) -> Result<(), String> {
+    let found = rustix::fs::getxattr(dir, "user.shale.compression", &mut [0_u8; 64][..]);
+    // Another failure is one of every request there.
+    if found == Err(Errno::OPNOTSUPP) { Err(NO_XATTRS.to_owned()) } else { Ok(()) }
+}
 
 struct Samba<'a> {
     world: &'a World,
@@ -193,6 +206,14 @@ mod tests {
     use doors::Access;
 
     use super::*;
+
+    #[test]
+    fn a_mount_without_extended_attributes_is_not_served() {
+        let why = check_xattrs(Path::new("/proc")).unwrap_err();
+        assert!(why.contains("xattr=off") && why.contains("xattr=on"), "{why}");
+        let dir = testkit::TempDir::new("smb-xattrs");
+        assert_eq!(check_xattrs(dir.path()), Ok(()));
+    }
 
     #[test]
     fn a_share_without_a_name_for_smb_is_at_fault_itself() {

@@ -94,7 +94,8 @@ impl Service {
     pub(super) fn explain_file(&self, share: &str, path: String) -> Result<Reply> {
         let (share, in_share) = self.place_of(share, &path);
         let report = self.opened(&share)?.explain(&share, &in_share)?;
-        Ok(Reply::File(Box::new(FileReport { path, ..report })))
+        let absent_xattrs = share_trees::absent_xattrs(&self.pool, operations::names::volume_of(&share))?;
+        Ok(Reply::File(Box::new(FileReport { path, absent_xattrs, ..report })))
     }
 
     /// Works on the tree of a share, be it mounted or not.

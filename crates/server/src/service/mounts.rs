@@ -6,13 +6,13 @@ use surface::{Error, ErrorKind, Result};
 
 use super::Service;
 use crate::exports::{self, Exports};
-use crate::share_trees::ACCESS_TIMES;
+use crate::share_trees::OF_MOUNTS;
 use crate::shares::Shares;
 use operations::{Reply, Which};
 
 /// Whether a property means nothing for a volume: a door, or one of the mount of a share.
 pub(super) fn is_of_shares(key: &str) -> bool {
-    key == ACCESS_TIMES || doors::Door::of_property(key).is_some()
+    OF_MOUNTS.contains(&key) || doors::Door::of_property(key).is_some()
 }
 
 impl Service {
@@ -61,7 +61,7 @@ impl Service {
         let Some(exports) = exports else {
             let is_served = !doors.is_empty() && self.served.lock().is_some();
             let mut notes = if is_served { exports::unserved_notes(changes) } else { Vec::new() };
-            notes.extend(self.later_access_times(changes));
+            notes.extend(self.later_mounts(changes));
             notes.extend(self.full_by_quota(name, changes));
             return self.properties(name, notes).map(Reply::Properties);
         };
@@ -70,16 +70,21 @@ impl Service {
                 format!("the property is set, but not in force: {} (shale exports --check tells more)", fault.text);
             return Err(Error::new(ErrorKind::Io, text));
         }
-        let notes = exports.notes(changes).into_iter().chain(self.later_access_times(changes));
+        let notes = exports.notes(changes).into_iter().chain(self.later_mounts(changes));
         let notes = notes.chain(self.full_by_quota(name, changes)).collect();
         self.properties(name, notes).map(Reply::Properties)
     }
 
-    /// A note on mounts that keep their access times as they are.
-    fn later_access_times(&self, changes: &[(String, Option<String>)]) -> Option<String> {
+    /// Notes on properties that mounts keep as they are.
+    fn later_mounts(&self, changes: &[(String, Option<String>)]) -> Vec<String> {
         let is_mounted = self.mounted_shares().is_some_and(|shares| !shares.mounted().is_empty());
-        (is_mounted && changes.iter().any(|(key, _)| key == ACCESS_TIMES))
-            .then(|| format!("'{ACCESS_TIMES}' holds for a share from its next mount on"))
+        let of_mounts = changes.iter().filter(|(key, _)| is_mounted && OF_MOUNTS.contains(&key.as_str()));
+        let note = |(key, value): &(String, Option<String>)| {
+            let ends = key == policy::XATTR && value.as_deref() == Some("off");
+            let ends = if ends { ", and SMB does not serve it then" } else { "" };
+            format!("'{key}' holds for a share from its next mount on{ends}")
+        };
+        of_mounts.map(note).collect()
     }
 
     /// A note on a quota below the space that is taken already.

@@ -29,7 +29,8 @@ JSON: a list of {offset, raw_bytes, stored_bytes, codecs, remembered}; codecs is
   by the processor at the last calibration; cpu-time: CPU time at a nominal power), dictionary (number, or null), dictionaries (to choose from), and
   trials, a list of {codec, stored_bytes, cpu_us, expected_saving_percent, expected_cpu_us, cost, energy_uj, verdict}. With a path {path,
   directory, size_bytes, raw_bytes, stored_bytes, compression (what counts, and where it comes from), in_force (what the rules in force say, or null if
-  that is what counts), file_type, remembered (of files of its type),
+  that is what counts), file_type, remembered (of files of its type), absent_xattrs (which extended attributes files of its share do not
+  have, and what that costs, or null),
   parts, a list of {offset, units, raw_bytes, stored_bytes, codec, why, earlier (stored when
   something else counted than what is in force)}, parts_left_out (behind the first 256), trials (the first unit by other
   codecs, tried now; or null), {offset, raw_bytes, stored_bytes, others, a list of {codec, stored_bytes}}}.")]

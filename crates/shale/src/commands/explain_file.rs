@@ -39,8 +39,10 @@ fn show(report: &FileReport, columns: Option<usize>) -> String {
         ("type", if report.file_type.is_empty() { "not known".to_owned() } else { report.file_type.clone() }),
         (if report.directory { "files in it" } else { "compression" }, report.compression.clone()),
     ];
+    let absent_xattrs = report.absent_xattrs.iter().map(|text| ("attributes", text.clone()));
     if report.directory {
         lines.remove(1);
+        lines.extend(absent_xattrs);
         return facts(&lines);
     }
     if let Some(in_force) = &report.in_force {
@@ -74,6 +76,7 @@ fn show(report: &FileReport, columns: Option<usize>) -> String {
         );
         lines.push(("others", text));
     }
+    lines.extend(absent_xattrs);
     let mut text = facts(&lines);
     if report.parts.is_empty() {
         return text;
@@ -138,6 +141,7 @@ mod tests {
             in_force: None,
             file_type: "c".to_owned(),
             remembered: None,
+            absent_xattrs: None,
             parts: vec![part("zstd-9", false), part("gzip-6", false)],
             parts_left_out: 0,
             trials: None,
@@ -158,8 +162,12 @@ mod tests {
         assert!(show(&report, None).contains("its one part"));
         report.trials = Some(Trials { offset: 0, raw_bytes: 32 << 10, stored_bytes: 256, others: Vec::new() });
         assert!(!show(&report, None).contains("mean"));
+        report.absent_xattrs = Some("none (xattr=off): no capabilities".to_owned());
         report.parts[0].units = 4;
         let text = show(&report, None).split_whitespace().collect::<Vec<_>>().join(" ");
         assert!(text.contains("32 KiB as 256 B (the mean of the 4 units of the first row), would"), "{text}");
+        assert!(text.contains("attributes none (xattr=off): no capabilities"), "{text}");
+        report.directory = true;
+        assert!(show(&report, None).contains("none (xattr=off): no capabilities"));
     }
 }

@@ -105,7 +105,7 @@ fn properties_are_inherited_until_they_are_set() {
     assert_eq!(of_volume.difference(&of_pool).collect::<Vec<_>>(), ["incomplete"]);
     assert_eq!(
         of_pool.difference(&of_volume).collect::<Vec<_>>(),
-        ["atime", "clean-high", "clean-low", "ftp", "http", "nfs", "remote-cache", "smb"]
+        ["acl", "atime", "clean-high", "clean-low", "ftp", "http", "nfs", "remote-cache", "smb", "xattr"]
     );
     on(&dir, "set", &["v", "clean-low=5"]).code(2).says("the pool as a whole");
     on(&dir, "set", &["clean-low=30"]).code(2).says("less than clean-high");
