@@ -1,31 +1,31 @@
-//! The rule of what excludes what. It is about what a pool keeps once, such as how far a scrub has
-//! come: two jobs that go on from the same place would each be told where the other one is. Which
-//! clients a volume can have at a time is no matter of jobs: [`crate::devices`] decides that.
+//! Exclusion rules for jobs. They concern state that a pool has only once, such as the progress of
+//! a scrub: two jobs that continue from the same position would each see the other's progress. The
+//! number of clients of a volume is not their subject: [`crate::devices`] decides that.
 
 use surface::{Error, ErrorKind};
 
 use report::JobKind;
 
-/// Whether a job of the kind `wanted` cannot begin before one of the kind `under_way` has ended. A
-/// job that is paused is under way.
+/// Returns whether a job of the kind `wanted` cannot begin before one of the kind `under_way` has
+/// ended. A paused job is still under way.
 pub(super) const fn excludes(under_way: JobKind, wanted: JobKind) -> bool {
     use JobKind::{Calibrate, Estimate, Recompress, Restore, Scrub, Shrink, Sort};
     matches!(
         (under_way, wanted),
-        // How far each came is kept once.
+        // The pool stores the progress of each once.
         (Recompress, Recompress) | (Sort, Sort) | (Scrub, Scrub)
-        // The energy of one would be counted as that of the other.
+        // The energy of one would be attributed to the other.
         | (Calibrate, Calibrate)
-        // Each removes what an earlier one has left behind.
+        // Each removes the remains of an earlier one.
         | (Restore, Restore)
         // A pool has one end.
         | (Shrink, Shrink)
-        // Each compresses on a core of its own, and spoils the times that the other measures.
+        // Each compresses on a core of its own, and distorts the other's timing.
         | (Estimate, Estimate)
     )
 }
 
-/// Says that a job cannot begin, because of the one under way that is named.
+/// Error for a job that cannot begin because of the named job under way.
 pub(super) fn refusal(id: u64, under_way: JobKind, target: Option<&str>) -> Error {
     let target = target.unwrap_or("the pool");
     let doing = match under_way {
