@@ -1,5 +1,5 @@
-//! Why each part of a file of a share is stored as it is: told from its codec and from what counts
-//! for the file.
+//! Reasons for the codec of each part of a file in a share, derived from the codec and the settings
+//! in force for the file.
 
 use codec::CodecId;
 use engine::Remembered;
@@ -7,23 +7,23 @@ use policy::{Compression, Settings};
 use share::RECORD_CONTENT_BYTES_MAX;
 use surface::Advice;
 
-/// The word that is told for a codec, where a content is in the record of its inode.
+/// Codec in reports for content that is in the record of its inode.
 pub const IN_RECORD: &str = "inode";
 
-/// What counts for a file.
+/// Settings in force for a file.
 pub struct Counts<'a> {
-    /// What goes with data that is written to it now.
+    /// Advice that new writes to the file carry.
     pub advice: Advice,
-    /// The same, if it were looked up again; `None` if that is no other.
+    /// Advice of a new look-up; `None` if it would be the same.
     pub again: Option<Advice>,
-    /// The settings of its share.
+    /// Settings of its share.
     pub settings: Settings,
-    /// The memory of files of its type.
+    /// Statistics of files of its type.
     pub remembered: Option<&'a Remembered>,
 }
 
 impl Counts<'_> {
-    /// Whether a codec is the one that an advice names.
+    /// Returns whether an advice names a codec.
     fn names(&self, advice: Advice, codec: &str) -> bool {
         match (advice, self.settings.compression) {
             (Advice::Codec(number) | Advice::Guess(number), _) => CodecId(number).to_string() == codec,
@@ -32,9 +32,9 @@ impl Counts<'_> {
         }
     }
 
-    /// Whether an advice cannot have led to a codec.
+    /// Returns whether an advice cannot have led to a codec.
     fn rules_out(&self, advice: Advice, codec: &str) -> bool {
-        // What saves too little is stored raw, whatever counts.
+        // Data that saves too little is stored raw under any setting.
         if codec == IN_RECORD || codec == "raw" || self.names(advice, codec) {
             return false;
         }
@@ -45,8 +45,7 @@ impl Counts<'_> {
         }
     }
 
-    /// Whether a part of that codec was stored when another rule, property or value counted than
-    /// those in force.
+    /// Returns whether a part of that codec was stored under an earlier rule, property or value.
     pub fn is_earlier(&self, codec: &str) -> bool {
         match self.again {
             None => self.rules_out(self.advice, codec),
@@ -54,7 +53,7 @@ impl Counts<'_> {
         }
     }
 
-    /// Why a part has its codec.
+    /// Returns the reason for a part's codec.
     pub fn why(&self, codec: &str) -> String {
         if codec == IN_RECORD {
             return format!("in its inode: a file of at most {RECORD_CONTENT_BYTES_MAX} bytes has no block of its own");
@@ -119,7 +118,7 @@ mod tests {
             ("zstd-dictionary", Advice::Auto, lz4, "dictionary"),
             ("raw", Advice::Auto, lz4, "nothing pays"),
             (IN_RECORD, Advice::Codec(zstd), lz4, "in its inode"),
-            // No candidate of auto: it was not chosen unit by unit.
+            // No candidate of auto, so it was not chosen per unit.
             ("gzip-6", Advice::Usual, Compression::Auto, "something else counted"),
             ("gzip-6", Advice::Auto, lz4, "something else counted"),
             ("gzip-6", Advice::Guess(zstd), lz4, "something else counted"),
@@ -127,7 +126,7 @@ mod tests {
             let said = counts(advice, None, usual).why(codec);
             assert!(said.contains(part), "{codec} {advice:?}: {said}");
         }
-        // A snapshot shares recompressed data, and its files keep the rule that they were made by.
+        // A snapshot shares recompressed data, and its files keep the rule of their creation.
         let said = counts(Advice::Codec(number("lz4")), Some(Advice::Codec(zstd)), lz4).why("zstd-9");
         assert!(said.contains("what is in force"), "{said}");
     }
@@ -137,7 +136,7 @@ mod tests {
         let (zstd, gzip) = (Advice::Codec(number("zstd-9")), Advice::Guess(number("gzip-6")));
         let (lz4, auto) = (Compression::Fixed(codec::Codec::Lz4), Compression::Auto);
         for (codec, advice, again, usual, expected) in [
-            // What counts for the file is in force.
+            // The settings in force produce it.
             ("zstd-9", zstd, None, lz4, false),
             ("lz4", zstd, None, lz4, true),
             ("raw", zstd, None, lz4, false),
