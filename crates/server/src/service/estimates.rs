@@ -1,16 +1,16 @@
-//! Estimates of what the data of an object would take with other settings: a job of the pool, which
-//! reads samples of the data and compresses them.
+//! Estimates of an object's size with other settings: a job of the pool, which reads samples of the
+//! data and compresses them.
 //!
-//! 1. The wish becomes a plan, by the properties in force and those that are assumed.
+//! 1. The wish becomes a plan, from the properties in force and the assumed ones.
 //! 2. The files of a share are listed in its tree, the data of a volume in the map.
-//! 3. Samples are read and compressed in rounds (crate `estimate`). After each round the document
-//!    of the object has narrower margins.
+//! 3. Samples are read and compressed in rounds (crate `estimate`). Each round narrows the margins
+//!    of the object's estimate.
 //! 4. After each batch of samples the work rests while others are busy: clients of the pool, or
-//!    programs that want the processors. The first samples are exempt, so that there are figures
+//!    other programs on the processors. The first samples are exempt, so that there are figures
 //!    soon.
 //!
-//! Nothing is opened for longer than a batch: an object can be destroyed, rolled back and unmounted
-//! meanwhile, which ends the job.
+//! Nothing stays open for longer than a batch: an object can be destroyed, rolled back and
+//! unmounted meanwhile, which ends the job.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -29,16 +29,17 @@ use crate::jobs::{Begin, Doing, Stop, Work, Worker, rest_after};
 use crate::share_files::{Opened, Walk};
 use crate::share_trees::error_of;
 
-/// How long an estimate that is replaced may take to end: a batch with the slowest codecs.
+/// Time for an estimate that is replaced to end: a batch with the slowest codecs.
 const REPLACE_PATIENCE: Duration = Duration::from_secs(5);
 /// Bytes of samples before the first rest: less than a second of a core with the usual codecs.
 const FIRST_BYTES: u64 = 4 << 20;
-/// Files that are listed between two looks at the requests for the job.
+/// Files listed between two checks for requests to the job.
 const FILES_SLICE: u64 = 1024;
-/// Wall time over CPU time of compressing above which other programs want the processors.
+/// Ratio of wall time to CPU time of compressing above which other programs are competing for the
+/// processors.
 const STRETCH_MAX: u64 = 2;
 
-/// A plan, and the data that it is for.
+/// A plan with its data.
 struct Planned {
     plan: Plan,
     /// Volume, share or snapshot that holds the data.
@@ -48,7 +49,8 @@ struct Planned {
     wish: EstimateWish,
 }
 
-/// Reads the files of a share through its tree, mounted or not. Holds the tree until it is let go.
+/// Reads the files of a share through its tree, mounted or not. Holds the tree until it is
+/// released.
 struct ShareReader {
     service: Arc<Service>,
     share: DeviceId,
@@ -94,7 +96,7 @@ impl ShareFiles for ShareReader {
 }
 
 impl Service {
-    /// Starts an estimate, or joins the one under way for the object that makes the same.
+    /// Starts an estimate, or joins an equal one under way for the object.
     pub(super) fn start_estimate(self: &Arc<Self>, wish: EstimateWish) -> Result<JobReport> {
         let object = self.volume(&wish.object)?;
         let planned = self.plan_estimate(&object, wish)?;
@@ -116,7 +118,7 @@ impl Service {
         self.jobs.report(job)
     }
 
-    /// The newest estimate of an object, with the state that its job has now.
+    /// Returns the newest estimate of an object, with the current state of its job.
     pub(super) fn newest_estimate(&self, which: &Which) -> Result<EstimateReport> {
         let object = self.volume(which)?;
         let mut found = self.estimates.newest(object.id()).ok_or_else(|| {
@@ -133,7 +135,8 @@ impl Service {
         Ok(found)
     }
 
-    /// Ends estimates of the objects that go, which have their trees open.
+    /// Ends estimates of objects about to be destroyed or replaced, because they have their trees
+    /// open.
     pub(super) fn end_estimates_of(&self, object: &Which, recursive: bool) {
         for (name, _) in self.destroyed_by(object, recursive).unwrap_or_default() {
             let newest = self.pool.volume(&name).ok().and_then(|volume| self.estimates.newest(volume.id()));
@@ -143,7 +146,7 @@ impl Service {
         }
     }
 
-    /// Cancels an estimate, and waits for its end, but not for long.
+    /// Cancels an estimate, and waits briefly for its end.
     fn end_estimate(&self, job: u64, why: &str) {
         let give_up = Instant::now() + REPLACE_PATIENCE;
         let mut now = self.jobs.cancel(job, why);
@@ -254,7 +257,7 @@ impl Service {
     }
 }
 
-/// Ends the work of a job that was cancelled.
+/// Error for the work of a cancelled job.
 fn cancelled(why: String) -> Error {
     Error::new(ErrorKind::InUse, why)
 }
