@@ -24,6 +24,7 @@ const LINES_MAX: usize = 1000;
 /// A share's tree, and the storage of its files.
 #[derive(Clone)]
 pub struct Opened {
+    /// The tree.
     pub tree: Arc<Tree>,
     /// Storage of its files.
     pub files: Arc<Files>,
