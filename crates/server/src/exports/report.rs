@@ -1,5 +1,4 @@
-//! What `shale exports` tells: the exports, how they are reached, and with --check what stands in
-//! the way.
+//! The report of `shale exports`: the exports, their addresses, and with --check the obstacles.
 
 use std::collections::BTreeMap;
 use std::net::{SocketAddr, TcpListener};
@@ -12,7 +11,7 @@ use super::open::doors_of;
 use super::world::World;
 use super::{CHANGE_PATIENCE, Exports, LOOK_PATIENCE, ftp, nfs, ports, rpc, smb, tools, users, web};
 
-/// Open doors of the shares of a pool, by share, with the share's access.
+/// Returns the open doors of a pool's shares, with their access.
 fn open_doors(pool: &Pool) -> Vec<(String, Door, String, Access)> {
     let shares = pool.volumes().into_iter().filter(|volume| volume.is_share());
     let of_share = |share: String| {
@@ -22,7 +21,7 @@ fn open_doors(pool: &Pool) -> Vec<(String, Door, String, Access)> {
     shares.flat_map(|share| of_share(share.name)).collect()
 }
 
-/// The report of a pool whose shares no server gives out.
+/// Returns the report of a pool without servers for its shares.
 pub fn unserved(pool: &Pool, check: bool) -> ExportsReport {
     let open = open_doors(pool);
     let why = "not served: shale serve POOL --shares DIR --exports DIR gives it out";
@@ -39,7 +38,7 @@ pub fn unserved(pool: &Pool, check: bool) -> ExportsReport {
     ExportsReport { dir: None, exports, checks }
 }
 
-/// Whether the packages of the servers are there.
+/// Checks that the packages of the servers are installed.
 fn packages(doors: &[Door], has_nfs3: bool) -> Vec<CheckLine> {
     let mut needed: Vec<(Door, &str, bool)> = vec![
         (Door::Nfs, nfs::PACKAGES[0], tools::find(nfs::PROGRAM).is_some()),
@@ -66,7 +65,7 @@ fn has_samba_modules() -> bool {
 }
 
 impl Exports {
-    /// The exports; with `check`, the obstacles, and the answers that a client gets.
+    /// Reports the exports; with `check`, also the obstacles, and the answers to a client.
     pub fn report(&self, check: bool) -> ExportsReport {
         let faults = self.look(&Door::ALL, check, if check { CHANGE_PATIENCE } else { LOOK_PATIENCE });
         let open = open_doors(&self.shown.pool);
@@ -74,7 +73,7 @@ impl Exports {
         let crowded = self.crowded(&open);
         let line = |(share, door, value, access): &(String, Door, String, Access)| {
             let of_door = faults.iter().filter(|fault| fault.door == *door);
-            // Its own first: that of the server holds for all.
+            // Its own fault first: that of the server applies to all.
             let mut of_share: Vec<_> =
                 of_door.filter(|fault| fault.share.as_ref().is_none_or(|own| own == share)).collect();
             of_share.sort_by_key(|fault| fault.share.is_none());
@@ -94,7 +93,7 @@ impl Exports {
         ExportsReport { dir: Some(self.dir().display().to_string()), exports, checks }
     }
 
-    /// How a client reaches a share.
+    /// Returns the address of a share for its clients.
     fn address(&self, share: &str, door: Door, access: &Access) -> String {
         let World { settings, .. } = &self.shown.world;
         let host = self.shown.world.host();
@@ -112,8 +111,8 @@ impl Exports {
         }
     }
 
-    /// Shares that are not served by FTP because another one has their port: that port, and the
-    /// other share.
+    /// Returns the shares that are not served by FTP because another one has their port: that port,
+    /// and the other share.
     fn crowded(&self, open: &[(String, Door, String, Access)]) -> BTreeMap<String, (u16, String)> {
         let mut by_port = BTreeMap::new();
         let mut crowded = BTreeMap::new();
@@ -200,7 +199,7 @@ impl Exports {
         checks
     }
 
-    /// Whose a port is.
+    /// Checks which process holds a port.
     fn port(&self, port: u16, pid: Option<i32>, door: &str) -> CheckLine {
         let settings = &self.shown.world.settings;
         let what = format!("port {port} ({door})");
@@ -219,7 +218,7 @@ impl Exports {
         CheckLine::new(what, false, found)
     }
 
-    /// The answer that a client on this machine gets.
+    /// Returns the answer to a client on this machine.
     fn as_client(&self, share: &str, door: Door, access: &Access) -> Result<String, String> {
         let settings = &self.shown.world.settings;
         let at = |port: u16| SocketAddr::new(settings.address, port);
@@ -259,7 +258,7 @@ impl Exports {
         }
     }
 
-    /// Whether clients of NFS 3 find its ports. They ask rpcbind for these, unless they name them.
+    /// Checks that clients of NFS 3 find its ports, through rpcbind unless they name them.
     fn version_3(&self) -> CheckLine {
         let settings = &self.shown.world.settings;
         let wanted = [(rpc::NFS, settings.nfs_port), (rpc::MOUNT, settings.mount_port)];
@@ -280,7 +279,7 @@ impl Exports {
         CheckLine { warns: true, ..CheckLine::new("NFS 3".to_owned(), true, found) }
     }
 
-    /// NFS 4.2 must not be served: Ganesha 4.3 answers its READ_PLUS with zeroes.
+    /// Checks that NFS 4.2 is not served: Ganesha 4.3 answers its READ_PLUS with zeroes.
     fn minor_versions(&self) -> CheckLine {
         let settings = &self.shown.world.settings;
         let has = rpc::has_minor((settings.address, settings.nfs_port).into(), 2);
