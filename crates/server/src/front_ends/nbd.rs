@@ -8,19 +8,18 @@ use surface::Result;
 
 use super::{Asked, FrontEnd, Kind, Started, Told, with_holder};
 
-/// NBD connections get one of so many descriptors at most: the map, commands and the mount need
-/// some as well.
+/// File descriptors per NBD connection: the map, commands and the mount need some as well.
 const NBD_SHARE: u64 = 2;
-/// The same without --connections: a command that stops the server or looks at it gets in easily.
+/// The same without --connections: leaves enough for commands that stop or inspect the server.
 const NBD_SHARE_USUAL: u64 = 8;
 
 pub(super) const KIND: Kind =
     Kind { name: "NBD", is_same: |a, b| (&a.nbd, a.connections) == (&b.nbd, b.connections), check: |_| Ok(()), start };
 
 struct Nbd {
-    /// Until it is closed.
+    /// `None` once closed.
     server: Option<Server>,
-    /// Most connections.
+    /// Maximum number of connections.
     connections_max: usize,
 }
 
@@ -42,13 +41,14 @@ fn start(asked: &Asked<'_>) -> Started {
     Ok(Some(Box::new(Nbd { server: Some(server), connections_max })))
 }
 
-/// Memory for what NBD clients have in flight: a quarter of the budget, but enough for the largest
-/// request, and for a few deep queues at most.
+/// Returns the memory for requests of NBD clients in flight: a quarter of the budget, but enough
+/// for the largest request, and at most for a few deep queues.
 fn nbd_bytes(memory_bytes: u64) -> usize {
     (memory_bytes / 4).clamp(64 << 20, 256 << 20) as usize
 }
 
-/// Most NBD connections: the wanted number, as far as there are descriptors.
+/// Returns the maximum number of NBD connections: the requested number, as far as there are
+/// descriptors.
 fn connections_max(wanted: usize) -> usize {
     let usual = ServerOptions::default().connections_max;
     if wanted == usual {
@@ -78,7 +78,7 @@ impl FrontEnd for Nbd {
         told.served.connections_max = self.connections_max;
     }
 
-    /// Clients stay, but for those of addresses that go.
+    /// Clients stay, except those of removed addresses.
     fn follow(&mut self, asked: &Asked<'_>) -> Result<bool> {
         let Some(server) = self.server.as_mut().filter(|_| !asked.args.nbd.is_empty()) else { return Ok(false) };
         server.listen(&asked.args.nbd)?;
@@ -87,7 +87,7 @@ impl FrontEnd for Nbd {
         Ok(true)
     }
 
-    /// Those in work are answered, connections closed.
+    /// Answers running requests, and closes connections.
     fn close(&mut self) {
         if let Some(server) = self.server.take() {
             server.stop();

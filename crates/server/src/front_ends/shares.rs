@@ -21,7 +21,7 @@ pub(super) const KIND: Kind = Kind {
 struct MountedShares {
     shares: Arc<Shares>,
     service: Arc<Service>,
-    /// As they were asked for.
+    /// Directory and overlay, as requested.
     wanted: (Option<PathBuf>, bool),
 }
 
@@ -48,8 +48,8 @@ fn start(asked: &Asked<'_>) -> Started {
     Ok(Some(Box::new(MountedShares { shares, service: Arc::clone(service), wanted })))
 }
 
-/// Makes the directory of the shares if only its last component is missing: a path that is wrong
-/// further up is a mistake.
+/// Makes the directory of the shares if only its last component is missing: an error further up in
+/// a path is a mistake.
 ///
 /// # Errors
 /// `NotFound` for the directory above.
@@ -64,8 +64,8 @@ fn make_missing(dir: &Path) -> Result<()> {
     }
 }
 
-/// Refuses a directory of exports below the shares: servers would read their configuration from
-/// what they give out.
+/// Refuses a directory of exports below the shares: servers would read their configuration from the
+/// files that they serve.
 ///
 /// # Errors
 /// `Invalid`.
