@@ -8,7 +8,7 @@ use clap::{Args, Subcommand};
 
 use operations::names;
 
-/// Memory that a command on blobs may use for packs under way.
+/// Memory of a command on blobs for packs that are being uploaded.
 const MEMORY_DEFAULT: &str = "128M";
 
 /// See [`super::Command::Blob`].
@@ -45,12 +45,12 @@ Keys and settings come from where the store's own tools look for them. For S3: A
 AWS_PROFILE (keys or credential_process), web identity, the instance; AWS_ENDPOINT_URL_S3 or AWS_ENDPOINT_URL for another server."
 )]
 pub struct BlobArgs {
-    /// What to do
+    /// Action
     #[command(subcommand)]
     pub command: BlobCommand,
 }
 
-/// What the help of `append` has that is not as of `put`.
+/// Help of `append` where it differs from that of `put`.
 const APPEND_HELP: &str = "\
 Examples:
   echo 'one line more' | shale blob append file:///srv/blobs/books -
@@ -71,18 +71,18 @@ pub enum BlobCommand {
     Get(BlobGetArgs),
     /// Write a version, or a range of it, to stdout
     Cat(BlobCatArgs),
-    /// Put a file, or stdin, behind the end
+    /// Append a file, or stdin, to the blob
     #[command(after_long_help = APPEND_HELP)]
     Append(BlobPutArgs),
-    /// Put a file, or stdin, over what is at a place
+    /// Overwrite the blob with a file, or stdin, from an offset on
     Write(BlobWriteArgs),
     /// List the blobs in a bucket or a directory
     Ls(BlobLsArgs),
     /// Show the versions
     Log(BlobLogArgs),
-    /// Show what a version holds and what that takes
+    /// Show the size and the stored size of a version
     Stat(BlobAtArgs),
-    /// Give a version a name that keeps it, or take the name away
+    /// Give a version a name that keeps it, or remove the name
     Tag(BlobTagArgs),
     /// Show which ranges differ between two versions
     Diff(BlobDiffArgs),
@@ -90,40 +90,41 @@ pub enum BlobCommand {
     Verify(BlobVerifyArgs),
     /// Show how each region is stored, and why
     Explain(BlobExplainArgs),
-    /// Estimate what a version would take with other properties
+    /// Estimate the stored size of a version with other properties
     Estimate(BlobEstimateArgs),
-    /// Make a blob that begins with another one's version, in the same store and without copying
+    /// Create a blob that begins with a version of another one, in the same store and without
+    /// copying
     Clone(BlobTwoArgs),
-    /// Copy a version to another blob, in whatever store
+    /// Copy a version to another blob, in any store
     Cp(BlobCopyArgs),
-    /// Give up old versions
+    /// Expire old versions
     Expire(BlobExpireArgs),
-    /// Take back the space that no version needs
+    /// Delete objects that no version needs
     Gc(BlobGcArgs),
-    /// Put small and clipped pieces together, or those that a boot reads first
+    /// Combine small and clipped pieces, or those that a boot reads first
     Optimize(BlobOptimizeArgs),
-    /// Let a version go that a volume holds whose pool is gone
+    /// Release a version held by a volume whose pool is gone
     Unpin(BlobUnpinArgs),
-    /// Remove a blob with all its versions
+    /// Delete a blob with all its versions
     Rm(BlobRmArgs),
 }
 
-/// How to upload.
+/// Upload options.
 #[derive(Debug, Args)]
 pub struct BlobUpload {
-    /// Property of the written data: compression, mode, candidates, min-saving or rule.TYPE, as of
+    /// Property of the written data: compression, mode, candidates, min-saving or rule.TYPE, as for
     /// a pool; may be repeated
     #[arg(short = 'o', value_name = "KEY=VALUE", value_parser = names::key_value)]
     pub properties: Vec<(String, String)>,
-    /// What the log is to say: at most 1024 bytes, ends of lines and tabs but no other control
-    /// characters
+    /// Message for the log: at most 1024 bytes; newlines and tabs are allowed, other control
+    /// characters are not
     #[arg(long, short, value_name = "TEXT", default_value = "")]
     pub message: String,
-    /// Stored bytes of an object: larger ones are fewer requests, smaller ones less memory; 4M to
+    /// Size of a stored object: larger ones need fewer requests, smaller ones less memory; 4M to
     /// 64M
     #[arg(long, value_name = "SIZE", default_value = "16M", value_parser = names::small_size)]
     pub pack: u32,
-    /// Memory for objects that are under way
+    /// Memory for objects that are being uploaded
     #[arg(long, value_name = "SIZE", default_value = MEMORY_DEFAULT, value_parser = names::size)]
     pub memory: u64,
 }
@@ -142,12 +143,12 @@ uploaded (not from stdin); what is never taken up is garbage, and gc removes it.
 JSON: {blob, version, offset (where the bytes are), bytes, stored_bytes, ratio, resumed_bytes,
   uploaded_objects, requests, seconds, bytes_per_second}.")]
 pub struct BlobPutArgs {
-    /// URL of the blob; it is made if there is none
+    /// URL of the blob, which is created if it does not exist
     #[arg(value_name = "URL")]
     pub blob: Location,
     /// File to read, or - for stdin
     pub file: PathBuf,
-    /// How to upload
+    /// Upload options
     #[command(flatten)]
     pub upload: BlobUpload,
 }
@@ -162,15 +163,15 @@ A gap between the end of the blob and OFFSET reads as zeroes.
 
 JSON: as of put.")]
 pub struct BlobWriteArgs {
-    /// URL of the blob; it is made if there is none
+    /// URL of the blob, which is created if it does not exist
     #[arg(value_name = "URL")]
     pub blob: Location,
-    /// Byte of the blob where the file's first byte goes
+    /// Offset in the blob of the file's first byte
     #[arg(long, value_name = "OFFSET", value_parser = names::size, allow_hyphen_values = true)]
     pub at: u64,
     /// File to read, or - for stdin
     pub file: PathBuf,
-    /// How to upload
+    /// Upload options
     #[command(flatten)]
     pub upload: BlobUpload,
 }
@@ -191,11 +192,11 @@ pub struct BlobGetArgs {
     pub blob: Location,
     /// File to write, or - for stdout
     pub file: PathBuf,
-    /// Only the bytes from A to before B; either may be left out: -100 are the first 100 bytes,
-    /// 100- all from byte 100 on
+    /// Only the bytes from A to before B; either may be omitted: -100 is the first 100 bytes, 100-
+    /// everything from byte 100 on
     #[arg(long, value_name = "A-B", value_parser = range, allow_hyphen_values = true)]
     pub range: Option<(u64, Option<u64>)>,
-    /// Replace the file that is there, once the copy is complete
+    /// Replace an existing file, once the copy is complete
     #[arg(long)]
     pub force: bool,
 }
@@ -212,7 +213,7 @@ pub struct BlobCatArgs {
     /// URL of the blob, and @VERSION or @TAG
     #[arg(value_name = "URL")]
     pub blob: Location,
-    /// Only the bytes from A to before B; either may be left out
+    /// Only the bytes from A to before B; either may be omitted
     #[arg(long, value_name = "A-B", value_parser = range, allow_hyphen_values = true)]
     pub range: Option<(u64, Option<u64>)>,
 }
@@ -265,10 +266,10 @@ pub struct BlobLogArgs {
     /// Show at most this many of the newest numbers
     #[arg(long, short = 'n', value_name = "NUMBER", default_value_t = 100)]
     pub number: u64,
-    /// Show also what makes no version
+    /// Also show records that are not versions
     #[arg(long)]
     pub all: bool,
-    /// Show only the record that carries this operation; exit code 3 if none does
+    /// Show only the record of this operation; exit code 3 if there is none
     #[arg(long, value_name = "OPERATION", value_parser = operation)]
     pub op: Option<OpId>,
 }
@@ -307,7 +308,7 @@ pub struct BlobVerifyArgs {
     /// URL of the blob, and @VERSION or @TAG
     #[arg(value_name = "URL")]
     pub blob: Location,
-    /// Also read every record of the log, and every object that some live version needs
+    /// Also read every record of the log, and every object that a live version needs
     #[arg(long)]
     pub all: bool,
 }
@@ -331,7 +332,7 @@ pub struct BlobTagArgs {
     /// The name: not only digits, at most 255 bytes, without @, / and control characters
     #[arg(value_name = "TAG")]
     pub tag: String,
-    /// Take the name away
+    /// Remove the name
     #[arg(long)]
     pub delete: bool,
 }
@@ -352,7 +353,7 @@ pub struct BlobDiffArgs {
     /// URL of the blob, and @VERSION or @TAG: the older version
     #[arg(value_name = "URL")]
     pub from: Location,
-    /// The other version: @VERSION or @TAG, or nothing for the newest
+    /// The other version: @VERSION or @TAG [default: the newest]
     #[arg(value_name = "VERSION")]
     pub to: Option<String>,
 }
@@ -371,10 +372,10 @@ pub struct BlobExplainArgs {
     /// URL of the blob, and @VERSION or @TAG
     #[arg(value_name = "URL")]
     pub blob: Location,
-    /// Look closely at the region with this byte: probe it, and try every candidate on it
+    /// Show details of the region with this byte: probe it, and try every candidate on it
     #[arg(long, value_name = "OFFSET", value_parser = names::size)]
     pub region: Option<u64>,
-    /// Property to assume for what would be chosen now, as of put; may be repeated
+    /// Property to assume for the codec that would be chosen now, as for put; may be repeated
     #[arg(short = 'o', value_name = "KEY=VALUE", value_parser = names::key_value)]
     pub properties: Vec<(String, String)>,
 }
@@ -394,13 +395,13 @@ pub struct BlobEstimateArgs {
     /// URL of the blob, and @VERSION or @TAG
     #[arg(value_name = "URL")]
     pub blob: Location,
-    /// Property to assume, as of put; may be repeated
+    /// Property to assume, as for put; may be repeated
     #[arg(short = 'o', value_name = "KEY=VALUE", value_parser = names::key_value)]
     pub properties: Vec<(String, String)>,
     /// Codecs to compare: a list, all or none
     #[arg(long, value_name = "LIST", default_value = estimate::CODECS_DEFAULT)]
     pub codecs: String,
-    /// How much to read and try
+    /// Amount of data to read and try
     #[arg(long, value_name = "SIZE", default_value = "64M", value_parser = names::size)]
     pub sample: u64,
     /// Draw other samples
@@ -419,7 +420,7 @@ lives. The log of the clone begins with a line of the kind restore.
 
 JSON: {blob, source, version, size_bytes}.")]
 pub struct BlobTwoArgs {
-    /// URL of the blob that there is, and @VERSION or @TAG
+    /// URL of the existing blob, and @VERSION or @TAG
     #[arg(value_name = "FROM")]
     pub from: Location,
     /// URL of the new blob
@@ -439,13 +440,13 @@ by the properties given here.
 
 JSON: {blob, source, source_version, version, bytes, stored_bytes}.")]
 pub struct BlobCopyArgs {
-    /// URL of the blob that there is, and @VERSION or @TAG
+    /// URL of the existing blob, and @VERSION or @TAG
     #[arg(value_name = "FROM")]
     pub from: Location,
     /// URL of the other blob
     #[arg(value_name = "TO")]
     pub to: Location,
-    /// Property of the written data, as of put; may be repeated
+    /// Property of the written data, as for put; may be repeated
     #[arg(short = 'o', value_name = "KEY=VALUE", value_parser = names::key_value)]
     pub properties: Vec<(String, String)>,
 }
@@ -470,10 +471,10 @@ pub struct BlobExpireArgs {
     /// URL of the blob; with @VERSION only that version
     #[arg(value_name = "URL")]
     pub blob: Location,
-    /// Keep so many of the newest versions
+    /// Keep this many of the newest versions
     #[arg(long, value_name = "NUMBER")]
     pub keep: Option<u64>,
-    /// Give up only older versions, such as 30d or 12h
+    /// Expire only older versions, such as 30d or 12h
     #[arg(long, value_name = "AGE", value_parser = age)]
     pub older_than: Option<Duration>,
 }
@@ -504,16 +505,16 @@ pub struct BlobGcArgs {
     /// URL of the blob
     #[arg(value_name = "URL")]
     pub blob: Location,
-    /// Only tell what would be deleted
+    /// Only list what would be deleted
     #[arg(long)]
     pub dry_run: bool,
-    /// How long versions that were given up can still be read [default: 1d]
+    /// Time for which expired versions can still be read [default: 1d]
     #[arg(long, value_name = "AGE", value_parser = age)]
     pub grace: Option<Duration>,
-    /// Look at every object, not only at those that are new or lost a version since the last run
+    /// Check every object, not only those that are new or lost a version since the last run
     #[arg(long)]
     pub full: bool,
-    /// How long an upload may take [default: 1d]
+    /// Maximum duration of an upload [default: 1d]
     #[arg(long, value_name = "AGE", value_parser = age)]
     pub uploads: Option<Duration>,
 }
@@ -540,13 +541,13 @@ pub struct BlobOptimizeArgs {
     /// URL of the blob
     #[arg(value_name = "URL")]
     pub blob: Location,
-    /// Write everything anew, for other properties
+    /// Rewrite everything, for other properties
     #[arg(long)]
     pub all: bool,
-    /// Put the groups that this file names into one object, in this order
+    /// Put the groups named in this file into one object, in this order
     #[arg(long, value_name = "FILE", conflicts_with = "all")]
     pub profile: Option<PathBuf>,
-    /// Property of the written data, as of put; may be repeated
+    /// Property of the written data, as for put; may be repeated
     #[arg(short = 'o', value_name = "KEY=VALUE", value_parser = names::key_value)]
     pub properties: Vec<(String, String)>,
 }
@@ -568,7 +569,7 @@ pub struct BlobUnpinArgs {
     /// URL of the blob
     #[arg(value_name = "URL")]
     pub blob: Location,
-    /// Who holds it: POOL-ID/VOLUME, or POOL-ID for all of its volumes
+    /// Holder: POOL-ID/VOLUME, or POOL-ID for all of its volumes
     pub holder: String,
 }
 
@@ -588,7 +589,7 @@ pub struct BlobRmArgs {
     pub blob: Location,
 }
 
-/// Reads `30d`, `12h`, `4w`, `90m` or `10s`.
+/// Parses `30d`, `12h`, `4w`, `90m` or `10s`.
 pub(super) fn age(text: &str) -> Result<Duration, String> {
     let wrong = || format!("'{text}' is no age; one is a number with s, m, h, d or w behind it, such as 30d");
     let (number, unit) = text.split_at_checked(text.len().saturating_sub(1)).ok_or_else(wrong)?;
@@ -604,14 +605,14 @@ pub(super) fn age(text: &str) -> Result<Duration, String> {
     number.checked_mul(seconds).map(Duration::from_secs).ok_or_else(wrong)
 }
 
-/// Reads the name of an operation, as an error and the log show it.
+/// Parses the name of an operation, as an error and the log show it.
 fn operation(text: &str) -> Result<OpId, String> {
     let wrong = || format!("'{text}' is no operation; one has 32 hexadecimal digits");
     let is_one = text.len() == 32 && text.bytes().all(|byte| byte.is_ascii_hexdigit());
     u128::from_str_radix(text, 16).ok().filter(|_| is_one).map(OpId).ok_or_else(wrong)
 }
 
-/// Reads `A-B`, with sizes.
+/// Parses `A-B`, with sizes.
 fn range(text: &str) -> Result<(u64, Option<u64>), String> {
     let wrong = || format!("'{text}' is no range; one is A-B, A- or -B, with sizes such as 64K");
     let (from, to) = text.split_once('-').ok_or_else(wrong)?;

@@ -1,4 +1,4 @@
-//! The commands on the file of settings of a server.
+//! The commands on a server's settings file.
 
 use std::path::PathBuf;
 
@@ -19,7 +19,7 @@ pub struct ConfigArgs {
     pub command: ConfigCommand,
 }
 
-/// The commands on such a file.
+/// The commands on a settings file.
 #[derive(Debug, Subcommand)]
 pub enum ConfigCommand {
     /// Check a file without serving anything
@@ -65,7 +65,7 @@ pub struct ReloadArgs {
     /// Directory of the pool
     #[arg(required_unless_present = "config")]
     pub pool: Option<PathBuf>,
-    /// The file of settings, which names the pool
+    /// The settings file, which names the pool
     #[arg(long, value_name = "FILE", conflicts_with = "pool")]
     pub config: Option<PathBuf>,
 }

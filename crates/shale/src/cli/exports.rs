@@ -27,10 +27,10 @@ JSON fields: dir (of the servers' configurations, or null), exports: list of {sh
 pub struct ExportsArgs {
     /// Directory of the pool
     pub pool: PathBuf,
-    /// Look at packages, ports and what clients are answered
+    /// Check packages, ports and the answers to clients
     #[arg(long)]
     pub check: bool,
-    /// How the pool is reached
+    /// Access to the pool
     #[command(flatten)]
     pub access: Access,
 }

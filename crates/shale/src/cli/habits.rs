@@ -1,6 +1,6 @@
-//! Commands and flags of other programs (zfs, restic, docker, rclone), each with the command of
-//! this one that does the same. Suggestions by spelling are for typing errors only, and never name
-//! a command that destroys or one that is internal.
+//! Commands and flags of other programs (zfs, restic, docker, rclone), each with the equivalent
+//! command. Suggestions by spelling are for typing errors only, and never name a command that
+//! destroys or an internal one.
 
 use clap::error::{ContextKind, ContextValue, Error, ErrorKind};
 
@@ -141,12 +141,12 @@ const FLAGS: &[(&[&str], &str)] = &[
     (&["-H"], "`shale list -H` and `shale get -H` print bare columns; every command has --json"),
 ];
 
-/// Commands that take data or protection away: a slip of the fingers must not lead to one.
+/// Commands that remove data or protection: a typing error must not lead to one.
 const DESTROYING: &[&str] = &["destroy", "expire", "gc", "release", "rm", "rollback", "shrink", "unpin"];
-/// Commands that are not for people.
+/// Commands that users do not run.
 const INTERNAL: &[&str] = &["keep-mounts", server::front_ends::HTTP_COMMAND];
 
-/// The answer to a command line with a word of another program.
+/// Returns the answer to a command line with a word of another program.
 pub fn answer(error: &Error) -> Option<String> {
     match error.kind() {
         ErrorKind::InvalidSubcommand => {
@@ -187,8 +187,8 @@ pub fn answer(error: &Error) -> Option<String> {
     }
 }
 
-/// Takes dangerous and internal commands out of the suggestions, and the advice to pass the word as
-/// a value: no command can follow that.
+/// Removes dangerous and internal commands from the suggestions, and the advice to pass the word as
+/// a value, which no command can follow.
 pub fn without_dangerous_suggestions(mut error: Error) -> Error {
     if error.kind() != ErrorKind::InvalidSubcommand {
         return error;

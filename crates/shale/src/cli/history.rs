@@ -35,10 +35,10 @@ pub struct SnapshotArgs {
     /// The volume, or with -r a folder, an @, and the snapshot's name
     #[arg(required = true, value_name = "VOLUME@SNAPSHOT", value_parser = names::snapshot_pattern)]
     pub snapshots: Vec<String>,
-    /// Of everything in a folder, at one moment
+    /// Everything in a folder, at one moment
     #[arg(long, short)]
     pub recursive: bool,
-    /// How the pool is reached
+    /// Access to the pool
     #[command(flatten)]
     pub access: Access,
 }
@@ -71,19 +71,19 @@ pub struct CloneArgs {
     /// Directory of the pool, or the URL of a blob, and @VERSION or @TAG
     #[arg(value_name = "POOL|URL")]
     pub pool: PathBuf,
-    /// What it begins as; behind a URL the directory of the pool
+    /// The snapshot to clone; after a URL, the directory of the pool
     #[arg(value_name = "VOLUME@SNAPSHOT|POOL")]
     pub snapshot: String,
     /// Name of the new volume
     #[arg(value_parser = names::volume_name)]
     pub volume: String,
-    /// Size, if it is to be larger than the version of the blob
+    /// Size, if larger than the version of the blob
     #[arg(long, value_name = "SIZE", value_parser = names::size)]
     pub size: Option<u64>,
-    /// Property beside those of the snapshot's volume; may be repeated
+    /// Property in addition to those of the snapshot's volume; may be repeated
     #[arg(short = 'o', value_name = "KEY=VALUE", value_parser = names::key_value)]
     pub properties: Vec<(String, String)>,
-    /// How the pool is reached
+    /// Access to the pool
     #[command(flatten)]
     pub access: Access,
 }
@@ -108,7 +108,7 @@ JSON: {blob, version, base_version (0: none), earlier (it was there already), gr
 pub struct PushArgs {
     /// Directory of the pool
     pub pool: PathBuf,
-    /// What is to become a version
+    /// The snapshot to push
     #[arg(value_name = "VOLUME@SNAPSHOT", value_parser = names::snapshot_name)]
     pub snapshot: String,
     /// URL of the blob that the volume was cloned from or pushed to, or of a new one
@@ -117,16 +117,16 @@ pub struct PushArgs {
     /// URL of another blob in the same store that gets the version
     #[arg(long, value_name = "URL")]
     pub to: Option<Location>,
-    /// Also in the place of a newer version
+    /// Push even if there is a newer version
     #[arg(long)]
     pub replace: bool,
-    /// What the log of the blob is to say: at most 1024 bytes
+    /// Message for the log of the blob: at most 1024 bytes
     #[arg(long, short, value_name = "TEXT", default_value = "")]
     pub message: String,
-    /// Property of what is compressed for it, as of `shale blob put`; may be repeated
+    /// Property of recompressed data, as for `shale blob put`; may be repeated
     #[arg(short = 'o', value_name = "KEY=VALUE", value_parser = names::key_value)]
     pub properties: Vec<(String, String)>,
-    /// How the pool is reached
+    /// Access to the pool
     #[command(flatten)]
     pub access: Access,
 }
@@ -147,7 +147,7 @@ JSON fields: volume, snapshot; snapshots (of a folder).")]
 pub struct RollbackArgs {
     /// Directory of the pool
     pub pool: PathBuf,
-    /// What the volume becomes again
+    /// The snapshot to roll back to
     #[arg(value_name = "VOLUME@SNAPSHOT", value_parser = names::any_name)]
     pub snapshot: String,
     /// Destroy the snapshots taken since
@@ -156,7 +156,7 @@ pub struct RollbackArgs {
     /// Even if a client has the volume open
     #[arg(long)]
     pub force: bool,
-    /// How the pool is reached
+    /// Access to the pool
     #[command(flatten)]
     pub access: Access,
 }
@@ -183,7 +183,7 @@ pub struct RenameArgs {
     /// The same with another name
     #[arg(value_parser = names::any_name)]
     pub new: String,
-    /// How the pool is reached
+    /// Access to the pool
     #[command(flatten)]
     pub access: Access,
 }
@@ -209,7 +209,7 @@ pub struct PromoteArgs {
     /// Name of the clone
     #[arg(value_parser = names::volume_name)]
     pub volume: String,
-    /// How the pool is reached
+    /// Access to the pool
     #[command(flatten)]
     pub access: Access,
 }
@@ -231,10 +231,10 @@ pub struct DiffArgs {
     /// The older state
     #[arg(value_name = "VOLUME@SNAPSHOT", value_parser = names::snapshot_name)]
     pub from: String,
-    /// The newer state, a snapshot or a volume (left out: the volume as it is)
+    /// The newer state, a snapshot or a volume [default: the current volume]
     #[arg(value_parser = names::any_name)]
     pub to: Option<String>,
-    /// How the pool is reached
+    /// Access to the pool
     #[command(flatten)]
     pub access: Access,
 }

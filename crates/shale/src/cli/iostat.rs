@@ -1,4 +1,4 @@
-//! The command on what clients do.
+//! The command on operations of clients.
 
 use std::path::PathBuf;
 
@@ -40,13 +40,13 @@ pub struct IostatArgs {
     pub pool: PathBuf,
     /// Only this volume, share or snapshot
     pub volume: Option<String>,
-    /// Report again every so many seconds
+    /// Report again every this many seconds
     #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u32).range(1..))]
     pub every: Option<u32>,
-    /// End after so many reports
+    /// End after this many reports
     #[arg(long, value_name = "N", requires = "every", value_parser = clap::value_parser!(u64).range(1..))]
     pub count: Option<u64>,
-    /// Show how many operations took how long
+    /// Show a histogram of durations
     #[arg(long)]
     pub histogram: bool,
 }

@@ -46,13 +46,13 @@ pub struct JobsArgs {
     pub pool: PathBuf,
     /// Number of a job [default: list all]
     pub id: Option<u64>,
-    /// Have the job stand still
+    /// Pause the job
     #[arg(long, requires = "id", conflicts_with_all = ["resume", "cancel"])]
     pub pause: bool,
-    /// Have a job that stands still go on
+    /// Resume a paused job
     #[arg(long, requires = "id", conflicts_with = "cancel")]
     pub resume: bool,
-    /// End the job
+    /// Cancel the job
     #[arg(long, requires = "id")]
     pub cancel: bool,
 }

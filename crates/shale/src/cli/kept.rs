@@ -1,4 +1,4 @@
-//! Commands on what keeps a snapshot, or outlives it.
+//! Commands on holds, which keep a snapshot, and bookmarks, which outlive it.
 
 use std::path::PathBuf;
 
@@ -24,13 +24,13 @@ JSON fields: bookmark, snapshot.")]
 pub struct BookmarkArgs {
     /// Directory of the pool
     pub pool: PathBuf,
-    /// What to remember
+    /// The snapshot to remember
     #[arg(value_name = "VOLUME@SNAPSHOT", value_parser = names::snapshot_name)]
     pub snapshot: String,
     /// Name of the bookmark: NAME, #NAME or VOLUME#NAME
     #[arg(value_name = "BOOKMARK", value_parser = names::bookmark_word)]
     pub name: String,
-    /// How the pool is reached
+    /// Access to the pool
     #[command(flatten)]
     pub access: Access,
 }
@@ -46,10 +46,10 @@ JSON: a list of {bookmark, created_unix_s, identity}: when its snapshot was take
 pub struct BookmarksArgs {
     /// Directory of the pool
     pub pool: PathBuf,
-    /// Of one volume, or of all in a folder [default: of all]
+    /// Only those of one volume, or in a folder [default: all]
     #[arg(value_parser = names::volume_name)]
     pub volume: Option<String>,
-    /// How the pool is reached
+    /// Access to the pool
     #[command(flatten)]
     pub access: Access,
 }
@@ -71,10 +71,10 @@ pub struct HoldArgs {
     /// The snapshot to keep
     #[arg(value_name = "VOLUME@SNAPSHOT", value_parser = names::snapshot_name)]
     pub snapshot: String,
-    /// Name of the hold, of letters, digits, '.', '_' or '-': what it is kept for
+    /// Name of the hold, of letters, digits, '.', '_' or '-': the purpose of keeping it
     #[arg(value_parser = names::short_name)]
     pub tag: String,
-    /// How the pool is reached
+    /// Access to the pool
     #[command(flatten)]
     pub access: Access,
 }
@@ -97,7 +97,7 @@ pub struct ReleaseArgs {
     /// Name of the hold
     #[arg(value_parser = names::short_name)]
     pub tag: String,
-    /// How the pool is reached
+    /// Access to the pool
     #[command(flatten)]
     pub access: Access,
 }
@@ -113,10 +113,10 @@ JSON: a list of {snapshot, tag, created_unix_s}.")]
 pub struct HoldsArgs {
     /// Directory of the pool
     pub pool: PathBuf,
-    /// Of one snapshot, or of all of a volume's or in a folder [default: of all]
+    /// Only those of one snapshot, of a volume's snapshots, or in a folder [default: all]
     #[arg(value_name = "VOLUME[@SNAPSHOT]", value_parser = names::any_name)]
     pub of: Option<String>,
-    /// How the pool is reached
+    /// Access to the pool
     #[command(flatten)]
     pub access: Access,
 }

@@ -1,4 +1,4 @@
-//! Commands about how codecs are chosen.
+//! Commands on the choice of codecs.
 
 use std::path::PathBuf;
 
@@ -41,10 +41,10 @@ pub struct ExplainArgs {
     /// Only this file of a share
     #[arg(conflicts_with = "region")]
     pub path: Option<String>,
-    /// Only the region that holds this offset, in detail
+    /// Only the region that contains this offset, in detail
     #[arg(long, value_name = "OFFSET", value_parser = names::size)]
     pub region: Option<u64>,
-    /// How the pool is reached
+    /// Access to the pool
     #[command(flatten)]
     pub access: Access,
 }
@@ -69,12 +69,12 @@ pub struct UsageArgs {
     pub share: String,
     /// Only this directory or file
     pub path: Option<String>,
-    /// How the pool is reached
+    /// Access to the pool
     #[command(flatten)]
     pub access: Access,
 }
 
-/// How a trace is written.
+/// Format of a trace.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum TraceFormat {
     /// Comma-separated values, with a line of names
@@ -114,19 +114,19 @@ pub struct TraceArgs {
     /// Volume whose reads are traced
     #[arg(requires = "reads")]
     pub volume: Option<String>,
-    /// Trace which groups of the volume are read first, and write them to this file
+    /// Trace the order of the volume's first reads by group, and write it to this file
     #[arg(long, value_name = "FILE", requires = "volume", conflicts_with = "format")]
     pub reads: Option<PathBuf>,
-    /// End after so many records
+    /// End after this many records
     #[arg(long, value_name = "N")]
     pub limit: Option<u64>,
-    /// End when nothing has been written for so many seconds
+    /// End when nothing has been written for this many seconds
     #[arg(long, value_name = "SECONDS")]
     pub idle: Option<u64>,
-    /// How they are written
+    /// Format of the records
     #[arg(long, value_enum, default_value_t = TraceFormat::Csv)]
     pub format: TraceFormat,
-    /// How the pool is reached
+    /// Access to the pool
     #[command(flatten)]
     pub access: Access,
 }
@@ -151,7 +151,7 @@ pub struct CalibrateArgs {
     /// Leave the job to the server, and end at once
     #[arg(long)]
     pub background: bool,
-    /// How the pool is reached
+    /// Access to the pool
     #[command(flatten)]
     pub access: Access,
 }
@@ -190,17 +190,17 @@ pub struct RecompressArgs {
     pub volume: String,
     /// Only this directory or file of a share
     pub path: Option<String>,
-    /// Choose codecs in this mode, whatever the properties say: performance, balanced, energy,
+    /// Choose codecs in this mode, regardless of the properties: performance, balanced, energy,
     /// archive
     #[arg(long)]
     pub mode: Option<String>,
-    /// How fast it goes, and from where
+    /// Pace and starting point
     #[command(flatten)]
     pub pacing: Pacing,
     /// Leave the job to the server, and end at once
     #[arg(long, conflicts_with = "report")]
     pub background: bool,
-    /// How the pool is reached
+    /// Access to the pool
     #[command(flatten)]
     pub access: Access,
 }

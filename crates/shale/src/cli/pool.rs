@@ -26,17 +26,16 @@ pub struct InitArgs {
     /// File or block device for the data [default: POOL/data]
     #[arg(long, value_name = "FILE_OR_BLOCK_DEVICE")]
     pub data: Option<PathBuf>,
-    /// Bytes of data that the pool may hold [default: the block device's size, or 80 % of the free
-    /// space]
+    /// Maximum bytes of data [default: the block device's size, or 80 % of the free space]
     #[arg(long, value_name = "SIZE", value_parser = names::size)]
     pub capacity: Option<u64>,
-    /// Extent, the piece in which space is allocated: a power of two from 32K to 16M
+    /// Size of an extent, the unit of space allocation: a power of two from 32K to 16M
     #[arg(long, value_name = "SIZE", default_value = "1M", value_parser = names::small_size)]
     pub extent: u32,
     /// Property of the pool, inherited by its volumes; may be repeated
     #[arg(short = 'o', value_name = "KEY=VALUE", value_parser = names::key_value)]
     pub properties: Vec<(String, String)>,
-    /// Overwrite the pool or the data that is there
+    /// Overwrite an existing pool or existing data
     #[arg(long)]
     pub force: bool,
 }
@@ -121,10 +120,10 @@ pub struct StatusArgs {
     /// Take a checkpoint first, so that the figures include everything written
     #[arg(long)]
     pub sync: bool,
-    /// Take note of what is damaged, and of what repairs have lost: it raises no alarm any more
+    /// Acknowledge known damage and the losses of repairs: they raise no alarm any more
     #[arg(long)]
     pub acknowledge: bool,
-    /// How the pool is reached
+    /// Access to the pool
     #[command(flatten)]
     pub access: Access,
 }
@@ -143,7 +142,7 @@ JSON fields: pool, size_bytes, used_bytes, available_bytes, used_percent, data_b
 pub struct DfArgs {
     /// Directory of the pool
     pub pool: PathBuf,
-    /// How the pool is reached
+    /// Access to the pool
     #[command(flatten)]
     pub access: Access,
 }
@@ -164,7 +163,7 @@ pub struct GrowArgs {
     /// New capacity
     #[arg(value_name = "SIZE", value_parser = names::size)]
     pub size: u64,
-    /// How the pool is reached
+    /// Access to the pool
     #[command(flatten)]
     pub access: Access,
 }
@@ -186,7 +185,7 @@ pub struct ShrinkArgs {
     /// New capacity
     #[arg(value_name = "SIZE", value_parser = names::size)]
     pub size: u64,
-    /// How the pool is reached
+    /// Access to the pool
     #[command(flatten)]
     pub access: Access,
 }
@@ -222,14 +221,13 @@ JSON fields: clean, records, fragments, fragment_bytes, seconds, problems_total,
 pub struct CheckArgs {
     /// Directory of the pool
     pub pool: PathBuf,
-    /// Mend what can be mended
+    /// Repair as far as possible
     #[arg(long)]
     pub repair: bool,
-    /// With --repair: drop what is damaged or cut off, although something that was flushed may go
-    /// back with it
+    /// With --repair: drop data that is damaged or cut off, even if this reverts flushed data
     #[arg(long, requires = "repair")]
     pub accept_loss: bool,
-    /// How the pool is reached
+    /// Access to the pool
     #[command(flatten)]
     pub access: Access,
 }
@@ -265,26 +263,26 @@ twentieth dead: what lives there would take as much space elsewhere), seconds, s
 pub struct CleanArgs {
     /// Directory of the pool
     pub pool: PathBuf,
-    /// Go on until there is nothing left to win
+    /// Continue until no more space can be gained
     #[arg(long)]
     pub all: bool,
-    /// First write anew, in order, what overwriting has scattered
+    /// First rewrite data that overwriting has scattered, in order
     #[arg(long)]
     pub sort: bool,
-    /// Most bytes of volumes to go through in a second, or 'max' [default: a tenth of the time
-    /// while others use the pool]
+    /// Maximum bytes of volumes per second, or 'max' [default: a tenth of the time while others use
+    /// the pool]
     #[arg(long, requires = "sort", value_name = "SIZE|max", value_parser = names::rate)]
     pub rate: Option<u64>,
-    /// Begin sorting anew
+    /// Restart sorting
     #[arg(long, requires = "sort")]
     pub restart: bool,
-    /// Only tell how far the last sorting came
+    /// Only report the progress of the last sorting
     #[arg(long, requires = "sort", conflicts_with_all = ["restart", "rate", "all"])]
     pub report: bool,
     /// Leave the job to the server, and end at once
     #[arg(long, conflicts_with = "report")]
     pub background: bool,
-    /// How the pool is reached
+    /// Access to the pool
     #[command(flatten)]
     pub access: Access,
 }
@@ -317,13 +315,13 @@ JSON fields: finished, started_unix_s, extents_done, extents_total, extent_bytes
 pub struct ScrubArgs {
     /// Directory of the pool
     pub pool: PathBuf,
-    /// How fast it goes, and from where
+    /// Pace and starting point
     #[command(flatten)]
     pub pacing: Pacing,
     /// Leave the job to the server, and end at once
     #[arg(long, conflicts_with = "report")]
     pub background: bool,
-    /// How the pool is reached
+    /// Access to the pool
     #[command(flatten)]
     pub access: Access,
 }

@@ -45,24 +45,24 @@ by_map (the map told what is missing), other_pool (the map is another pool's tha
 pub struct SalvageArgs {
     /// Directory of the pool, or its data file or device
     pub pool: PathBuf,
-    /// Directory for the new pool: empty or absent
+    /// Directory for the new pool: empty or missing
     #[arg(long, value_name = "NEW")]
     pub into: PathBuf,
     /// Data file or block device of the new pool [default: NEW/data]
     #[arg(long, value_name = "FILE_OR_BLOCK_DEVICE")]
     pub data: Option<PathBuf>,
-    /// Bytes of data that the new pool may hold [default: the block device's size, or 80 % of the
-    /// free space]
+    /// Maximum bytes of data in the new pool [default: the block device's size, or 80 % of the free
+    /// space]
     #[arg(long, value_name = "SIZE", value_parser = names::size)]
     pub capacity: Option<u64>,
-    /// The pool that is meant, if the beginning of the data is lost and its log tells of several:
-    /// the first 16 digits of its id
+    /// The pool to rebuild, if the beginning of the data is lost and its log contains several: the
+    /// first 16 digits of its id
     #[arg(long, value_name = "ID", value_parser = names::pool_prefix)]
     pub id: Option<[u8; 8]>,
-    /// Property of the new pool, which the old one's does not replace; may be repeated
+    /// Property of the new pool, which takes precedence over the old one's; may be repeated
     #[arg(short = 'o', value_name = "KEY=VALUE", value_parser = names::key_value)]
     pub properties: Vec<(String, String)>,
-    /// How the pools are opened
+    /// Access to the pools
     #[command(flatten)]
     pub access: Access,
 }

@@ -9,12 +9,12 @@ use super::MEMORY_DEFAULT;
 use operations::names;
 use server::pool_dir::{ServeStandby, parse_standby};
 
-/// A thing that is done or not.
+/// A setting that is on or off.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub enum Switch {
-    /// It is done.
+    /// Enabled.
     On,
-    /// It is not.
+    /// Disabled.
     Off,
 }
 
@@ -92,19 +92,19 @@ again when they change; somebody must be able to log in then. On a unix socket r
 JSON, one document once everything answers: {ready, pid, pool, nbd, uris, vhost_user, mount, mount_over_io_uring,
   shares, exports, http (addresses), http_certificate_sha256, log_in (the link)}.")]
 pub struct ServeArgs {
-    /// Read the options from this file, and read it again on SIGHUP and 'shale reload'
+    /// Read the options from this file, and reload it on SIGHUP and 'shale reload'
     #[arg(long, value_name = "FILE", conflicts_with = "ServeSettings")]
     pub config: Option<PathBuf>,
-    /// All that a file of settings can say
+    /// All options that a settings file can have
     #[command(flatten)]
     pub settings: Option<ServeSettings>,
-    /// Write a line 'ready' to this file descriptor, and close it, once everything answers
+    /// Write a line 'ready' to this file descriptor, and close it, once all front ends answer
     #[arg(long, value_name = "N")]
     pub ready_fd: Option<i32>,
-    /// Serve in the background, and return when everything answers
+    /// Serve in the background, and return when all front ends answer
     #[arg(long, conflicts_with = "ready_fd")]
     pub detach: bool,
-    /// Where a server in the background writes its messages [default: POOL/serve.log]
+    /// Log file of a server in the background [default: POOL/serve.log]
     #[arg(long, value_name = "FILE", requires = "detach")]
     pub log: Option<PathBuf>,
 }
@@ -125,38 +125,38 @@ pub struct ServeSettings {
     /// Show each volume as a file below this directory (FUSE)
     #[arg(long, value_name = "DIR")]
     pub mount: Option<PathBuf>,
-    /// Mount each share at a directory of its name below this one (FUSE); needs root
+    /// Mount each share in a directory of its name below this one (FUSE); requires root
     #[arg(long, value_name = "DIR")]
     pub shares: Option<PathBuf>,
-    /// Give shares out by NFS, SMB, HTTP and FTP as their properties say, with configurations in
-    /// this directory
+    /// Export shares over NFS, SMB, HTTP and FTP according to their properties, with configurations
+    /// in this directory
     #[arg(long, value_name = "DIR", requires = "shares")]
     pub exports: Option<PathBuf>,
-    /// REST, metrics and the page over HTTP; may be repeated. Other machines reach it by TLS only
+    /// Serve REST, metrics and the page over HTTP; may be repeated. Other machines need TLS
     #[arg(long, value_name = "HOST:PORT|unix:PATH", value_parser = fe_nbd::Listen::parse)]
     pub http: Vec<fe_nbd::Listen>,
-    /// Whether HTTP speaks TLS [default: on where other machines reach it]
+    /// Whether HTTP uses TLS [default: on where other machines can connect]
     #[arg(long, value_name = "on|off", requires = "http", hide_possible_values = true)]
     pub http_tls: Option<Switch>,
-    /// The certificate (PEM, with its chain) [default: an own one, in POOL/http.pem]
+    /// The certificate (PEM, with its chain) [default: made by the server, in POOL/http.pem]
     #[arg(long, value_name = "FILE", requires = "http_key")]
     pub http_cert: Option<PathBuf>,
     /// Its key (PEM)
     #[arg(long, value_name = "FILE", requires = "http_cert")]
     pub http_key: Option<PathBuf>,
-    /// A further name by which browsers call this machine; may be repeated
+    /// Another name by which browsers address this machine; may be repeated
     #[arg(long, value_name = "NAME", requires = "http")]
     pub http_name: Vec<String>,
-    /// Who reads /metrics: every client on this machine, or only those with a token
+    /// Who may read /metrics: every client on this machine, or only those with a token
     #[arg(long, value_name = "open|token", default_value = "open", hide_possible_values = true)]
     pub metrics: Metrics,
-    /// Mount over directories that are not empty, and over other mounts, which are hidden then
+    /// Mount over directories that are not empty, and over other mounts, which are then hidden
     #[arg(long)]
     pub overlay: bool,
-    /// Most NBD connections at once; further clients are refused
+    /// Maximum number of NBD connections; further clients are refused
     #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub connections: u16,
-    /// Let other users than the server's reach the mounted files
+    /// Let users other than the server's access the mounted files
     #[arg(long, requires = "mount")]
     pub allow_other: bool,
     /// Serve only this volume or share, or everything in this folder; may be repeated
@@ -165,19 +165,19 @@ pub struct ServeSettings {
     /// Memory for buffers and caches
     #[arg(long, value_name = "SIZE", default_value = MEMORY_DEFAULT, value_parser = names::size)]
     pub memory: u64,
-    /// Where acknowledged writes are kept until the log has them: a directory on a file system in
-    /// memory, or 'off'
+    /// Directory for acknowledged writes until the log has them, on a file system in memory, or
+    /// 'off'
     #[arg(long, value_name = "DIR|off", default_value = env::STANDBY_DIR, value_parser = parse_standby)]
     pub standby: ServeStandby,
-    /// Space for the history of the pool's figures, at most the larger of 16M and 1 % of the pool;
-    /// 'off' deletes it
+    /// Maximum size of the history of the pool's figures, at most the larger of 16M and 1 % of the
+    /// pool; 'off' deletes it
     #[arg(long, value_name = "SIZE|off", default_value = "128M", value_parser = history)]
     pub analytics: History,
-    /// Keep the mount when the server dies: a small process holds it for the next server
+    /// Keep the mounts when the server dies: a small process holds them for the next server
     #[arg(long, value_name = "on|off", default_value = "on", hide_possible_values = true)]
     pub keep_mounts: Switch,
-    /// Longest time that mounts wait for the next server after this one's death: a number with s,
-    /// m, h or d, or 'forever'
+    /// Maximum time that mounts wait for the next server after this one dies: a number with s, m, h
+    /// or d, or 'forever'
     #[arg(long, value_name = "TIME|forever", default_value = "10m", value_parser = wait_for_server)]
     pub wait_for_server: WaitForServer,
     /// Seconds to wait for another command that has the pool open
@@ -185,7 +185,7 @@ pub struct ServeSettings {
     pub wait: u32,
 }
 
-/// Bytes of the history; none: it is off.
+/// Bytes of the history; `None`: it is off.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct History(pub Option<u64>);
 
@@ -193,7 +193,7 @@ fn history(text: &str) -> Result<History, String> {
     server::samples::parse_budget(text).map(History).map_err(|error| error.to_string())
 }
 
-/// The longest time that mounts wait for a server; `None`: without limit.
+/// Maximum time that mounts wait for a server; `None`: no limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct WaitForServer(pub Option<Duration>);
 

@@ -1,4 +1,4 @@
-//! The commands on a pool's history and on what it does now.
+//! The commands on a pool's history and its current activity.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -45,22 +45,22 @@ pub struct StatsArgs {
     /// The time until now [default: 1h]
     #[arg(long, value_name = "TIME", conflicts_with_all = ["from", "to"], value_parser = super::blob::age)]
     pub last: Option<Duration>,
-    /// The first moment, such as 2026-11-25T08:00, or seconds since 1970
+    /// Start of the time range, such as 2026-11-25T08:00, or seconds since 1970
     #[arg(long, value_name = "MOMENT", value_parser = moment)]
     pub from: Option<u64>,
-    /// The moment after the last one [default: now]
+    /// End of the time range, exclusive [default: now]
     #[arg(long, value_name = "MOMENT", requires = "from", value_parser = moment)]
     pub to: Option<u64>,
-    /// The length of a step [default: what makes a few hundred of them]
+    /// The length of a step [default: such that there are a few hundred]
     #[arg(long, value_name = "TIME", requires = "dataset", value_parser = super::blob::age)]
     pub step: Option<Duration>,
     /// Show each step, as comma-separated values
     #[arg(long, requires = "dataset")]
     pub csv: bool,
-    /// Show what happened in the time
+    /// Show the events in the time range
     #[arg(long, conflicts_with = "dataset")]
     pub marks: bool,
-    /// How the pool is reached
+    /// Access to the pool
     #[command(flatten)]
     pub access: super::Access,
 }
@@ -97,7 +97,7 @@ fn filter(text: &str) -> Result<String, String> {
     Ok(text.to_owned())
 }
 
-/// Reads `2026-11-25`, `2026-11-25T08:00`, `2026-11-25T08:00:05Z`, or seconds since 1970.
+/// Parses `2026-11-25`, `2026-11-25T08:00`, `2026-11-25T08:00:05Z`, or seconds since 1970.
 fn moment(text: &str) -> Result<u64, String> {
     let wrong = || {
         format!(
@@ -123,12 +123,12 @@ fn moment(text: &str) -> Result<u64, String> {
     Ok(days * 86_400 + hour * 3600 + minute * 60 + second)
 }
 
-/// Days since 1970 of a date; none if there is no such day.
+/// Returns the days since 1970 of a date; `None` if the date does not exist.
 fn days_of(year: u64, month: u64, day: u64) -> Option<u64> {
     if !(1..=12).contains(&month) || !(1..=31).contains(&day) {
         return None;
     }
-    // Years begin in March here, so that the day that may lack is the last one.
+    // Years begin in March here, so that a leap day is the last one.
     let (year_of_march, month_of_march) = if month > 2 { (year, month - 3) } else { (year - 1, month + 9) };
     let leap_days = year_of_march / 4 - year_of_march / 100 + year_of_march / 400;
     let days = (year_of_march * 365 + leap_days + (153 * month_of_march + 2) / 5 + day - 1).checked_sub(719_468)?;

@@ -1,4 +1,4 @@
-//! Commands that carry snapshots from one pool to another.
+//! Commands that transfer snapshots from one pool to another.
 
 use std::path::PathBuf;
 
@@ -44,38 +44,38 @@ JSON (not when writing to stdout): {volume, snapshot, from, image, target, strea
 pub struct SendArgs {
     /// Directory of the pool
     pub pool: PathBuf,
-    /// What to send
+    /// The snapshot to send
     #[arg(value_name = "VOLUME@SNAPSHOT", value_parser = names::snapshot_name,
         required_unless_present_any = ["resume", "replicate"])]
     pub snapshot: Option<String>,
-    /// The snapshot that the receiver has: its name, #BOOKMARK, or VOLUME@SNAPSHOT if it is of
-    /// another volume
+    /// The snapshot that the receiver has: its name, #BOOKMARK, or VOLUME@SNAPSHOT of another
+    /// volume
     #[arg(long, short = 'i', value_name = "SNAPSHOT|#BOOKMARK")]
     pub from: Option<String>,
-    /// Send every snapshot behind this one, up to the one named, and not only the difference
+    /// Send every snapshot after this one, up to the named one, instead of only the difference
     #[arg(short = 'I', long, value_name = "SNAPSHOT|#BOOKMARK", conflicts_with = "from")]
     pub all_from: Option<String>,
-    /// Send all volumes whose names fit a pattern ('*', 'vm-*'), or that lie in a folder, with all
-    /// their snapshots up to this one, or up to the newest
+    /// Send all volumes whose names match a pattern ('*', 'vm-*'), or that lie in a folder, with
+    /// all their snapshots up to this one, or up to the newest
     #[arg(short = 'R', long, value_name = "PATTERN|FOLDER[@SNAPSHOT]", conflicts_with = "snapshot")]
     pub replicate: Option<String>,
-    /// Of a volume that begins as an image (shale clone URL), send only what differs from that, and
-    /// which one it is: the receiver fetches the rest from there
+    /// Send only the differences from the image that a volume began as (shale clone URL), and its
+    /// URL: the receiver fetches the rest from there
     #[arg(long)]
     pub thin: bool,
-    /// Send the rest of a stream that broke off: the token that the receiver showed
+    /// Send the rest of an interrupted stream: the token that the receiver showed
     #[arg(long, value_name = "TOKEN")]
     pub resume: Option<String>,
     /// File to write [default: stdout]
     #[arg(short = 'o', long, value_name = "FILE")]
     pub output: Option<PathBuf>,
-    /// Overwrite the file that is there, once it is known what to send
+    /// Overwrite an existing file, after checking what to send
     #[arg(long, requires = "output")]
     pub force: bool,
     /// Refused, with the reason: the bytes go through this command
     #[arg(long, hide = true)]
     pub background: bool,
-    /// How the pool is reached
+    /// Access to the pool
     #[command(flatten)]
     pub access: Access,
 }
@@ -116,19 +116,19 @@ JSON: {volume, snapshot, is_new, image, size_bytes, stream_bytes, payload_bytes,
 pub struct ReceiveArgs {
     /// Directory of the pool
     pub pool: PathBuf,
-    /// Name of the volume; of a set of a folder, the folder that takes it
+    /// Name of the volume; for a set of a folder, the folder that receives it
     #[arg(value_parser = names::volume_name, required_unless_present = "replicate")]
     pub volume: Option<String>,
-    /// Receive volumes under the names that they have in the stream
+    /// Receive volumes under their names in the stream
     #[arg(short = 'R', long, conflicts_with = "volume")]
     pub replicate: bool,
-    /// Put this in front of these names
+    /// Prefix for these names
     #[arg(long, value_name = "TEXT", requires = "replicate")]
     pub prefix: Option<String>,
     /// File to read [default: stdin]
     #[arg(short = 'i', long, value_name = "FILE")]
     pub input: Option<PathBuf>,
-    /// Property of a new volume, instead of the one that it had; may be repeated
+    /// Property of a new volume, instead of the sent one; may be repeated
     #[arg(short = 'o', value_name = "KEY=VALUE", value_parser = names::key_value)]
     pub properties: Vec<(String, String)>,
     /// Even if a client has the volume open
@@ -137,7 +137,7 @@ pub struct ReceiveArgs {
     /// Refused, with the reason: the bytes go through this command
     #[arg(long, hide = true)]
     pub background: bool,
-    /// How the pool is reached
+    /// Access to the pool
     #[command(flatten)]
     pub access: Access,
 }

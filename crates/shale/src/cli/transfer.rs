@@ -54,7 +54,7 @@ pub struct ImportArgs {
     pub volume: String,
     /// File or block device to read, or - for stdin; for a share, a directory or a tar archive
     pub file: PathBuf,
-    /// Import a tar archive into a share, which is created if it is not there
+    /// Import a tar archive into a share, which is created if it does not exist
     #[arg(long)]
     pub share: bool,
     /// Size of the new volume, at least that of the data [default: the size of the data]
@@ -63,17 +63,17 @@ pub struct ImportArgs {
     /// Property of the new volume, instead of the pool's; may be repeated
     #[arg(short = 'o', value_name = "KEY=VALUE", value_parser = names::key_value)]
     pub properties: Vec<(String, String)>,
-    /// Overwrite the volume that is there; what it held behind the end of the data becomes zeroes.
-    /// In a share: replace files of the same names
+    /// Overwrite the existing volume; its content after the end of the data becomes zeroes. In a
+    /// share: replace files of the same names
     #[arg(long)]
     pub overwrite: bool,
-    /// Take a disk image in another format (qcow2, VMDK, VHDX, VDI) as the bytes that it is
+    /// Import a disk image in another format (qcow2, VMDK, VHDX, VDI) unconverted
     #[arg(long)]
     pub as_is: bool,
     /// Refused, with the reason: the bytes go through this command
     #[arg(long, hide = true)]
     pub background: bool,
-    /// How the pool is reached
+    /// Access to the pool
     #[command(flatten)]
     pub access: Access,
 }
@@ -118,27 +118,27 @@ pub struct ExportArgs {
     /// and before it the path to export
     #[arg(required = true, num_args = 1..=2, value_name = "FILE")]
     pub files: Vec<PathBuf>,
-    /// Write a tar archive, whatever FILE is called
+    /// Write a tar archive, regardless of the name of FILE
     #[arg(long)]
     pub tar: bool,
-    /// Overwrite the file or block device that is there
+    /// Overwrite an existing file or block device
     #[arg(long)]
     pub force: bool,
     /// Refused, with the reason: the bytes go through this command
     #[arg(long, hide = true)]
     pub background: bool,
-    /// How the pool is reached
+    /// Access to the pool
     #[command(flatten)]
     pub access: Access,
 }
 
 impl ExportArgs {
-    /// Where the export goes.
+    /// Returns the target of the export.
     pub fn target(&self) -> &Path {
         self.files.last().map_or(Path::new("-"), PathBuf::as_path)
     }
 
-    /// The part of a share that is meant, if it is not all of it.
+    /// Returns the selected part of a share, unless it is the whole.
     pub fn path(&self) -> Option<&Path> {
         self.files.first().filter(|_| self.files.len() > 1).map(PathBuf::as_path)
     }
@@ -185,13 +185,13 @@ pub struct EstimateArgs {
     /// Codecs to compare: a list, all or none
     #[arg(long, value_name = "LIST", default_value = estimate::CODECS_DEFAULT)]
     pub codecs: String,
-    /// How much to read and try [default: 128M, but at most 8192 units]
+    /// Amount of data to read and try [default: 128M, but at most 8192 units]
     #[arg(long, value_name = "SIZE", value_parser = names::size)]
     pub sample: Option<u64>,
     /// Draw other samples
     #[arg(long, value_name = "NUMBER", default_value_t = 0)]
     pub seed: u64,
-    /// How the pool is reached
+    /// Access to the pool
     #[command(flatten)]
     pub access: Access,
 }

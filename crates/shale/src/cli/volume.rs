@@ -36,7 +36,7 @@ pub struct CreateArgs {
     /// Name of the new volume, share or folder
     #[arg(value_parser = names::volume_name)]
     pub volume: String,
-    /// Size that its users see; needed, except with --share or --folder
+    /// Size that its users see; required, except with --share or --folder
     #[arg(long, value_name = "SIZE", value_parser = names::size)]
     pub size: Option<u64>,
     /// Create a share: a directory tree, without a size of its own
@@ -45,21 +45,21 @@ pub struct CreateArgs {
     /// Create a folder for volumes and shares
     #[arg(long, conflicts_with_all = ["size", "share"])]
     pub folder: bool,
-    /// Make the folders that are missing; with --folder, that it is there already is no fault
+    /// Create missing folders; with --folder, an existing folder is not an error
     #[arg(long, short)]
     pub parents: bool,
-    /// Most space that it may take, as -o quota=SIZE
+    /// Maximum space that it may use, as -o quota=SIZE
     #[arg(long, value_name = "SIZE")]
     pub quota: Option<String>,
     /// Property of its own, instead of an inherited one; may be repeated
     #[arg(short = 'o', value_name = "KEY=VALUE", value_parser = names::key_value)]
     pub properties: Vec<(String, String)>,
-    /// How the pool is reached
+    /// Access to the pool
     #[command(flatten)]
     pub access: Access,
 }
 
-/// Examples and the list of properties, from the one table that also checks them.
+/// Builds examples and the list of properties, from the one table that also checks them.
 fn set_help() -> String {
     let mut help = "\
 Examples:
@@ -94,11 +94,10 @@ Properties hold at once, for what is written from now on:
 pub struct SetArgs {
     /// Directory of the pool
     pub pool: PathBuf,
-    /// Volume or folder (left out: the pool), and what to set; an empty value means to inherit
-    /// again
+    /// Volume or folder (omitted: the pool), and the settings; an empty value inherits again
     #[arg(required = true, value_name = "VOLUME|KEY=VALUE")]
     pub words: Vec<String>,
-    /// How the pool is reached
+    /// Access to the pool
     #[command(flatten)]
     pub access: Access,
 }
@@ -124,7 +123,7 @@ what it is inherited from, or null, values those to choose among, and allowed al
 pub struct GetArgs {
     /// Directory of the pool
     pub pool: PathBuf,
-    /// Volume or folder (left out: the pool), and the properties to show (left out, or `all`: all)
+    /// Volume or folder (omitted: the pool), and the properties to show (omitted, or `all`: all)
     #[arg(value_name = "VOLUME|KEY")]
     pub words: Vec<String>,
     /// Show these columns, separated by commas: name, property, value, source
@@ -133,7 +132,7 @@ pub struct GetArgs {
     /// Without headers, tabs between columns
     #[arg(short = 'H', long)]
     pub bare: bool,
-    /// How the pool is reached
+    /// Access to the pool
     #[command(flatten)]
     pub access: Access,
 }
@@ -152,17 +151,17 @@ pub struct InheritArgs {
     /// The property
     #[arg(value_parser = names::property_key)]
     pub key: String,
-    /// Volume, share or folder (left out: the pool)
+    /// Volume, share or folder (omitted: the pool)
     #[arg(value_parser = names::volume_name)]
     pub name: Option<String>,
-    /// How the pool is reached
+    /// Access to the pool
     #[command(flatten)]
     pub access: Access,
 }
 
 /// Every type.
 const ALL: &str = "all";
-/// What a line of the list can be.
+/// Types of lines in the list.
 const TYPES: [&str; 6] = ["volume", "share", "folder", "snapshot", "bookmark", ALL];
 
 /// See [`super::Command::List`].
@@ -207,7 +206,7 @@ pub struct ListArgs {
     /// Take a checkpoint first, so that the figures include everything written
     #[arg(long)]
     pub sync: bool,
-    /// List the snapshots too, and what they cost
+    /// List the snapshots too, and their space
     #[arg(long, short)]
     pub recursive: bool,
     /// Only lines of these types, separated by commas; snapshots and bookmarks without -r, too
@@ -219,24 +218,24 @@ pub struct ListArgs {
     /// Without headers, tabs between columns, sizes in bytes
     #[arg(short = 'H', long)]
     pub bare: bool,
-    /// How the pool is reached
+    /// Access to the pool
     #[command(flatten)]
     pub access: Access,
 }
 
 impl ListArgs {
-    /// Whether snapshots are to be shown: all, or the one that is named.
+    /// Returns whether snapshots are requested: all, or the named one.
     pub fn wants_snapshots(&self) -> bool {
         let is_one_named = self.volume.as_ref().is_some_and(|name| name.contains('@'));
         self.recursive || is_one_named || self.names_type("snapshot")
     }
 
-    /// Whether bookmarks have lines of their own.
+    /// Returns whether bookmarks have lines of their own.
     pub fn wants_bookmarks(&self) -> bool {
         self.recursive || self.names_type("bookmark")
     }
 
-    /// Whether lines of a type are to be shown.
+    /// Returns whether lines of a type are requested.
     pub fn shows(&self, kind: &str) -> bool {
         self.types.is_empty() || self.names_type(kind)
     }
@@ -266,13 +265,13 @@ pub struct ResizeArgs {
     /// New size
     #[arg(value_parser = names::size)]
     pub size: u64,
-    /// Allow a smaller size than before: what lies behind it is lost
+    /// Allow a smaller size than before: data after the new end is lost
     #[arg(long)]
     pub shrink: bool,
     /// Make it smaller even if a client has it open
     #[arg(long, requires = "shrink")]
     pub force: bool,
-    /// How the pool is reached
+    /// Access to the pool
     #[command(flatten)]
     pub access: Access,
 }
@@ -310,17 +309,17 @@ pub struct DestroyArgs {
     /// Only list what would be destroyed
     #[arg(long, short = 'n', conflicts_with = "partial")]
     pub dry_run: bool,
-    /// Destroy a volume's snapshots with it, and everything in a folder; of FOLDER@SNAPSHOT, the
+    /// Also destroy a volume's snapshots, and everything in a folder; for FOLDER@SNAPSHOT, the
     /// snapshots of that name of everything in it
     #[arg(long, short)]
     pub recursive: bool,
     /// Destroy it even if a client has it open
     #[arg(long)]
     pub force: bool,
-    /// Only what has come of it in a stream that broke off: what is complete stays
+    /// Only the received part of an interrupted stream: complete parts stay
     #[arg(long, conflicts_with_all = ["recursive", "force"])]
     pub partial: bool,
-    /// How the pool is reached
+    /// Access to the pool
     #[command(flatten)]
     pub access: Access,
 }
