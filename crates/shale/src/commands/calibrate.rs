@@ -11,7 +11,7 @@ use report::Calibrated;
 use report::{JobResult, JobWish};
 use server::session::Session;
 
-/// Calibrates, and says what came of it.
+/// Calibrates, and reports the outcome.
 pub fn run(args: CalibrateArgs, output: &Output) -> Outcome {
     let interruption = Interruption::watch()?;
     let found = Session::with(&args.pool, &args.access, |session| {
@@ -27,7 +27,7 @@ pub fn run(args: CalibrateArgs, output: &Output) -> Outcome {
     Ok(())
 }
 
-/// Tells the times and the power.
+/// Reports the times and the power.
 pub(super) fn tell(found: &Calibrated, output: &Output) {
     output.result(found, || show(found));
 }

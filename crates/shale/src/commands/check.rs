@@ -17,7 +17,7 @@ use report::CheckSummary;
 use server::pool_dir::{self, Opening, PoolDir};
 use server::share_check;
 
-/// So many problems are seen at a glance.
+/// Number of problems that are easily read one by one.
 const LISTED_FEW: usize = 10;
 
 /// Verifies a pool that is not served.
@@ -29,7 +29,7 @@ pub fn run(args: CheckArgs, output: &Output) -> Outcome {
         pool_dir::mend_description(&dir)?;
     }
     let lock = pool_dir::lock_alone(&dir, &(&args.access).into())?;
-    // What opening it mends is among the problems that are found.
+    // Repairs made by opening it are among the reported problems.
     let how = Opening { memory_bytes: args.access.memory, repair: args.repair, accept_loss: args.accept_loss };
     let pool = match pool_dir::open_locked(&dir, lock.clone(), how) {
         Err(error) if loss_in(&error).is_some() => {
@@ -40,7 +40,7 @@ pub fn run(args: CheckArgs, output: &Output) -> Outcome {
         }
         opened => opened?,
     };
-    // That is done, and is told whatever comes of the rest.
+    // These repairs are done, and are reported whatever the outcome of the rest.
     let mended = tell_mended(pool.service.pool().mended(), output);
     let progress = Progress::new(output, "checking", None);
     let report = pool.service.pool().check(args.repair, &mut |done, total| {
@@ -60,7 +60,7 @@ pub fn run(args: CheckArgs, output: &Output) -> Outcome {
             ..server::documents::check_summary(report, started.elapsed().as_secs_f64())
         }
     });
-    // A loss is told before the pool may forget that it was not.
+    // A loss is reported before the pool may forget that it was unreported.
     let told = match &summary {
         Ok(summary) => {
             output.result(summary, || show(summary, args.repair, mended));
@@ -82,7 +82,7 @@ pub fn run(args: CheckArgs, output: &Output) -> Outcome {
     if summary.names_lost.is_empty() && summary.attributes_lost.is_empty() { Ok(()) } else { Err(Failure::Lossy) }
 }
 
-/// What the trees of shares have lost for good, in words; `None` if they have not.
+/// Describes the permanent losses of the trees of shares; `None` if there are none.
 fn lost_of_trees(summary: &CheckSummary) -> Option<String> {
     let lost = [("names", &summary.names_lost), ("extended attributes", &summary.attributes_lost)];
     let lost = lost.iter().filter(|(_, shares)| !shares.is_empty());
@@ -95,12 +95,12 @@ fn lost_of_trees(summary: &CheckSummary) -> Option<String> {
     (words.len() > 1).then(|| words.join("; "))
 }
 
-/// What repairing would lose, if that is why the pool was not opened.
+/// Returns the loss that a repair would cause, if the pool was not opened because of it.
 fn loss_in(error: &Error) -> Option<&Loss> {
     std::error::Error::source(error)?.downcast_ref()
 }
 
-/// Says what repairing would lose, and asks on a terminal whether it may.
+/// Reports the loss that a repair would cause, and asks for permission on a terminal.
 fn is_accepted(error: &Error, output: &Output) -> bool {
     let Some(loss) = loss_in(error) else { return false };
     if output.is_json() {
@@ -126,8 +126,8 @@ fn is_accepted(error: &Error, output: &Output) -> bool {
     is_yes
 }
 
-/// Says what opening the pool has mended, as far as it is listed, and of how much; where the result
-/// is one document, on stderr.
+/// Reports the repairs made by opening the pool, up to a limit, and returns their number; on stderr
+/// if the result is one document.
 fn tell_mended(mended: Vec<Problem>, output: &Output) -> usize {
     let lines =
         mended.into_iter().take(PROBLEMS_LISTED_MAX).map(|problem| line(&server::documents::problem_report(problem)));
@@ -135,7 +135,7 @@ fn tell_mended(mended: Vec<Problem>, output: &Output) -> usize {
     lines.map(tell).count()
 }
 
-/// The report without the first problems, of which so many have been `told`.
+/// Formats the report without the first `told` problems, which were already shown.
 fn show(summary: &CheckSummary, repair: bool, told: usize) -> String {
     let mut text = joined(summary.problems.get(told..).unwrap_or_default());
     text.extend(summary.notes.iter().map(|note| format!("note: {note}\n")));

@@ -1,4 +1,4 @@
-//! `shale clean`, and with `--sort` what goes before it.
+//! `shale clean`, and with `--sort` the sorting before it.
 
 use serde::Serialize;
 use units::format_size;
@@ -15,7 +15,7 @@ use report::SortSlice;
 use report::{JobPace, JobResult, JobWish};
 use server::session::Session;
 
-/// What cleaning did.
+/// Result of cleaning.
 #[derive(Debug, Serialize)]
 struct Summary<'a> {
     #[serde(flatten)]
@@ -23,7 +23,7 @@ struct Summary<'a> {
     seconds: f64,
 }
 
-/// Cleans a pool until it is clean enough, or tells how far the last sorting came.
+/// Cleans a pool until it is clean enough, or reports the progress of the last sorting.
 pub fn run(args: CleanArgs, output: &Output) -> Outcome {
     let interruption = Interruption::watch()?;
     let done = Session::with(&args.pool, &args.access, |session| {
@@ -44,7 +44,7 @@ pub fn run(args: CleanArgs, output: &Output) -> Outcome {
     Ok(())
 }
 
-/// How far the last sorting came.
+/// Returns the progress of the last sorting.
 fn report(session: &Session) -> Outcome<CleanTotal> {
     let sort = match session.call(Request::SortReport)? {
         Reply::Sorted(slice) => Some(slice),
@@ -54,7 +54,7 @@ fn report(session: &Session) -> Outcome<CleanTotal> {
     Ok(CleanTotal { extents_free, extents_free_before: extents_free, sort, ..CleanTotal::default() })
 }
 
-/// Tells the outcome; `seconds` is how long it took, if it did more than look.
+/// Reports the outcome; `seconds` is its duration, if any work was done.
 pub(super) fn tell(done: &CleanTotal, seconds: Option<f64>, output: &Output) {
     let summary = Summary { done, seconds: seconds.unwrap_or_default() };
     output.result(&summary, || {

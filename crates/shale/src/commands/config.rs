@@ -33,7 +33,7 @@ pub fn run(args: ConfigArgs, output: &Output) -> Outcome {
     if faults.is_empty() { Ok(()) } else { Err(Failure::Reported(ErrorKind::Invalid)) }
 }
 
-/// Has a server read its file again.
+/// Makes a server reload its file.
 pub fn reload(args: ReloadArgs, output: &Output) -> Outcome {
     let pool = match (args.pool, args.config) {
         (Some(pool), _) => pool,

@@ -63,7 +63,7 @@ fn show(report: &FileReport, columns: Option<usize>) -> String {
     }
     if let Some(trials) = &report.trials {
         let others = trials.others.iter().map(|other| format!("{} {}", other.codec, format_size(other.stored_bytes)));
-        // What a single unit of several takes is not kept.
+        // The size of a single unit among several is not stored.
         let units = report.parts.first().map_or(1, |part| part.units);
         let of = if units > 1 { format!(" (the mean of the {units} units of the first row)") } else { String::new() };
         let text = format!(
@@ -97,7 +97,7 @@ fn show(report: &FileReport, columns: Option<usize>) -> String {
     text
 }
 
-/// The parts that the rules in force would have stored otherwise.
+/// Describes the parts that the rules in force would have stored differently.
 fn earlier(parts: &[PartLine]) -> Option<String> {
     let found: Vec<&PartLine> = parts.iter().filter(|part| part.earlier).collect();
     let bytes = format_size(found.iter().map(|part| part.raw_bytes).sum());

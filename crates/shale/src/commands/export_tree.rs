@@ -20,10 +20,10 @@ use server::pool_dir::refuse_part_of_pool;
 use server::session::Session;
 use server::share_trees;
 
-/// Bytes of an archive that are written at once.
+/// Bytes of an archive per write.
 const ARCHIVE_BUFFER_BYTES: usize = 1 << 20;
 
-/// Exports a share that is there, through a session.
+/// Exports an existing share, through a session.
 ///
 /// # Errors
 /// Those of the pool and of the target.
@@ -63,7 +63,7 @@ pub fn export(session: &Session, args: &ExportArgs, interrupted: &AtomicBool, ou
     Ok(summary)
 }
 
-/// A path within a mounted share: it must not lead out of it.
+/// Returns a path within a mounted share, which must not lead out of it.
 fn inside(mount: &Path, path: &[u8]) -> Outcome<PathBuf> {
     let mut place = mount.to_owned();
     for name in path.split(|&byte| byte == b'/').filter(|name| !matches!(*name, b"" | b".")) {
@@ -80,7 +80,7 @@ fn inside(mount: &Path, path: &[u8]) -> Outcome<PathBuf> {
     Ok(place)
 }
 
-/// Where an export goes.
+/// Target of an export.
 enum Target {
     Directory { path: PathBuf, is_new: bool, overwrite: bool },
     Archive { file: File, path: PathBuf, is_new: bool },
@@ -136,7 +136,7 @@ impl Target {
                 work(&mut TarSink::new(BufWriter::with_capacity(ARCHIVE_BUFFER_BYTES, file)))?;
                 if *is_new || path != Path::new("-") {
                     let synced = file.sync_all().or_else(|error| match error.raw_os_error() {
-                        // Of a pipe.
+                        // For a pipe.
                         Some(libc::EINVAL | libc::EROFS) => Ok(()),
                         _ => Err(error),
                     });
@@ -147,7 +147,7 @@ impl Target {
         }
     }
 
-    /// After a failure: removes an archive that was not there before, and says how much is left.
+    /// After a failure, removes an archive that this export created, and describes the remains.
     fn abandon(&self) -> &'static str {
         match self {
             Self::Archive { path, is_new: true, .. } => {
@@ -160,7 +160,7 @@ impl Target {
     }
 }
 
-/// Whether the failure of a command is one that it told itself.
+/// Reports the outcome; the failure it returns was already reported.
 pub fn tell(summary: &TreeSummary, output: &Output) -> Result<(), Failure> {
     summary.tell("--force", output)
 }

@@ -10,7 +10,7 @@ use operations::Outcome;
 use operations::Request;
 use server::session::Session;
 
-/// Makes a pool larger.
+/// Enlarges a pool.
 pub fn run(args: GrowArgs, output: &Output) -> Outcome {
     let capacity_bytes = Session::with(&args.pool, &args.access, |session| {
         session.done(Request::Grow { capacity_bytes: args.size })?;

@@ -57,7 +57,7 @@ pub fn snapshot(args: SnapshotArgs, output: &Output) -> Outcome {
     Ok(())
 }
 
-/// Takes several snapshots at one moment; their names.
+/// Makes several snapshots at one moment; returns their names.
 fn take_together(session: &Session, request: Request, output: &Output) -> Outcome<Vec<String>> {
     let taken = match session.call(request)? {
         Reply::Taken(taken) => taken,
@@ -72,8 +72,8 @@ fn say_taken(snapshots: &[String], output: &Output) {
     output.done(&json!({ "snapshots": snapshots }), text);
 }
 
-/// Takes a snapshot of everything in a folder, or of a share and those in it; of a volume, which
-/// has nothing in it, of that.
+/// Makes a snapshot of everything in a folder, or of a share and those in it; for a volume, which
+/// contains nothing else, of the volume.
 fn snapshot_folder(args: &SnapshotArgs, folder: &str, name: &str, output: &Output) -> Outcome {
     let snapshots = Session::with(&args.pool, &args.access, |session| {
         if volumes(session)?.iter().any(|volume| volume.name == folder && !volume.share) {
@@ -87,7 +87,7 @@ fn snapshot_folder(args: &SnapshotArgs, folder: &str, name: &str, output: &Outpu
     Ok(())
 }
 
-/// Takes a snapshot of all volumes and shares whose names fit a pattern.
+/// Makes a snapshot of all volumes and shares whose names match a pattern.
 fn snapshot_matching(args: &SnapshotArgs, pattern: &str, name: &str, output: &Output) -> Outcome {
     let taken = Session::with(&args.pool, &args.access, |session| {
         let found = volumes(session)?.into_iter().filter(|volume| fits(pattern, &volume.name));
@@ -120,7 +120,7 @@ pub fn clone(args: CloneArgs, output: &Output) -> Outcome {
     Ok(())
 }
 
-/// Takes a volume back to a snapshot, or everything in a folder to those of one name.
+/// Rolls a volume back to a snapshot, or everything in a folder to those of one name.
 pub fn rollback(args: RollbackArgs, output: &Output) -> Outcome {
     let (volume, name) = args.snapshot.split_once('@').unwrap_or_default();
     let (titles, is_folder) = Session::with(&args.pool, &args.access, |session| {
@@ -146,7 +146,7 @@ pub fn rollback(args: RollbackArgs, output: &Output) -> Outcome {
     Ok(())
 }
 
-/// Gives a volume or a snapshot another name.
+/// Renames a volume or a snapshot.
 pub fn rename(args: RenameArgs, output: &Output) -> Outcome {
     done(
         &args.pool,
@@ -157,7 +157,7 @@ pub fn rename(args: RenameArgs, output: &Output) -> Outcome {
     Ok(())
 }
 
-/// Gives a clone the snapshots that it came from.
+/// Makes a clone independent of its origin.
 pub fn promote(args: PromoteArgs, output: &Output) -> Outcome {
     let kind = Session::with(&args.pool, &args.access, |session| {
         session.done(Request::Promote { object: args.volume.clone().into() })?;
@@ -168,13 +168,13 @@ pub fn promote(args: PromoteArgs, output: &Output) -> Outcome {
     Ok(())
 }
 
-/// Shows what has changed since a snapshot: each page as it comes.
+/// Shows the changes since a snapshot, page by page.
 pub fn diff(args: DiffArgs, output: &Output) -> Outcome {
     let volume = names::volume_of(&args.from);
     let to = args.to.clone().unwrap_or_else(|| volume.to_owned());
     Session::with(&args.pool, &args.access, |session| {
         let (mut start, mut is_first) = (Some(0), true);
-        // The last change of a page may go on in the next one.
+        // The last change of a page may continue in the next one.
         let mut held: Option<ChangeReport> = None;
         while let Some(at) = start {
             let request = Request::Diff { object: to.clone().into(), from: args.from.clone().into(), start: at };
@@ -213,7 +213,7 @@ fn begin(output: &Output, from: &str, to: &str, page: &DiffReport) {
     }
 }
 
-/// One change, as soon as it is known: there may be more than fit in memory.
+/// Reports a change as soon as it is known: there may be more than fit in memory.
 fn tell(output: &Output, change: &ChangeReport) {
     output.result(change, || format!("{:>16} {:>12} {}\n", change.offset, change.length, change.now));
 }

@@ -1,5 +1,5 @@
 //! `shale clone URL POOL VOLUME` and `shale push`: volumes that begin as images in an object store,
-//! and snapshots that go back there as versions.
+//! and snapshots that are pushed there as versions.
 
 use std::collections::BTreeMap;
 
@@ -19,7 +19,7 @@ use operations::{ImageAddress, PushWish, Request};
 use report::{JobResult, PushedLine};
 use server::session::Session;
 
-/// Size of units of a volume that begins as an image: that of the frames of blobs.
+/// Size of units of a volume that begins as an image: the size of a blob's frames.
 const UNIT: &str = "128K";
 
 #[derive(Debug, Serialize)]
@@ -30,7 +30,7 @@ struct Cloned {
     size_bytes: u64,
 }
 
-/// Makes a volume of an image.
+/// Clones an image to a volume.
 pub fn clone(args: CloneArgs, url: &str, output: &Output) -> Outcome {
     let location: Location = url.parse().map_err(invalid)?;
     let pool = std::path::PathBuf::from(&args.snapshot);
@@ -54,7 +54,7 @@ pub fn clone(args: CloneArgs, url: &str, output: &Output) -> Outcome {
         return Err(invalid(why).into());
     }
     let mut properties: BTreeMap<String, String> = args.properties.into_iter().collect();
-    // Overwritten groups are single pieces, as in the image, and go back as they are stored.
+    // Overwritten groups are single units, as in the image, and are pushed as they are stored.
     properties.entry("unit".to_owned()).or_insert_with(|| UNIT.to_owned());
     let request = Request::CloneImage { image, volume: args.volume, size_bytes: args.size, properties };
     Session::with(&pool, &args.access, |session| session.created(request).map_err(|error| of_whom(session, error)))
@@ -66,8 +66,8 @@ pub fn clone(args: CloneArgs, url: &str, output: &Output) -> Outcome {
     Ok(())
 }
 
-/// Names the process that lacks credentials: by then this command has found its own, and the
-/// pool's server asks the store.
+/// Names the process that lacks credentials: this command has found its own by then, and the pool's
+/// server is accessing the store.
 fn of_whom(session: &Session, error: Error) -> Failure {
     if !(session.is_served() && error.to_string().contains(::blob::NO_CREDENTIALS)) {
         return error.into();
@@ -84,7 +84,7 @@ fn invalid(error: impl std::fmt::Display) -> Error {
     Error::new(ErrorKind::Invalid, error.to_string())
 }
 
-/// Makes a snapshot the next version of an image.
+/// Pushes a snapshot as the next version of an image.
 pub fn push(args: PushArgs, output: &Output) -> Outcome {
     for location in [Some(&args.url), args.to.as_ref()].into_iter().flatten() {
         if *location.at() != ::blob::At::Newest {
@@ -122,7 +122,7 @@ pub fn push(args: PushArgs, output: &Output) -> Outcome {
     Ok(())
 }
 
-/// Tells what came of a push of a snapshot.
+/// Reports the outcome of a push.
 pub(super) fn tell(pushed: &PushedLine, snapshot: &str, output: &Output) {
     output.done(pushed, || {
         let (bytes, stored) = (format_size(pushed.bytes), format_size(pushed.stored_bytes));

@@ -1,11 +1,10 @@
-//! What commands say of a volume, or of a snapshot, that has not got all of the data that an import
-//! was to bring.
+//! Warnings about a volume or a snapshot whose import did not complete.
 
 use super::status::status;
 use crate::output::Output;
 use server::session::Session;
 
-/// The fault, and the remedy.
+/// Describes the fault and the remedy.
 pub fn words(title: &str) -> String {
     if title.contains('@') {
         return format!(
@@ -19,7 +18,7 @@ pub fn words(title: &str) -> String {
     )
 }
 
-/// Warns of it if it is. That this cannot be told fails no command.
+/// Warns if the object is incomplete. A failure to find out fails no command.
 pub fn warn_of(title: &str, session: &Session, output: &Output) {
     if status(session).is_ok_and(|pool| pool.incomplete.iter().any(|name| name == title)) {
         output.warn(&words(title));

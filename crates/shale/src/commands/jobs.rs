@@ -1,4 +1,5 @@
-//! `shale jobs`: lists the jobs of a served pool, watches one, and asks it to pause, go on or end.
+//! `shale jobs`: lists the jobs of a served pool, watches one, and asks it to pause, continue or
+//! end.
 
 use std::time::{Duration, Instant};
 
@@ -15,13 +16,13 @@ use operations::{Reply, Request};
 use report::{JobReport, JobResult, JobState};
 use server::session::Session;
 
-/// How long the pool waits for a change of a job that was asked for one.
+/// Time that the pool waits for a job to follow a request.
 const PATIENCE_MS: u64 = 500;
-/// How long a command is waited for whose job is to be cancelled: it may wait itself, for its input
-/// or its output, or stand still (Ctrl-Z).
+/// Time for the command of a cancelled job to end: it may be waiting for its input or its output,
+/// or be stopped (Ctrl-Z).
 const COMMAND_PATIENCE: Duration = Duration::from_secs(5);
 
-/// Lists jobs, or does something with one.
+/// Lists jobs, or performs an action on one.
 pub fn run(args: &JobsArgs, output: &Output) -> Outcome {
     let interruption = Interruption::watch()?;
     let session = Session::of_server(&args.pool)?;
@@ -49,7 +50,7 @@ pub fn run(args: &JobsArgs, output: &Output) -> Outcome {
     Ok(())
 }
 
-/// Waits until a job is as it was asked to be, or has ended.
+/// Waits until a job has the requested state, or has ended.
 fn until(
     session: &Session,
     mut job: JobReport,
@@ -67,7 +68,7 @@ fn until(
     Ok(job)
 }
 
-/// Tells what came of a job, as the command that does the same would.
+/// Reports the outcome of a job, as the command for the same work would.
 fn tell(job: JobReport, output: &Output) -> Outcome {
     let (title, seconds, target) = (job.title(), job.seconds, job.target.clone().unwrap_or_default());
     if output.is_json() {
@@ -96,7 +97,7 @@ fn tell(job: JobReport, output: &Output) -> Outcome {
     verdict(&result)
 }
 
-/// Whether what a job found is an error.
+/// Returns an error if a job found one.
 fn verdict(result: &JobResult) -> Outcome {
     match result {
         JobResult::Scrubbed(slice) => scrub::verdict(slice),
@@ -143,7 +144,7 @@ fn row(job: &JobReport) -> Vec<String> {
     ]
 }
 
-/// How much is done: a percentage where that is known.
+/// Formats the progress: a percentage if known.
 pub(super) fn done(job: &JobReport) -> String {
     match job.bytes_total {
         _ if job.state == JobState::Done => "100%".to_owned(),
@@ -152,7 +153,7 @@ pub(super) fn done(job: &JobReport) -> String {
     }
 }
 
-/// How a job is, in a line.
+/// Describes the state of a job in a line.
 fn said(job: &JobReport) -> String {
     let title = job.title();
     match (job.state, &job.error) {

@@ -1,5 +1,5 @@
-//! `shale bookmark`, `bookmarks`: what outlives a snapshot; `hold`, `release`, `holds`: what keeps
-//! one.
+//! `shale bookmark`, `bookmarks`: records that outlive a snapshot; `hold`, `release`, `holds`: tags
+//! that keep one.
 
 use serde_json::json;
 use surface::{Error, ErrorKind};
@@ -12,7 +12,7 @@ use operations::names;
 use operations::{Reply, Request, Which};
 use server::session::Session;
 
-/// Remembers a snapshot.
+/// Makes a bookmark of a snapshot.
 pub fn bookmark(args: BookmarkArgs, output: &Output) -> Outcome {
     let BookmarkArgs { pool, snapshot, name, access } = args;
     let volume = names::volume_of(&snapshot);
@@ -53,7 +53,7 @@ pub fn bookmarks(args: &BookmarksArgs, output: &Output) -> Outcome {
     Ok(())
 }
 
-/// Puts a tag on a snapshot.
+/// Holds a snapshot with a tag.
 pub fn hold(args: HoldArgs, output: &Output) -> Outcome {
     let HoldArgs { pool, snapshot, tag, access } = args;
     let request = Request::Hold { object: snapshot.clone().into(), tag: tag.clone() };
@@ -63,7 +63,7 @@ pub fn hold(args: HoldArgs, output: &Output) -> Outcome {
     Ok(())
 }
 
-/// Takes a tag off a snapshot.
+/// Releases a hold on a snapshot.
 pub fn release(args: ReleaseArgs, output: &Output) -> Outcome {
     let ReleaseArgs { pool, snapshot, tag, access } = args;
     let request = Request::Release { object: snapshot.clone().into(), tag: tag.clone() };
@@ -72,7 +72,7 @@ pub fn release(args: ReleaseArgs, output: &Output) -> Outcome {
     Ok(())
 }
 
-/// Lists the tags of snapshots.
+/// Lists the holds of snapshots.
 pub fn holds(args: &HoldsArgs, output: &Output) -> Outcome {
     let holds = Session::with(&args.pool, &args.access, |session| {
         match session.call(Request::Holds { object: args.of.as_ref().map(Which::from) })? {

@@ -15,7 +15,7 @@ use report::RecompressSlice;
 use report::{JobResult, JobWish};
 use server::session::Session;
 
-/// What recompression did.
+/// Result of recompression.
 #[derive(Debug, Serialize)]
 struct Summary<'a> {
     #[serde(flatten)]
@@ -23,7 +23,7 @@ struct Summary<'a> {
     seconds: f64,
 }
 
-/// Recompresses a volume, or tells how far that is.
+/// Recompresses a volume, or reports its progress.
 pub fn run(args: RecompressArgs, output: &Output) -> Outcome {
     let interruption = Interruption::watch()?;
     let done = Session::with(&args.pool, &args.access, |session| {
@@ -47,13 +47,13 @@ pub fn run(args: RecompressArgs, output: &Output) -> Outcome {
     Ok(())
 }
 
-/// Tells the outcome; `seconds` is how long it took, if it did more than look.
+/// Reports the outcome; `seconds` is its duration, if any work was done.
 pub(super) fn tell(slice: &RecompressSlice, seconds: Option<f64>, output: &Output) {
     let summary = Summary { slice, seconds: seconds.unwrap_or_default() };
     output.result(&summary, || show(slice, seconds.map(Duration::from_secs_f64)));
 }
 
-/// What was done; `took` is how long this took, if it did more than look.
+/// Formats the outcome; `took` is its duration, if any work was done.
 fn show(slice: &RecompressSlice, took: Option<Duration>) -> String {
     if slice.started_unix_s == 0 {
         return "this volume has not been recompressed so\n".to_owned();

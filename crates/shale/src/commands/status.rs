@@ -17,11 +17,11 @@ use server::fullness;
 use server::health;
 use server::session::Session;
 
-/// Damages that are shown one by one, so that the figures behind them stay on the screen.
+/// Maximum number of damages shown one by one, so that the figures after them stay on the screen.
 const DAMAGES_SHOWN: usize = 8;
-/// Bytes of the description of a loss that are shown.
+/// Maximum bytes shown of the description of a loss.
 const LOSS_BYTES_SHOWN: usize = 2000;
-/// Jobs under way that are shown: they are one line.
+/// Maximum number of running jobs shown, in one line.
 const JOBS_SHOWN: usize = 3;
 
 /// Shows the figures of a pool.
@@ -43,7 +43,7 @@ pub fn run(args: StatusArgs, output: &Output) -> Outcome {
     Ok(())
 }
 
-/// The figures of a pool.
+/// Returns the figures of a pool.
 pub fn status(session: &Session) -> Outcome<StatusReport> {
     match session.call(Request::Status)? {
         Reply::Status(status) => Ok(*status),
@@ -51,7 +51,7 @@ pub fn status(session: &Session) -> Outcome<StatusReport> {
     }
 }
 
-/// The promise in force: see the first lines of RELIABILITY.md.
+/// Returns the guarantee in force: see the first lines of RELIABILITY.md.
 fn promise_words(s: &StatusReport) -> &'static str {
     match s.standby {
         Some(_) if s.names_at_risk => {
@@ -62,7 +62,7 @@ fn promise_words(s: &StatusReport) -> &'static str {
     }
 }
 
-/// What is looked at first: how the pool fares, what room it has, and what it promises.
+/// Returns the most important lines: health, space, and guarantee.
 fn essentials(s: &StatusReport) -> Vec<(&'static str, String)> {
     let size = format_size;
     let health: Vec<_> = health::assess(s).into_iter().map(|(_, words)| words).collect();
@@ -129,7 +129,7 @@ fn essentials(s: &StatusReport) -> Vec<(&'static str, String)> {
     lines
 }
 
-/// Words on a share that could not be mounted.
+/// Describes a share that could not be mounted.
 pub(super) fn unserved_words(share: &UnservedLine) -> String {
     format!(
         "share '{}': {}; the server tries it again when it is started anew, and a damaged one is mended by 'shale check --repair' without \
@@ -138,7 +138,7 @@ pub(super) fn unserved_words(share: &UnservedLine) -> String {
     )
 }
 
-/// A description without its end, if it is long: it may have a hundred paths.
+/// Truncates a long description: it may have a hundred paths.
 fn shortened(text: &str) -> Cow<'_, str> {
     match text.floor_char_boundary(LOSS_BYTES_SHOWN) {
         end if end < text.len() => format!("{} ... (--json has all of it)", &text[..end]).into(),
@@ -165,7 +165,7 @@ fn scrub_words(scrub: &ScrubLine) -> String {
     format!("began {began} UTC, {goes} {done} of {total}, {found} so far")
 }
 
-/// What works in the pool's server, if anything does.
+/// Returns the line about running jobs, if there are any.
 fn jobs_line(s: &StatusReport) -> Option<(&'static str, String)> {
     let said = |job: &JobReport| {
         let is = match job.state {
@@ -188,7 +188,7 @@ fn counted(count: u64, what: &str) -> String {
     format!("{count} {what}{}", if count == 1 { "" } else { "s" })
 }
 
-/// `~` before what is estimated.
+/// Returns `~` for estimated figures.
 fn about(is_exact: bool) -> &'static str {
     if is_exact { "" } else { "~" }
 }
@@ -384,7 +384,7 @@ mod tests {
         let text = show(&status);
         assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
         assert!(text.starts_with("health"), "{text}");
-        // Lines that are wrapped say what one line would.
+        // Wrapped lines have the same words as one line.
         let words = |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ");
         let health = words(text.split("capacity").next().unwrap());
         let places = ["DAMAGED in 1 place", "is incomplete", "nearly full (91 %)"].map(|part| health.find(part));

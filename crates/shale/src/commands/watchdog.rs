@@ -1,8 +1,8 @@
 //! Signs of life for a service manager that kills a service without any (`WatchdogSec=`).
 //!
-//! A sign is given only after the pool has said how it fares, which takes the locks that reads and
-//! writes take: a server whose locks are stuck is silent, and is started again. A disk that stands
-//! still leaves them free, and is no reason for that.
+//! A sign follows a query of the pool's health, which takes the locks of reads and writes: a server
+//! with stuck locks is silent, and is restarted. A disk that does not respond leaves them free, and
+//! does not justify a restart.
 
 use std::thread::JoinHandle;
 
@@ -49,7 +49,7 @@ impl Watchdog {
 impl Drop for Watchdog {
     fn drop(&mut self) {
         self.alive = None;
-        // If it panicked, that was reported.
+        // A panic was already reported.
         drop(self.thread.take().map(JoinHandle::join));
     }
 }

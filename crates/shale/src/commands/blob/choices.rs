@@ -1,5 +1,5 @@
-//! `shale blob explain` and `estimate`: how a version is stored and why, and what it would take
-//! otherwise.
+//! `shale blob explain` and `estimate`: how a version is stored and why, and its size with other
+//! settings.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -25,13 +25,13 @@ use report::{CodecUse, Region};
 
 /// Bytes of a region, as in a pool.
 const REGION_BYTES: u64 = 4 << 20;
-/// Bytes whose frames are asked for at once: some MiB of answer when every frame stands alone.
+/// Bytes whose frames are requested at once: some MiB of answer when every frame stands alone.
 const WINDOW_BYTES: u64 = 4 << 30;
 
 #[derive(Debug, Serialize)]
 struct Trial {
     codec: String,
-    /// Bytes; none: it saves less than `min-saving`.
+    /// Stored bytes; `None` if it saves less than `min-saving`.
     stored_bytes: Option<u64>,
     cpu_us: f64,
 }
@@ -79,7 +79,7 @@ pub async fn explain(args: BlobExplainArgs, context: &Context<'_>) -> Outcome {
     Ok(())
 }
 
-/// Counts by regions what shows of a range.
+/// Collects the visible storage of a range by regions.
 async fn regions(blob: &Blob, version: &Record, from: u64, to: u64) -> Result<Vec<Region>, ::blob::Error> {
     let mut all: BTreeMap<u64, BTreeMap<CodecId, CodecUse>> = BTreeMap::new();
     for (at, len, frame) in blob.frames(version, from, to).await? {
@@ -117,7 +117,7 @@ fn detail(region: Region, frame_offset: u64, data: Bytes, encoding: &Encoding, n
     let limit = policy::dst_limit_permille(data.len(), encoding.min_saving_permille()).min(data.len() - 1);
     let (mut workspace, mut out) = (Workspace::new(), vec![0; FRAME_BYTES as usize]);
     let trials = encoding.candidates().into_iter().map(|codec| {
-        // Once to warm up: the first call makes tables.
+        // A first call to warm up: it builds tables.
         workspace.compress(codec, &data, &mut out[..limit]);
         let began = clock.thread_cpu_ns();
         let stored = workspace.compress(codec, &data, &mut out[..limit]);
@@ -157,7 +157,7 @@ fn show_detail(d: &Detail) -> String {
     format!("{text}\n{}", table(&rows))
 }
 
-/// Estimates what a version would take.
+/// Estimates the size of a version.
 pub async fn estimate(args: BlobEstimateArgs, context: &Context<'_>) -> Outcome {
     let (_, blob) = context.open(&args.blob).await?;
     let version = context.until_interrupted(blob.version(args.blob.at())).await?;
@@ -183,7 +183,7 @@ pub async fn estimate(args: BlobEstimateArgs, context: &Context<'_>) -> Outcome 
     Ok(())
 }
 
-/// A version, for what reads volumes.
+/// A version, with the interface of a volume's reader.
 struct VersionIo {
     blob: Blob,
     version: Arc<Record>,

@@ -13,7 +13,7 @@ use crate::cli::BlobUnpinArgs;
 use operations::{Outcome, path_error};
 use server::first_reads::GROUP_BYTES;
 
-/// The part of a trace that counts here.
+/// The relevant part of a trace.
 #[derive(Debug, Deserialize)]
 struct BootProfile {
     group_bytes: u64,
@@ -75,7 +75,7 @@ struct Unpinned {
     unpinned: u64,
 }
 
-/// Takes away pins of volumes whose pool is gone.
+/// Removes pins of volumes whose pool is gone.
 pub async fn unpin(args: BlobUnpinArgs, context: &Context<'_>) -> Outcome {
     if *args.blob.at() != At::Newest {
         let why = "unpin looks at all versions: remove `@VERSION` from the URL";

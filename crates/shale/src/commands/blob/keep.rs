@@ -1,5 +1,5 @@
-//! `shale blob clone`, `cp`, `expire`, `gc`, `optimize` and `rm`: which versions a blob has, and
-//! the space that they take.
+//! `shale blob clone`, `cp`, `expire`, `gc`, `optimize` and `rm`: the versions of a blob, and their
+//! space.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -24,7 +24,7 @@ use crate::progress::Progress;
 use host::unix_s;
 use operations::{Failure, Outcome};
 
-/// Difference of two clocks that is worth a warning, in seconds.
+/// Difference of two clocks that causes a warning, in seconds.
 const CLOCKS_APART_S: u64 = 300;
 
 #[derive(Debug, Serialize)]
@@ -50,7 +50,7 @@ pub async fn clone(args: BlobTwoArgs, context: &Context<'_>) -> Outcome {
         return refuse("the clone has no versions yet: remove `@VERSION` from its URL");
     }
     let (connection, source) = context.open_to_write(&args.from).await?;
-    // The pin names the version, and not the number of a later tag.
+    // The pin needs the number of the version, which a later tag could change.
     let wanted = async {
         match args.from.at() {
             At::Newest => source.newest_or_rewritten().await,
@@ -99,7 +99,7 @@ struct Copied {
     stored_bytes: u64,
 }
 
-/// Copies a version to another blob, in whatever store.
+/// Copies a version to another blob, in any store.
 pub async fn copy(args: BlobCopyArgs, context: &Context<'_>) -> Outcome {
     if *args.to.at() != At::Newest {
         return refuse("the copy becomes the newest version: remove `@VERSION` from its URL");
@@ -339,7 +339,7 @@ fn age_words(age: Duration) -> String {
     unit.map_or_else(|| format!("{seconds}s"), |(unit, name)| format!("{}{name}", seconds / unit))
 }
 
-/// Warns when the newest record is later than this machine's clock: ages are too small then, and
+/// Warns when the newest record is later than this machine's clock: ages are then too small, and
 /// nothing becomes old enough to be deleted.
 async fn warn_of_clock(blob: &Blob, context: &Context<'_>) {
     let Ok(head) = blob.version(&At::Newest).await else { return };
