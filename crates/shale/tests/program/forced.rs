@@ -1,12 +1,12 @@
-//! What commands say of the clients that have something open: who they are, and what `--force`
-//! does to them.
+//! Messages about clients that have an object open: their names, and the effect of `--force` on
+//! them.
 
 use copy::volume_io::VolumeIo;
 use server::control::Client;
 
 use crate::support::{Dir, Server, noise, on, path};
 
-/// A served pool with the volume `v` of 1 MiB, its snapshots `a` and `b`, and this process, which
+/// Returns a served pool with the volume `v` of 1 MiB and its snapshots `a` and `b`; this process
 /// has the volume open.
 fn held_open() -> (Dir, Server, impl Sized) {
     let dir = Dir::with_pool("64M");
@@ -18,7 +18,7 @@ fn held_open() -> (Dir, Server, impl Sized) {
     (dir, server, client.volume("v", None).unwrap())
 }
 
-/// This process as messages name it.
+/// Returns the name of this process in messages.
 fn own_name() -> String {
     format!("command, process {} (", std::process::id())
 }
@@ -60,11 +60,11 @@ fn force_says_who_loses_what() {
     ] {
         let done = on(&dir, words[0], &words[1..]).ok();
         assert!(done.stderr.contains(&is_open) && done.stderr.contains(consequence), "{words:?}: {}", done.stderr);
-        // Nothing has the snapshots open.
+        // No client has the snapshots open.
         assert_eq!(done.stderr.matches("is open by").count(), 1, "{}", done.stderr);
     }
     drop(open);
-    // Without clients there is nothing to say.
+    // Without clients there is no message.
     on(&dir, "create", &["w", "--size", "1M"]).ok();
     let done = on(&dir, "destroy", &["w", "--force"]).ok();
     assert_eq!(done.stderr.matches("is open by").count(), 0, "{}", done.stderr);
@@ -72,8 +72,8 @@ fn force_says_who_loses_what() {
     on(&dir, "check", &[]).ok();
 }
 
-/// A difference comes into a volume that a client has open: refused, and with `--force` received,
-/// after it was said what becomes of the client.
+/// A difference for a volume that a client has open: refused, and with `--force` received, after a
+/// message about the client.
 #[test]
 fn a_difference_into_an_open_volume_wants_force() {
     let (to, server, open) = held_open();
