@@ -201,7 +201,7 @@ impl Access {
 
     fn set_role(&self, user: &str, role: Option<Role>) -> Result<()> {
         let Some(role) = role else {
-            return Err(Error::new(ErrorKind::Invalid, "name a password or a role: nothing would change"));
+            return Err(Error::new(ErrorKind::Invalid, "specify a password or a role: nothing would change"));
         };
         self.change(|contents| {
             let Some(known) = contents.user(user) else {
@@ -249,7 +249,7 @@ impl Access {
         let digest = Digest::of(&text);
         let line = self.change(|contents| {
             if contents.tokens.iter().any(|token| token.name == name) {
-                let text = format!("there is a token '{name}': choose another name, or revoke that one first");
+                let text = format!("token '{name}' exists: choose another name, or revoke it first");
                 return Err(Error::new(ErrorKind::Exists, text));
             }
             if contents.tokens.len() >= ENTRIES_MAX {

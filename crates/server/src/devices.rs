@@ -120,8 +120,8 @@ impl Register {
             gone.iter().for_each(|(_, _, client)| client.give_up());
             if self.changed.wait_while_for(state, is_there, self.patience.drop).timed_out() {
                 let message = format!(
-                    "requests of a client that has gone are still being done ({}): they could land behind those of the next one, \
-                     which is not let in before; the storage is slow or stands still, try again",
+                    "requests of a disconnected client are still running ({}): the next client must wait, because \
+                     they could take effect after its own; the storage is slow or not responding, try again",
                     names_of(gone.iter().map(|(_, _, client)| client))
                 );
                 return Err(Error::new(ErrorKind::InUse, message));
@@ -231,7 +231,7 @@ impl Devices {
     fn admit(&self, state: &mut State, volume: &Volume, client: &Arc<dyn Client>) -> Result<InUse> {
         let id = volume.id();
         if state.held.of(id) > 0 {
-            let message = format!("'{}' is being emptied, made smaller, taken back or received", volume.name());
+            let message = format!("'{}' is being emptied, shrunk, rolled back or received", volume.name());
             return Err(Error::new(ErrorKind::InUse, message));
         }
         if state.going.of(id) > 0 {
@@ -301,7 +301,7 @@ impl Devices {
             let busy = needed.iter().find(|needed| state.clients.count(needed.volume.id()) > 0).filter(|_| !force);
             if let Some(Needed { volume, .. }) = busy {
                 let (name, open) = (volume.name(), state.clients.words(volume.id()));
-                let message = format!("'{name}' is {open}; disconnect them (or unmount), or say --force");
+                let message = format!("'{name}' is {open}; disconnect them (or unmount), or use --force");
                 return Err(Error::new(ErrorKind::InUse, message));
             }
             needed.iter().map(|needed| self.keep(&mut state, needed.volume.id(), needed.goes)).collect()

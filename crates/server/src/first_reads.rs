@@ -37,7 +37,11 @@ impl FirstReads {
         let recording = recording.get_or_insert_with(|| Recording { volume, seen: HashSet::new(), order: Vec::new() });
         self.is_on.store(true, Ordering::Relaxed);
         if recording.volume != volume {
-            return Err(Error::new(ErrorKind::InUse, "the first reads of another volume are being traced: end that"));
+            return Err(Error::new(
+                ErrorKind::InUse,
+                "the first reads of another volume are being traced: end that \
+             trace first",
+            ));
         }
         Ok(recording.order.get(from..).unwrap_or_default().to_vec())
     }

@@ -65,12 +65,12 @@ pub fn advice(s: &StatusReport) -> String {
     let left = format_size(s.available_bytes);
     if s.short_below {
         return format!(
-            "{left} are left for new data: the file system below, which has the data file {}, is short of room, not the pool; make room there, or \
-             destroy or discard what is not needed ('shale grow' does not help)",
+            "{left} left for new data: the file system with the data file {} is short of space, not the pool; free \
+             space there, or destroy or discard data ('shale grow' does not help)",
             s.data
         );
     }
-    format!("{left} are left for new data; destroy or discard what is not needed, or 'shale grow'")
+    format!("{left} left for new data; destroy or discard data, or use 'shale grow'")
 }
 
 /// The level of the last warning; 100 stands for a full pool.
@@ -114,10 +114,10 @@ impl Fullness {
         let s = &status();
         let reserved = reserved_words(s);
         Some(if now == FULL {
-            format!("the pool {} is FULL, and new data is refused: reserved are {reserved}; {}", s.pool, advice(s))
+            format!("the pool {} is FULL, and new data is refused: reserved: {reserved}; {}", s.pool, advice(s))
         } else {
             let used = gauge.used_percent;
-            format!("the pool {} is {used:.0} % full: {}; reserved are {reserved}", s.pool, advice(s))
+            format!("the pool {} is {used:.0} % full: {}; reserved: {reserved}", s.pool, advice(s))
         })
     }
 }
@@ -204,11 +204,11 @@ mod tests {
         let text = Fullness::default().look(at(91.4), status).unwrap();
         let below = StatusReport { data: "/srv/pool/data".to_owned(), short_below: true, ..status() };
         let told = advice(&below);
-        assert!(told.contains("file system below, which has the data file /srv/pool/data, is short"), "{told}");
+        assert!(told.contains("file system with the data file /srv/pool/data is short"), "{told}");
         assert!(told.contains("'shale grow' does not help") && !advice(&status()).contains("below"), "{told}");
         for part in [
             "/srv/pool is 91 % full",
-            "3 MiB are left",
+            "3 MiB left",
             "shale grow",
             "a 1 GiB; b 1 GiB; c 1 GiB; 1 more",
             "8 MiB for cleaning",

@@ -58,18 +58,18 @@ impl Health {
     pub const fn advice(self) -> &'static str {
         match self {
             Self::Failed => {
-                "Read the log of the server, then stop it and serve the pool again: opening it recovers what was acknowledged."
+                "Read the log of the server, then restart the server: opening the pool recovers acknowledged data."
             }
             Self::Damaged => {
                 "Restore the damaged data from a snapshot or a backup, or overwrite it. Then acknowledge the damage."
             }
-            Self::Unserved => "Open the share: its first line says why it is not mounted.",
+            Self::Unserved => "Open the share: its first line has the reason why it is not mounted.",
             Self::ImageDamaged => "Restore the image in its store, or push another version of it.",
-            Self::ImageGone => "Bring the image back in its store: what was not fetched yet cannot be read.",
-            Self::Loss => "Compare what was lost with a backup, then acknowledge it.",
-            Self::Full => "Destroy snapshots or volumes, trim mounted file systems, clean, or make the pool larger.",
-            Self::Incomplete => "Run the import or the receive again: it goes on where it stopped.",
-            Self::NearlyFull => "Destroy what is not needed, clean, or make the pool larger before writes are refused.",
+            Self::ImageGone => "Restore the image in its store: parts that were not fetched yet are unreadable.",
+            Self::Loss => "Compare the lost data with a backup, then acknowledge the loss.",
+            Self::Full => "Destroy snapshots or volumes, trim mounted file systems, clean, or enlarge the pool.",
+            Self::Incomplete => "Repeat the import or the receive: it resumes at the point where it stopped.",
+            Self::NearlyFull => "Destroy or discard data, clean, or enlarge the pool before writes are refused.",
             Self::Scrubbing | Self::Ok => "",
         }
     }
@@ -107,7 +107,7 @@ pub fn assess(s: &StatusReport) -> Vec<(Health, String)> {
         found.push((Health::Loss, "RECOVERED WITH LOSS".to_owned()));
     }
     if s.full {
-        let why = if s.short_below { " (the file system below has too little room)" } else { "" };
+        let why = if s.short_below { " (the file system below has too little space)" } else { "" };
         found.push((Health::Full, format!("FULL: new data is refused{why}")));
     }
     match &s.incomplete[..] {

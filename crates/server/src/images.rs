@@ -107,7 +107,7 @@ impl Images {
         let why = match runtime.block_on(given_up(what, within, wait.is_over)) {
             Ok(done) => return done.map_err(|error| origin_error(&error)),
             Err(GivenUp::Late) => format!("no answer within {:.0} s", within.as_secs_f64().max(1.0)),
-            Err(GivenUp::Over) => "the request was given up".to_owned(),
+            Err(GivenUp::Over) => "the request was abandoned".to_owned(),
         };
         let slot = self.open.lock().get(image).cloned();
         let fault = slot.and_then(|slot| slot.requests.lock().as_ref().and_then(|requests| requests.fault()));
@@ -121,7 +121,7 @@ impl Images {
             self.runtime().ok_or_else(|| Error::new(ErrorKind::Io, "no threads can be started for images"))?;
         let is_over = || self.has_ended();
         runtime.block_on(given_up(what, Duration::MAX, &is_over)).unwrap_or_else(|_| {
-            Err(Error::new(ErrorKind::Io, "the process is being stopped, and does not wait for the store"))
+            Err(Error::new(ErrorKind::Io, "the process is stopping, and does not wait for the store"))
         })
     }
 
@@ -407,12 +407,12 @@ mod tests {
         let late = images.attempt_within(&image, &Wait { within, is_over: &|| false }, hangs());
         assert!(matches!(&late, Err(OriginError::Unreachable(text)) if text.contains("no answer")), "{late:?}");
         let over = images.attempt_within(&image, &Wait { within: ATTEMPT, is_over: &|| true }, hangs());
-        assert!(matches!(&over, Err(OriginError::Unreachable(text)) if text.contains("given up")), "{over:?}");
+        assert!(matches!(&over, Err(OriginError::Unreachable(text)) if text.contains("abandoned")), "{over:?}");
         images.ending.set(Instant::now().checked_sub(ENDING).unwrap()).unwrap();
         let ended = images.attempt(&image, hangs());
-        assert!(matches!(&ended, Err(OriginError::Unreachable(text)) if text.contains("given up")), "{ended:?}");
+        assert!(matches!(&ended, Err(OriginError::Unreachable(text)) if text.contains("abandoned")), "{ended:?}");
         let work = images.work(std::future::pending::<surface::Result<()>>());
-        assert!(work.is_err_and(|error| error.to_string().contains("being stopped")));
+        assert!(work.is_err_and(|error| error.to_string().contains("is stopping")));
         // A group that arrives at once is returned in any case.
         assert!(images.fetch(&image, &[1], &long()) == [Ok(RemoteGroup::Zero)]);
     }

@@ -201,7 +201,7 @@ impl Sampler {
                 let fault = store.health().fault.clone();
                 if fault != said {
                     match &fault {
-                        Some(fault) => log::warn!("the history of the pool is not stored for now: {fault}"),
+                        Some(fault) => log::warn!("the history of the pool is currently not stored: {fault}"),
                         None => log::info!("the history of the pool is stored again"),
                     }
                     said = fault;
@@ -209,7 +209,10 @@ impl Sampler {
                 let why = store.health().set_aside_why.clone();
                 if why != replaced {
                     let why_words = why.as_deref().unwrap_or_default();
-                    log::warn!("the history of the pool begins again, and the old file is set aside: {why_words}");
+                    log::warn!(
+                        "the history of the pool restarts; the old file is kept under another name: \
+                     {why_words}"
+                    );
                     replaced = why;
                 }
             }

@@ -27,7 +27,7 @@ pub fn run(
             break;
         }
         if let Err(error) = run_volume((pool, devices, still), &volume.name, now, is_over, &mut told) {
-            told.lines.push(format!("the snapshots of volume '{}' that are due: {error}", volume.name));
+            told.lines.push(format!("due snapshots of volume '{}': {error}", volume.name));
         }
     }
     told.lines
@@ -74,7 +74,7 @@ fn run_volume(
     for index in due.expired.into_iter().take_while(|_| !is_over()) {
         let name = format!("{volume}@{}", made[index].name);
         match devices.destroy_idle(&made[index]) {
-            Ok(()) => told.done(format!("snapshot {name} removed: it has had its time")),
+            Ok(()) => told.done(format!("snapshot {name} removed: it has expired")),
             // A client reads it: it is removed later, and nothing waits for it.
             Err(error) if matches!(error.kind(), ErrorKind::InUse | ErrorKind::NotFound) => {}
             Err(error) => return Err(error),

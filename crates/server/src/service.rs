@@ -441,7 +441,7 @@ impl Service {
             Request::ResumeJob { id } => self.jobs.resume(id).map(job),
             Request::CancelJob { id, interrupted } => self.cancel_job(id, interrupted).map(job),
             Request::RegisterJob { .. } | Request::TellJob { .. } | Request::FinishJob { .. } => {
-                Err(Error::new(ErrorKind::Invalid, "a client's job needs a connection that it ends with"))
+                Err(Error::new(ErrorKind::Invalid, "a client's job requires a connection of its own"))
             }
             Request::PlanSend(wish) => stream_plan::plan(&self.pool, &wish).map(Reply::Plan),
             Request::Place { volume, to, from } => Ok(Reply::Place(stream_io::place(self, &volume, to, from))),

@@ -75,7 +75,7 @@ impl Session {
 
     /// Error for a command that needs a server when none is running.
     pub fn unserved(pool: &Path, so: &str) -> Error {
-        Error::new(ErrorKind::NotFound, format!("no server has the pool {}: {so}", pool.display()))
+        Error::new(ErrorKind::NotFound, format!("no server has the pool {} open: {so}", pool.display()))
     }
 
     fn open(dir: &PoolDir, access: &Access) -> Result<Self> {

@@ -40,9 +40,9 @@ pub(crate) fn check_path(path: &str) -> Result<()> {
     let text = match path {
         _ if path.len() > PATH_BYTES_MAX => format!("a path has at most {PATH_BYTES_MAX} bytes, not {}", path.len()),
         _ if path.split('/').any(|name| name == "..") => {
-            format!("'{path}' has '..' in it: name the path from the root of the share")
+            format!("'{path}' contains '..': specify the path from the root of the share")
         }
-        _ if path.contains('\0') => "a path has no zero byte".to_owned(),
+        _ if path.contains('\0') => "a path cannot contain a zero byte".to_owned(),
         _ => return Ok(()),
     };
     Err(Error::new(ErrorKind::Invalid, text))
@@ -96,7 +96,7 @@ pub(crate) fn list(place: &FilePlace, limit: u32, cursor: Option<&str>) -> Resul
     let after = match cursor.map(str::parse::<u64>) {
         None => share::COOKIE_DOT_DOT,
         Some(Ok(after)) => after.max(share::COOKIE_DOT_DOT),
-        Some(Err(_)) => return Err(Error::new(ErrorKind::Invalid, "the cursor is not that of a page of this list")),
+        Some(Err(_)) => return Err(Error::new(ErrorKind::Invalid, "the cursor does not belong to this list")),
     };
     let limit = limit.clamp(1, PAGE_MAX) as usize;
     let mut found: Vec<(share::Listed, Option<Inode>)> = Vec::new();

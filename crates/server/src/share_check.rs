@@ -29,7 +29,7 @@ const ATTRIBUTES_TOLD_MAX: usize = 100;
 const IN_NAMES: &str = "the names of the share";
 
 /// Words on damage in the names of shares that was repaired in some of them only.
-const LEFT: &str = "; mended where the names were written anew, and damaged still in ";
+const LEFT: &str = "; repaired where the names were rebuilt, and still damaged in ";
 
 /// Outcome of a tree's repair.
 #[derive(Debug, Default)]
@@ -98,7 +98,7 @@ fn is_mended_in(problem: &mut Problem, share: &str) -> bool {
     problem.detail.truncate(end.unwrap_or(problem.detail.len()));
     let names: Vec<_> = std::iter::once(first).chain(&problem.others).map(String::as_str).collect();
     let names = names.join(", ");
-    problem.detail.push_str(&format!("{LEFT}{names}: copy what can be read of a snapshot, and destroy it"));
+    problem.detail.push_str(&format!("{LEFT}{names}: copy the readable data of a snapshot, and destroy it"));
     false
 }
 
@@ -109,7 +109,7 @@ pub fn check(pool: &Pool, report: &mut CheckReport, repairs: bool) -> Lost {
     let mut lost = Lost::default();
     for note in pool.unreported_losses() {
         if !repairs {
-            report.notes.push(format!("a repair was cut off, and shale check --repair ends it: {note}"));
+            report.notes.push(format!("an interrupted repair is completed by shale check --repair: {note}"));
             continue;
         }
         let of = read_note(&note);
@@ -117,7 +117,7 @@ pub fn check(pool: &Pool, report: &mut CheckReport, repairs: bool) -> Lost {
             lost.add(share, kinds);
         }
         let volume = of.map(|(share, _)| share.to_owned());
-        let detail = format!("lost by a repair that was cut off: {note}");
+        let detail = format!("lost by an interrupted repair: {note}");
         report.add(Problem { kind: "lost", volume, detail, repaired: true, ..Problem::default() });
     }
     name_files(pool, &mut report.problems, Search::Whole, &|name| opened(pool, name));
@@ -162,7 +162,8 @@ fn look(pool: &Pool, name: &str) -> Result<Repaired> {
     let survey =
         Tree::survey(&files).map_err(|failure| share_trees::error_of(name, "its names cannot be read", failure))?;
     if let Some(survey) = survey.filter(|survey| !survey.is_whole) {
-        let advice = "shale check --repair builds them anew from what is whole, and puts what has no name any more into lost+found";
+        let advice = "shale check --repair rebuilds them from their intact pages, and moves files without a name to \
+         lost+found";
         let mut left = vec![format!("{}; {advice}", survey.problem)];
         if let Some(loss) = TreeLoss::of(&files, &survey)? {
             left.extend(loss.content);
@@ -206,9 +207,9 @@ pub fn mend(
     if is_rebuilt {
         Tree::rebuild(&space, share_trees::brief_options(), [random()?, random()?]).map_err(failed)?;
         repaired.mended.push(if survey.is_whole {
-            "pages of the share's names are damaged that hold none now: the names were written anew".to_owned()
+            "damaged unused pages of the share's names: the names were rebuilt".to_owned()
         } else {
-            format!("{}: they were built anew from what is whole", survey.problem)
+            format!("{}: they were rebuilt from the intact pages", survey.problem)
         });
         // The certain losses are reported by the tree's own repair.
         let possible = AttributesLost { possible: survey.attributes.possible, ..AttributesLost::default() };
@@ -218,7 +219,7 @@ pub fn mend(
         // The database's own structures are damaged: its list of free pages.
         Err(failure) if failure.errno() == libc::EIO && repaired.mended.is_empty() => {
             Tree::rebuild(&space, share_trees::brief_options(), [random()?, random()?]).map_err(failed)?;
-            repaired.mended.push("the database of the share's names could not be opened: it was built anew".to_owned());
+            repaired.mended.push("the database of the share's names could not be opened: it was rebuilt".to_owned());
             is_rebuilt = true;
             Tree::open(space, share_trees::brief_options())
         }
@@ -277,7 +278,7 @@ pub fn files_with_zeroes(pool: &Pool, name: &str) -> Result<Vec<String>> {
     failed?;
     walked.map_err(|failure| share_trees::error_of(name, "its tree cannot be read", failure))?;
     if more > 0 {
-        found.push(format!("{more} more files in which something reads as zeroes"));
+        found.push(format!("and {more} more files with ranges that read as zeroes"));
     }
     Ok(found)
 }
@@ -376,7 +377,7 @@ pub fn name_files(pool: &Pool, problems: &mut [Problem], search: Search, open: &
     for (name, mut problems) in by_share {
         if let Err(error) = name_files_of(pool, &name, &mut problems, search, open) {
             for problem in problems {
-                problem.detail = format!("{} (which file it is in cannot be told: {error})", problem.detail);
+                problem.detail = format!("{} (cannot find the file: {error})", problem.detail);
             }
         }
     }
@@ -396,7 +397,7 @@ fn name_files_of(
     for (index, problem) in problems.iter_mut().enumerate().take(DAMAGED_MAX) {
         match problem.offset.map_or(Ok(None), |offset| files.locate(offset))? {
             Some((file, byte)) => wanted.entry(file).or_default().push((index, byte)),
-            None => problem.detail = format!("what leads to large files: {}", problem.detail),
+            None => problem.detail = format!("table of large files: {}", problem.detail),
         }
     }
     let mut tell = |wanted: &mut BTreeMap<u64, Vec<(usize, u64)>>, file: u64, what: &str| {

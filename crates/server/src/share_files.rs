@@ -63,8 +63,7 @@ impl Opened {
         let (mut names, mut node) = (Vec::new(), Tree::ROOT);
         let failed = |failure: share::Failure| match failure.errno() {
             libc::ENOENT | libc::ENOTDIR => {
-                let text =
-                    format!("share '{share}' has no file '{path}': name one as it is seen from the share's root");
+                let text = format!("share '{share}' has no file '{path}': specify the path from the share's root");
                 Error::new(ErrorKind::NotFound, text)
             }
             _ => error_of(share, &format!("'{path}' cannot be looked up"), failure),

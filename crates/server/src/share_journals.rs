@@ -92,7 +92,8 @@ impl Journals {
                     let name = pool.volume_of(DeviceId(file.number)).map(|volume| volume.name()).unwrap_or_default();
                     let (what, were) = if changes == 1 { ("change", "was") } else { ("changes", "were") };
                     log::info!(
-                        "{changes} {what} of names in share '{name}' that a server had acknowledged before it died {were} brought back"
+                        "{changes} {what} of names in share '{name}' that a server had acknowledged before it died \
+                         {were} restored"
                     );
                 }
                 Err(error) => self.note(&error),
@@ -120,8 +121,8 @@ impl Journals {
                 claimed => claimed.ok(),
             };
             let lost = format!(
-                "the journal of share '{name}' is gone, so names that were acknowledged and not synced before its server died \
-                 may be missing"
+                "the journal of share '{name}' is gone, so acknowledged names that were not synced before its server \
+                 died may be missing"
             );
             pool.remember_loss(&lost)?;
             self.note(&Error::new(ErrorKind::Corrupt, lost));
@@ -163,8 +164,8 @@ impl Journals {
             Ok(Outcome::Refused(why)) => Err(self.set_aside(pool, &of, file, &why)?),
             Err(error) if error.kind() == ErrorKind::Full => {
                 let text = format!(
-                    "names in {of} that a server had acknowledged before it died find no room: they are in {place}; make room, and \
-                     open the pool again, or remove that file to go on without them"
+                    "no space to restore acknowledged names in {of} after the death of a server: they are in \
+                     {place}; make space and open the pool again, or remove that file to discard them"
                 );
                 Err(Error::with_source(ErrorKind::Full, text, error))
             }
@@ -188,7 +189,7 @@ impl Journals {
 
     fn replay(&self, pool: &Pool, file: &Beside, opened: &File) -> Result<Outcome> {
         let Some(boot) = self.boot else {
-            return Ok(Outcome::Refused("the system does not tell which boot this is".to_owned()));
+            return Ok(Outcome::Refused("the system does not identify this boot".to_owned()));
         };
         let left = match fe_share::find_journal(opened, &self.owner(DeviceId(file.number))) {
             Ok(FoundJournal::Left(left)) => left,
@@ -213,7 +214,7 @@ impl Journals {
         let claimed = Files::claimed(volume.clone(), volume, TreeUse::Change, PATIENCE)?;
         let space: Arc<dyn ObjectSpace> = Arc::new(claimed);
         Self::replay_into(space, &left).map_err(|failure| match failure.errno() {
-            libc::ESTALE => Error::new(ErrorKind::Conflict, "the share has been opened since by another program"),
+            libc::ESTALE => Error::new(ErrorKind::Conflict, "another program has opened the share since"),
             _ => share_trees::error_of(&name, share_trees::NOT_OPENED, failure),
         })
     }
@@ -252,7 +253,7 @@ impl JournalPlace for Place {
     fn make(&self, fill: &mut dyn FnMut(&File) -> io::Result<()>) -> io::Result<File> {
         let Journals { files, pool, boot, .. } = &*self.journals;
         if boot.is_none() {
-            return Err(io::Error::new(io::ErrorKind::Unsupported, "the system does not tell which boot this is"));
+            return Err(io::Error::new(io::ErrorKind::Unsupported, "the system does not identify this boot"));
         }
         if !self.pool.keeps_acknowledged() {
             return Err(io::Error::other("there is no standby memory for their data"));
@@ -280,7 +281,7 @@ impl JournalPlace for Place {
         let forgotten = self.pool.forget_journal(self.share).map_err(io::Error::other);
         if let Err(error) = forgotten.and_then(|()| files.remove_beside(pool, self.share.0, file)) {
             // Its session is over: it is not replayed.
-            log::warn!("a journal of names that is not needed any more stays: {error}");
+            log::warn!("cannot remove a journal of names that is not needed any more: {error}");
         }
     }
 }

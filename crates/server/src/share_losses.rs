@@ -64,7 +64,7 @@ impl TreeLoss {
         let told = Some(&self.problem).filter(|problem| !problem.is_empty()).into_iter();
         told.chain(&self.content).chain(&self.attributes).for_each(|line| text.push_str(&format!("; {line}")));
         if self.kinds.names {
-            text.push_str("; what has no name any more is in lost+found");
+            text.push_str("; files without a name are in lost+found");
         }
         text
     }
@@ -93,7 +93,7 @@ fn lost_with_records(files: &Files) -> Result<Vec<String>> {
     };
     let mut told: Vec<_> = lost.values().take(TOLD_MAX).flat_map(|paths| paths.listed()).map(words).collect();
     if more > 0 {
-        told.push(format!("{more} more files are lost so"));
+        told.push(format!("and {more} more files are lost in the same way"));
     }
     Ok(told)
 }

@@ -59,32 +59,32 @@ impl Counts<'_> {
             return format!("in its inode: a file of at most {RECORD_CONTENT_BYTES_MAX} bytes has no block of its own");
         }
         let by_unit = || match (codec, self.remembered) {
-            ("zstd-dictionary", _) => "chosen unit by unit: zstd, helped by a trained dictionary",
+            ("zstd-dictionary", _) => "chosen per unit: zstd, with a trained dictionary",
             (codec, Some(known)) if known.winner == codec => {
-                "chosen unit by unit: it won the last test of files of this type"
+                "chosen per unit: winner of the last test of files of this type"
             }
-            ("raw", _) => "chosen unit by unit: nothing pays, or it looks random",
-            _ => "chosen unit by unit: it pays for this class of data",
+            ("raw", _) => "chosen per unit: no codec pays, or it looks random",
+            _ => "chosen per unit: it pays for this class of data",
         };
         let (is_named, usual) = (self.names(self.advice, codec), self.settings.compression);
         let named = |by: &str| format!("{by} names it");
         match (self.advice, usual) {
-            (Advice::Codec(_), _) if is_named => named("what counts for this file"),
+            (Advice::Codec(_), _) if is_named => named("the setting for this file"),
             (Advice::Guess(_), _) if is_named => named("the rule for its type"),
             (Advice::Codec(_), _) | (Advice::Usual, Compression::Fixed(_)) if codec == "raw" => {
-                "the codec that counts for it saves too little here, or it is off".to_owned()
+                "the codec set for it saves too little here, or it is off".to_owned()
             }
             (Advice::Usual, _) if is_named => named("the property compression"),
             (advice, _) if self.rules_out(advice, codec) => match self.again {
                 Some(again) if self.names(again, codec) => {
-                    named("what is in force, and not what counts for this file,")
+                    named("the rule in force, and not the setting of this file,")
                 }
-                _ => "it was written when something else counted for this file".to_owned(),
+                _ => "it was written under another setting for this file".to_owned(),
             },
             (Advice::Guess(_), _) if codec == "raw" => {
                 "it looks random, or saves too little: as the rule for its type expects, or against it".to_owned()
             }
-            (Advice::Guess(_), _) => format!("the data looks otherwise than its type: {}", by_unit()),
+            (Advice::Guess(_), _) => format!("content does not match the file type; {}", by_unit()),
             _ => by_unit().to_owned(),
         }
     }
@@ -108,27 +108,27 @@ mod tests {
         let lz4 = Compression::Fixed(codec::Codec::Lz4);
         for (codec, advice, usual, part) in [
             ("zstd-9", Advice::Codec(zstd), lz4, "for this file"),
-            ("lz4", Advice::Codec(zstd), lz4, "something else counted"),
+            ("lz4", Advice::Codec(zstd), lz4, "another setting"),
             ("raw", Advice::Codec(zstd), lz4, "too little"),
             ("zstd-9", Advice::Guess(zstd), lz4, "rule for its type"),
-            ("zstd-1", Advice::Guess(zstd), lz4, "otherwise than its type"),
+            ("zstd-1", Advice::Guess(zstd), lz4, "does not match the file type"),
             ("lz4", Advice::Usual, lz4, "property compression"),
-            ("zstd-1", Advice::Usual, lz4, "something else counted"),
-            ("zstd-1", Advice::Usual, Compression::Auto, "unit by unit"),
+            ("zstd-1", Advice::Usual, lz4, "another setting"),
+            ("zstd-1", Advice::Usual, Compression::Auto, "per unit"),
             ("zstd-dictionary", Advice::Auto, lz4, "dictionary"),
-            ("raw", Advice::Auto, lz4, "nothing pays"),
+            ("raw", Advice::Auto, lz4, "no codec pays"),
             (IN_RECORD, Advice::Codec(zstd), lz4, "in its inode"),
             // No candidate of auto, so it was not chosen per unit.
-            ("gzip-6", Advice::Usual, Compression::Auto, "something else counted"),
-            ("gzip-6", Advice::Auto, lz4, "something else counted"),
-            ("gzip-6", Advice::Guess(zstd), lz4, "something else counted"),
+            ("gzip-6", Advice::Usual, Compression::Auto, "another setting"),
+            ("gzip-6", Advice::Auto, lz4, "another setting"),
+            ("gzip-6", Advice::Guess(zstd), lz4, "another setting"),
         ] {
             let said = counts(advice, None, usual).why(codec);
             assert!(said.contains(part), "{codec} {advice:?}: {said}");
         }
         // A snapshot shares recompressed data, and its files keep the rule of their creation.
         let said = counts(Advice::Codec(number("lz4")), Some(Advice::Codec(zstd)), lz4).why("zstd-9");
-        assert!(said.contains("what is in force"), "{said}");
+        assert!(said.contains("the rule in force"), "{said}");
     }
 
     #[test]

@@ -50,7 +50,7 @@ pub fn brief_options() -> Options {
 }
 
 /// Message for a tree that cannot be opened.
-pub(crate) const NOT_OPENED: &str = "its tree cannot be opened ('shale check POOL' tells what is damaged)";
+pub(crate) const NOT_OPENED: &str = "its tree cannot be opened ('shale check POOL' reports the damage)";
 
 /// Converts an error of a tree to one of the pool.
 pub fn error_of(name: &str, doing: &str, failure: Failure) -> Error {
@@ -80,15 +80,15 @@ pub(crate) fn keep_for_inner(pool: &Pool, name: &str, tree: &Tree) -> Result<()>
         Ok(None) => {}
         Ok(Some(new)) => {
             let new = String::from_utf8_lossy(&new);
-            log::warn!("share '{name}': {kept_name} at its root, which its snapshots would hide, is now called {new}");
+            log::warn!("share '{name}': {kept_name} at its root, which its snapshots would hide, was renamed to {new}");
         }
         // In a full or damaged share: the mount is useful without it.
         Err(failure) => {
-            let error = error_of(name, "it cannot be told or changed whether its snapshots hide a file", failure);
+            let error = error_of(name, "cannot find out or change whether its snapshots hide a file", failure);
             log::warn!("{error}: {kept_name} at its root");
         }
     }
-    kept.map_err(|failure| error_of(name, "its directories for shares in it cannot be looked up", failure))
+    kept.map_err(|failure| error_of(name, "its directories for inner shares cannot be looked up", failure))
 }
 
 /// Creates a share with an empty tree, both or neither, and returns the share's number.

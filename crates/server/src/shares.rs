@@ -127,7 +127,7 @@ impl Shares {
     pub fn start(service: &Service, wish: &SharesWish<'_>) -> Result<Arc<Self>> {
         let SharesWish { dir, names, memory_bytes, overlay, ref keeper } = *wish;
         let dir = dir.canonicalize().map_err(|error| {
-            let text = format!("shares at {}: no such directory: make it first", dir.display());
+            let text = format!("shares at {}: no such directory: create it first", dir.display());
             Error::with_source(ErrorKind::NotFound, text, error)
         })?;
         let shares = Self {
@@ -310,7 +310,7 @@ impl Shares {
                 // It is below the mount that the new one replaced.
                 Below::NewShare => {
                     kept.end();
-                    Err(Error::new(ErrorKind::NotFound, "the share in which it lies is mounted anew"))
+                    Err(Error::new(ErrorKind::NotFound, "the share in which it lies is being mounted again"))
                 }
                 _ => self.go_on(kept, id, &dir, cache_bytes, &options),
             };
@@ -319,7 +319,7 @@ impl Shares {
                     return Ok(Mounted::new(name, (tree, files), mount, true));
                 }
                 Err(error) => {
-                    log::warn!("share '{name}' is mounted anew, and files that were open there get errors: {error}")
+                    log::warn!("share '{name}' is mounted again, and files that were open there get errors: {error}")
                 }
             }
         }
@@ -399,7 +399,7 @@ impl Shares {
             let name = volume.name();
             let space = Arc::new(Files::claimed(volume, device, TreeUse::Change, PATIENCE)?);
             let tree = Tree::take_over(space.clone(), Options { now, cache_bytes }, &left)
-                .map_err(|failure| error_of(&name, "what its last server left cannot be brought back", failure))?;
+                .map_err(|failure| error_of(&name, "the state of its last server cannot be restored", failure))?;
             tree.follow(space.clone());
             share_trees::keep_for_inner(&self.pool, &name, &tree)?;
             Ok((tree, space))
@@ -533,11 +533,11 @@ fn check_empty(name: &str, dir: &Path, after: &str) -> Result<()> {
     match std::fs::symlink_metadata(dir) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
         Err(error) => return Err(about(error)),
-        Ok(there) if !there.is_dir() => return refused("something that is no directory has its name"),
+        Ok(there) if !there.is_dir() => return refused("another kind of file has its name"),
         Ok(_) => {}
     }
     match std::fs::read_dir(dir).map_err(about)?.next() {
-        Some(_) => refused("the directory there is not empty, and a mount would hide what is in it"),
+        Some(_) => refused("the directory there is not empty, and a mount would hide its content"),
         None => Ok(()),
     }
 }
@@ -557,8 +557,7 @@ fn wait_for_users(mounted: &BTreeMap<u64, Mounted>, id: u64) -> Result<()> {
         std::thread::sleep(Duration::from_millis(USERS_LOOK_MS));
     }
     let text = format!(
-        "share '{}' is being looked through by another command (usage, explain, recompress, snapshot): try again when \
-         that has ended",
+        "another command (usage, explain, recompress, snapshot) is reading share '{}': try again when it has ended",
         share.name
     );
     Err(Error::new(ErrorKind::InUse, text))

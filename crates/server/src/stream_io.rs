@@ -81,12 +81,14 @@ impl LocalSource {
         let sender = match (&wish.resume, &wish.snapshot) {
             (Some(token), _) => service.pool().send_resumed(token)?,
             (None, Some(_)) if wish.thin && wish.from.is_some() => {
-                let text = "a difference from a snapshot tells nothing of what both have of an image: leave --thin out";
+                let text = "a difference from a snapshot cannot refer to an image: omit --thin";
                 return Err(Error::new(ErrorKind::Invalid, text));
             }
             (None, Some(snapshot)) if wish.thin => service.pool().send_thin(snapshot)?,
             (None, Some(snapshot)) => service.pool().send(snapshot, wish.from.as_deref())?,
-            (None, None) => return Err(Error::new(ErrorKind::Invalid, "name a snapshot to send, or a resume token")),
+            (None, None) => {
+                return Err(Error::new(ErrorKind::Invalid, "specify a snapshot to send, or a resume token"));
+            }
         };
         let begin = sender.begin();
         let about = Sending {
@@ -145,9 +147,9 @@ fn refuse_mounted(service: &Service, share: &str) -> Result<()> {
     let Some((_, _, at)) = mounted.into_iter().find(|(_, name, _)| name == share) else { return Ok(()) };
     let (pool, at) = (service.facts().pool.display(), at.display());
     let text = format!(
-        "share '{share}' is mounted at {at}, and a mount changes it: stop the server, then 'shale rollback {pool} \
-         {share}@SNAPSHOT' to the snapshot that both pools have, then receive again; `shale serve --volume` serves \
-         others meanwhile"
+        "share '{share}' is mounted at {at}, and a mount changes it: stop the server, 'shale rollback {pool} \
+         {share}@SNAPSHOT' to the snapshot that both pools have, and receive again; meanwhile `shale serve --volume` \
+         can serve others"
     );
     Err(Error::new(ErrorKind::InUse, text))
 }
@@ -155,7 +157,7 @@ fn refuse_mounted(service: &Service, share: &str) -> Result<()> {
 impl StreamSink for LocalSink {
     fn put(&mut self, chunk: &[u8]) -> Result<Option<Received>> {
         let Some((head, body)) = chunk.split_first_chunk::<STREAM_HEAD_BYTES>() else {
-            return Err(Error::new(ErrorKind::Corrupt, "a chunk of a stream is cut off"));
+            return Err(Error::new(ErrorKind::Corrupt, "a chunk of a stream is truncated"));
         };
         let is_border = StreamHead::decode(head).is_ok_and(|head| head.is_begin() || head.is_end());
         let Self { service, receiver, wish, is_held } = self;

@@ -61,7 +61,7 @@ pub fn plan(pool: &Pool, wish: &SetWish) -> Result<SetPlan> {
     if volumes.is_empty() {
         return Err(Error::new(
             ErrorKind::NotFound,
-            format!("no volume of the pool fits '{pattern}': 'shale list' shows which there are"),
+            format!("no volume of the pool matches '{pattern}': 'shale list' shows them"),
         ));
     }
     let volumes = origins_first(volumes);
@@ -80,7 +80,7 @@ pub fn plan(pool: &Pool, wish: &SetWish) -> Result<SetPlan> {
         let Some(last) = last else {
             if !is_pattern {
                 let what = newest.map_or_else(|| "a snapshot".to_owned(), |newest| format!("the snapshot '{newest}'"));
-                let text = format!("volume '{name}' has not got {what}; it has {}", in_words(snapshots.iter()));
+                let text = format!("volume '{name}' has no {what}; it has {}", in_words(snapshots.iter()));
                 return Err(Error::new(ErrorKind::NotFound, text));
             }
             plan.skipped.push(name.clone());
@@ -114,7 +114,7 @@ pub fn plan(pool: &Pool, wish: &SetWish) -> Result<SetPlan> {
         }
         plan.volumes += 1;
         if plan.streams.len() > STREAMS_MAX {
-            let text = format!("more than {STREAMS_MAX} streams: name fewer volumes, or a later base");
+            let text = format!("more than {STREAMS_MAX} streams: specify fewer volumes, or a later base");
             return Err(Error::new(ErrorKind::Invalid, text));
         }
     }
@@ -122,14 +122,14 @@ pub fn plan(pool: &Pool, wish: &SetWish) -> Result<SetPlan> {
     if let Some(from) = wish.from.as_ref().filter(|_| !is_base_known) {
         let text = match from.rsplit_once('#') {
             Some(_) => {
-                format!("no volume of '{pattern}' has the bookmark '{from}': 'shale bookmarks' lists those there are")
+                format!("no volume of '{pattern}' has the bookmark '{from}': 'shale bookmarks' lists them")
             }
             None => format!("no volume of '{pattern}' has the snapshot '{from}'; they have {}", in_words(names.iter())),
         };
-        return Err(Error::new(ErrorKind::NotFound, text + "; leave the base out to send the whole"));
+        return Err(Error::new(ErrorKind::NotFound, text + "; omit the base to send everything"));
     }
     if plan.streams.is_empty() {
-        return Err(Error::new(ErrorKind::NotFound, format!("of '{}' there is nothing to send", wish.of)));
+        return Err(Error::new(ErrorKind::NotFound, format!("nothing to send for '{}'", wish.of)));
     }
     if let Some(token) = &wish.resume {
         go_on(pool, &mut plan, token)?;
@@ -186,15 +186,15 @@ fn origins_first(mut left: Vec<VolumeStatus>) -> Vec<VolumeStatus> {
 
 /// Drops the streams before the token's, and the received part of that one.
 fn go_on(pool: &Pool, plan: &mut SetPlan, token: &str) -> Result<()> {
-    let wanted: ResumeToken = token
-        .parse()
-        .map_err(|error| Error::with_source(ErrorKind::Invalid, "the resume token cannot be used", error))?;
+    let wanted: ResumeToken =
+        token.parse().map_err(|error| Error::with_source(ErrorKind::Invalid, "cannot use the resume token", error))?;
     let is_meant = |stream: &SendWish| {
         let title = stream.snapshot.as_deref().unwrap_or_default();
         pool.snapshot_identity(title).is_ok_and(|identity| identity == wanted.to)
     };
     let Some(index) = plan.streams.iter().position(is_meant) else {
-        let text = "the resume token is for a snapshot that is not among those to be sent: say the same as when the stream broke off";
+        let text = "the resume token is for a snapshot that is not selected: use the options of the interrupted \
+         command";
         return Err(Error::new(ErrorKind::Invalid, text));
     };
     plan.streams.drain(..index);

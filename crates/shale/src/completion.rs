@@ -66,7 +66,7 @@ pub fn script(shell: clap_complete::Shell) -> Result<String, String> {
         clap_complete::Shell::Bash => return Ok(BASH.replace("VARIABLE", VARIABLE)),
         clap_complete::Shell::Zsh => &Zsh,
         clap_complete::Shell::Fish => &Fish,
-        other => return Err(format!("there are completions for bash, zsh and fish, and none for {other}")),
+        other => return Err(format!("there are completions for bash, zsh and fish, not for {other}")),
     };
     let mut script = Vec::new();
     shell.write_registration(VARIABLE, "shale", "shale", "shale", &mut script).map_err(|error| error.to_string())?;

@@ -80,7 +80,7 @@ impl Output {
     pub fn json(&self, document: &impl Serialize) {
         match serde_json::to_string(document) {
             Ok(line) => write_stdout(format!("{line}\n").as_bytes()),
-            Err(error) => self.warn(&format!("a result cannot be shown as JSON: {error}")),
+            Err(error) => self.warn(&format!("cannot format a result as JSON: {error}")),
         }
     }
 
@@ -153,7 +153,7 @@ pub fn is_in_vain() -> bool {
 pub fn all_was_written() -> Outcome {
     let Some(error) = UNWRITTEN.get() else { return Ok(()) };
     let kind = operations::kind_of(error);
-    Err(Error::new(kind, format!("the command is done, but its result cannot be written to stdout: {error}")).into())
+    Err(Error::new(kind, format!("the command is done, but its result could not be written to stdout: {error}")).into())
 }
 
 fn write_stdout(bytes: &[u8]) {

@@ -214,7 +214,7 @@ fn why(refused: &clap::Error, words: &BTreeMap<String, Vec<OsString>>) -> (Optio
     };
     match (refused.kind(), named.first()) {
         (Refusal::MissingRequiredArgument, Some(first)) if first == POOL => {
-            (Some(POOL.to_owned()), "the key is missing: name the directory of the pool".to_owned())
+            (Some(POOL.to_owned()), "the key is missing: specify the directory of the pool".to_owned())
         }
         (Refusal::MissingRequiredArgument, _) => {
             let without = |key: &&String| {
@@ -223,7 +223,7 @@ fn why(refused: &clap::Error, words: &BTreeMap<String, Vec<OsString>>) -> (Optio
                 parsed(&others).is_ok()
             };
             let needing = words.keys().find(without).cloned();
-            (needing, format!("the key '{}' is missing, without which this has no meaning", named.join("', '")))
+            (needing, format!("requires the key '{}', which is missing", named.join("', '")))
         }
         (Refusal::InvalidValue, first) => {
             let known = match context(ContextKind::ValidValue) {
@@ -246,9 +246,9 @@ fn why(refused: &clap::Error, words: &BTreeMap<String, Vec<OsString>>) -> (Optio
 
 /// Returns a file with every key, its meaning and its default.
 pub fn example() -> String {
-    let mut text = "# Settings of a server: `shale serve --config FILE`, `shale config check FILE`.\n\
-                    # A key that is missing has the default shown here. Keys that begin with '#' have none.\n\
-                    # `shale reload POOL`, or SIGHUP, has the server read this file again.\n"
+    let mut text = "# Settings of a server: `shale serve --config FILE`, `shale config check FILE`.\n# A missing \
+     key has the default shown here. Keys that begin with '#' have none.\n# `shale reload POOL`, or SIGHUP, makes \
+     the server reload this file.\n"
         .to_owned();
     for arg in command().get_arguments().filter(|arg| is_key(arg)) {
         let help = arg.get_help().map(ToString::to_string).unwrap_or_default();
@@ -330,8 +330,8 @@ mod tests {
             ("overlay = 'yes'", "expected true or false, found string"),
             ("nbd = [true]", "expected a string (unix:PATH|HOST:PORT) or an array of them, found boolean"),
             ("nbd = '10809'", "there is no port"),
-            ("exports = '/e'", "the key 'shares' is missing"),
-            ("http-cert = '/c'", "the key 'http-key' is missing"),
+            ("exports = '/e'", "requires the key 'shares'"),
+            ("http-cert = '/c'", "requires the key 'http-key'"),
             ("mount = '/a'\nmount = '/b'", "duplicate key"),
             ("[limits]\nmemory = '1G'", "unknown key"),
             ("pool2 = ", "string values must be quoted"),
@@ -341,7 +341,7 @@ mod tests {
         }
         assert_eq!(
             only("mount = '/m'\n"),
-            (None, POOL.into(), "the key is missing: name the directory of the pool".into())
+            (None, POOL.into(), "the key is missing: specify the directory of the pool".into())
         );
         let several = faults("pool = '/p'\nmemory = '1X'\nmout = '/m'\nconnections = 'many'\n");
         assert_eq!(several.iter().map(|fault| fault.0).collect::<Vec<_>>(), [Some(2), Some(3), Some(4)], "{several:?}");

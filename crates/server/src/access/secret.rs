@@ -20,7 +20,7 @@ const SALT_BYTES: usize = 16;
 
 fn random<const N: usize>() -> Result<[u8; N]> {
     let mut bytes = [0; N];
-    let failed = |_| Error::new(ErrorKind::Io, "the system gives no random bytes");
+    let failed = |_| Error::new(ErrorKind::Io, "the system returned no random bytes");
     ring::rand::SystemRandom::new().fill(&mut bytes).map_err(failed)?;
     Ok(bytes)
 }

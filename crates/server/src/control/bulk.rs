@@ -127,7 +127,7 @@ impl Frame {
         let operation = Operation::ALL
             .into_iter()
             .find(|operation| operation.number() == number)
-            .ok_or_else(|| invalid(format!("bulk operation {number} is not known")))?;
+            .ok_or_else(|| invalid(format!("unknown bulk operation {number}")))?;
         let frame = Self { operation, runs_max: u32_at(4), offset: u64_at(8), length: u64_at(16) };
         if operation.moves_data() && frame.length > DATA_BYTES_MAX {
             return Err(invalid(format!("a bulk frame of {} bytes exceeds {DATA_BYTES_MAX}", frame.length)));
@@ -189,7 +189,7 @@ pub fn read_reply_head(reader: &mut impl Read) -> IoResult<(bool, usize)> {
     let status = u32::from_le_bytes([header[0], header[1], header[2], header[3]]);
     let length = u32::from_le_bytes([header[4], header[5], header[6], header[7]]);
     if status > 1 || u64::from(length) > DATA_BYTES_MAX {
-        let message = format!("a bulk reply with status {status} and {length} bytes makes no sense");
+        let message = format!("invalid bulk reply with status {status} and {length} bytes");
         return Err(IoError::new(IoErrorKind::InvalidData, message));
     }
     Ok((status == 0, length as usize))

@@ -31,7 +31,7 @@ pub struct Client {
 const HELLO_PATIENCE: Duration = Duration::from_secs(5);
 
 pub(super) fn gone(error: std::io::Error) -> Error {
-    Error::with_source(ErrorKind::Io, "the pool's server went away in the middle of the command", error)
+    Error::with_source(ErrorKind::Io, "the pool's server ended during the command", error)
 }
 
 fn ended() -> std::io::Error {

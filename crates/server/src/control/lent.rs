@@ -46,7 +46,7 @@ pub(super) fn pass(socket: impl AsFd, file: impl AsFd) -> IoResult<()> {
     let mut control = SendAncillaryBuffer::new(&mut space);
     let fds = [file.as_fd()];
     if !control.push(SendAncillaryMessage::ScmRights(&fds)) {
-        return Err(IoError::other("there is no room for a file descriptor"));
+        return Err(IoError::other("no room for a file descriptor in the message"));
     }
     let carrier = [CARRIER];
     let sent = rustix::net::sendmsg(socket, &[IoSlice::new(&carrier)], &mut control, SendFlags::NOSIGNAL)?;
@@ -75,7 +75,7 @@ pub(super) fn take(socket: impl AsFd) -> IoResult<Result<File>> {
     });
     match passed {
         Some(fd) if received.bytes == 1 && carrier == [CARRIER] => Ok(usable(File::from(fd))),
-        _ => Err(IoError::new(IoErrorKind::InvalidData, "no file descriptor came where one was announced")),
+        _ => Err(IoError::new(IoErrorKind::InvalidData, "an announced file descriptor is missing")),
     }
 }
 
@@ -84,7 +84,7 @@ pub(super) fn take(socket: impl AsFd) -> IoResult<Result<File>> {
 /// # Errors
 /// I/O errors.
 pub(super) fn is_on_fuse(file: impl AsFd) -> Result<bool> {
-    let failed = |error| Error::from_io("cannot tell which file system the file lies on", IoError::from(error));
+    let failed = |error| Error::from_io("cannot determine the file system of the file", IoError::from(error));
     Ok(rustix::fs::fstatfs(file).map_err(failed)?.f_type == libc::FUSE_SUPER_MAGIC)
 }
 
@@ -92,7 +92,7 @@ fn usable(file: File) -> Result<File> {
     if is_on_fuse(&file)? {
         return Err(Error::new(ErrorKind::Invalid, "a file on a FUSE mount cannot be copied by the server"));
     }
-    let metadata = file.metadata().map_err(|error| Error::from_io("cannot look at the file that was passed", error))?;
+    let metadata = file.metadata().map_err(|error| Error::from_io("cannot inspect the passed file", error))?;
     let kind = metadata.file_type();
     if kind.is_file() || kind.is_block_device() {
         return Ok(file);
@@ -127,12 +127,12 @@ pub(super) fn copy_in(device: &dyn BlockDevice, file: Option<&File>, (offset, le
     let file = file.ok_or_else(not_lent)?;
     if !offset.is_multiple_of(BLOCK_BYTES as u64) {
         // Aligned pieces never share a block.
-        return Err(Error::new(ErrorKind::Invalid, format!("byte {offset} is not the beginning of a block")));
+        return Err(Error::new(ErrorKind::Invalid, format!("byte {offset} is not aligned to a block")));
     }
     let failed = |error: IoError| {
         let what = match error.kind() {
             IoErrorKind::UnexpectedEof => {
-                format!("the file became shorter while it was read, at byte {offset} or behind")
+                format!("the file was truncated while it was read, at byte {offset} or later")
             }
             _ => format!("cannot read at byte {offset} of the file"),
         };

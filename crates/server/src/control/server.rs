@@ -164,7 +164,7 @@ fn accept(listener: &UnixListener, shared: &Arc<Shared>, mut shortage: Shortage)
             Err(error) => {
                 if shortage.begin() {
                     shared.service.log(&format!(
-                        "accepting a control connection failed: {error}; commands are refused until it is over: close some \
+                        "accepting a control connection failed: {error}; commands are refused for now: close some \
                          clients, or raise the limit (ulimit -n, LimitNOFILE=)"
                     ));
                 }
@@ -194,7 +194,8 @@ fn refuse_for_want_of_descriptors(listener: &UnixListener) -> bool {
         return false;
     }
     let Ok((stream, _)) = listener.accept() else { return false };
-    let text = "the server has no file descriptors left: try again when clients have gone, or raise its limit";
+    let text = "the server has no file descriptors left: try again later, when clients have disconnected, or raise \
+     its limit";
     // If the client does not read the line, the end of the connection informs it.
     drop(say_and_close(stream, Error::new(ErrorKind::InUse, text)));
     true
@@ -213,8 +214,8 @@ fn admit(stream: UnixStream, number: u64, shared: &Arc<Shared>) -> Result<()> {
     let mut connections = shared.connections.lock();
     if connections.len() >= shared.connections_max {
         let message = format!(
-            "the pool's server has {} control connections open, and takes no more: try again when commands on this pool have ended, \
-             or end one",
+            "the pool's server has {} control connections open, its maximum: try again when commands on this pool \
+             have ended, or end one",
             shared.connections_max
         );
         return say_and_close(stream, Error::new(ErrorKind::InUse, message));
@@ -284,7 +285,7 @@ fn converse(stream: &Arc<UnixStream>, shared: &Shared) -> IoResult<()> {
         writer.write_all(&line)?;
         if let Some(agreed) = agreed {
             if !reader.buffer().is_empty() {
-                let message = "a client sent bulk frames before it was told that it may";
+                let message = "a client sent bulk frames without permission";
                 return Err(std::io::Error::new(std::io::ErrorKind::InvalidData, message));
             }
             return match agreed {

@@ -28,7 +28,7 @@ pub(super) fn serve_send(
     loop {
         let next = source.next_chunk(&is_over);
         let next = if is_stopping() {
-            Err(Error::new(ErrorKind::Io, "the pool's server is being stopped: go on with the receiver's resume token"))
+            Err(Error::new(ErrorKind::Io, "the pool's server is stopping: resume with the receiver's token"))
         } else {
             next
         };
@@ -51,7 +51,7 @@ fn has_hung_up(stream: &UnixStream) -> bool {
 pub(super) fn serve_receive(mut stream: &UnixStream, sink: &mut dyn StreamSink) -> IoResult<()> {
     while let Some(frame) = Frame::read(&mut stream)? {
         if frame.operation != Operation::Write {
-            return Err(IoError::new(IoErrorKind::InvalidData, "a chunk of a stream was expected"));
+            return Err(IoError::new(IoErrorKind::InvalidData, "expected a chunk of a stream"));
         }
         // `Frame::decode` bounds the length.
         let chunk = read_vec(stream, usize::try_from(frame.length).unwrap_or(usize::MAX))?;
@@ -84,7 +84,7 @@ impl StreamSource for RemoteSource {
     fn next_chunk(&mut self, is_over: &dyn Fn() -> bool) -> Result<Option<Vec<u8>>> {
         while self.stream.buffer().is_empty() && !readable(self.stream.get_ref()).map_err(gone)? {
             if is_over() {
-                return Err(Error::new(ErrorKind::Io, "the stream was given up"));
+                return Err(Error::new(ErrorKind::Io, "the stream was abandoned"));
             }
         }
         let chunk = read_reply(&mut self.stream)?;
@@ -106,8 +106,7 @@ impl StreamSink for RemoteSink {
         if reply.is_empty() {
             return Ok(None);
         }
-        let malformed =
-            |error| Error::with_source(ErrorKind::Invalid, "the report of a stream cannot be understood", error);
+        let malformed = |error| Error::with_source(ErrorKind::Invalid, "invalid report of a stream", error);
         serde_json::from_slice(&reply).map(Some).map_err(malformed)
     }
 }

@@ -138,7 +138,8 @@ impl Servers for Ftp {
             let of_share = |text: String| Fault { door: Door::Ftp, share: Some(export.name.clone()), text };
             if let Some(other) = ports.get(&port) {
                 faults.push(of_share(format!(
-                    "ftp: share '{}' is not served, since port {port} is that of share '{other}': say port=N in one of them",
+                    "ftp: share '{}' is not served, because port {port} belongs to share '{other}': set port=N for \
+                     one of them",
                     export.name
                 )));
                 continue;

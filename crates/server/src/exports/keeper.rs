@@ -90,7 +90,7 @@ impl Keeper {
             drop(end);
         };
         let thread = std::thread::Builder::new().name(format!("exports-{}", door.name())).spawn(run);
-        thread.map_err(|error| Error::from_io("the servers of exports cannot be watched", error))?;
+        thread.map_err(|error| Error::from_io("cannot start a thread for the network servers", error))?;
         Ok(Self { door, asks: Mutex::new(Some(asks)), ended, seen })
     }
 

@@ -139,7 +139,7 @@ impl Kept {
         let Some((_, why)) = &self.taken else { return Ok(()) };
         let name = server.name();
         Err(if was_alive {
-            format!("{name}: the configuration before this one stays in force: {why}")
+            format!("{name}: the previous configuration stays in force: {why}")
         } else {
             format!("{name}: nothing is served: {why}")
         })
@@ -161,7 +161,7 @@ impl Kept {
             return Err(match before {
                 // After the server, or the pool's, was killed, the last good text is started again.
                 Some(before) if was_alive || self.start(server, file, &before).is_ok() => {
-                    format!("{name}: the configuration is refused, and the one before it stays in force: {why}")
+                    format!("{name}: the configuration is refused, and the previous one stays in force: {why}")
                 }
                 _ => format!("{name}: the configuration is refused, and nothing is served: {why}"),
             });
@@ -195,9 +195,9 @@ impl Kept {
         let back = if is_back { Ok(()) } else { self.restart(server, file, &before) };
         Err(match back {
             Ok(()) => {
-                format!("{name}: the configuration did not come into force, and the one before it was put back: {why}")
+                format!("{name}: the configuration did not take effect, and the previous one was restored: {why}")
             }
-            Err(back) => format!("{name}: {why}; nor does the configuration before it come into force: {back}"),
+            Err(back) => format!("{name}: {why}; the previous configuration does not take effect either: {back}"),
         })
     }
 
@@ -214,7 +214,7 @@ impl Kept {
             self.process.stop();
             // The port may have been taken since the check.
             let why = ports::taken(server.listens(text), &[]).unwrap_or(why);
-            last.map_or(why.clone(), |last| format!("{why}; it said last: {last}"))
+            last.map_or(why.clone(), |last| format!("{why}; last output: {last}"))
         })
     }
 }

@@ -221,7 +221,7 @@ impl Shown {
             // The value was checked when it was set: by this version, or by a newer one.
             let made = access.and_then(|access| {
                 checked_path(&path)?;
-                let device = std::fs::metadata(&dir).map_err(|error| format!("{path} cannot be looked at: {error}"))?;
+                let device = std::fs::metadata(&dir).map_err(|error| format!("cannot look at {path}: {error}"))?;
                 Ok((access, self.ids.lock().of(id, device.dev())?))
             });
             match made {

@@ -114,9 +114,7 @@ impl Nfs {
         }
         if !self.ganesha.is_due() {
             let fault = self.fault.clone();
-            return Err(of_server(
-                fault.unwrap_or_else(|| "nfs: the server has ended, and is started again".to_owned()),
-            ));
+            return Err(of_server(fault.unwrap_or_else(|| "nfs: the server has ended, and is restarted".to_owned())));
         }
         let own = world.own("ganesha.local.conf");
         let mut started = self.start(world, exports, &wanted, &own);
@@ -197,7 +195,7 @@ impl Nfs {
         command.args(["-L", &format!("{}/ganesha.log", places.logs), "-p", &format!("{}/ganesha.pid", places.state)]);
         self.ganesha.start(&mut command)?;
         let ids: Vec<u16> = wanted.keys().copied().collect();
-        let mut said = "it was not waited for".to_owned();
+        let mut said = "the wait for it was abandoned".to_owned();
         world.wait(SECONDS, || {
             if !self.ganesha.is_alive() {
                 said = "the server has ended".to_owned();
@@ -213,7 +211,7 @@ impl Nfs {
         if !said.is_empty() {
             let last = last_fault(&places.logs);
             self.ganesha.stop();
-            let last = last.map_or_else(String::new, |last| format!("; it said last: {last}"));
+            let last = last.map_or_else(String::new, |last| format!("; last output: {last}"));
             return Err(failed("the server does not start", said + &last));
         }
         self.in_force.clone_from(wanted);
@@ -290,7 +288,7 @@ impl Nfs {
                 Ok(()) => drop(self.refused.remove(&id)),
                 Err(why) => {
                     let name = share(id).unwrap_or_default();
-                    let why = format!("nfs: share '{name}' stays as it was: {why}");
+                    let why = format!("nfs: share '{name}' is unchanged: {why}");
                     self.refused.insert(id, (text.clone(), why.clone()));
                     faults.push(fault(share(id), why));
                 }

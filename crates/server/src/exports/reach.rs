@@ -39,7 +39,7 @@ impl World {
         let file = self.file("settings");
         (!networks.is_empty()).then(|| {
             format!(
-                "{} not reached: the servers listen on {address} only; set address in {} and start shale serve again",
+                "{} not reached: the servers listen on {address} only; set address in {} and restart shale serve",
                 if let [one] = &*networks { format!("{one} is") } else { format!("{} are", networks.join(" and ")) },
                 file.display()
             )

@@ -24,7 +24,7 @@ fn open_doors(pool: &Pool) -> Vec<(String, Door, String, Access)> {
 /// Returns the report of a pool without servers for its shares.
 pub fn unserved(pool: &Pool, check: bool) -> ExportsReport {
     let open = open_doors(pool);
-    let why = "not served: shale serve POOL --shares DIR --exports DIR gives it out";
+    let why = "not served: start shale serve POOL --shares DIR --exports DIR";
     let line = |(share, door, access, _): &(String, Door, String, Access)| ExportLine {
         share: share.clone(),
         door: door.name().to_owned(),
@@ -176,7 +176,7 @@ impl Exports {
         checks.extend(users);
         checks.extend(open.iter().map(|(share, door, value, access)| match crowded.get(share) {
             Some((port, other)) if *door == Door::Ftp => {
-                let found = format!("not served: port {port} is that of share {other}; say ftp={value},port=N here");
+                let found = format!("not served: port {port} belongs to share {other}; set ftp={value},port=N here");
                 CheckLine::new(format!("ftp of share {share}"), false, found)
             }
             _ => {
@@ -185,7 +185,7 @@ impl Exports {
                 let found = match pid(*door, &word) {
                     Some(_) => self.as_client(share, *door, access),
                     // Another server may answer at its port.
-                    None => Err("not served: its server does not run".to_owned()),
+                    None => Err("not served: its server is not running".to_owned()),
                 };
                 CheckLine::new(what, found.is_ok(), found.unwrap_or_else(|error| error))
             }
@@ -212,7 +212,7 @@ impl Exports {
             Ok(_) => "free, and nothing is served there".to_owned(),
             Err(error) => {
                 let by = ports::holder(port).map_or_else(|| error.to_string(), |holder| format!("by {holder}"));
-                format!("taken {by}: end that, or choose another in {}", self.shown.world.file("settings").display())
+                format!("taken {by}: end it, or choose another in {}", self.shown.world.file("settings").display())
             }
         };
         CheckLine::new(what, false, found)
@@ -245,7 +245,7 @@ impl Exports {
                     false => rpc::anonymous_log_in(at).map(|(heard, answer)| (heard, Some(answer)))?,
                 };
                 if !heard.contains(&format!("share {share} (")) {
-                    return Err(format!("greets as another: {heard}"));
+                    return Err(format!("has another greeting: {heard}"));
                 }
                 match answer.filter(|answer| !answer.starts_with("230")) {
                     None => Ok(format!("greets: {heard}")),
@@ -267,8 +267,8 @@ impl Exports {
             [Ok(nfs), Ok(mount)] if [nfs, mount] == [settings.nfs_port, settings.mount_port] => {
                 return CheckLine::new("NFS 3".to_owned(), true, "rpcbind tells clients its ports");
             }
-            [Ok(0), _] | [_, Ok(0)] => "the rpcbind that clients ask does not know it".to_owned(),
-            [Ok(nfs), Ok(mount)] => format!("rpcbind tells ports {nfs} and {mount}, which are another server's"),
+            [Ok(0), _] | [_, Ok(0)] => "the clients' rpcbind does not know it".to_owned(),
+            [Ok(nfs), Ok(mount)] => format!("rpcbind returns ports {nfs} and {mount}, which belong to another server"),
             [Err(_), _] | [_, Err(_)] => "no rpcbind answers clients (port 111)".to_owned(),
         };
         let (nfs, mount) = (settings.nfs_port, settings.mount_port);

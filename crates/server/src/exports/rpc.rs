@@ -114,7 +114,7 @@ fn call(at: SocketAddr, program: (u32, u32), procedure: u32, arguments: &[u32]) 
     stream.read_exact(&mut head).map_err(&failed)?;
     let length = (u32::from_be_bytes(head) & 0x7fff_ffff) as usize;
     if length > ANSWER_BYTES_MAX {
-        return Err(format!("port {port} gives an answer of {length} bytes"));
+        return Err(format!("port {port} returned an answer of {length} bytes"));
     }
     let mut answer = vec![0; length];
     stream.read_exact(&mut answer).map_err(&failed)?;

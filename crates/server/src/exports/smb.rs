@@ -146,7 +146,7 @@ fn named<'a>(exports: &[&'a Export]) -> (Vec<&'a Export>, Vec<Fault>) {
     for export in exports {
         let word = export.word();
         let taken = samba::check_name(&word).and_then(|()| match words.get(&word.to_ascii_lowercase()) {
-            Some(other) => Err(format!("shares '{other}' and '{}' would both be called '{word}'", export.name)),
+            Some(other) => Err(format!("shares '{other}' and '{}' would have the same name '{word}'", export.name)),
             None => Ok(()),
         });
         match taken {
@@ -201,6 +201,6 @@ mod tests {
         let (served, faults) = named(&all.iter().collect::<Vec<_>>());
         assert_eq!(served.iter().map(|export| &*export.name).collect::<Vec<_>>(), ["a-b", "z"]);
         assert_eq!(faults.iter().map(|fault| fault.share.as_deref()).collect::<Vec<_>>(), [Some("a/b"), Some("homes")]);
-        assert!(faults[0].text.contains("would both be called 'a-b'"), "{}", faults[0].text);
+        assert!(faults[0].text.contains("would have the same name 'a-b'"), "{}", faults[0].text);
     }
 }

@@ -101,7 +101,7 @@ fn run_within(seconds: u32, name: &str, package: &str, arguments: &[&str]) -> Re
     }
     let last = err.lines().chain(out.lines()).filter(|line| !line.trim().is_empty()).collect::<Vec<_>>();
     let said = last.iter().take(3).map(|line| line.trim()).collect::<Vec<_>>().join("; ");
-    Err(if said.is_empty() { format!("{name} ended with {status}") } else { format!("{name} says: {said}") })
+    Err(if said.is_empty() { format!("{name} ended with {status}") } else { format!("{name}: {said}") })
 }
 
 /// Writes a file atomically: a reader sees the old or the new content.

@@ -33,7 +33,7 @@ fn there(world: &World, share: &str, door: Door, access: &Access) -> Vec<CheckLi
     }
     let line = |(user, by): (String, String)| {
         let good = tools::has_user(&user);
-        let found = if good { "there" } else { "this machine has no such user: useradd, or name another" };
+        let found = if good { "there" } else { "this machine has no such user: useradd, or choose another" };
         CheckLine::new(format!("user {user} ({by})"), good, found)
     };
     named.into_iter().map(line).collect()
@@ -45,7 +45,7 @@ fn passwords(world: &World, share: &str, door: Door, access: &Access) -> Vec<Che
         Door::Http if access.needs_login => {
             let file = world.file("http.users");
             let found = format!(
-                "missing, so that none comes in: htpasswd -B -c {} USER (package apache2-utils)",
+                "missing, so no user is admitted: htpasswd -B -c {} USER (package apache2-utils)",
                 file.display()
             );
             let missing = CheckLine::new(format!("passwords (http of share {share})"), false, found);
@@ -59,12 +59,12 @@ fn passwords(world: &World, share: &str, door: Door, access: &Access) -> Vec<Che
             let command = |user: &str| format!("smbpasswd -c {config} -a {user}");
             let of = |user: &String| {
                 let good = known.contains(user);
-                let found = format!("none, so that {user} does not come in: {}", command(user));
+                let found = format!("none, so {user} is not admitted: {}", command(user));
                 let what = format!("SMB password of {user} (share {share})");
                 CheckLine::new(what, good, if good { "set".to_owned() } else { found })
             };
             if access.users.is_empty() && !access.has_guests && known.is_empty() {
-                let found = format!("no user has one, so that none comes in: {}", command("USER"));
+                let found = format!("no user has one, so none is admitted: {}", command("USER"));
                 return vec![CheckLine::new(format!("SMB passwords (share {share})"), false, found)];
             }
             access.users.iter().filter(|user| tools::has_user(user)).map(of).collect()
@@ -109,7 +109,7 @@ fn writers(world: &World, share: &str, door: Door, access: &Access, dir: &Path) 
         }
         _ => return None,
     };
-    let found = format!("{told}, or give directories below it to those who are to write");
+    let found = format!("{told}, or let users write in directories below it");
     Some(CheckLine {
         warns: true,
         ..CheckLine::new(format!("writing ({} of share {share})", door.name()), true, found)

@@ -73,7 +73,7 @@ impl FrontEnds {
                 }
             };
             if let Err(why) = undone {
-                lost.push(format!("{} cannot be served as before: {why}", self.kinds[place].name));
+                lost.push(format!("cannot restore {}: {why}", self.kinds[place].name));
             }
         }
         if lost.is_empty() {

@@ -67,8 +67,8 @@ fn check(asked: &Asked<'_>) -> Result<()> {
     let pool = asked.service.facts().pool.display();
     if !http.is_tls() {
         let text = format!(
-            "{open} can be reached from other machines, which would send passwords in the clear: leave out --http-tls off, or \
-             use an address of this machine (127.0.0.1) behind a proxy"
+            "{open} can be reached from other machines, which would send passwords unencrypted: omit --http-tls \
+             off, or use an address of this machine (127.0.0.1) behind a proxy"
         );
         return Err(Error::new(ErrorKind::Invalid, text));
     }

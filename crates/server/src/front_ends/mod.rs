@@ -257,7 +257,7 @@ fn check_hides_nothing(dir: &Path, service: &Service) -> Result<()> {
     let map = PoolDir::new(&facts.pool).map_path();
     if facts.pool.starts_with(&dir) || data.starts_with(&dir) || dir.starts_with(&map) {
         let text = format!(
-            "mount at {}: it would hide the pool {} or its data {}; choose a directory of its own",
+            "mount at {}: it would hide the pool {} or its data {}; choose another directory",
             dir.display(),
             facts.pool.display(),
             data.display()

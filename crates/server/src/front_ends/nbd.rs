@@ -57,8 +57,8 @@ fn connections_max(wanted: usize) -> usize {
     let possible = env::descriptors_share(NBD_SHARE, 1, wanted);
     if possible < wanted {
         log::warn!(
-            "--connections {wanted} needs {} file descriptors: there are enough for {possible} connections; raise the limit \
-             (ulimit -n, LimitNOFILE=)",
+            "--connections {wanted} requires {} file descriptors: there are enough for {possible} connections; \
+             raise the limit (ulimit -n, LimitNOFILE=)",
             wanted * NBD_SHARE as usize
         );
     }

@@ -56,7 +56,7 @@ fn start(asked: &Asked<'_>) -> Started {
 fn make_missing(dir: &Path) -> Result<()> {
     match std::fs::create_dir(dir) {
         Ok(()) => {
-            log::info!("{}: the directory was made", dir.display());
+            log::info!("{}: directory created", dir.display());
             Ok(())
         }
         Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => Ok(()),
@@ -75,7 +75,7 @@ fn check_hides_no_exports(dir: &Path, exports: Option<&Path>) -> Result<()> {
     let exports = exports.canonicalize().unwrap_or(exports);
     if exports.starts_with(&dir) {
         let text = format!(
-            "exports at {}: it lies below the shares: choose a directory outside of {}",
+            "exports at {}: the directory lies below the shares: choose one outside of {}",
             exports.display(),
             dir.display()
         );

@@ -128,7 +128,7 @@ impl FrontEnd for Volumes {
             Err(error) if error.kind() != ErrorKind::InUse => log::warn!("{error}"),
             Err(_in_use) => {
                 let dir = mount.dir().display();
-                log::warn!("{dir} is in use, and is cut off now; all that was written to its files is kept");
+                log::warn!("{dir} is in use, and is being cut off; everything written to its files is kept");
                 sync_stack(mount.stack());
             }
         }
@@ -160,7 +160,7 @@ fn sync_stack(stack: Stack) {
     let what =
         if mounts.is_empty() { format!("{devices} {synced}") } else { format!("{mounts} (on {devices}) {synced}") };
     log::warn!(
-        "{what}, and loses its storage now: what comes later fails there. Unmount it, detach it (losetup -d), serve the pool \
-         again, and set it up anew; to be spared this, unmount before the server stops"
+        "{what}, and loses its storage now: later operations there fail. Unmount it, detach it (losetup -d), serve \
+         the pool again, and set it up again; to avoid this, unmount before the server stops"
     );
 }

@@ -102,7 +102,7 @@ impl Push<'_> {
         match self.image.as_ref().filter(|image| image.location == location.to_string()) {
             Some(image) if image.incarnation != blob.log().inc().0 => {
                 let why = format!(
-                    "{location} was removed and made anew since {} was cloned: push to another key, without --to",
+                    "{location} was removed and recreated since {} was cloned: push to another key, without --to",
                     self.volume()
                 );
                 Err(Error::new(ErrorKind::Conflict, why))
@@ -242,7 +242,7 @@ impl Push<'_> {
         let from = Blob::open(connection, source.key()).await.map_err(told)?;
         let base = self.base(&from, source).await?;
         if base.version == 0 {
-            let why = format!("{} is neither cloned from {source} nor pushed there: leave out --to", self.volume());
+            let why = format!("{} is neither cloned from {source} nor pushed there: omit --to", self.volume());
             return Err(Error::new(ErrorKind::Invalid, why));
         }
         let version = from.version(&At::Number(base.version)).await.map_err(told)?;
@@ -297,7 +297,7 @@ fn change(number: u64, group: RemoteGroup) -> std::io::Result<Change> {
         RemoteGroup::Plain(data) => Change::Plain(data.into()),
         RemoteGroup::Stored { codec, data_len, bytes, checksum } => {
             if crc32c(&bytes) != checksum {
-                let text = format!("group {number} came damaged from the pool");
+                let text = format!("the pool returned damaged data for group {number}");
                 return Err(std::io::Error::other(Error::new(ErrorKind::Corrupt, text)));
             }
             let crc = frame_checksum(CodecId(codec), data_len, &bytes);
@@ -344,15 +344,15 @@ fn told(error: BlobError) -> Error {
     match error {
         BlobError::Changed { base: 0, newest } => {
             let why = format!(
-                "the volume did not begin as a version of that blob, which has version {newest}: push to another key \
-                 (--to URL), or replace what the blob has (--replace)"
+                "the volume did not begin as a version of that blob, which has version {newest}: push to another \
+                 key (--to URL), or replace that version (--replace)"
             );
             Error::new(ErrorKind::Conflict, why)
         }
         BlobError::Changed { base, newest } => {
             let why = format!(
-                "version {newest} is newer than version {base}, on which the push would be made: \
-                 push to another key (--to URL), or in the place of that version (--replace)"
+                "version {newest} is newer than version {base}, the base of the push: push to another key (--to \
+                 URL), or replace the newer version (--replace)"
             );
             Error::new(ErrorKind::Conflict, why)
         }

@@ -25,7 +25,7 @@ struct Own {
 impl Drop for Own {
     fn drop(&mut self) {
         // A job that has ended, or was dropped from the table, needs no cancelling.
-        drop(self.jobs.cancel(self.id, "the command that started it has gone"));
+        drop(self.jobs.cancel(self.id, "the command that started it has ended"));
     }
 }
 

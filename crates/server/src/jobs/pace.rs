@@ -79,7 +79,7 @@ pub(super) fn in_slices<S>(
             doing.go_on().map_err(|why| {
                 let (done, total) = (format_size(is.bytes_done), format_size(is.bytes_total));
                 let text = format!(
-                    "{why}: {phase} is paused at {done} of {total}; the same command without --restart goes on from there"
+                    "{why}: {phase} is paused at {done} of {total}; the same command without --restart resumes it"
                 );
                 Stop::Cancelled(text)
             })?;

@@ -85,7 +85,7 @@ impl RestorePlan {
         let name = volume.name();
         if name.contains('@') {
             return Err(invalid(format!(
-                "'{name}' is a snapshot, which never changes: name the share, and the snapshot as 'at'"
+                "'{name}' is a snapshot, which cannot be changed: specify the share, and the snapshot as 'at'"
             )));
         }
         if volume.is_set_readonly() {
@@ -103,7 +103,7 @@ impl RestorePlan {
             return Err(invalid(format!("'{shown}' is in share '{owner}', not in '{name}': restore to another place")));
         }
         if to.is_empty() && !inode.is_directory() {
-            return Err(invalid(format!("'{}' is not a directory: name a place to restore it to", wish.path)));
+            return Err(invalid(format!("'{}' is not a directory: specify a directory to restore to", wish.path)));
         }
         let plan = Self {
             share: volume.id(),
@@ -134,21 +134,24 @@ impl RestorePlan {
                 }
                 Ok(_) if is_last && self.is_file && !self.replaces => {
                     let text = format!(
-                        "'{shown}' exists in share '{name}', and may be newer than the snapshot's: restore to another place, or say replace=true"
+                        "'{shown}' exists in share '{name}', and may be newer than the snapshot's: restore to \
+                         another place, or set replace=true"
                     );
                     return Err(Error::new(ErrorKind::Exists, text));
                 }
                 Ok((next, inode)) if is_last || inode.is_directory() => node = next,
                 Ok(_) => {
                     return Err(invalid(format!(
-                        "'{}' in share '{name}' is no directory now: restore to another place",
+                        "'{}' in share '{name}' is not a directory now: restore to another place",
                         self::shown(&self.to[..=depth])
                     )));
                 }
                 Err(failure) if failure.errno() == libc::ENOENT && (is_last || !is_elsewhere) => break,
                 Err(failure) if failure.errno() == libc::ENOENT => {
-                    let text =
-                        format!("share '{name}' has no directory '{}': make it first", self::shown(&self.to[..=depth]));
+                    let text = format!(
+                        "share '{name}' has no directory '{}': create it first",
+                        self::shown(&self.to[..=depth])
+                    );
                     return Err(Error::new(ErrorKind::NotFound, text));
                 }
                 Err(failure) => return Err(error_of(name, &format!("'{shown}' cannot be looked up"), failure)),

@@ -30,21 +30,21 @@ pub(super) fn refusal(id: u64, under_way: JobKind, target: Option<&str>) -> Erro
     let target = target.unwrap_or("the pool");
     let doing = match under_way {
         JobKind::Recompress => {
-            format!("'{target}' is being recompressed by job {id}, and a pool does that with one volume at a time")
+            format!("'{target}' is being recompressed by job {id}, and a pool recompresses one volume at a time")
         }
         JobKind::Sort => format!("{target} is being sorted by job {id}"),
         JobKind::Scrub => format!("{target} is being scrubbed by job {id}"),
         JobKind::Calibrate => format!("this machine is being measured by job {id}"),
         JobKind::Estimate => {
-            format!("'{target}' is being estimated by job {id}, and a pool does that with one object at a time")
+            format!("'{target}' is being estimated by job {id}, and a pool estimates one object at a time")
         }
         JobKind::Clean => format!("{target} is being cleaned by job {id}"),
-        JobKind::Restore => format!("'{target}' is being restored by job {id}, and a pool does one restore at a time"),
-        JobKind::Shrink => format!("{target} is being made smaller by job {id}"),
+        JobKind::Restore => format!("'{target}' is being restored by job {id}, and a pool runs one restore at a time"),
+        JobKind::Shrink => format!("{target} is being shrunk by job {id}"),
         kind => format!("job {id} ({}) is under way for {target}", kind.name()),
     };
     let way = format!(
-        "'shale jobs POOL' shows how far it is, 'shale jobs POOL {id}' waits for its end, and with --cancel ends it"
+        "'shale jobs POOL' shows its progress, 'shale jobs POOL {id}' waits for its end, and with --cancel ends it"
     );
     Error::new(ErrorKind::InUse, format!("{doing}: {way}"))
 }

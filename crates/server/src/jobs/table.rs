@@ -228,9 +228,8 @@ impl Table {
 
     fn job(&self, id: u64) -> Result<&Job> {
         self.jobs.get(&id).ok_or_else(|| {
-            let text = format!(
-                "there is no job {id}: 'shale jobs POOL' lists those under way, and the last {ENDED_MAX} that ended"
-            );
+            let text =
+                format!("there is no job {id}: 'shale jobs POOL' lists the jobs under way, and the last {ENDED_MAX} that ended");
             Error::new(ErrorKind::NotFound, text)
         })
     }
@@ -241,7 +240,7 @@ impl Table {
         match self.jobs.get_mut(&id) {
             Some(job) if !state.has_ended() => Ok(job),
             _ => {
-                let text = format!("job {id} is under way no more: it is {}", state.name());
+                let text = format!("job {id} is not under way any more: it is {}", state.name());
                 Err(Error::new(ErrorKind::NotFound, text))
             }
         }
@@ -280,9 +279,7 @@ impl Jobs {
     pub(crate) fn begin(self: &Arc<Self>, begin: Begin) -> Result<Doing> {
         let bytes = begin.target.as_ref().map_or(0, String::len);
         if bytes > TARGET_BYTES_MAX {
-            let text = format!(
-                "a job is about a name or a path of at most {TARGET_BYTES_MAX} bytes, and this one has {bytes}"
-            );
+            let text = format!("the target of a job has at most {TARGET_BYTES_MAX} bytes, and this one has {bytes}");
             return Err(Error::new(ErrorKind::Invalid, text));
         }
         let mut table = self.turn_of(begin.kind)?;
@@ -303,7 +300,7 @@ impl Jobs {
         let give_up = Instant::now() + END_PATIENCE;
         loop {
             if table.is_stopping {
-                return Err(Error::new(ErrorKind::Io, "the pool's server is being stopped: no job can begin"));
+                return Err(Error::new(ErrorKind::Io, "the pool's server is stopping: no job can begin"));
             }
             let excluding = table.under_way().find(|(_, job)| job.excludes(kind));
             let Some((id, other)) = excluding else { return Ok(table) };
@@ -375,10 +372,10 @@ impl Jobs {
         self.ask(id, |job| {
             let why = match job.begin.kind {
                 _ if job.begin.worker != Worker::Pool => {
-                    "its bytes go through the command that started it, which can be stopped itself (Ctrl-Z)"
+                    "its bytes pass through the command that started it, which can be stopped itself (Ctrl-Z)"
                 }
-                JobKind::Push => "the object store would give its connections up; cancel it, and push again later",
-                JobKind::Calibrate => "a pause would be measured as well, and it takes some seconds in all",
+                JobKind::Push => "the object store would close its connections; cancel it, and push again later",
+                JobKind::Calibrate => "a pause would distort the measurement, which takes only some seconds",
                 _ => "",
             };
             if !why.is_empty() {
@@ -566,7 +563,7 @@ impl Doing {
 
 impl Drop for Doing {
     fn drop(&mut self) {
-        let why = self.is_cancelled().unwrap_or_else(|| "the command that did it has gone".to_owned());
+        let why = self.is_cancelled().unwrap_or_else(|| "its command has ended".to_owned());
         self.end_as(JobState::Cancelled, Some(JobFault::cancelled(why)), None);
     }
 }

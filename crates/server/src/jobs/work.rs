@@ -211,7 +211,7 @@ fn shrink(service: &Service, capacity_bytes: u64, doing: &Doing) -> Work<JobResu
         doing.go_on().map_err(|why| {
             service.pool().give_up_shrinking();
             let left = format_size(slice.bytes_todo);
-            Stop::Cancelled(format!("{why}: the pool is as large as it was, {left} would have had to be moved still"))
+            Stop::Cancelled(format!("{why}: the pool has its former size, {left} would still have to be moved"))
         })?;
     }
 }

@@ -25,13 +25,13 @@ pub fn refuse_part_of_pool(path: &Path) -> Result<()> {
     let Ok(real) = path.canonicalize() else { return Ok(()) };
     for (root, name) in real.ancestors().skip(1).zip(real.ancestors().filter_map(Path::file_name)) {
         if NAMES.iter().any(|known| name == *known) && holds_pool(&PoolDir::new(root)) {
-            return in_use(format!("belongs to the pool in {}; name another file", root.display()));
+            return in_use(format!("belongs to the pool in {}; choose another file", root.display()));
         }
     }
     if carries_superblock(&real) {
         return in_use(
-            "holds the data of a Shale pool; name another file (if that pool is gone for good: remove the file, or \
-             overwrite the first MiB of the device with zeroes)"
+            "holds the data of a Shale pool; choose another file (if that pool is gone for good: remove the file, \
+             or overwrite the first MiB of the device with zeroes)"
                 .to_owned(),
         );
     }
@@ -48,7 +48,7 @@ pub(super) fn refuse_own_name(root: &Path, data: &Path) -> Result<()> {
     match data.file_name() {
         Some(name) if is_beside && NAMES.iter().any(|own| name == *own) => {
             let message =
-                format!("{}: the pool itself has a file of that name; name another one for its data", data.display());
+                format!("{}: the pool itself has a file of that name; choose another one for its data", data.display());
             Err(Error::new(ErrorKind::Invalid, message))
         }
         _ => Ok(()),

@@ -49,7 +49,7 @@ impl Config {
         struct Version {
             format_version: u32,
         }
-        let corrupt = |error| Error::with_source(ErrorKind::Corrupt, "the pool's description makes no sense", error);
+        let corrupt = |error| Error::with_source(ErrorKind::Corrupt, "the pool's description is invalid", error);
         let Version { format_version } = serde_json::from_slice(bytes).map_err(corrupt)?;
         if format_version != FORMAT_VERSION {
             let message = format!(

@@ -249,10 +249,8 @@ fn examine(dir: &PoolDir) -> Result<Found> {
     let entries = match std::fs::read_dir(root) {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Found::Nothing),
         Err(error) if error.kind() == std::io::ErrorKind::NotADirectory => {
-            let text = format!(
-                "{} is a file, and a pool is a directory; --data FILE names where its data lies",
-                root.display()
-            );
+            let text =
+                format!("{} is a file, and a pool is a directory; --data FILE sets its data file", root.display());
             return Err(Error::new(ErrorKind::Invalid, text));
         }
         Err(error) => return Err(path_error("cannot read the directory", root, error)),
@@ -274,7 +272,7 @@ fn examine(dir: &PoolDir) -> Result<Found> {
         return Ok(match dir.config() {
             Ok(Config { state: State::Initialising, data, .. }) => Found::Unfinished(data),
             Ok(_) => Found::Occupied("holds a pool already".to_owned()),
-            Err(error) => Found::Occupied(format!("holds a pool that cannot be read ({error})")),
+            Err(error) => Found::Occupied(format!("holds an unreadable pool ({error})")),
         });
     }
     Ok(match other {
@@ -314,7 +312,7 @@ impl Target {
             Ok(metadata) => metadata,
         };
         let refuse = |why: &str| {
-            let message = format!("{} {why}; name another place{}", path.display(), overwrite.advice());
+            let message = format!("{} {why}; choose another place{}", path.display(), overwrite.advice());
             Err(Error::new(ErrorKind::Exists, message))
         };
         let kind = metadata.file_type();
@@ -443,7 +441,7 @@ fn make(unfinished: &mut Unfinished, target: &Target, claimed: Option<FileDisk>,
 /// working directory.
 fn absolute(path: &Path) -> Result<PathBuf> {
     let Some(name) = path.file_name() else {
-        return Err(Error::new(ErrorKind::Invalid, format!("{} is no path of a file", path.display())));
+        return Err(Error::new(ErrorKind::Invalid, format!("{} is not the path of a file", path.display())));
     };
     let parent = match path.parent() {
         Some(parent) if !parent.as_os_str().is_empty() => parent,

@@ -26,7 +26,7 @@ pub fn mend_description(dir: &PoolDir) -> Result<()> {
     let Some(superblock) = superblock.filter(|_| is_made) else { return Ok(()) };
     let config = Config { state: State::Ready, data: DATA.into(), created_unix_s: superblock.created_unix_s };
     config.write(&dir.config_path())?;
-    log::warn!("{lost}: it was made again, for the data in {}", dir.root().join(DATA).display());
+    log::warn!("{lost}: it was rebuilt, for the data in {}", dir.root().join(DATA).display());
     Ok(())
 }
 

@@ -120,11 +120,11 @@ impl PoolDir {
             }
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
                 let here = self.root.display();
-                let message = format!("there is no pool in {here}; make one with: shale init {here}");
+                let message = format!("there is no pool in {here}; create one with: shale init {here}");
                 Err(Error::new(ErrorKind::NotFound, message))
             }
             Err(error) if error.kind() == std::io::ErrorKind::NotADirectory => {
-                let message = format!("there is no pool in {}: it is no directory", self.root.display());
+                let message = format!("there is no pool in {}: it is not a directory", self.root.display());
                 Err(Error::new(ErrorKind::NotFound, message))
             }
             Err(error) if error.kind() == std::io::ErrorKind::PermissionDenied => {
@@ -146,8 +146,8 @@ impl PoolDir {
             State::Initialising => {
                 let here = self.root.display();
                 let message = format!(
-                    "the pool in {here} was never finished; unless that is still under way, run the shale init or shale salvage \
-                     that was to make it again"
+                    "the creation of the pool in {here} was never finished; unless it is still under way, repeat the shale \
+                     init or shale salvage that began it"
                 );
                 Err(Error::new(ErrorKind::NotFound, message))
             }
@@ -164,7 +164,8 @@ impl PoolDir {
             Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => Ok(Err(error.to_string())),
             Err(error) if error.kind() == std::io::ErrorKind::ReadOnlyFilesystem => {
                 let message = format!(
-                    "{error}; opening a pool writes to it: copy it elsewhere, or get its volumes out with: shale salvage {} --into NEW",
+                    "{error}; opening a pool writes to it: copy it elsewhere, or rescue its volumes with: shale \
+                     salvage {} --into NEW",
                     self.root.display()
                 );
                 Err(Error::new(kind_of(&error), message))
@@ -177,7 +178,8 @@ impl PoolDir {
     fn description_advice(&self) -> String {
         let root = self.root.display();
         format!(
-            "shale check {root} --repair makes it again if the data lies in {root}/data; otherwise bring it back from a copy, or {}",
+            "shale check {root} --repair rebuilds it if the data lies in {root}/data; otherwise restore it from a \
+             copy, or {}",
             self.salvage_advice()
         )
     }

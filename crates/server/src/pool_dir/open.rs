@@ -109,7 +109,7 @@ fn taken<T>(dir: &PoolDir, holder: &str, ask: bool) -> Result<ControlFlow<T, Err
 
 /// Error for a pool whose holder is not a server that answers.
 pub fn busy(holder: &str) -> Error {
-    let text = "another command, or a server that is starting or ending: --wait SECONDS waits longer for it";
+    let text = "another command, or a server that is starting or stopping: --wait SECONDS waits longer for it";
     Error::new(ErrorKind::InUse, format!("{holder}, {text}"))
 }
 
@@ -152,7 +152,7 @@ fn open_in(
     let map = dir.map_path();
     if !map.is_dir() {
         let advice = dir.salvage_advice();
-        let message = format!("the pool has lost its map: {} is no directory; {advice}", map.display());
+        let message = format!("the pool has lost its map: {} is not a directory; {advice}", map.display());
         return Err(Error::new(ErrorKind::Corrupt, message));
     }
     let disk = FileDisk::open(&data)
@@ -168,7 +168,7 @@ fn open_in(
         false => store_error(error),
     })?;
     for file in made {
-        log::warn!("{} was lost or damaged: it was made again", file.display());
+        log::warn!("{} was lost or damaged: it was rebuilt", file.display());
     }
     let mut environment = environment(disk, store);
     let beside = Arc::new(dir.standby(&data, standby)?);
@@ -232,8 +232,8 @@ fn damaged_map(dir: &PoolDir, found: &MapError) -> Error {
 fn foreign_data(dir: &PoolDir, data: &std::path::Path, error: &Error) -> Error {
     let (root, data) = (dir.root().display(), data.display());
     let text = format!(
-        "the data of the pool in {root} is gone from {data} ({error}): it was emptied, overwritten, or another file or device is there now; \
-         bring it back from a copy that was made together with {root}"
+        "the data of the pool in {root} is gone from {data} ({error}): it was emptied, overwritten, or replaced by \
+         another file or device; restore it from a copy that was made together with {root}"
     );
     Error::new(ErrorKind::Corrupt, text)
 }

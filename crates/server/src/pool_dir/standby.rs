@@ -68,7 +68,7 @@ impl PoolDir {
             Error::with_source(kind_of(&error), text, error)
         };
         if !std::fs::metadata(dir).map_err(refused)?.is_dir() {
-            return Err(Error::new(ErrorKind::Invalid, format!("--standby {}: it is no directory", dir.display())));
+            return Err(Error::new(ErrorKind::Invalid, format!("--standby {}: not a directory", dir.display())));
         }
         if !standby.is_in_memory().map_err(refused)? {
             let dir = dir.display();
@@ -114,7 +114,7 @@ pub(super) fn tell_standby(status: &StandbyStatus) {
         let (requests, were) =
             if status.replayed == 1 { ("write or discard", "was") } else { ("writes and discards", "were") };
         log::info!(
-            "{} {requests} ({} of data) that a server had acknowledged before it died {were} brought to the log",
+            "{} {requests} ({} of data) that a server had acknowledged before it died {were} replayed to the log",
             status.replayed,
             format_size(status.replayed_bytes)
         );
@@ -126,11 +126,11 @@ pub fn promise(place: Option<&str>, bytes: u64) -> String {
     match place {
         Some(place) => {
             format!(
-                "survive the death of the server (in {place}, {}), flushed ones a loss of power",
+                "survive the death of the server (in {place}, {}), flushed ones a power failure",
                 format_size(bytes)
             )
         }
-        None => "survive the death of the server, or a loss of power, only if they were flushed".to_owned(),
+        None => "survive the death of the server, or a power failure, only if they were flushed".to_owned(),
     }
 }
 

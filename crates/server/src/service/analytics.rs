@@ -111,8 +111,8 @@ impl Service {
                 }
                 let (count, bytes) = (analytics::WORKSHEETS_MAX, analytics::WORKSHEET_BYTES_MAX);
                 let text = format!(
-                    "worksheet '{name}' cannot be stored: a pool has at most {count}, of {bytes} bytes each; \
-                     remove one, or save less"
+                    "cannot store worksheet '{name}': a pool has at most {count}, of {bytes} bytes each; remove \
+                     one, or save less"
                 );
                 Err(Error::new(ErrorKind::Invalid, text))
             }

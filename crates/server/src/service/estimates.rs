@@ -123,9 +123,7 @@ impl Service {
         let object = self.volume(which)?;
         let mut found = self.estimates.newest(object.id()).ok_or_else(|| {
             let name = object.name();
-            let text = format!(
-                "nothing was estimated of '{name}' since the pool was opened: 'shale estimate POOL {name}' does it"
-            );
+            let text = format!("no estimate of '{name}' since the pool was opened: run 'shale estimate POOL {name}'");
             Error::new(ErrorKind::NotFound, text)
         })?;
         let job = found.job.filter(|_| !found.state.has_ended()).and_then(|job| self.jobs.report(job).ok());
@@ -167,7 +165,7 @@ impl Service {
         if object.is_share() {
             (name, path) = self.place_of(&name, &path);
         } else if !path.is_empty() {
-            let text = format!("'{name}' is a volume, which has no files: leave {path} out");
+            let text = format!("'{name}' is a volume, which has no files: omit {path}");
             return Err(Error::new(ErrorKind::Invalid, text));
         }
         let set = |name: Option<&str>| -> Result<BTreeMap<String, String>> {

@@ -53,7 +53,7 @@ impl Service {
         if volume.is_share() {
             return Ok(volume);
         }
-        let text = format!("'{}' is a volume, which has no files: name a share", volume.name());
+        let text = format!("'{}' is a volume, which has no files: specify a share", volume.name());
         Err(Error::new(ErrorKind::Unsupported, text))
     }
 
@@ -86,7 +86,7 @@ impl Service {
                 };
                 share_browse::read(&place, part)
             }
-            other => Err(Error::new(ErrorKind::Invalid, format!("'{}' reads no file", other.about().op()))),
+            other => Err(Error::new(ErrorKind::Invalid, format!("'{}' does not read a file", other.about().op()))),
         })
     }
 
@@ -130,7 +130,7 @@ impl Service {
         }
         if path.is_some() {
             let name = volume.name();
-            let text = format!("'{name}' is a volume, which has no files: leave the path out");
+            let text = format!("'{name}' is a volume, which has no files: omit the path");
             return Err(Error::new(ErrorKind::Invalid, text));
         }
         self.pool.recompress(volume.id(), mode, bytes, restart)

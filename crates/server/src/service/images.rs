@@ -42,8 +42,8 @@ impl Owed {
         let RemoteImage { location, version, .. } = &self.image;
         let commands: Vec<_> = self.gone.iter().map(|gone| format!("`shale blob unpin {location} {gone}`")).collect();
         format!(
-            "{location} version {version} is still held for what is gone: {why}; a server tries it again while it runs, and by hand it is \
-             done with {}",
+            "{location} version {version} is still pinned for volumes that are gone: {why}; a running server \
+             retries, or run {}",
             commands.join(", ")
         )
     }
@@ -119,7 +119,8 @@ impl Service {
         let RemoteImage { location, version, .. } = image;
         let unheld = |error: Error| {
             error.context(format_args!(
-                "the stream has only what differs from the image {location}@{version}, which cannot be held for '{volume}'"
+                "the stream contains only the differences from the image {location}@{version}, which cannot be \
+                 pinned for '{volume}'"
             ))
         };
         let done = done.map_err(|error| if is_held { error } else { unheld(error) })?;
@@ -199,9 +200,8 @@ impl Service {
     pub fn unwritten(&self) -> Vec<String> {
         let words = |Unwritten { volume, changes, range, why }: Unwritten| {
             format!(
-                "'{volume}': writes or discards that failed while the server stopped: {changes}, between byte {} and byte {}; \
-                 they are not kept as a whole, and those who asked for them got an error; write again when the store \
-                 answers: {why}",
+                "'{volume}': {changes} writes or discards failed while the server stopped, between byte {} and byte \
+                 {}; they are incomplete, and their clients got an error; repeat them when the store answers: {why}",
                 range.start, range.end
             )
         };
@@ -296,11 +296,11 @@ impl Tending {
             // Other errors do not mean that it is gone.
             if matches!(error, OriginError::Gone(_)) {
                 match images.has_pins(&image) {
-                    true => why.push_str("; it stays as long as the pins that it has (`shale blob stat` lists them)"),
+                    true => why.push_str("; it stays as long as it has pins (`shale blob stat` lists them)"),
                     false => pool.note_gone(&image, why.clone()),
                 }
             }
-            warn(&format!("{} version {} cannot be held for its volumes: {why}", image.location, image.version));
+            warn(&format!("cannot pin {} version {} for its volumes: {why}", image.location, image.version));
         }
         let owed = std::mem::take(&mut *self.owed.lock());
         let left: Vec<Owed> = owed.into_iter().filter(|owed| self.pay(images, pool, id, owed).is_err()).collect();
@@ -328,8 +328,8 @@ impl Tending {
             let location = &image.location;
             for other in others.into_inner().into_iter().filter(|other| self.is_first_report(location, other)) {
                 warn(&format!(
-                    "{location} is held by {other}: another copy of this pool, or this pool before it was moved; if that one is \
-                     gone for good, `shale blob unpin {location} {other}` removes the pin"
+                    "{location} is pinned by {other}: another copy of this pool, or this pool before it was moved; \
+                     if that copy is gone for good, remove the pin with `shale blob unpin {location} {other}`"
                 ));
             }
         }
@@ -355,7 +355,7 @@ fn holders(id: &str, needed: &Needed) -> BTreeSet<String> {
 /// `Invalid` if its incarnation is not a number.
 fn parse_image(address: &ImageAddress) -> Result<RemoteImage> {
     let ImageAddress { location, incarnation, version, size_bytes } = address;
-    let wrong = |_| Error::new(ErrorKind::Invalid, format!("'{incarnation}' is no incarnation of a blob"));
+    let wrong = |_| Error::new(ErrorKind::Invalid, format!("'{incarnation}' is not an incarnation of a blob"));
     let incarnation = u128::from_str_radix(incarnation, 16).map_err(wrong)?;
     Ok(RemoteImage { location: location.clone(), incarnation, version: *version, len: *size_bytes })
 }

@@ -67,8 +67,7 @@ impl Service {
             return self.properties(name, notes).map(Reply::Properties);
         };
         if let Some(fault) = exports.change(&doors, name).first() {
-            let text =
-                format!("the property is set, but not in force: {} (shale exports --check tells more)", fault.text);
+            let text = format!("the property is set, but not in force: {} (see shale exports --check)", fault.text);
             return Err(Error::new(ErrorKind::Io, text));
         }
         let notes = exports.notes(changes).into_iter().chain(self.later_access_times(changes));
@@ -80,7 +79,7 @@ impl Service {
     fn later_access_times(&self, changes: &[(String, Option<String>)]) -> Option<String> {
         let is_mounted = self.mounted_shares().is_some_and(|shares| !shares.mounted().is_empty());
         (is_mounted && changes.iter().any(|(key, _)| key == ACCESS_TIMES))
-            .then(|| format!("'{ACCESS_TIMES}' holds for a share from its next mount on"))
+            .then(|| format!("'{ACCESS_TIMES}' takes effect at the next mount of a share"))
     }
 
     /// Returns a note on a quota below the space already used.
@@ -93,7 +92,7 @@ impl Service {
         let (_, stored) = volumes.chain(folders).find(|(known, _)| known == name)?;
         (stored > quota).then(|| {
             let (quota, stored) = (units::format_size(quota), units::format_size(stored));
-            format!("'{name}' takes {stored} already, more than its quota of {quota}: writes fail until it takes less")
+            format!("'{name}' already uses {stored}, more than its quota of {quota}: writes fail until it uses less")
         })
     }
 

@@ -242,7 +242,7 @@ impl Service {
         let total = keyed.len() as u64;
         if let Some(cursor) = &wish.cursor {
             let last: (Key, u64) = serde_json::from_str(cursor).map_err(|error| {
-                let text = "the cursor is not one of a page of objects: use 'next' of the page before";
+                let text = "the cursor is not from a page of objects: use 'next' of the previous page";
                 Error::with_source(ErrorKind::Invalid, text, error)
             })?;
             keyed.retain(|(key, _)| if wish.descending { *key < last } else { *key > last });
@@ -290,5 +290,5 @@ impl Service {
 }
 
 fn missing(name: &str) -> Error {
-    Error::new(ErrorKind::NotFound, format!("there is no '{name}': it was destroyed or renamed"))
+    Error::new(ErrorKind::NotFound, format!("'{name}' does not exist: it was destroyed or renamed"))
 }

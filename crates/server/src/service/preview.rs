@@ -40,7 +40,7 @@ impl Service {
                 Ok(is_smaller.then(|| (volume.name(), ObjectChange::Shrunk)).into_iter().collect())
             }
             Request::Preview { .. } => {
-                Err(Error::new(ErrorKind::Invalid, "a preview is of another request, not of a preview"))
+                Err(Error::new(ErrorKind::Invalid, "a preview of a preview is impossible: specify another request"))
             }
             Request::Receive(wish) => Ok(vec![(wish.volume.clone(), ObjectChange::Received)]),
             _ => Ok(Vec::new()),

@@ -23,7 +23,7 @@ impl Service {
 
     fn has_no_configuration(&self) -> Error {
         let pool = self.facts.pool.display();
-        let text = format!("the server of {pool} has no file of settings: start it with `shale serve --config FILE`");
+        let text = format!("the server of {pool} has no settings file: start it with `shale serve --config FILE`");
         Error::new(ErrorKind::Unsupported, text)
     }
 }

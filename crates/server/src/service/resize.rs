@@ -21,7 +21,7 @@ impl Service {
                 self.devices.alone_with(volume, force, || self.pool.resize_volume(id, size_bytes))
             }
             Err(error) if error.kind() == ErrorKind::Conflict => {
-                Err(Error::new(ErrorKind::Invalid, format!("{error}; say --shrink if that is meant")))
+                Err(Error::new(ErrorKind::Invalid, format!("{error}; use --shrink if that is intended")))
             }
             enlarged => enlarged,
         }

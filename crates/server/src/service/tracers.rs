@@ -40,7 +40,8 @@ impl Tracing {
                 TraceKind::FirstReads => "first reads are",
             };
             let text = format!(
-                "{what} being traced already ({other}), and each record is for one trace only: end that one, or wait for its end"
+                "{what} already being traced ({other}), and each record is for one trace only: end that trace, or \
+                 wait for its end"
             );
             return Err(Error::new(ErrorKind::InUse, text));
         }

@@ -36,7 +36,7 @@ impl Service {
                 Ok(Reply::Audit { entries })
             }
             other => {
-                let text = format!("'{}' is no operation on users or tokens", other.about().op());
+                let text = format!("'{}' is not an operation on users or tokens", other.about().op());
                 Err(Error::new(ErrorKind::Unsupported, text))
             }
         }

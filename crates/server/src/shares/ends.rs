@@ -43,7 +43,7 @@ impl Shares {
                 continue;
             }
             if let Err(error) = release(&mut state.mounted, id, false) {
-                log::warn!("{error}: it is cut off now; all that was done to it is kept");
+                log::warn!("{error}: it is cut off now; all completed changes are kept");
                 let forced = release(&mut state.mounted, id, true);
                 forced.err().iter().for_each(|error| log::warn!("{error}"));
             }

@@ -55,7 +55,7 @@ fn users(pool: &Path, access: &Access, output: &Output) -> Outcome {
     let users = listed(pool, access)?;
     output.result(&users, || {
         if users.is_empty() {
-            return "there is no user\n".to_owned();
+            return "there are no users".to_owned();
         }
         let mut rows = vec![["USER", "ROLE", "PASSWORD SET"].map(str::to_owned).to_vec()];
         rows.extend(
@@ -141,7 +141,7 @@ fn create(args: TokenCreateArgs, output: &Output) -> Outcome {
         Reply::Token(token) => Ok(token),
         other => Err(other.unexpected().into()),
     })?;
-    output.note("keep this token: it is not shown again");
+    output.note("store this token: it is not shown again");
     output.result(&made, || format!("{}\n", made.token));
     Ok(())
 }
@@ -153,7 +153,7 @@ fn list(args: &TokenListArgs, output: &Output) -> Outcome {
     })?;
     output.result(&tokens, || {
         if tokens.is_empty() {
-            return "there is no token\n".to_owned();
+            return "there are no tokens\n".to_owned();
         }
         let mut rows = vec![["TOKEN", "ROLE", "CREATED", "EXPIRES", "LAST USED"].map(str::to_owned).to_vec()];
         let or_never = |moment: Option<u64>| moment.map_or_else(|| "never".to_owned(), show_moment);

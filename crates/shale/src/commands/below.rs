@@ -21,7 +21,7 @@ pub fn snapshots(session: &Session, folder: &str, name: &str) -> Outcome<Vec<Str
     };
     let mut titles: Vec<_> = found.into_iter().map(|snapshot| format!("{}@{name}", snapshot.volume)).collect();
     if titles.is_empty() {
-        let message = format!("nothing in '{folder}' has a snapshot '{name}': shale list -r shows which there are");
+        let message = format!("nothing in '{folder}' has a snapshot '{name}': shale list -r shows them");
         return Err(Error::new(ErrorKind::NotFound, message).into());
     }
     titles.sort();

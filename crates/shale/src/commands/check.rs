@@ -91,7 +91,7 @@ fn lost_of_trees(summary: &CheckSummary) -> Option<String> {
     if !summary.names_lost.is_empty() {
         words.push("files without a name are in lost+found there".to_owned());
     }
-    words.push("`shale status` tells of it until it is acknowledged".to_owned());
+    words.push("`shale status` reports it until it is acknowledged".to_owned());
     (words.len() > 1).then(|| words.join("; "))
 }
 
@@ -105,23 +105,23 @@ fn is_accepted(error: &Error, output: &Output) -> bool {
     let Some(loss) = loss_in(error) else { return false };
     if output.is_json() {
         let report = server::documents::loss_report(loss);
-        let message = format!("{error}; --accept-loss does it all the same");
+        let message = format!("{error}; --accept-loss repairs it nevertheless");
         output.json(
             &serde_json::json!({ "error": { "kind": ErrorKind::Corrupt.name(), "message": message }, "loss": report }),
         );
         return false;
     }
     let lines: String = loss.lines().iter().map(|line| format!("  {line}\n")).collect();
-    output.prompt(&format!("repairing the pool would lose something that was, or may have been, flushed:\n{lines}"));
+    output.prompt(&format!("repairing the pool would lose data that was, or may have been, flushed:\n{lines}"));
     if !(std::io::stdin().is_terminal() && std::io::stderr().is_terminal()) {
-        output.note("nothing has been changed; --accept-loss does it all the same");
+        output.note("nothing was changed; --accept-loss repairs it nevertheless");
         return false;
     }
-    output.prompt("Drop that, and go on without it? Type 'yes': ");
+    output.prompt("Drop this data and continue? Type 'yes': ");
     let mut answer = String::new();
     let is_yes = std::io::stdin().read_line(&mut answer).is_ok() && answer.trim() == "yes";
     if !is_yes {
-        output.note("nothing has been changed");
+        output.note("nothing was changed");
     }
     is_yes
 }
@@ -146,7 +146,7 @@ fn show(summary: &CheckSummary, repair: bool, told: usize) -> String {
     }
     if listed > LISTED_FEW {
         let volumes = summary.volumes.iter().map(|(volume, problems)| format!("{volume} ({problems})"));
-        text.push_str(&format!("volumes concerned: {}\n", volumes.collect::<Vec<_>>().join(", ")));
+        text.push_str(&format!("affected volumes: {}\n", volumes.collect::<Vec<_>>().join(", ")));
     }
     text.push_str(&format!(
         "checked {} map records and {} fragments ({}) in {:.1} s: ",
@@ -157,10 +157,15 @@ fn show(summary: &CheckSummary, repair: bool, told: usize) -> String {
     ));
     let lost = lost_of_trees(summary);
     text.push_str(&match (found, left) {
-        (0, _) if summary.log_end.is_some() => "clean, as far as that can be known: see what is said of the log's end\n".to_owned(),
+        (0, _) if summary.log_end.is_some() => {
+            "clean, as far as can be known: see the note on the log's end\n".to_owned()
+        }
         (0, _) => "clean\n".to_owned(),
         (found, left) if summary.loss.is_some() => {
-            format!("{found} problem(s), {left} of them left; what was dropped is lost, and `shale status` tells of it until it is acknowledged\n")
+            format!(
+                "{found} problem(s), {left} of them left; dropped data is lost, and `shale status` reports it \
+             until it is acknowledged\n"
+            )
         }
         (found, left) if lost.is_some() => {
             let lost = lost.unwrap_or_default();
@@ -169,7 +174,10 @@ fn show(summary: &CheckSummary, repair: bool, told: usize) -> String {
         }
         (found, 0) => format!("{found} problem(s), all repaired\n"),
         (found, left) if repair => format!("{found} problem(s), {left} of them cannot be repaired\n"),
-        (found, _) if summary.is_mendable => format!("{found} problem(s); see what --repair can do\n"),
+        (found, _) if summary.is_mendable => format!(
+            "{found} problem(s); run with --repair to fix what can be \
+         fixed\n"
+        ),
         (found, _) => {
             format!("{found} problem(s); --repair cannot fix them: restore or overwrite the damaged data\n")
         }
@@ -214,11 +222,11 @@ mod tests {
         assert!(text.contains("fragment: volume vm, byte 8192: checksum is 1, expected 2\n"), "{text}");
         assert!(text.contains("and 1999 more\n") && text.contains("2000 problem(s); --repair cannot fix"), "{text}");
         summary.is_mendable = true;
-        assert!(show(&summary, false, 0).contains("; see what --repair"));
+        assert!(show(&summary, false, 0).contains("; run with --repair"));
         assert!(!show(&summary, true, 1).contains("checksum is 1"), "it has been told");
         assert!(show(&summary, true, 0).contains("2000 of them cannot be repaired"));
         summary.problems = vec![summary.problems[0].clone(); LISTED_FEW + 1];
-        assert!(show(&summary, true, 0).contains("volumes concerned: vm (2000)\n"));
+        assert!(show(&summary, true, 0).contains("affected volumes: vm (2000)\n"));
         summary.problems_left = 0;
         assert!(show(&summary, true, 0).contains("all repaired"));
         summary.names_lost = vec!["home".to_owned()];
@@ -240,6 +248,6 @@ mod tests {
         summary.notes.clear();
         summary.log_end = Some("batch 27 is torn".to_owned());
         let text = show(&summary, false, 0);
-        assert!(text.starts_with("log: batch 27 is torn\n") && text.contains("as far as that can be known"), "{text}");
+        assert!(text.starts_with("log: batch 27 is torn\n") && text.contains("as far as can be known"), "{text}");
     }
 }

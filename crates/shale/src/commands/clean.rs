@@ -61,7 +61,7 @@ pub(super) fn tell(done: &CleanTotal, seconds: Option<f64>, output: &Output) {
         let sorted = done.sort.as_ref().map(show).unwrap_or_default();
         let cleaned = seconds.map_or_else(String::new, |seconds| {
             format!(
-                "emptied {} extents, moved {} for that in {seconds:.1} s; {} extents are free, {} were\n",
+                "emptied {} extents, moved {} for that in {seconds:.1} s; {} extents are free ({} before)\n",
                 done.extents_cleaned,
                 format_size(done.bytes_moved),
                 done.extents_free,
@@ -74,7 +74,7 @@ pub(super) fn tell(done: &CleanTotal, seconds: Option<f64>, output: &Output) {
 
 pub(super) fn show(slice: &SortSlice) -> String {
     if slice.started_unix_s == 0 {
-        return "this pool has not been sorted\n".to_owned();
+        return "this pool was never sorted\n".to_owned();
     }
     let far = if slice.finished {
         "all volumes".to_owned()
@@ -83,11 +83,9 @@ pub(super) fn show(slice: &SortSlice) -> String {
     };
     let damaged = match slice.damaged_groups {
         0 => String::new(),
-        groups => format!(
-            "; {groups} groups of 128 KiB hold something damaged and stay as they are: 'shale scrub' tells what"
-        ),
+        groups => format!("; {groups} groups of 128 KiB contain damage and stay as they are: see 'shale scrub'"),
     };
-    format!("sorted {far}: {} written anew{damaged}\n", format_size(slice.rewritten_bytes))
+    format!("sorted {far}: {} rewritten{damaged}\n", format_size(slice.rewritten_bytes))
 }
 
 #[cfg(test)]
@@ -96,7 +94,7 @@ mod tests {
 
     #[test]
     fn the_summary_tells_how_far_sorting_came() {
-        assert!(show(&SortSlice::default()).contains("not been sorted"));
+        assert!(show(&SortSlice::default()).contains("never sorted"));
         let slice = SortSlice {
             started_unix_s: 1,
             bytes_done: 1 << 30,

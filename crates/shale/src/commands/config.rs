@@ -46,7 +46,7 @@ pub fn reload(args: ReloadArgs, output: &Output) -> Outcome {
         other => return Err(other.unexpected().into()),
     };
     if !report.needs_restart.is_empty() {
-        output.warn(&format!("in force after the next start of the server: {}", report.needs_restart.join(", ")));
+        output.warn(&format!("takes effect at the next start of the server: {}", report.needs_restart.join(", ")));
     }
     output.done(&report, || show(&report));
     Ok(())

@@ -62,12 +62,12 @@ pub fn run(args: &DestroyArgs, output: &Output) -> Outcome {
 /// Deletes the received part of a volume or snapshot whose stream was interrupted.
 fn give_up(args: &DestroyArgs, output: &Output) -> Outcome {
     Session::with(&args.pool, &args.access, |session| {
-        below::each(&args.volumes, "given up", output, |title| {
+        below::each(&args.volumes, "deleted", output, |title| {
             Ok(session.done(Request::GiveUp { title: title.to_owned() })?)
         })
     })?;
     let document = json!({ "volume": args.volumes.first(), "destroyed": args.volumes, "dry_run": false });
-    let line = |title: &String| format!("the received part of {title} is given up\n");
+    let line = |title: &String| format!("the received part of {title} was deleted\n");
     output.done(&document, || args.volumes.iter().map(line).collect());
     Ok(())
 }
@@ -134,7 +134,7 @@ fn snapshots(session: &Session, volume: &str, spec: &str, recursive: bool) -> Ou
         if found.is_empty() {
             let text = match range {
                 (Some(name), _) | (None, Some(name)) if recursive => {
-                    format!("nothing in '{volume}' has a snapshot '{name}': shale list -r shows which there are")
+                    format!("nothing in '{volume}' has a snapshot '{name}': shale list -r shows them")
                 }
                 (Some(name), _) | (None, Some(name)) => format!("volume '{volume}' has no snapshot '{name}'"),
                 (None, None) => format!("'{volume}' has no snapshots"),
@@ -186,8 +186,7 @@ fn look_at_bookmark(session: &Session, title: &str) -> Outcome {
     match session.call(Request::Bookmarks { object: Some(Which::from(&volume)) })? {
         Reply::Bookmarks(all) if all.iter().any(|line| line.bookmark == title) => Ok(()),
         Reply::Bookmarks(_) => {
-            let text =
-                format!("there is no bookmark '{title}': shale bookmarks POOL {volume} lists those of '{volume}'");
+            let text = format!("there is no bookmark '{title}': shale bookmarks POOL {volume} lists those of '{volume}'");
             Err(Error::new(ErrorKind::NotFound, text).into())
         }
         other => Err(other.unexpected().into()),

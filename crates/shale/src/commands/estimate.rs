@@ -47,7 +47,7 @@ fn with_pool_hint(targets: &[PathBuf], failure: Failure) -> Failure {
         |target: &PathBuf| target.to_str().is_some_and(|name| names::any_name(name).is_ok()) && !target.exists();
     match of_environment() {
         Some(pool) if targets.first().is_some_and(may_be_volume) => failure.with(&format!(
-            "; estimate does not use SHALE_POOL: for a volume or a share write shale estimate {} NAME",
+            "; estimate ignores SHALE_POOL: for a volume or a share use shale estimate {} NAME",
             pool.display()
         )),
         _ => failure,
@@ -75,7 +75,7 @@ fn of_paths(args: &EstimateArgs, output: &Output) -> Outcome<EstimateReport> {
     // Its files say nothing about the data in its volumes.
     if let Some(pool) = args.targets.iter().find(|target| is_pool(target)) {
         let pool = pool.display();
-        let message = format!("{pool} is a pool; name one of its volumes: shale estimate {pool} VOLUME");
+        let message = format!("{pool} is a pool; specify one of its volumes: shale estimate {pool} VOLUME");
         return Err(Error::new(ErrorKind::Invalid, message).into());
     }
     let none = BTreeMap::new();
@@ -93,10 +93,10 @@ fn of_files(paths: &[PathBuf], plan: &Plan, args: &EstimateArgs, output: &Output
     })?;
     progress.finish();
     if scanned.unreadable > 0 {
-        output.warn(&format!("{} files or directories cannot be read and are left out", scanned.unreadable));
+        output.warn(&format!("skipped {} unreadable files or directories", scanned.unreadable));
     }
     if scanned.files == 0 {
-        let message = "there is no file to look at; name files, directories, block devices, or a pool and a volume";
+        let message = "no file to read; specify files, directories, block devices, or a pool and a volume";
         return Err(Error::new(ErrorKind::Invalid, message).into());
     }
     measured(&population, plan, args, output)

@@ -68,12 +68,12 @@ fn inside(mount: &Path, path: &[u8]) -> Outcome<PathBuf> {
     let mut place = mount.to_owned();
     for name in path.split(|&byte| byte == b'/').filter(|name| !matches!(*name, b"" | b".")) {
         if name == b".." {
-            return Err(Error::new(ErrorKind::Invalid, "a path within a share has no '..'").into());
+            return Err(Error::new(ErrorKind::Invalid, "a path within a share cannot contain '..'").into());
         }
         place.push(std::ffi::OsStr::from_bytes(name));
         let found = std::fs::symlink_metadata(&place).map_err(|error| path_error("cannot find", &place, error))?;
         if found.is_symlink() && !path.ends_with(name) {
-            let text = format!("{} is a symbolic link: name the directory that it leads to", place.display());
+            let text = format!("{} is a symbolic link: specify the directory that it leads to", place.display());
             return Err(Error::new(ErrorKind::Invalid, text).into());
         }
     }
@@ -100,7 +100,7 @@ impl Target {
         let is_archive = is_archive || path.extension().is_some_and(|extension| extension == "tar");
         match found {
             Some(found) if found.is_dir() && is_archive => {
-                Err(Error::new(ErrorKind::Invalid, format!("{} is a directory, and no archive", path.display())).into())
+                Err(Error::new(ErrorKind::Invalid, format!("{} is a directory, not an archive", path.display())).into())
             }
             Some(found) if found.is_dir() => Ok(Self::Directory { path: path.to_owned(), is_new: false, overwrite }),
             Some(found) => {
@@ -154,8 +154,8 @@ impl Target {
                 drop(std::fs::remove_file(path));
                 "; the archive was removed"
             }
-            Self::Archive { .. } => "; the archive is not complete",
-            Self::Directory { .. } => "; what was copied by then is there",
+            Self::Archive { .. } => "; the archive is incomplete",
+            Self::Directory { .. } => "; the files copied so far are there",
         }
     }
 }

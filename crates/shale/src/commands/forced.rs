@@ -11,15 +11,15 @@ use server::session::Session;
 const fn words(change: ObjectChange) -> &'static str {
     match change {
         ObjectChange::Destroyed => {
-            "it is taken from them: every request of theirs fails from now on, and a file system on it fails with what it \
-             has not written yet"
+            "its clients lose it: each of their requests fails from now on, and a file system on it loses its \
+             unwritten data"
         }
         ObjectChange::Shrunk => {
-            "what lies behind its new end is taken from them: their requests there fail, and a file system that \
-             reaches there is damaged"
+            "its clients lose the part after its new end: requests there fail, and a file system that extends into \
+             it is damaged"
         }
         ObjectChange::RolledBack | ObjectChange::Received => {
-            "its content changes under them: a file system on it would go on with what it has in its caches, and damage it; \
+            "its content changes under them: a file system on it would continue with its caches, and damage it; \
              unmount it before it writes again"
         }
     }

@@ -17,6 +17,6 @@ pub fn run(args: GrowArgs, output: &Output) -> Outcome {
         Ok(status(session)?.capacity_bytes)
     })?;
     let document = json!({ "capacity_bytes": capacity_bytes });
-    output.done(&document, || format!("the pool has {} now\n", format_size(capacity_bytes)));
+    output.done(&document, || format!("the pool now has {}\n", format_size(capacity_bytes)));
     Ok(())
 }

@@ -51,6 +51,6 @@ fn end(service: &Arc<Service>, output: &Output, last: impl FnOnce() -> i32) {
         None => end(),
     };
     if let Err(error) = ended {
-        output.warn(&format!("the mounts cannot be left to the next server, and end with this one: {error}"));
+        output.warn(&format!("cannot leave the mounts to the next server, so they end with this one: {error}"));
     }
 }

@@ -28,15 +28,14 @@ pub fn snapshot(args: SnapshotArgs, output: &Output) -> Outcome {
     let (volume, name) = snapshot.split_once('@').unwrap_or_default();
     if args.snapshots.iter().any(|title| title.contains(['*', '?'])) {
         if !args.recursive || !others.is_empty() {
-            let why =
-                format!("'*' stands for the names of several volumes: shale snapshot POOL -r '{snapshot}', alone");
+            let why = format!("'*' selects several volumes: use shale snapshot POOL -r '{snapshot}', alone");
             return Err(Error::new(ErrorKind::Invalid, why).into());
         }
         return snapshot_matching(&args, volume, name, output);
     }
     if args.recursive {
         if !others.is_empty() {
-            let why = "with -r one snapshot is named: FOLDER@SNAPSHOT";
+            let why = "-r takes one snapshot: FOLDER@SNAPSHOT";
             return Err(Error::new(ErrorKind::Invalid, why).into());
         }
         return snapshot_folder(&args, volume, name, output);
@@ -93,7 +92,7 @@ fn snapshot_matching(args: &SnapshotArgs, pattern: &str, name: &str, output: &Ou
         let found = volumes(session)?.into_iter().filter(|volume| fits(pattern, &volume.name));
         let snapshots: Vec<_> = found.map(|volume| format!("{}@{name}", volume.name)).collect();
         if snapshots.is_empty() {
-            let why = format!("no volume or share of the pool fits '{pattern}': `shale list` shows them");
+            let why = format!("no volume or share of the pool matches '{pattern}': `shale list` shows them");
             return Err(Error::new(ErrorKind::NotFound, why).into());
         }
         take_together(session, Request::SnapshotTogether { snapshots }, output)
@@ -141,7 +140,7 @@ pub fn rollback(args: RollbackArgs, output: &Output) -> Outcome {
     if is_folder {
         document["snapshots"] = json!(titles);
     }
-    let line = |title: &String| format!("{} is as it was in {title}\n", names::volume_of(title));
+    let line = |title: &String| format!("{} was rolled back to {title}\n", names::volume_of(title));
     output.done(&document, || titles.iter().map(line).collect());
     Ok(())
 }
@@ -163,7 +162,7 @@ pub fn promote(args: PromoteArgs, output: &Output) -> Outcome {
         session.done(Request::Promote { object: args.volume.clone().into() })?;
         kind_of(session, &args.volume)
     })?;
-    let text = || format!("{kind} {} owns the snapshots that it came from\n", args.volume);
+    let text = || format!("{kind} {} now owns the snapshots up to its origin\n", args.volume);
     output.done(&json!({ "volume": args.volume }), text);
     Ok(())
 }

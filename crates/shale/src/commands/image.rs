@@ -50,7 +50,10 @@ pub fn clone(args: CloneArgs, url: &str, output: &Output) -> Outcome {
     };
     if let Some(size) = args.size.filter(|size| *size < image.size_bytes) {
         let (size, least) = (format_size(size), format_size(image.size_bytes));
-        let why = format!("--size {size} is less than the version has ({least}): make the clone, and shale resize it");
+        let why = format!(
+            "--size {size} is less than the size of the version ({least}): make the clone, and use \
+         shale resize"
+        );
         return Err(invalid(why).into());
     }
     let mut properties: BTreeMap<String, String> = args.properties.into_iter().collect();
@@ -74,8 +77,8 @@ fn of_whom(session: &Session, error: Error) -> Failure {
     }
     let process = super::status::status(session).map(|report| format!(" (process {})", report.pid)).unwrap_or_default();
     let text = format!(
-        "the pool's server{process} has no credentials for the store, and does not see those of this command: stop it, and start it \
-         with the same variables (in a unit of systemd with EnvironmentFile=)"
+        "the pool's server{process} has no credentials for the store, and cannot use those of this command: restart \
+         it with the same variables (in a unit of systemd with EnvironmentFile=)"
     );
     Error::new(error.kind(), text).into()
 }
@@ -131,10 +134,11 @@ pub(super) fn tell(pushed: &PushedLine, snapshot: &str, output: &Output) {
             return format!("{} was pushed before: {} version {}\n", snapshot, pushed.blob, pushed.version);
         }
         if pushed.version == pushed.base_version {
-            return format!("{} has nothing that {} version {} has not\n", snapshot, pushed.blob, pushed.version);
+            return format!("{} has no changes since {} version {}\n", snapshot, pushed.blob, pushed.version);
         }
         format!(
-            "{} version {}: {bytes} changed in {volume} since version {}, stored in {stored} ({} of {} groups of data as they were stored)\n",
+            "{} version {}: {bytes} changed in {volume} since version {}, stored in {stored} ({} of {} groups of \
+             data as stored in the pool)\n",
             pushed.blob,
             pushed.version,
             pushed.base_version,

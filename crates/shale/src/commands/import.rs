@@ -141,7 +141,7 @@ fn data_bytes(volume: &dyn VolumeIo, interrupted: &AtomicBool) -> Option<u64> {
 
 fn empty(source: &Source) -> Error {
     let message =
-        format!("{} is empty, and a volume has at least one byte: give the volume a size with --size", source.name());
+        format!("{} is empty, and a volume has at least one byte: set the volume's size with --size", source.name());
     Error::new(ErrorKind::Invalid, message)
 }
 
@@ -216,7 +216,10 @@ impl Target {
             let (name, try_all) = (source.name(), "with -o compression=auto each unit is tried");
             output.note(&match codec {
                 Codec::Zle | Codec::Off => {
-                    format!("{name} is stored as it is (rule.{word}: such files are compressed already); {try_all}")
+                    format!(
+                        "{name} is stored as it is (rule.{word}: such files are compressed already); \
+                     {try_all}"
+                    )
                 }
                 codec => format!("{name} is stored with {codec} (rule.{word}); {try_all}"),
             });
@@ -263,7 +266,7 @@ impl Target {
             return Err(empty(source).into());
         }
         if self.grows {
-            let message = |error: Error| error.context("the volume cannot be cut to the size of the data");
+            let message = |error: Error| error.context("cannot truncate the volume to the size of the data");
             session.done(self.resize(end, true)).map_err(message)?;
             self.size_bytes.store(end, Ordering::SeqCst);
         }
@@ -364,7 +367,7 @@ impl Target {
                 Err(error) => format!("the new volume could not be removed ({error})"),
             }
         } else {
-            "the volume holds old and new data now, and says that it is incomplete".to_owned()
+            "the volume contains old and new data now, and is marked as incomplete".to_owned()
         };
         failure.context(format_args!("import of {source} into volume '{}' stopped after {done}; {left}", self.name))
     }
@@ -398,8 +401,8 @@ fn rule_for(
     }
     // A user's own rule for a type is always followed.
     if ruled.is_default && !agrees(source, codec, unit_bytes, &resolved.settings) {
-        let text = "are not what its name or its first bytes say: chosen unit by unit, as compression=auto does";
-        output.note(&format!("units of {} that were tried {text}", source.name()));
+        let text = "do not match its name or its first bytes: codecs are chosen per unit, as with compression=auto";
+        output.note(&format!("tested units of {} {text}", source.name()));
         return Ok(None);
     }
     Ok(Some((ruled.word, codec)))

@@ -216,7 +216,7 @@ fn clean_up(
     }
     if is_empty {
         let unmark = session.done(set(name, id, [(INCOMPLETE.to_owned(), None)].into()));
-        return if unmark.is_ok() { failure.with(&format!("; share '{name}' is as it was")) } else { failure };
+        return if unmark.is_ok() { failure.with(&format!("; share '{name}' is unchanged")) } else { failure };
     }
     failure.with(&format!(
         "; share '{name}' has {} names of it and stays marked as incomplete: import again with --overwrite, or destroy it",

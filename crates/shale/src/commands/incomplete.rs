@@ -8,13 +8,13 @@ use server::session::Session;
 pub fn words(title: &str) -> String {
     if title.contains('@') {
         return format!(
-            "snapshot '{title}' is incomplete: when it was taken, an import into the volume had not come to its end; destroy it, or, if it \
-             is to be used as it is, clone it with -o incomplete=no"
+            "snapshot '{title}' is incomplete: it was taken before an import into the volume had finished; destroy \
+             it, or, to use it unchanged, clone it with -o incomplete=no"
         );
     }
     format!(
-        "volume '{title}' is incomplete: an import was killed or failed in the middle, or has not come to its end yet; import again with \
-         --overwrite, or destroy it, or, if it is meant to stay as it is, 'shale set POOL {title} incomplete=no'"
+        "volume '{title}' is incomplete: an import was killed, failed, or has not finished yet; import again with \
+         --overwrite, or destroy it, or, to keep it as it is, 'shale set POOL {title} incomplete=no'"
     )
 }
 

@@ -61,11 +61,10 @@ pub fn run(args: InitArgs, output: &Output) -> Outcome {
     let dir = PoolDir::new(&args.pool);
     let made = pool_dir::init(&dir, &options)?;
     if let Err(error) = calibrate(&dir) {
-        output
-            .note(&format!("the pool knows nothing of this machine's speed yet ({error}): `shale calibrate` tells it"));
+        output.note(&format!("the speed of this machine is unknown ({error}): run `shale calibrate`"));
     }
     if made.redone {
-        output.note("an init that had been interrupted was done again");
+        output.note("repeated an interrupted init");
     }
     if let Some(free) = short_below(&made.data, made.capacity_bytes) {
         output.note(&format!(
@@ -83,7 +82,7 @@ pub fn run(args: InitArgs, output: &Output) -> Outcome {
     output.done(&document, || {
         let because = made.capacity_from.as_ref().map_or_else(String::new, |from| format!(" ({from})"));
         format!(
-            "pool {} made, with room for {}{because} in {}\n",
+            "created pool {}, with space for {}{because} in {}\n",
             dir.root().display(),
             format_size(made.capacity_bytes),
             made.data.display()

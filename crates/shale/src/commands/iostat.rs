@@ -25,7 +25,7 @@ const NAMES: usize = 2;
 pub fn run(args: &IostatArgs, output: &Output) -> Outcome {
     let interruption = Interruption::watch()?;
     let session = Session::of_server(&args.pool)?;
-    let session = session.ok_or_else(|| Session::unserved(&args.pool, "no client has done anything"))?;
+    let session = session.ok_or_else(|| Session::unserved(&args.pool, "no client activity"))?;
     let mut before: Option<TrafficReport> = None;
     let mut left = args.every.map_or(1, |_| args.count.unwrap_or(u64::MAX));
     loop {

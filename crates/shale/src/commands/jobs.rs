@@ -59,7 +59,7 @@ fn until(
 ) -> Outcome<JobReport> {
     while !is_so(&job) && !job.state.has_ended() {
         if interruption.has_come() {
-            let text = format!("interrupted: {} was asked, and does so behind the slice in work", job.title());
+            let text = format!("interrupted: {} was asked, and will follow after its current slice", job.title());
             return Err(Failure::Interrupted(text));
         }
         let (id, seen) = (job.id, Some(job.changes));
@@ -85,7 +85,7 @@ fn tell(job: JobReport, output: &Output) -> Outcome {
         JobResult::Calibrated(found) => calibrate::tell(found, output),
         JobResult::Restored(total) => {
             let kept = total.kept_first.as_ref().map_or_else(String::new, |first| {
-                format!("; {} kept because they exist, the first is '{}'", total.kept, units::shown(first))
+                format!("; {} existing files were kept, the first is '{}'", total.kept, units::shown(first))
             });
             output.text(&format!("{title}: {} restored, {}{kept}\n", total.restored, format_size(total.bytes)))
         }
@@ -111,7 +111,7 @@ fn list(session: &Session, output: &Output) -> Outcome {
         other => return Err(other.unexpected().into()),
     };
     output.result(&jobs, || match jobs.is_empty() {
-        true => "no job has been started since the server was\n".to_owned(),
+        true => "no job was started since the server started".to_owned(),
         false => show(&jobs),
     });
     Ok(())
@@ -157,12 +157,13 @@ pub(super) fn done(job: &JobReport) -> String {
 fn said(job: &JobReport) -> String {
     let title = job.title();
     match (job.state, &job.error) {
-        (JobState::Running, _) => format!("{title} goes on\n"),
+        (JobState::Running, _) => format!("{title} is running again\n"),
         (JobState::Paused, _) => format!("{title} is paused at {}\n", done(job)),
         (JobState::Cancelling, _) if job.kind.is_of_command() => format!(
-            "{title} is cancelling: its command, which waits for its input or output or was stopped, has not ended yet\n"
+            "{title} is cancelling: its command, which is waiting for its input or output or is stopped, has not \
+             ended yet\n"
         ),
-        (JobState::Done, _) => format!("{title} came to its end before\n"),
+        (JobState::Done, _) => format!("{title} completed before that\n"),
         (_, Some(fault)) => format!("{title} is {}: {}\n", job.state.name(), fault.message),
         (state, None) => format!("{title} is {}\n", state.name()),
     }

@@ -116,7 +116,7 @@ pub fn run(args: ListArgs, output: &Output) -> Outcome {
             let (data, stored) = (format_size(data), format_size(stored));
             let received = if receives.is_empty() { "" } else { "being received, or " };
             text += &format!(
-                "{received}in destroyed volumes, for clones or until it has come back: {data}, stored in {stored}\n"
+                "{received}in destroyed volumes, for clones or not yet reclaimed: {data}, stored in {stored}\n"
             );
         }
         text
@@ -133,13 +133,13 @@ fn columns(wanted: &[String]) -> Result<Vec<String>> {
     for name in &names {
         if !known().any(|known| known == name) {
             let meant = match &name[..] {
-                "used" | "referenced" => "; 'stored' has the bytes used",
-                "avail" | "available" => "; `shale df` has the space left",
-                "compressratio" | "refcompressratio" => "; 'ratio' has it",
+                "used" | "referenced" => "; 'stored' shows the bytes used",
+                "avail" | "available" => "; `shale df` shows the space left",
+                "compressratio" | "refcompressratio" => "; 'ratio' shows it",
                 _ => "",
             };
             let text = format!(
-                "there is no column '{name}'{meant}; there are {}{}",
+                "there is no column '{name}'{meant}; the columns are {}{}",
                 known().collect::<Vec<_>>().join(", "),
                 did_you_mean(name, known())
             );

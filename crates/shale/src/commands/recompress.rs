@@ -56,7 +56,7 @@ pub(super) fn tell(slice: &RecompressSlice, seconds: Option<f64>, output: &Outpu
 /// Formats the outcome; `took` is its duration, if any work was done.
 fn show(slice: &RecompressSlice, took: Option<Duration>) -> String {
     if slice.started_unix_s == 0 {
-        return "this volume has not been recompressed so\n".to_owned();
+        return "this volume was never recompressed this way\n".to_owned();
     }
     let mode = slice.mode.as_ref().map_or_else(String::new, |mode| format!(" with --mode {mode}"));
     let far = if slice.finished {
@@ -68,10 +68,10 @@ fn show(slice: &RecompressSlice, took: Option<Duration>) -> String {
     let won = slice.before_bytes.saturating_sub(slice.after_bytes);
     let damaged = match slice.damaged_fragments {
         0 => String::new(),
-        count => format!("; {count} fragments are damaged and stay as they are: 'shale scrub' tells what"),
+        count => format!("; {count} fragments are damaged and stay as they are: see 'shale scrub'"),
     };
     format!(
-        "recompressed{mode}, {far}{took}: {} of {} fragments rewritten, {} as {}, {} won{damaged}\n",
+        "recompressed{mode}, {far}{took}: {} of {} fragments rewritten, {} as {}, {} saved{damaged}\n",
         slice.rewritten,
         slice.fragments,
         format_size(slice.before_bytes),
@@ -97,14 +97,14 @@ mod tests {
         };
         let text = show(&slice, Some(Duration::from_secs(2)));
         assert!(
-            text.contains("7 of 10 fragments") && text.contains("2 MiB won") && text.contains("all of it"),
+            text.contains("7 of 10 fragments") && text.contains("2 MiB saved") && text.contains("all of it"),
             "{text}"
         );
         assert!(!text.contains("damaged"), "{text}");
         let slice = RecompressSlice { damaged_fragments: 2, ..slice };
         assert!(
-            show(&slice, None).ends_with("; 2 fragments are damaged and stay as they are: 'shale scrub' tells what\n")
+            show(&slice, None).ends_with("; 2 fragments are damaged and stay as they are: see 'shale scrub'\n")
         );
-        assert!(show(&RecompressSlice::default(), None).contains("not been"));
+        assert!(show(&RecompressSlice::default(), None).contains("was never recompressed"));
     }
 }

@@ -38,8 +38,8 @@ pub(super) fn refuse_background(background: bool, kind: JobKind) -> Outcome {
         return Ok(());
     }
     let text = format!(
-        "--background: the bytes of 'shale {}' go through this command, so that it cannot end before they are through; \
-         let the shell put it in the background (&)",
+        "--background: the bytes of 'shale {}' pass through this command, which must run until they have; use the \
+         shell to put it in the background (&)",
         kind.name()
     );
     Err(Error::new(ErrorKind::Invalid, text).into())
@@ -138,7 +138,7 @@ mod tests {
     fn work_of_a_command_is_not_left_to_the_server() {
         assert!(refuse_background(false, JobKind::Send).is_ok());
         let refused = refuse_background(true, JobKind::Send).err();
-        let says_why = |text: &str| text.contains("'shale send' go through this command") && text.contains('&');
+        let says_why = |text: &str| text.contains("'shale send' pass through this command") && text.contains('&');
         assert!(refused.is_some_and(|failure| failure.code() == 2 && says_why(&failure.to_string())));
     }
 }

@@ -238,13 +238,16 @@ fn is_below(error: &Error) -> bool {
 fn give_up(new: Unfinished, failure: Failure) -> Failure {
     let into = new.dir().root().display().to_string();
     let is_gone = new.abandon();
-    let left =
-        if is_gone { "what was made of it is removed" } else { "it is not finished, and can be salvaged into again" };
+    let left = if is_gone {
+        "the unfinished pool was removed"
+    } else {
+        "it is unfinished, and salvage can be repeated into it"
+    };
     match failure {
         Failure::Interrupted(text) => Failure::Interrupted(format!("{text} before {into} was complete; {left}")),
         Failure::Error(error) if error.kind() == ErrorKind::Full => {
             let advice = if is_below(&error) {
-                "make room on the file system that the new pool is to lie on, or salvage to another one"
+                "free space on the file system of the new pool, or salvage to another one"
             } else {
                 "salvage into a pool with a larger --capacity"
             };
@@ -289,7 +292,7 @@ fn mend_trees(pool: &Pool, report: &mut SalvageReport) -> Trees {
         // The log may have restored data of removed files.
         let told = match share_check::mend(pool, &share.name, false, false, &|_| Ok(())).map(|mended| mended.repaired) {
             Ok(Repaired { mended, left }) => mended.into_iter().chain(left).collect(),
-            Err(error) => vec![format!("{error}: shale check --repair on the new pool may tell more")],
+            Err(error) => vec![format!("{error}: shale check --repair on the new pool may find out more")],
         };
         trees.insert(share.name, told);
     }
@@ -315,7 +318,7 @@ fn mend_trees(pool: &Pool, report: &mut SalvageReport) -> Trees {
         // Without the map, a lost file looks like one that was never written.
         if !report.by_map && volume.missing_bytes_max > 0 {
             let found = share_check::files_with_zeroes(pool, &name);
-            let found = found.unwrap_or_else(|error| vec![format!("which files lack data cannot be told: {error}")]);
+            let found = found.unwrap_or_else(|error| vec![format!("cannot find out which files lack data: {error}")]);
             in_doubt.entry(name).or_default().extend(found);
         }
     }
@@ -375,7 +378,7 @@ fn show(summary: &Summary) -> String {
         }
         if summary.lossy && volume.uncertain_bytes > 0 {
             text.push_str(&format!(
-                ", up to {} may be older than what was written",
+                ", up to {} may be older than the data that was written",
                 format_size(volume.uncertain_bytes)
             ));
         }
@@ -397,8 +400,8 @@ fn show(summary: &Summary) -> String {
     }
     if summary.uncertain_bytes > 0 {
         text.push_str(&format!(
-            "note: blocks of at most {} may show what was discarded or taken back, or an older state; of all other data that came \
-             out it is certain that it is right\n",
+            "note: blocks of at most {} may show discarded or rolled back data, or an older state; all other \
+             rescued data is certainly right\n",
             format_size(summary.uncertain_bytes)
         ));
     }
@@ -409,9 +412,9 @@ fn show(summary: &Summary) -> String {
         summary.batches,
         summary.seconds,
         match summary.completeness {
-            _ if summary.other_pool => "THIS IS ANOTHER POOL than the directory tells of",
-            _ if summary.lossy && summary.completeness != "damaged" => "SOMETHING IS LOST",
-            _ if summary.lossy => "SOMETHING MAY BE LOST",
+            _ if summary.other_pool => "THE DATA BELONGS TO ANOTHER POOL than the directory",
+            _ if summary.lossy && summary.completeness != "damaged" => "DATA IS LOST",
+            _ if summary.lossy => "DATA MAY BE LOST",
             "complete" => "nothing is lost",
             _ => "nothing is known to be lost",
         }
@@ -426,25 +429,27 @@ fn show(summary: &Summary) -> String {
 fn advice(summary: &Summary) -> String {
     let into = &summary.into;
     let other = if summary.other_pool {
-        "If the pool of the directory was meant, put its own data file back, and salvage that. If the pool of the data was meant, salvage \
-         the data file by its own name, without the directory: the report then says what is lost of that one.\n"
+        "If the pool of the directory was meant, put its own data file back, and salvage that. If the pool of the \
+         data was meant, salvage the data file by its own name, without the directory: the report then lists the \
+         losses of that pool.\n"
     } else {
         ""
     };
     let mut text = format!(
-        "{other}What is lost reads as zeroes, or as an older state, in {into}: bring these volumes back from a backup or another copy. The old \
-         pool has not been changed: keep it until that is done.\n"
+        "{other}Lost data reads as zeroes, or as an older state, in {into}: restore these volumes from a backup or \
+         another copy. The old pool has not been changed: keep it until that is done.\n"
     );
     if !summary.by_map && summary.volumes.iter().any(|volume| volume.missing_bytes_max > 0) {
         text.push_str(
-            "The figures are bounds. If the pool's map exists (the directory 'map' in the pool's directory), salvage the whole directory: \
-             an undamaged map says block by block what is missing.\n",
+            "The figures are upper bounds. If the pool's map exists (the directory 'map' in the pool's directory), \
+             salvage the whole directory: an undamaged map identifies each missing block.\n",
         );
     }
     if summary.by_map {
         text.push_str(
-            "The old pool's map is whole, and may find data that the log does not tell of any more, which salvage needs: what 'shale export' \
-             reads from the old pool may be more, and 'shale check --repair' on a copy of it lets salvage find that, too.\n",
+            "The old pool's map is intact, and may find data whose log entries are gone, which salvage needs: \
+             'shale export' may read more from the old pool, and after 'shale check --repair' on a copy of it \
+             salvage finds that data, too.\n",
         );
     }
     text
@@ -485,19 +490,19 @@ mod tests {
         lossy.volumes[2].damaged = vec![range; RANGES_SHOWN + 2];
         let text = shown(&lossy);
         assert!(
-            text.contains("1 volume and 2 snapshots in /srv/new") && text.contains("SOMETHING IS LOST\n"),
+            text.contains("1 volume and 2 snapshots in /srv/new") && text.contains("DATA IS LOST\n"),
             "{text}"
         );
         assert!(text.contains("vm: 1 MiB, 0 B copied, up to 8 KiB MAY BE MISSING\n"), "{text}");
         assert!(text.contains("  and 2 more ranges: --json lists them\n"), "{text}");
-        assert!(text.contains("bring these volumes back") && text.contains("an undamaged map says"), "{text}");
+        assert!(text.contains("restore these volumes") && text.contains("an undamaged map identifies"), "{text}");
         lossy.volumes[2].missing_bytes_max = units::SHARE_BYTES;
         assert!(
             shown(&lossy).contains("vm: 1 MiB, 0 B copied, an unknown amount MAY BE MISSING\n"),
             "no bound is known"
         );
         lossy.by_map = true;
-        assert!(!shown(&lossy).contains("an undamaged map says"), "it has been asked");
+        assert!(!shown(&lossy).contains("an undamaged map identifies"), "it has been asked");
         assert!(shown(&lossy).contains("'shale export'"), "the map finds more than the log tells");
     }
 

@@ -62,7 +62,7 @@ pub(super) fn verdict(slice: &ScrubSlice) -> Outcome {
 /// Formats the findings; `seconds` is the duration, if any work was done.
 fn show(slice: &ScrubSlice, seconds: Option<f64>) -> String {
     if slice.started_unix_s == 0 {
-        return "this pool has never been scrubbed\n".to_owned();
+        return "this pool was never scrubbed\n".to_owned();
     }
     let mut text = joined(&slice.damages);
     let far = if slice.finished {

@@ -106,7 +106,7 @@ pub fn run(args: ServeArgs, output: &Output) -> Outcome {
 pub fn run_http() -> Outcome {
     let control = std::os::fd::AsFd::as_fd(&std::io::stdin()).try_clone_to_owned();
     let served = control.and_then(fe_http::run);
-    Ok(served.map_err(|error| Error::from_io("the process for HTTP", error))?)
+    Ok(served.map_err(|error| Error::from_io("the HTTP process", error))?)
 }
 
 fn serve(
@@ -144,7 +144,7 @@ fn serve(
             if ended == Ended::HandedOver {
                 match serving.keeping().keeper() {
                     Some(_) => handing_over::hand_over(service, output),
-                    None => output.warn("nothing holds the mounts: they end with this server, as with SIGTERM"),
+                    None => output.warn("no process holds the mounts: they end with this server, as with SIGTERM"),
                 }
             }
         }
@@ -155,7 +155,7 @@ fn serve(
     // Watchers of a job learn of its end while the control socket answers.
     service.jobs().ask_to_stop();
     if let Err(error) = host::notify_manager("STOPPING=1") {
-        output.warn(&format!("the service manager cannot be told: {error}"));
+        output.warn(&format!("cannot notify the service manager: {error}"));
     }
     // Requests that wait for an image block the front ends and the pool.
     service.end_fetching();
@@ -174,7 +174,7 @@ fn serve(
 /// Makes the serving thread reload the settings file, and waits for its answer.
 fn reload_by(events: &Sender<Event>) -> Result<ReloadReport> {
     let (answer, answered) = bounded(1);
-    let stopping = || Error::new(ErrorKind::InUse, "the server is stopping, and reloads nothing");
+    let stopping = || Error::new(ErrorKind::InUse, "the server is stopping, and does not reload");
     events.send(Event::Reload(Some(answer))).map_err(|_| stopping())?;
     answered.recv().map_err(|_| stopping())?
 }
@@ -194,7 +194,7 @@ fn wait(events: &Receiver<Event>, serving: &mut Serving<'_>, service: &Arc<Servi
     loop {
         match events.recv_timeout(SCHEDULES_EVERY) {
             Ok(Event::Signal(host::HAND_OVER)) => {
-                output.note("shale: stopping; the mounts are for the next server");
+                output.note("shale: stopping; the mounts wait for the next server");
                 return Ended::HandedOver;
             }
             Ok(Event::Signal(signal)) => {
@@ -210,10 +210,10 @@ fn wait(events: &Receiver<Event>, serving: &mut Serving<'_>, service: &Arc<Servi
             }
             // Nothing is served any more then.
             Ok(Event::Over(name)) if !serving.hold_the_server() => {
-                output.note(&format!("shale: stopping: the {name} is gone, and nothing else is served"));
+                output.note(&format!("shale: stopping: the {name} has ended, and nothing else is served"));
                 return Ended::Stopped;
             }
-            Ok(Event::Over(name)) => output.warn(&format!("the {name} is gone; the server goes on with the rest")),
+            Ok(Event::Over(name)) => output.warn(&format!("the {name} has ended; the server continues with the rest")),
             Err(RecvTimeoutError::Timeout) => {
                 service.look_at_mounts();
                 service.tend_images();
@@ -251,5 +251,5 @@ fn tell_ready(
         let failed = |error: std::io::Error| Error::with_source(kind_of(&error), "--ready-fd cannot be written", error);
         file.write_all(b"ready\n").map_err(failed)?;
     }
-    host::notify_manager("READY=1").map_err(|error| Error::from_io("the service manager cannot be told", error))
+    host::notify_manager("READY=1").map_err(|error| Error::from_io("cannot notify the service manager", error))
 }

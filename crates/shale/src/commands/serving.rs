@@ -182,7 +182,7 @@ impl<'a> Serving<'a> {
                 self.output.note(&format!("shale: reloaded {}; changed: {}", report.file, listed(&report.changed)));
                 if !report.needs_restart.is_empty() {
                     let keys = listed(&report.needs_restart);
-                    self.output.warn(&format!("{}: in force after the next start: {keys}", report.file));
+                    self.output.warn(&format!("{}: takes effect at the next start: {keys}", report.file));
                 }
             }
             Err(error) => self.output.warn(&format!("the settings were not reloaded: {error}")),
@@ -192,7 +192,7 @@ impl<'a> Serving<'a> {
 
     fn try_reload(&mut self) -> Result<ReloadReport> {
         let (Source::File { path, started }, Some(read)) = (&self.source, &self.read) else {
-            return Err(Error::new(ErrorKind::Unsupported, "the server has no file of settings"));
+            return Err(Error::new(ErrorKind::Unsupported, "the server has no settings file"));
         };
         let new = Settings::load(path).map_err(|error| error.context("nothing was changed"))?;
         let needs_restart = new.differences(started);
@@ -247,14 +247,14 @@ fn wanted(settings: &ServeSettings, dir: &PoolDir, output: &Output) -> Wanted {
     if nbd.is_empty() && !has_door {
         let listen = fe_nbd::Listen::Unix(std::path::absolute(dir.nbd_path()).unwrap_or_else(|_| dir.nbd_path()));
         output.note(&format!(
-            "no front end for volumes was named (--nbd, --mount, --vhost-user): serving NBD on {listen}"
+            "no front end for volumes was specified (--nbd, --mount, --vhost-user): serving NBD on {listen}"
         ));
         nbd.push(listen);
     }
     for address in nbd.iter().filter(|address| !address.is_loopback()) {
         output.warn(&format!(
-            "{address} can be reached from other machines, without encryption or password: \
-             every program that reaches it can read and write the volumes"
+            "{address} can be reached from other machines, without encryption or password: every program that \
+             connects can read and write the volumes"
         ));
     }
     Wanted {

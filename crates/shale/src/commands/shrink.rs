@@ -33,6 +33,6 @@ pub(super) fn tell(slice: &ShrinkSlice, seconds: f64, output: &Output) {
     let document = json!({ "capacity_bytes": capacity_bytes, "bytes_moved": bytes_moved, "seconds": seconds });
     output.done(&document, || {
         let (capacity, moved) = (format_size(capacity_bytes), format_size(bytes_moved));
-        format!("the pool has {capacity} now; {moved} were moved for that in {seconds:.1} s\n")
+        format!("the pool now has {capacity}; {moved} were moved for that in {seconds:.1} s\n")
     });
 }

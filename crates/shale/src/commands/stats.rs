@@ -101,13 +101,13 @@ fn shown(report: &SeriesReport) -> String {
 fn notes(report: &SeriesReport) -> Vec<String> {
     let mut notes = Vec::new();
     if report.damaged_frames > 0 {
-        notes.push(format!("{} parts of the history are damaged: they are gaps", report.damaged_frames));
+        notes.push(format!("{} parts of the history are damaged: they appear as gaps", report.damaged_frames));
     }
     if report.folded_objects > 0 {
         notes.push(format!("up to {} objects are shown together as (other)", report.folded_objects));
     }
     if report.left_out_series > 0 {
-        notes.push(format!("up to {} series had no place", report.left_out_series));
+        notes.push(format!("up to {} series were dropped", report.left_out_series));
     }
     notes
 }
@@ -156,7 +156,7 @@ fn datasets_shown(report: &DatasetsReport) -> String {
         text += &format!("{step}: {oldest}\n");
     }
     if let Some(fault) = &store.fault {
-        text += &format!("not stored for now: {fault}\n");
+        text += &format!("currently not stored: {fault}\n");
     }
     text
 }

@@ -74,7 +74,7 @@ fn essentials(s: &StatusReport) -> Vec<(&'static str, String)> {
                 "{}: {:.1} % used{}, {} available for new data{}",
                 size(s.capacity_bytes),
                 s.used_percent,
-                if s.short_below { " of what the file system below has room for" } else { "" },
+                if s.short_below { " of the space in the file system below" } else { "" },
                 size(s.available_bytes),
                 match s.returning_bytes {
                     0 => String::new(),
@@ -103,7 +103,7 @@ fn essentials(s: &StatusReport) -> Vec<(&'static str, String)> {
     }
     if s.damages_unlisted > 0 {
         lines
-            .push(("DAMAGED", format!("and in {} more places: scrub again once these are mended", s.damages_unlisted)));
+            .push(("DAMAGED", format!("and in {} more places: scrub again after repairing these", s.damages_unlisted)));
     }
     if s.damages_acknowledged > 0 {
         let (count, pool) = (s.damages_acknowledged, &s.pool);
@@ -114,7 +114,7 @@ fn essentials(s: &StatusReport) -> Vec<(&'static str, String)> {
     for loss in &s.losses {
         let when = show_moment(loss.unix_s);
         let what = shortened(&loss.text);
-        let text = format!("on {when} UTC: {what}; when that is known: shale status {} --acknowledge", s.pool);
+        let text = format!("on {when} UTC: {what}; to acknowledge it: shale status {} --acknowledge", s.pool);
         lines.push(("RECOVERED WITH LOSS", text));
     }
     for share in &s.unserved_shares {
@@ -124,7 +124,7 @@ fn essentials(s: &StatusReport) -> Vec<(&'static str, String)> {
         lines.push(("INCOMPLETE", incomplete::words(title)));
     }
     if let Some(failed) = &s.failed {
-        lines.push(("FAILED", format!("writes are refused: {failed}; stop and serve the pool again")));
+        lines.push(("FAILED", format!("writes are refused: {failed}; restart the server")));
     }
     lines
 }
@@ -132,8 +132,8 @@ fn essentials(s: &StatusReport) -> Vec<(&'static str, String)> {
 /// Describes a share that could not be mounted.
 pub(super) fn unserved_words(share: &UnservedLine) -> String {
     format!(
-        "share '{}': {}; the server tries it again when it is started anew, and a damaged one is mended by 'shale check --repair' without \
-         a server",
+        "share '{}': {}; the server tries again at its next start; repair a damaged share with 'shale check \
+         --repair' without a server",
         share.share, share.why
     )
 }
@@ -141,7 +141,7 @@ pub(super) fn unserved_words(share: &UnservedLine) -> String {
 /// Truncates a long description: it may have a hundred paths.
 fn shortened(text: &str) -> Cow<'_, str> {
     match text.floor_char_boundary(LOSS_BYTES_SHOWN) {
-        end if end < text.len() => format!("{} ... (--json has all of it)", &text[..end]).into(),
+        end if end < text.len() => format!("{} ... (see --json for the rest)", &text[..end]).into(),
         _ => text.into(),
     }
 }
@@ -278,7 +278,7 @@ fn show(s: &StatusReport) -> String {
                 s.cleaned_extents,
                 size(s.moved_bytes),
                 s.cleaning_bytes_per_s
-                    .map_or_else(String::new, |rate| format!(", {}/s while at it", size(rate as u64)))
+                    .map_or_else(String::new, |rate| format!(", {}/s while cleaning", size(rate as u64)))
             ),
         ),
         (
@@ -301,14 +301,14 @@ fn show(s: &StatusReport) -> String {
         lines.push((
             "being received",
             format!(
-                "{}@{}, {come} of {expected}; if it broke off: shale send --resume {}",
+                "{}@{}, {come} of {expected}; if interrupted: shale send --resume {}",
                 r.volume, r.snapshot, r.token
             ),
         ));
     }
     if s.catalogue_bytes == 0 {
-        let text =
-            "none: the pool is too full for one; if the map were lost now, salvage would not know all names and sizes";
+        let text = "none: the pool is too full for one; if the map were lost now, salvage would not recover all names and \
+             sizes";
         lines.push(("catalogue", text.to_owned()));
     }
     facts(&lines)

@@ -57,7 +57,7 @@ pub(super) fn send(args: &SendArgs, flag: &AtomicBool, output: &Output) -> Outco
             other => return Err(other.unexpected().into()),
         };
         for volume in &plan.skipped {
-            output.warn(&format!("volume '{volume}' has no snapshot in this set, and is left out"));
+            output.warn(&format!("volume '{volume}' has no snapshot in this set, and is skipped"));
         }
         let mut target = Target::open(args.output.as_deref(), args.force)?;
         let sent = copy_set(session, &plan, &mut target, flag, output);
@@ -158,7 +158,7 @@ fn damaged(name: &str, error: format::FormatError) -> Failure {
 
 /// Splits a chunk, which must be valid, into head and body.
 pub(super) fn parts(chunk: &[u8]) -> Outcome<(StreamHead, &[u8])> {
-    let cut_off = || Error::new(ErrorKind::Corrupt, "a chunk of a stream is cut off");
+    let cut_off = || Error::new(ErrorKind::Corrupt, "a chunk of a stream is truncated");
     let (head, body) = chunk.split_first_chunk::<STREAM_HEAD_BYTES>().ok_or_else(cut_off)?;
     Ok((StreamHead::decode(head).map_err(|error| damaged("the stream", error))?, body))
 }
@@ -207,7 +207,7 @@ pub(super) fn receive(
         }
         let passed = match summary.passed_over.len() {
             0 => String::new(),
-            count => format!(" ({count} were here already)"),
+            count => format!(" ({count} already present)"),
         };
         text + &format!(
             "{} snapshots{passed}: {}, {seconds:.1} s, {}/s\n",
@@ -231,7 +231,8 @@ impl Incoming<'_, '_> {
                     StreamSetEnd::decode(&head, body, before).map_err(|error| damaged(self.source.name(), error))?;
                 let count = self.received.len() + self.passed_over.len();
                 if end.streams != expected || count != expected as usize || end.bytes != before - head_bytes {
-                    let text = format!("the set tells of {} streams, {count} of {expected} have come", end.streams);
+                    let text =
+                        format!("the set announced {} streams, {count} of {expected} were received", end.streams);
                     return Err(Error::new(ErrorKind::Corrupt, text).into());
                 }
                 return Ok(());
@@ -271,7 +272,7 @@ impl Incoming<'_, '_> {
                 }
                 Ok(name)
             }
-            Err(why) => Err(Error::new(ErrorKind::Invalid, format!("'{name}', as the stream calls it: {why}")).into()),
+            Err(why) => Err(Error::new(ErrorKind::Invalid, format!("'{name}', the name in the stream: {why}")).into()),
         }
     }
 
@@ -308,7 +309,7 @@ impl Incoming<'_, '_> {
         }
         let Some(base) = &place.base else {
             let text = format!(
-                "the stream of '{}@{}' goes out from '{}', which this pool has not got: send the whole",
+                "the stream of '{}@{}' is a difference from '{}', which this pool does not have: send everything",
                 begin.volume, begin.snapshot, begin.parent
             );
             return Err(Error::new(ErrorKind::Conflict, text).into());
@@ -361,14 +362,14 @@ impl Incoming<'_, '_> {
         let whole = self.count();
         let way = match left {
             Some(left) => format!(
-                "; {whole} snapshots of the set are here, and {} of '{}@{}': go on with the same 'shale send', and --resume {} beside what \
-                 it had",
+                "; {whole} snapshots of the set are complete, and {} of '{}@{}': resume with the same 'shale send', \
+                 adding --resume {}",
                 format_size(left.received_bytes),
                 left.volume,
                 left.snapshot,
                 left.token
             ),
-            None => format!("; {whole} snapshots of the set are here: what is sent of them again is passed over"),
+            None => format!("; {whole} snapshots of the set are complete: they are skipped when sent again"),
         };
         failure.with(&way)
     }

@@ -65,7 +65,7 @@ impl Target {
     pub(super) fn open(path: Option<&Path>, force: bool) -> Outcome<Self> {
         let Some(path) = path else {
             if std::io::stdout().is_terminal() {
-                let text = "a stream is no text: send it to a file (-o FILE, > FILE) or to a command (| ...)";
+                let text = "a stream is binary: send it to a file (-o FILE, > FILE) or to a command (| ...)";
                 return Err(Error::new(ErrorKind::Invalid, text).into());
             }
             let file = host::stdout().map_err(|error| Error::from_io("cannot use stdout", error))?;
@@ -101,8 +101,8 @@ impl Target {
         self.file.write_all(chunk).map_err(|error| match error.kind() {
             std::io::ErrorKind::BrokenPipe => Error::new(
                 ErrorKind::Io,
-                "the receiver has ended before the stream did, and says why; if it keeps a part of the stream, 'shale status' there shows \
-                 the token with which 'shale send --resume' goes on",
+                "the receiver ended before the stream did, with its own message; if it keeps a part of the stream, \
+                 'shale status' there shows the token for 'shale send --resume'",
             )
             .into(),
             _ => Failure::Error(Error::from_io(format!("cannot write to {}", self.name), error)),
@@ -135,7 +135,7 @@ pub fn send(args: SendArgs, output: &Output) -> Outcome {
         return stream_sets::send(&args, &flag, output);
     }
     if args.resume.is_some() && (args.from.is_some() || args.thin) {
-        let text = "a resume token says itself what the difference is from: leave --from and --thin out, but for -R";
+        let text = "a resume token includes the base: omit --from and --thin, except with -R";
         return Err(Error::new(ErrorKind::Invalid, text).into());
     }
     let to_stdout = args.output.is_none();
@@ -320,7 +320,7 @@ impl<'a> Source<'a> {
     fn check_over(&mut self, output: &Output) -> Outcome {
         let mut more = [0; 1];
         if self.fill(&mut more)? > 0 {
-            output.warn(&format!("{} goes on behind the end of the stream; the rest was not looked at", self.name));
+            output.warn(&format!("{} continues after the end of the stream; the rest was ignored", self.name));
         }
         Ok(())
     }
@@ -332,7 +332,7 @@ impl<'a> Source<'a> {
 }
 
 fn no_stream(name: &str) -> Failure {
-    Error::new(ErrorKind::Invalid, format!("{name} is no stream of 'shale send': it begins otherwise")).into()
+    Error::new(ErrorKind::Invalid, format!("{name} is not a stream of 'shale send': it begins differently")).into()
 }
 
 /// Receives a stream.
@@ -344,7 +344,7 @@ pub fn receive(args: ReceiveArgs, output: &Output) -> Outcome {
     let started = Instant::now();
     let mut work = |session: &Session| -> Outcome {
         let Some(first) = source.chunk()? else {
-            let text = format!("{} is empty: the sender of the stream has failed, and says why", source.name);
+            let text = format!("{} is empty: the sender of the stream has failed, with its own message", source.name);
             return Err(Error::new(ErrorKind::Io, text).into());
         };
         let (head, _) = stream_sets::parts(&first)?;
@@ -373,7 +373,7 @@ fn one(
         let begin = stream_sets::begin_of(&first)?;
         let name = format!("{}{}", args.prefix.as_deref().unwrap_or_default(), begin.volume);
         names::volume_name(&name).map_err(|why| {
-            let text = format!("'{name}', as the stream calls it: {why}");
+            let text = format!("'{name}', the name in the stream: {why}");
             Failure::Error(Error::new(ErrorKind::Invalid, text))
         })
     };
@@ -454,10 +454,10 @@ fn with_token(session: &Session, volume: &str, begin: Option<&StreamBegin>, fail
             Ok(Reply::Place(place)) if place.has_it => {
                 let title = format!("{volume}@{}", begin.snapshot);
                 if matches!(&failure, Failure::Error(error) if error.kind() == ErrorKind::Exists) {
-                    let text = format!("the pool has '{title}' already: nothing is left to be done");
+                    let text = format!("the pool has '{title}' already: nothing is left to do");
                     return Error::new(ErrorKind::Exists, text).into();
                 }
-                failure.with(&format!("; another receive has completed '{title}', so nothing is left to be done"))
+                failure.with(&format!("; another receive has completed '{title}', so nothing is left to do"))
             }
             _ => failure,
         };
@@ -465,8 +465,8 @@ fn with_token(session: &Session, volume: &str, begin: Option<&StreamBegin>, fail
     let come = format_size(left.received_bytes);
     let title = if left.is_new { left.volume.clone() } else { format!("{}@{}", left.volume, left.snapshot) };
     let rest = format!(
-        "; {come} of '{}@{}' have come and are kept: go on with 'shale send POOL --resume {}', or give them up with 'shale destroy \
-         --partial POOL {title}', which leaves what another receive has completed",
+        "; {come} of '{}@{}' were received and kept: resume with 'shale send POOL --resume {}', or delete them with \
+         'shale destroy --partial POOL {title}', which keeps snapshots completed by another receive",
         left.volume, left.snapshot, left.token
     );
     failure.with(&rest)

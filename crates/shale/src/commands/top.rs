@@ -24,7 +24,7 @@ pub fn run(args: &TopArgs, output: &Output) -> Outcome {
     }
     let interruption = Interruption::watch()?;
     let session = Session::of_server(&args.pool)?;
-    let session = session.ok_or_else(|| Session::unserved(&args.pool, "nothing goes on in it"))?;
+    let session = session.ok_or_else(|| Session::unserved(&args.pool, "no activity to show"))?;
     let every = Duration::from_secs(args.every.into());
     let mut before = take(&session)?;
     if is_screen {

@@ -34,8 +34,7 @@ fn reads(args: &TraceArgs, volume: &str, file: &Path, output: &Output) -> Outcom
     let interruption = Interruption::watch()?;
     Session::with(&args.pool, &args.access, |session| {
         if let Session::Direct(_) = session {
-            let text =
-                "nothing is read from a pool that is not served, so that there is nothing to trace; serve it first";
+            let text = "no client reads a pool that is not served, so there is nothing to trace; serve it first";
             return Err(Error::new(ErrorKind::Invalid, text).into());
         }
         let limit = args.limit.map_or(usize::MAX, |limit| usize::try_from(limit).unwrap_or(usize::MAX));
@@ -75,8 +74,7 @@ pub fn run(args: TraceArgs, output: &Output) -> Outcome {
     let interruption = Interruption::watch()?;
     Session::with(&args.pool, &args.access, |session| {
         if let Session::Direct(_) = session {
-            let text =
-                "nothing is written to a pool that is not served, so that there is nothing to trace; serve it first";
+            let text = "no client writes to a pool that is not served, so there is nothing to trace; serve it first";
             return Err(Error::new(ErrorKind::Invalid, text).into());
         }
         let mut left = args.limit.unwrap_or(u64::MAX);

@@ -114,9 +114,10 @@ impl TreeSummary {
         tell_problems(&self.problem_lines, self.problems, output);
         if let Some(first) = self.kept_first.as_deref().map(line_shown) {
             output.warn(&match self.kept {
-                1 => format!("{first} was there already, and stays; {overwrite} replaces it"),
+                1 => format!("{first} already existed, and was kept; {overwrite} replaces it"),
                 kept => format!(
-                    "{kept} names were there already, {first} the first of them, and stay; {overwrite} replaces them"
+                    "{kept} names already existed, {first} the first of them, and were kept; {overwrite} replaces \
+                     them"
                 ),
             });
         }
@@ -148,7 +149,7 @@ impl TreeSummary {
                     format!("{}{}, ", data.unwrap_or_default(), figures(bytes, self.ratio))
                 }
                 Some(added) => {
-                    format!("{} (all of the share: {}), ", figures(added, self.added_ratio), figures(bytes, self.ratio))
+                    format!("{} (the whole share: {}), ", figures(added, self.added_ratio), figures(bytes, self.ratio))
                 }
             };
         }
@@ -164,7 +165,7 @@ pub fn tell_problems(lines: &[String], problems: u64, output: &Output) {
     }
     let more = problems - lines.len() as u64;
     if more > 0 {
-        output.warn(&format!("and {more} more could not be copied as they are"));
+        output.warn(&format!("and {more} more could not be copied completely"));
     }
 }
 
@@ -200,9 +201,8 @@ pub fn find(session: &Session, name: &str) -> Outcome<Option<VolumeReport>> {
     let wanted = names::volume_of(name);
     match volumes(session)?.into_iter().find(|volume| volume.name == wanted) {
         Some(found) if !found.share => {
-            let text = format!(
-                "'{wanted}' is a volume, and not a share: it has no files; shale import reads an image into it"
-            );
+            let text =
+                format!("'{wanted}' is a volume, not a share: it has no files; shale import reads an image into it");
             Err(Error::new(ErrorKind::Unsupported, text).into())
         }
         found => Ok(found),

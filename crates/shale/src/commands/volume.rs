@@ -50,7 +50,7 @@ pub fn create(args: CreateArgs, output: &Output) -> Outcome {
                 }
             }
             Err(error) if error.kind() == ErrorKind::NotFound && name.contains('/') && !parents => {
-                Err(Failure::from(error).with(", or say -p, which makes the folders that are missing"))
+                Err(Failure::from(error).with(", or use -p, which creates missing folders"))
             }
             created => {
                 noted(created?, output);
@@ -59,7 +59,7 @@ pub fn create(args: CreateArgs, output: &Output) -> Outcome {
         }
     })?;
     match (share, folder) {
-        _ if was_there => output.done(&json!({ "folder": name }), || format!("folder {name} is there already\n")),
+        _ if was_there => output.done(&json!({ "folder": name }), || format!("folder {name} already exists\n")),
         (_, true) => output.done(&json!({ "folder": name }), || format!("folder {name} created\n")),
         (true, _) => output.done(&json!({ "share": name }), || format!("share {name} created\n")),
         _ => say_size(output, "created", &name, size_bytes),

@@ -57,8 +57,8 @@ pub(super) fn start(
     output: &Output,
 ) -> Outcome<Option<(JobResult, f64)>> {
     if background && !session.is_served() {
-        let text = "no server has the pool, so that a job would end with this command: start one (shale serve), or \
-                    leave --background out";
+        let text = "no server has the pool, so a job would end with this command: start one (shale serve), or omit \
+         --background";
         return Err(Error::new(ErrorKind::Invalid, text).into());
     }
     start_by(session, Request::StartJob { wish, background }, background, interruption, output)
@@ -138,7 +138,7 @@ pub(super) fn to_end(
         }
         if interruption.has_come() {
             if ctrl_c == CtrlC::EndsWatching {
-                let text = format!("interrupted: {} goes on; 'shale jobs POOL {id} --cancel' ends it", job.title());
+                let text = format!("interrupted: {} continues; 'shale jobs POOL {id} --cancel' ends it", job.title());
                 return Err(Failure::Interrupted(text));
             }
             if !has_cancelled {

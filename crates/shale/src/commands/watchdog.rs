@@ -29,7 +29,7 @@ impl Watchdog {
                 if let Err(error) = host::notify_manager("WATCHDOG=1")
                     && !std::mem::replace(&mut is_told, true)
                 {
-                    log::warn!("the service manager gets no sign of life: {error}");
+                    log::warn!("cannot send signs of life to the service manager: {error}");
                 }
                 if !matches!(ended.recv_timeout(every), Err(RecvTimeoutError::Timeout)) {
                     return;
@@ -39,7 +39,7 @@ impl Watchdog {
         match std::thread::Builder::new().name("watchdog".to_owned()).spawn(body) {
             Ok(thread) => Some(Self { alive: Some(alive), thread: Some(thread) }),
             Err(error) => {
-                log::warn!("the service manager gets no sign of life: {error}");
+                log::warn!("cannot send signs of life to the service manager: {error}");
                 None
             }
         }

@@ -268,7 +268,7 @@ fn a_result_that_cannot_be_written_is_a_failure() {
             .unwrap()
             .wait_with_output()
             .unwrap();
-        Ran::of(output).code(5).says("cannot be written to stdout");
+        Ran::of(output).code(5).says("could not be written to stdout");
     }
     // It was done nevertheless, and reported.
     assert_eq!(names(&dir), ["v"]);
@@ -306,7 +306,7 @@ fn a_map_that_is_lost_is_told_with_the_way_out() {
     }
     on(&dir, "status", &[]).code(6).says("shale salvage");
     // The log has the content of the file.
-    on(&dir, "check", &["--repair"]).ok().says("it was made again");
+    on(&dir, "check", &["--repair"]).ok().says("it was rebuilt");
     on(&dir, "status", &[]).ok();
     // The message does not mention a flag that salvage does not have.
     let said = on(&dir, "salvage", &["--into", path(&dir.pool())]).code(8).stderr;

@@ -55,8 +55,8 @@ fn force_says_who_loses_what() {
     let is_open = format!("'v' is open by 1 client: {}", own_name());
     for (words, consequence) in [
         (&["rollback", "v@a", "-r", "--force"][..], "its content changes under them"),
-        (&["resize", "v", "512K", "--shrink", "--force"], "what lies behind its new end is taken from them"),
-        (&["destroy", "v", "-r", "--force"], "every request of theirs fails from now on"),
+        (&["resize", "v", "512K", "--shrink", "--force"], "its clients lose the part after its new end"),
+        (&["destroy", "v", "-r", "--force"], "each of their requests fails from now on"),
     ] {
         let done = on(&dir, words[0], &words[1..]).ok();
         assert!(done.stderr.contains(&is_open) && done.stderr.contains(consequence), "{words:?}: {}", done.stderr);
@@ -119,7 +119,7 @@ fn force_names_the_clients_of_snapshots_that_go() {
     assert!(refused.stderr.contains("'v@b' is open by 1 client"), "{}", refused.stderr);
     let done = on(&dir, "rollback", &["v@a", "-r", "--force"]).ok();
     assert!(done.stderr.contains(&format!("'v@b' is open by 1 client: {}", own_name())), "{}", done.stderr);
-    assert!(done.stderr.contains("every request of theirs fails"), "{}", done.stderr);
+    assert!(done.stderr.contains("each of their requests fails"), "{}", done.stderr);
     assert!(volume.read(0, &mut [0; 4096]).is_err());
     drop(volume);
     server.stop();

@@ -385,7 +385,7 @@ fn slips_are_answered_with_what_works() {
     std::fs::create_dir(&tree).unwrap();
     std::fs::write(tree.join("one"), "one").unwrap();
     on(&dir, "import", &["docs", path(&tree)]).ok();
-    on(&dir, "import", &["docs", path(&tree)]).code(8).says("one was there already, and stays");
+    on(&dir, "import", &["docs", path(&tree)]).code(8).says("one already existed, and was kept");
 }
 
 #[test]

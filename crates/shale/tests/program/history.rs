@@ -155,7 +155,7 @@ fn what_clones_see_of_a_destroyed_volume_is_counted() {
     }
     assert_eq!((&status["allocated_bytes"], &status["unlisted_allocated_bytes"]), (&json!(1 << 20), &json!(1 << 20)));
     let list = on(&dir, "list", &[]).ok().stdout;
-    assert!(list.contains("in destroyed volumes, for clones or until it has come back: 1 MiB, stored in "), "{list}");
+    assert!(list.contains("in destroyed volumes, for clones or not yet reclaimed: 1 MiB, stored in "), "{list}");
 
     on(&dir, "destroy", &["w"]).ok();
     on(&dir, "check", &[]).ok();

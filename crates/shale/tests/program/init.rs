@@ -205,7 +205,7 @@ fn an_interrupted_init_is_refused_by_all_and_can_be_done_again() {
     for command in ["list", "status", "serve", "check"] {
         on(&dir, command, &[]).code(3).says("never finished");
     }
-    on(&dir, "init", &["--capacity", "64M"]).ok().says("done again");
+    on(&dir, "init", &["--capacity", "64M"]).ok().says("repeated an interrupted init");
     assert_eq!(on(&dir, "list", &["--json"]).ok().json(), serde_json::json!([]));
 
     // As after a crash before pool.json.

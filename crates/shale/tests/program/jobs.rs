@@ -91,7 +91,7 @@ fn a_job_in_the_background_is_paused_resumed_and_cancelled() {
     assert!(said.contains("is cancelled: cancelled by a command: recompressing is paused at "), "{said}");
     let cancelled = job(&dir, 1);
     assert_eq!((&cancelled["state"], &cancelled["error"]["kind"]), (&json!("cancelled"), &json!("interrupted")));
-    on(&dir, "jobs", &["1"]).code(130).says("goes on from there");
+    on(&dir, "jobs", &["1"]).code(130).says("without --restart resumes it");
     for words in [["1", "--pause"], ["1", "--cancel"], ["7", "--resume"]] {
         on(&dir, "jobs", &words).code(3);
     }
@@ -300,7 +300,7 @@ fn streams_and_copies_are_listed_and_can_be_cancelled() {
         assert!(ended["error"]["message"].as_str().unwrap().starts_with("cancelled by a command: "), "{ended}");
     }
     for (command, words, _) in begun {
-        on(&dir, command, &[words, &["--background"][..]].concat()).code(2).says("go through this command");
+        on(&dir, command, &[words, &["--background"][..]].concat()).code(2).says("through this command");
     }
     // Completed work is listed with the bytes that it moved.
     on(&dir, "export", &["v", path(&dir.join("copy"))]).ok();

@@ -119,7 +119,7 @@ fn a_map_of_another_pool_is_told_of_and_not_asked() {
     run(["export", path(&new), expected[1].0, path(&dir.join("out")), "--force"]).code(3);
     drop(std::fs::remove_dir_all(&new));
     let said = run(["salvage", path(&pool), "--into", path(&new), "--capacity", "256M"]).code(12).stdout;
-    assert!(said.contains("THIS IS ANOTHER POOL") && !said.contains("nothing is lost"), "{said}");
+    assert!(said.contains("BELONGS TO ANOTHER POOL") && !said.contains("nothing is lost"), "{said}");
     // The user means the pool of the data.
     let data = dir.pool().join("data");
     let report = salvage(&[path(&data)]).ok().json();
@@ -224,7 +224,7 @@ fn an_interrupted_salvage_leaves_nothing() {
     child.kill().unwrap();
     child.wait().unwrap();
     std::fs::remove_dir_all(new.join("salvage.tmp")).unwrap();
-    interrupt(libc::SIGTERM).says("not finished");
+    interrupt(libc::SIGTERM).says("unfinished");
     run(["list", path(&new)]).code(3).says("never finished");
     run(["salvage", path(&dir.pool()), "--into", path(&new), "--capacity", "256M"]).ok();
     assert!(export(&new, "vm", &dir.join("out")) == expected[1].1, "the content differs");

@@ -203,7 +203,7 @@ fn the_default_door_is_said_aloud_and_sockets_go_with_the_server() {
     let control = dir.pool().join("control.sock");
     assert_eq!(std::fs::metadata(&control).unwrap().permissions().mode() & 0o777, 0o600);
     let said = server.stop();
-    assert!(said.contains("no front end for volumes was named"), "{said}");
+    assert!(said.contains("no front end for volumes was specified"), "{said}");
     assert!(!socket.exists() && !control.exists());
 }
 
@@ -495,7 +495,7 @@ fn mounted_volumes_are_files_until_the_server_stops() {
     let mut server = Server::start(&dir, &["--mount", path(&mount)]);
     assert!(Command::new("umount").arg(&mount).status().unwrap().success());
     let said = server.ended(0);
-    assert!(said.contains("mount is gone"), "{said}");
+    assert!(said.contains("mount has ended"), "{said}");
 }
 
 #[test]
@@ -509,7 +509,7 @@ fn a_stopping_server_does_not_wait_for_files_that_are_open() {
     // Never flushed, but acknowledged data is kept.
     file.write_all_at(b"kept", 4096).unwrap();
     let said = server.stop();
-    assert!(said.contains(&format!("{} is in use, and is cut off now", path(&mount))), "{said}");
+    assert!(said.contains(&format!("{} is in use, and is being cut off", path(&mount))), "{said}");
     let errno = file.write_all_at(b"too late", 0).unwrap_err().raw_os_error().unwrap();
     assert!([libc::ENOTCONN, libc::ECONNABORTED].contains(&errno), "{errno}");
     assert!(!is_mounted(&mount) && !dir.join("nbd").exists());
@@ -779,7 +779,7 @@ fn the_number_of_connections_can_be_set_and_is_shown() {
     let server = Server::of(command);
     assert_eq!(on(&dir, "status", &["--json"]).ok().json()["nbd_connections_max"], 32);
     let said = server.stop();
-    assert!(said.contains("--connections 100 needs 200 file descriptors"), "{said}");
+    assert!(said.contains("--connections 100 requires 200 file descriptors"), "{said}");
 }
 
 /// A client in transmission with the export `v`; `None` if the server refuses it.

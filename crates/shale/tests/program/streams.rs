@@ -147,7 +147,7 @@ fn what_is_no_stream_or_a_damaged_one_or_does_not_fit_is_told_apart() {
     }
     drop(on(&to, "destroy", &["w"]));
     receive("empty").code(7).says("is empty");
-    receive("image").code(2).says("no stream");
+    receive("image").code(2).says("not a stream");
     receive("missing").code(3);
     receive("b").code(3).says("needs the volume");
     receive("a").ok();
@@ -184,7 +184,7 @@ fn a_receiver_that_goes_away_ends_the_sender() {
         .unwrap();
     drop(sender.stdout.take());
     let ran = Ran::of(sender.wait_with_output().unwrap());
-    ran.code(7).says("the receiver has ended before the stream did");
+    ran.code(7).says("the receiver ended before the stream did");
     // A stream is never sent to a terminal; an unwritable file is reported before anything is read.
     on(&from, "send", &["v@a", "-o", "/nonexistent/x"]).code(3);
     let full = File::options().write(true).open("/dev/full").unwrap();
@@ -287,7 +287,7 @@ fn a_set_brings_every_snapshot_of_all_volumes() {
     same(&from, "v@d", &to, "v");
     let typo = on(&from, "send", &["-R", "*", "--all-from", "nosuch", "-o", "/dev/null", "--force"]).code(3);
     typo.says("has the snapshot 'nosuch'; they have a, ");
-    on(&from, "send", &["-R", "none*"]).code(3).says("no volume of the pool fits");
+    on(&from, "send", &["-R", "none*"]).code(3).says("no volume of the pool matches");
     on(&from, "send", &["-R", "v@x", "-o", "/dev/null", "--force"]).code(3).says("has not got the snapshot");
 }
 
@@ -306,7 +306,7 @@ fn a_set_that_breaks_off_goes_on_with_its_token() {
     // In the middle of the first, and after it.
     let error = receive(&bytes[..bytes.len() / 2]).code(7).json()["error"]["message"].as_str().unwrap().to_owned();
     assert!(
-        error.contains("0 snapshots of the set are here") && error.contains("the same 'shale send', and --resume"),
+        error.contains("0 snapshots of the set are complete") && error.contains("the same 'shale send', adding --resume"),
         "{error}"
     );
     let token = status(&to)["receives"][0]["token"].as_str().unwrap().to_owned();

@@ -520,7 +520,7 @@ fn a_signature_is_believed_only_where_the_data_agrees() {
         let found = all.as_array().unwrap().iter().find(|found| found["name"] == volume).unwrap().clone();
         found["stored_bytes"].as_u64().unwrap()
     };
-    import("text", mixed_data(8 << 20)).says("are not what its name or its first bytes say");
+    import("text", mixed_data(8 << 20)).says("do not match its name or its first bytes");
     import("noise", noise(8 << 20)).says("(rule.jpg");
     assert!(stored("noise") >= 8 << 20);
     // A rule that was set is always followed.

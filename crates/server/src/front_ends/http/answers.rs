@@ -56,13 +56,13 @@ impl Answering {
                 Ok(None) => return,
                 // A complete but invalid line fails only this request.
                 Err(error) if error.kind() == io::ErrorKind::InvalidData => {
-                    log::info!("the process for HTTP sent no question: {error}");
-                    let text = format!("the request cannot be read: {error}");
+                    log::info!("invalid request from the HTTP process: {error}");
+                    let text = format!("invalid request: {error}");
                     Answer::Fault(Fault::of(&Error::new(ErrorKind::Invalid, text)))
                 }
                 Err(error) => {
                     // It was killed in the middle of a line.
-                    log::info!("the process for HTTP sent no question: {error}");
+                    log::info!("the HTTP process sent no request: {error}");
                     return;
                 }
             };
@@ -115,7 +115,7 @@ impl Answering {
     fn operate(&self, caller: &Caller, request: Request) -> Result<Answer, Fault> {
         let about = request.about();
         if about.rest().is_none() {
-            let text = format!("'{}' is not reached over HTTP", about.op());
+            let text = format!("'{}' is not available over HTTP", about.op());
             return Err(Fault::of(&Error::new(ErrorKind::Unsupported, text)));
         }
         let done = self.service.handle(caller, over_http(request));

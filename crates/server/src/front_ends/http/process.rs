@@ -64,7 +64,7 @@ impl Process {
     /// When the first start fails.
     pub(super) fn start(startable: Startable) -> Result<Self> {
         let shared = Arc::new(Shared { startable, state: Mutex::default(), stopping: Condvar::new() });
-        let failed = |error| Error::from_io("the process for HTTP cannot be started", error);
+        let failed = |error| Error::from_io("the HTTP process cannot be started", error);
         let control = shared.spawn(&shared.startable.setup).map_err(failed)?;
         let for_thread = Arc::clone(&shared);
         let thread = std::thread::Builder::new()
@@ -117,7 +117,7 @@ fn keep(shared: &Shared, control: OwnedFd) {
         // Immediate the first time, then slower.
         let pause = if failures < 2 { 0 } else { (1 << failures.min(7)).min(PAUSE_SECONDS_MAX) };
         log::warn!(
-            "the process for HTTP has ended; it is started again{}",
+            "the HTTP process has ended; it is restarted{}",
             match pause {
                 0 => String::new(),
                 pause => format!(" after {pause} s"),
@@ -131,7 +131,7 @@ fn keep(shared: &Shared, control: OwnedFd) {
         drop(state);
         match shared.spawn(&setup) {
             Ok(started) => control = Some(started),
-            Err(error) => log::warn!("the process for HTTP cannot be started: {error}"),
+            Err(error) => log::warn!("the HTTP process cannot be started: {error}"),
         }
     }
 }
@@ -187,10 +187,10 @@ impl Shared {
                     setup.tls = Some(pem.clone());
                     // If it has ended, the next process receives it.
                     drop(send_command(control, &wire::Command::Certificate(pem), &[]));
-                    log::info!("HTTP has a new certificate");
+                    log::info!("HTTP uses a new certificate");
                 }
                 Some(Err(error)) if !std::mem::replace(&mut is_failing, true) => {
-                    log::warn!("HTTP goes on with the certificate that it has: {error}");
+                    log::warn!("HTTP keeps its current certificate: {error}");
                 }
                 Some(Err(_)) => {}
             }

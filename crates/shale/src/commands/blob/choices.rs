@@ -67,14 +67,14 @@ pub async fn explain(args: BlobExplainArgs, context: &Context<'_>) -> Outcome {
     let frames = context.until_interrupted(blob.frames(&version, begin, begin + REGION_BYTES)).await?;
     let frame = frames.iter().filter(|(_, _, frame)| !frame.is_zero()).find(|(from, len, _)| from + len > at);
     let (Some(region), Some((from, len, _))) = (found.into_iter().next(), frame) else {
-        return Err(Error::new(ErrorKind::NotFound, format!("there is no data in the region at byte {at}")).into());
+        return Err(Error::new(ErrorKind::NotFound, format!("the region at byte {at} has no data")).into());
     };
     let data = context.until_interrupted(blob.read(&version, *from, from + len)).await?;
     let properties: BTreeMap<String, String> = args.properties.into_iter().collect();
     let encoding = super::encoding(&properties)?;
     let (name, offset) = (args.blob.name().to_owned(), *from);
     let tried = tokio::task::spawn_blocking(move || detail(region, offset, data, &encoding, &name)).await;
-    let detail = tried.map_err(|_| Failure::Internal("the trial was given up".to_owned()))?;
+    let detail = tried.map_err(|_| Failure::Internal("the trial was abandoned".to_owned()))?;
     context.output.result(&detail, || show_detail(&detail));
     Ok(())
 }
@@ -175,7 +175,7 @@ pub async fn estimate(args: BlobEstimateArgs, context: &Context<'_>) -> Outcome 
     });
     let progress = Progress::new(context.output, "try", None);
     let report = tokio::select! {
-        report = work => report.map_err(|_| Failure::Internal("the estimate was given up".to_owned()))??,
+        report = work => report.map_err(|_| Failure::Internal("the estimate was abandoned".to_owned()))??,
         () = context.interruption() => return Err(Failure::Interrupted("interrupted".to_owned())),
     };
     progress.finish();

@@ -42,7 +42,7 @@ pub async fn run(args: BlobGetArgs, context: &Context<'_>) -> Outcome {
     let (from, to) = args.range.unwrap_or((0, None));
     let to = to.unwrap_or(version.size).min(version.size);
     if from > to {
-        let why = format!("version {} has {} bytes: there is nothing at {from}", version.seq, version.size);
+        let why = format!("version {} has {} bytes: there is no byte {from}", version.seq, version.size);
         return Err(Error::new(ErrorKind::Invalid, why).into());
     }
     let mut target = Target::create(&args.file, args.force)?;

@@ -87,11 +87,11 @@ pub async fn log(args: BlobLogArgs, context: &Context<'_>) -> Outcome {
         }
     }
     if let (Some(op), true) = (args.op, versions.is_empty()) {
-        let why = format!("no record has operation {op}: it was not done, or a request is still under way");
+        let why = format!("no record has operation {op}: it was not done, or a request is still running");
         return Err(surface::Error::new(ErrorKind::NotFound, why).into());
     }
     if head.seq == 0 {
-        context.output.note("the blob has no version yet: the first upload to it was not finished");
+        context.output.note("the blob has no version yet: its first upload did not finish");
     }
     versions.truncate(usize::try_from(args.number).unwrap_or(usize::MAX));
     let document = LogDocument { blob: args.blob.to_string(), versions };
@@ -231,7 +231,7 @@ pub async fn stat(args: BlobAtArgs, context: &Context<'_>) -> Outcome {
             text.push_str(&format!("  pin          version {version} for {}\n", shown(holder)));
         }
         if let Some(at) = stat.store_probed {
-            text.push_str(&format!("  store        found to create objects atomically at {} UTC\n", utc(at)));
+            text.push_str(&format!("  store        confirmed to create objects atomically at {} UTC\n", utc(at)));
         }
         text
     });
@@ -437,7 +437,7 @@ pub async fn verify(args: BlobVerifyArgs, context: &Context<'_>) -> Outcome {
             for wrong in &all.wrong {
                 text.push_str(&format!("damaged: {}: {}\n", wrong.object, wrong.what));
             }
-            let are = if all.wrong.is_empty() { "all of them whole" } else { "some of them damaged" };
+            let are = if all.wrong.is_empty() { "all of them intact" } else { "some of them damaged" };
             let size = format_size(all.object_bytes);
             text.push_str(&format!(
                 "{} records, {} live versions, {} objects ({size}): {are}\n",

@@ -108,8 +108,9 @@ impl Context<'_> {
         tokio::select! {
             done = what => done.map_err(failure),
             () = self.interruption() => Err(Failure::Interrupted(
-                "interrupted; the change may have been made, or a part of it, or may be made a moment later: \
-                 `shale blob log --all` shows it; nothing that a version needs is touched, and the same command goes on"
+                "interrupted; the change, or a part of it, may have been made, or may be made a moment later: \
+                 `shale blob log --all` shows it; no data that a version needs is affected, and the same command \
+                 continues"
                     .to_owned(),
             )),
         }

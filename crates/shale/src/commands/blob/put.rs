@@ -112,7 +112,7 @@ async fn run(location: &Location, file: &Path, upload: BlobUpload, how: How, con
     let known = resumable.as_ref().map_or((0, 0), |resumable| resumable.known);
     if from > 0 {
         let size = format_size(from);
-        context.output.note(&format!("going on behind {size} that an interrupted upload of this file has stored"));
+        context.output.note(&format!("resuming after {size} uploaded earlier"));
     }
     options.session = resumable.as_ref().map(|resumable| resumable.uploading.clone());
     let input = match opened {
@@ -141,7 +141,7 @@ async fn run(location: &Location, file: &Path, upload: BlobUpload, how: How, con
     {
         resumable.finish();
     }
-    let more = if resumable.is_some() { "; the same command goes on from there" } else { "" };
+    let more = if resumable.is_some() { "; the same command resumes there" } else { "" };
     let committed = committed.map_err(|failure| match failure {
         Failure::Interrupted(what) => Failure::Interrupted(what + more),
         failure => failure,
@@ -171,7 +171,7 @@ pub(super) fn left(tally: &Tally, known: (u64, u64)) -> String {
     }
     let stored = format_size(known.1 + tally.stored.load(Ordering::Relaxed));
     let objects = if packs == 1 { "1 uploaded object".to_owned() } else { format!("{packs} uploaded objects") };
-    format!("interrupted; the blob is as it was; left in the store as garbage: {objects} ({stored})")
+    format!("interrupted; the blob is unchanged; garbage left in the store: {objects} ({stored})")
 }
 
 /// Shows the progress, without an end.

@@ -47,7 +47,7 @@ impl Target {
             Err(_) if path.is_symlink() => {
                 let aim = std::fs::read_link(path).unwrap_or_default();
                 let why = format!(
-                    "{} is a symbolic link to {}, which is not there: remove the link, or name the file that is to be written",
+                    "{} is a symbolic link to {}, which does not exist: remove the link, or specify the file to write",
                     path.display(),
                     aim.display()
                 );
@@ -115,9 +115,9 @@ impl Target {
         match &self.place {
             Place::Stdout => "",
             Place::New(path) if std::fs::remove_file(path).is_ok() => "",
-            Place::Replaced { half, .. } if std::fs::remove_file(half).is_ok() => "; the old file is as it was",
+            Place::Replaced { half, .. } if std::fs::remove_file(half).is_ok() => "; the old file is unchanged",
             Place::Replaced { .. } => "",
-            Place::New(_) | Place::Device => "; the file is not complete",
+            Place::New(_) | Place::Device => "; the file is incomplete",
         }
     }
 }
@@ -148,7 +148,7 @@ mod tests {
             let mut target = Target::create(path, true).unwrap();
             target.file.write_all(b"half").unwrap();
             assert_eq!(std::fs::read(&old).unwrap(), b"old content");
-            assert_eq!(target.abandon(), "; the old file is as it was");
+            assert_eq!(target.abandon(), "; the old file is unchanged");
             assert_eq!(names(dir.path()), ["link", "old"]);
             assert_eq!(std::fs::read(&old).unwrap(), b"old content");
         }
