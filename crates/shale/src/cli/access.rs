@@ -38,7 +38,7 @@ Examples:
   shale passwd /srv/pool --list
 
 Users log in to the page of `shale serve --http`. A password has at least 8 bytes; when it is changed, the user's sessions end.
-On a terminal it is asked for twice, and not shown; else the first line of stdin is the password.
+On a terminal it is read twice without echo; otherwise the first line of stdin is the password.
 
 JSON fields: user; with --list: a list of {name, role (read, operate or admin), password_set_unix_s}.")]
 pub struct PasswdArgs {
@@ -151,9 +151,9 @@ Examples:
   shale history /srv/pool
   shale history /srv/pool --count 1000 --json | jq -r '.[] | select(.outcome == \"refused\") | .from'
 
-Shows what was changed in the pool, by whom, from where, and with which outcome: by commands, by the API, and attempts that were
-refused (at most one a second has a line). The log is in POOL/audit: 8 files of 4 MiB, the oldest of which makes room. It can be
-read whether the pool is served or not.
+Shows the changes of the pool by commands and by the API, with user, address and outcome, and refused attempts (at most one line
+per second). The log is in POOL/audit: 8 files of 4 MiB, the oldest of which is replaced. It can be read whether the pool is
+served or not.
 
 JSON: a list, oldest first, of {unix_s, who, from, operation, about, outcome (done, failed or refused), error (if any),
   refused_before (refused calls before this one that have no line, if any)}.")]

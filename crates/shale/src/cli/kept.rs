@@ -15,10 +15,10 @@ Examples:
   shale destroy /srv/pool vm@monday
   shale send /srv/pool vm@tuesday --from '#monday' | ssh backup shale receive /srv/pool vm
 
-A bookmark remembers what a snapshot was and when, not its data: it takes no space, and stays when the snapshot is destroyed.
-It serves as --from of 'shale send', for a receiver that still has the snapshot. Such a difference may be a little larger than one
-from the snapshot itself. After a rollback behind it, a bookmark is of no use; shale destroy POOL 'VOLUME#BOOKMARK' removes it. It
-goes with its volume.
+A bookmark remembers the identity and time of a snapshot, not its data: it takes no space, and stays when the snapshot is
+destroyed. Use it as --from of 'shale send', for a receiver that still has the snapshot. Such a difference may be slightly
+larger than one from the snapshot itself. After a rollback to an earlier state a bookmark is useless; shale destroy POOL
+'VOLUME#BOOKMARK' removes it. It is destroyed with its volume.
 
 JSON fields: bookmark, snapshot.")]
 pub struct BookmarkArgs {
@@ -61,8 +61,8 @@ Examples:
   shale hold /srv/pool vm@monday offsite
   shale hold /srv/pool vm@monday audit-2026
 
-While a snapshot has a tag, neither destroy (with its volume or alone), nor rollback -r, nor keep= removes it; the
-message names the tags. A snapshot may have up to 32 of them. A copy that is sent to another pool has none.
+While a snapshot has a tag, neither destroy (with its volume or alone), nor rollback -r, nor keep= removes it; the message lists
+the tags. A snapshot may have up to 32 of them. A copy that is sent to another pool has none.
 
 JSON fields: snapshot, tag.")]
 pub struct HoldArgs {
@@ -85,7 +85,7 @@ pub struct HoldArgs {
 Examples:
   shale release /srv/pool vm@monday offsite
 
-When its last tag has gone, the snapshot is as any other.
+Without its last tag, the snapshot can be destroyed again.
 
 JSON fields: snapshot, tag.")]
 pub struct ReleaseArgs {

@@ -91,10 +91,10 @@ Examples:
   shale trace /srv/pool --format jsonl | jq -r 'select(.why == \"test-drift\") | .offset'
   shale trace /srv/pool vm --reads boot.json             until it is interrupted
 
-Shows the units for which compression=auto chooses, from now on, until --limit or an interruption (Ctrl-C), which is no error. The pool must be
-served: nobody writes to it otherwise. At most 65536 records wait to be read; a gap in the numbers tells that some were lost. Each
-record is for one trace: while one runs, another one is refused (exit code 4).
-Fields: number, unix_s, object, offset, raw_bytes, stored_bytes, codec, class (0 nearly constant to 7 looks random), why, cpu_ns (all
+Shows the units for which compression=auto chooses, from now on, until --limit or an interruption (Ctrl-C), which is no error.
+The pool must be served: otherwise no client writes to it. At most 65536 records wait to be read; a gap in the numbers tells
+that some were lost. Each record is for one trace: while one runs, another one is refused (exit code 4). Fields: number, unix_s,
+object, offset, raw_bytes, stored_bytes, codec, class (0 nearly constant to 7 looks random), why, cpu_ns (all
   attempts), test_ns (the part that tests cost), cpus (that compression can get), device_ns_per_kib (0: not known), pressed (writers wait), energy_uj (for
   cpu_ns), power (watts of a busy CPU), energy_source (rapl: counted by the processor at the last 'shale calibrate'; cpu-time: nominal).
 Of a share that is mounted also: path, and file_offset (where the unit begins in the file). Paths are:
@@ -138,11 +138,12 @@ Examples:
   shale calibrate /srv/pool
   shale calibrate /srv/pool --json | jq '.speeds[] | select(.unit_bytes == 32768)'
 
-Compresses made data with every candidate of the pool and of its volumes, for some seconds on one CPU, and keeps the CPU times with what the pool
-has learned. A pool also learns them while it is used; after a move to another machine this is quicker. Where the processor counts its energy
-(RAPL, /sys/class/powercap, readable for root only) the power of a busy CPU is measured too, and joules in 'explain' and 'trace' follow it; elsewhere
-they are CPU time at a nominal power, and say so. One job at a time measures: another one is refused (exit code 4). Ctrl-C cancels the job;
-with --background the server goes on with it: see 'shale jobs'.
+Compresses made data with every candidate of the pool and of its volumes, for some seconds on one CPU, and keeps the CPU times
+with what the pool has learned. A pool also learns them while it is used; after a move to another machine this is quicker. Where
+the processor counts its energy (RAPL, /sys/class/powercap, readable for root only) the power of a busy CPU is measured too, and
+joules in 'explain' and 'trace' follow it; elsewhere they are CPU time at a nominal power, and say so. One job at a time
+measures: another one is refused (exit code 4). Ctrl-C cancels the job; with --background it continues in the server: see 'shale
+jobs'.
 
 JSON fields: energy_source (rapl, cpu-time), cpu_watts, cpu_seconds, speeds, a list of {codec, unit_bytes, ns_per_kib, mb_per_second, joules_per_gb}")]
 pub struct CalibrateArgs {
@@ -167,17 +168,19 @@ Examples:
   shale recompress /srv/pool vm --mode archive --background      as a job of the server
   shale recompress /srv/pool vm --report --json
 
-Goes through all extents of the pool, and rewrites each fragment of the volume, and of its snapshots, that becomes at least 3 % smaller;
-nothing ever becomes larger. Units that are larger than the property 'unit' are divided if they become smaller all the same; small ones are joined by
-'shale clean --sort'. It leaves nine tenths of the time to others while they use the pool. It can be interrupted at any time, and
-goes on where it stopped when it is started again for the same volume and mode, be it after a restart; --restart begins anew.
-What the old places held is dead then: the cleaner gives it back. A pool recompresses one volume at a time: while a job is at it, another one
-is refused (exit code 4). --report waits for no job: it tells how far one has come by the end of its last slice, of a few extents.
+Goes through all extents of the pool, and rewrites each fragment of the volume, and of its snapshots, that becomes at least 3 %
+smaller; nothing ever becomes larger. Units that are larger than the property 'unit' are divided if they still become smaller;
+small ones are joined by 'shale clean --sort'. It leaves nine tenths of the time to others while they use the pool. It can be
+interrupted at any time, and continues where it stopped when it is started again for the same volume and mode, even after a
+restart; --restart starts over. The old fragments are then dead: the cleaner frees their space. A pool recompresses one volume
+at a time: another job is refused (exit code 4). --report waits for no job: it reports the progress at the end of the last
+slice, of a few extents.
 
-Ctrl-C cancels the job, and so does whatever else ends this command. With --background the server goes on with it: see 'shale jobs'.
+Ctrl-C cancels the job, and so does any other end of this command. With --background the job continues in the server: see 'shale
+jobs'.
 
-Files of a share are looked up again in the rules, under the names that they have; what was set for single files and directories holds. With a path,
-only files at or below it are rewritten. Without --mode, what is found is also what their later data is written by.
+Files of a share are looked up again in the rules, by their current names; settings of single files and directories stay. With a
+path, only files at or below it are rewritten. Without --mode, later writes to these files follow the same rules.
 
 JSON fields: finished, started_unix_s, mode, extents_done, extents_total, extent_bytes, bytes_done, bytes_total (of the pool's data, as
   stored), fragments (looked at), rewritten, before_bytes,

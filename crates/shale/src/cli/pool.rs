@@ -16,8 +16,8 @@ Examples:
   shale init /srv/pool --data /dev/nvme0n1p4        a whole partition
   shale init /srv/pool --data /big/log --capacity 2T -o compression=zstd-3
 
-The directory must be empty or absent. It holds the map of the pool (up to 2 % of the data), so it may well
-lie on a faster disk than the data. The data file is sparse: it grows as data is written.
+The directory must be empty or missing. It holds the map of the pool (up to 2 % of the data), and may lie on a faster disk than
+the data. The data file is sparse: it grows as data is written.
 
 JSON fields: pool, data, capacity_bytes, extent_bytes.")]
 pub struct InitArgs {
@@ -153,8 +153,8 @@ pub struct DfArgs {
 Examples:
   shale grow /srv/pool 200G
 
-Works while the pool is served, and on a full one: writers that wait for space go on. A data file becomes longer (it stays
-sparse); a block device must have been made larger before.
+Works while the pool is served, and on a full pool: writers that wait for space continue. A data file is extended (it stays
+sparse); a block device must have been enlarged before.
 
 JSON fields: capacity_bytes.")]
 pub struct GrowArgs {
@@ -174,9 +174,9 @@ pub struct GrowArgs {
 Examples:
   shale shrink /srv/pool 100G
 
-Works while the pool is served. What lies beyond the new end is moved before it; then a data file becomes shorter, and of a block
-device the rest is not used any more. It is refused if what the pool holds, and what is reserved, does not fit for certain. It
-can be interrupted at any time, and after that, or a crash, done again: what has been moved stays where it is.
+Works while the pool is served. Data beyond the new end is moved before it; then a data file is truncated, and the rest of a
+block device is no longer used. It is refused unless the pool's data and reservations certainly fit. It can be interrupted at
+any time, and repeated after that or after a crash: moved data stays in its new place.
 
 JSON fields: capacity_bytes, bytes_moved, seconds.")]
 pub struct ShrinkArgs {
@@ -203,10 +203,10 @@ Reads every record of the map and every fragment of data, and verifies every che
 served. With --repair, usage is counted anew, and damaged descriptors and map records come back from the log, before
 the pool is opened; where that is not possible, it points to `shale salvage`. Exit code 6 if anything wrong is left.
 
-If the log is damaged where something was, or may have been, flushed, --repair says which volumes and snapshots would go back,
-how far, and what `shale salvage` would keep instead. Nothing is dropped before you say so, on a terminal or with --accept-loss. Then the
-exit code is 12, and `shale status` tells of it until `shale status --acknowledge`. A batch of which only payloads are damaged is no reason to go
-back: it counts, and what is damaged gives errors.
+If the log is damaged where data was, or may have been, flushed, --repair lists the volumes and snapshots that would be
+reverted, how far, and the data that `shale salvage` would keep instead. Nothing is dropped before you confirm it, on a terminal
+or with --accept-loss. Then the exit code is 12, and `shale status` reports it until `shale status --acknowledge`. A batch with
+damage only in payloads does not revert anything: it is applied, and reading the damaged data fails.
 
 JSON fields: clean, records, fragments, fragment_bytes, seconds, problems_total, problems_left (not repaired),
   volumes (how many problems each volume and snapshot that is concerned has), kinds (how many problems of each kind there are), problems (the first 1000):
@@ -243,18 +243,19 @@ Examples:
   shale clean /srv/pool --sort --background      as a job of the server
   shale clean /srv/pool --sort --report     how far the last sorting came
 
-The pool cleans itself, as late as it can, because that is cheapest. This does it now: it empties extents of which
-more than a twentieth is dead, until as much of the pool is free as the property clean-high says, or with --all until none is left of what
-was there when it began: under a load it ends as well, and leaves what was written meanwhile. It can be interrupted at any time.
-The pool may be served.
+The pool cleans itself, as late as possible, because that is cheapest. This command cleans now: it empties extents of which more
+than a twentieth is dead, until the share of the pool in the property clean-high is free, or with --all until none of the
+extents from its beginning is left: it also ends under load, and leaves data that was written meanwhile. It can be interrupted
+at any time. The pool may be served.
 
-With --sort, what random overwriting has scattered is first written anew, in order and in whole
-units, compressed as its volume's properties have it now, or as it was if that takes less; what lies
-in order already is left alone, and so is what snapshots and clones share. It leaves nine tenths of the time to others while they
-are at work, unless --rate says otherwise, and goes on where it stopped when it is started again,
-be it after a restart; --restart begins anew. A pool is sorted by one job at a time: another one is refused (exit code 4).
+With --sort, data scattered by random overwriting is first rewritten, in order and in whole units, compressed according to its
+volume's current properties, or as before if that takes less space; data that is already in order, and data shared with
+snapshots and clones, is not rewritten. It leaves nine tenths of the time to other users of the pool, unless --rate is given,
+and continues where it stopped when it is started again, even after a restart; --restart starts over. A pool is sorted by one
+job at a time: another one is refused (exit code 4).
 
-Ctrl-C cancels the job, and so does whatever else ends this command. With --background the server goes on with it: see 'shale jobs'.
+Ctrl-C cancels the job, and so does any other end of this command. With --background the job continues in the server: see 'shale
+jobs'.
 
 JSON fields: extents_cleaned, bytes_moved, extents_free, extents_free_before, extents_todo (left with more than a
 twentieth dead: what lives there would take as much space elsewhere), seconds, sort: null, or
@@ -298,15 +299,15 @@ Examples:
   shale scrub /srv/pool --report            how far the last one came, and what it found
   shale scrub /srv/pool --json | jq '.damages[].volume'
 
-Reads all data that lives in the pool and verifies every checksum, while the pool is used. It can be interrupted
-at any time, and goes on where it stopped when it is started again, be it after a restart; --restart begins anew.
-Exit code 6 if anything is damaged that was not acknowledged (shale status --acknowledge).
+Reads all data that lives in the pool and verifies every checksum, while the pool is in use. It can be interrupted at any time,
+and continues where it stopped when it is started again, even after a restart; --restart starts over. Exit code 6 if anything is
+damaged that was not acknowledged (shale status --acknowledge).
 
-Ctrl-C cancels the job, and so does whatever else ends this command. With --background the server goes on with it: see 'shale jobs'.
-A pool is scrubbed by one job at a time: another one is refused (exit code 4).
+Ctrl-C cancels the job, and so does any other end of this command. With --background the job continues in the server: see 'shale
+jobs'. A pool is scrubbed by one job at a time: another one is refused (exit code 4).
 
-What is damaged is reported of the volume if it sees it as it is now, else of the newest of its snapshots or clones that does; others that do
-are named behind it.
+Damage is reported for the volume if its current state is affected, otherwise for the newest affected snapshot or clone; others
+follow.
 
 JSON fields: finished, started_unix_s, extents_done, extents_total, extent_bytes, bytes_done, bytes_total (of data, as stored), fragments, bytes,
   foreground_bytes (read and written by users of the pool since it was opened), found, unacknowledged (damages that shale status --acknowledge
