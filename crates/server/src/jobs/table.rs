@@ -228,8 +228,9 @@ impl Table {
 
     fn job(&self, id: u64) -> Result<&Job> {
         self.jobs.get(&id).ok_or_else(|| {
-            let text =
-                format!("there is no job {id}: 'shale jobs POOL' lists the jobs under way, and the last {ENDED_MAX} that ended");
+            let text = format!(
+                "there is no job {id}: 'shale jobs POOL' lists the jobs under way, and the last {ENDED_MAX} that ended"
+            );
             Error::new(ErrorKind::NotFound, text)
         })
     }

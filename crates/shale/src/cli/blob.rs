@@ -37,12 +37,14 @@ Examples:
   shale blob rm file://blobs/copy
 
 A blob is a sequence of bytes with versions, in an object store: s3://BUCKET/KEY, gs://BUCKET/KEY, az://CONTAINER/KEY,
-file:///DIRECTORY (file://DIRECTORY from here) or memory://KEY. It needs no server of ours: many clients on many hosts write and append at the same time, each
-write makes one version, and each append learns the place where it landed. Each 128 KiB are compressed or left as they are, by what pays.
-Behind the URL, @3 names version 3 and @NAME the version with that tag. KEY is a directory of the store: nothing else may be in it.
+file:///DIRECTORY (file://DIRECTORY from here) or memory://KEY. It needs no server besides the store: many clients on many hosts
+write and append at the same time, each write makes one version, and each append returns its offset. Each 128 KiB are compressed
+if that pays. After the URL, @3 is version 3 and @NAME the version with that tag. KEY is a directory of the store: nothing else
+may be in it.
 
-Keys and settings come from where the store's own tools look for them. For S3: AWS_ACCESS_KEY_ID and the other AWS_* variables,
-AWS_PROFILE (keys or credential_process), web identity, the instance; AWS_ENDPOINT_URL_S3 or AWS_ENDPOINT_URL for another server."
+Keys and settings are read from the same places as by the store's own tools. For S3: AWS_ACCESS_KEY_ID and the other AWS_*
+variables, AWS_PROFILE (keys or credential_process), web identity, the instance; AWS_ENDPOINT_URL_S3 or AWS_ENDPOINT_URL for
+another server."
 )]
 pub struct BlobArgs {
     /// Action
@@ -56,11 +58,11 @@ Examples:
   echo 'one line more' | shale blob append file:///srv/blobs/books -
   shale blob append s3://bucket/log today.log -m 'the 26th'
 
-Of appends at the same time each is there as a whole and learns its own place, none lies over another.
-An append that is interrupted changes nothing. The same command on the same file goes on behind what
-was uploaded (not from stdin); what is never taken up is garbage, and gc removes it.
+Concurrent appends are atomic: each returns its own offset, and none overwrites another. An interrupted append changes nothing.
+The same command on the same file resumes the upload (not from stdin); uploads that are never resumed are garbage, and gc
+removes them.
 
-JSON: as of put; offset is the place where the file's first byte went.";
+JSON: as of put; offset is that of the file's first byte.";
 
 /// The commands.
 #[derive(Debug, Subcommand)]
@@ -137,8 +139,8 @@ Examples:
   shale blob put s3://bucket/model data.nc -o rule.nc=gzip-9
   echo 'one line more' | shale blob append file:///srv/blobs/books -
 
-If it is interrupted, nothing is changed. The same command on the same file goes on behind what was
-uploaded (not from stdin); what is never taken up is garbage, and gc removes it.
+If it is interrupted, nothing is changed. The same command on the same file resumes the upload (not from stdin); uploads that
+are never resumed are garbage, and gc removes them.
 
 JSON: {blob, version, offset (where the bytes are), bytes, stored_bytes, ratio, resumed_bytes,
   uploaded_objects, requests, seconds, bytes_per_second}.")]
@@ -232,8 +234,8 @@ Examples:
   shale blob ls s3://bucket
   shale blob ls s3://bucket/images -r --json | jq -r '.blobs[].blob'
 
-Blobs and directories with blobs directly below, each blob with its newest version. What else is in the bucket is not listed.
-Each name costs some requests. The URL of a blob lists that blob.
+Lists blobs and directories with blobs directly below, each blob with its newest version. Other objects in the bucket are not
+listed. Each name costs some requests. The URL of a blob lists that blob.
 
 JSON: {prefix, blobs: [{blob, version, time (seconds since 1970), size_bytes, tags}], directories}.")]
 pub struct BlobLsArgs {
@@ -253,9 +255,8 @@ Examples:
   shale blob log file:///srv/blobs/books --all
   shale blob log file:///srv/blobs/books --json | jq '.versions[0].stored_bytes'
 
-Numbers grow, but not each is a version: tags, expiries and the marks of garbage collection take
-numbers too, and are shown with --all. A command that names no version may show such a number: its
-content is that of the version before it.
+Numbers grow, but not each is a version: tags, expiries and the marks of garbage collection have numbers too, and are shown with
+--all. A command without a version may show such a number: its content is that of the version before it.
 
 JSON: {blob, versions: [{version, is_version, time (seconds since 1970), kinds, offset, bytes,
   size_bytes, written_bytes, stored_bytes, ratio, tags, expired, ops, message}]}, newest first.")]
@@ -298,8 +299,8 @@ Examples:
   shale blob verify file:///srv/blobs/books --all
   shale blob verify file:///srv/blobs/books@1 --json | jq '.damaged[].offset'
 
-Without --all, what is said is about one version. Objects of blobs that this one was cloned from are
-read as far as the version needs them; `shale blob verify --all` there reads all of theirs.
+Without --all, the result is about one version. Objects of blobs that this one was cloned from are read as far as the version
+needs them; `shale blob verify --all` there reads all of theirs.
 
 JSON: {blob, version, size_bytes, frames, stored_bytes, damaged: [{offset, bytes, what}], all: null or
   {records, live_versions, objects, object_bytes, wrong: [{object, what}]}}; exit code 6 if anything is
@@ -321,8 +322,8 @@ Examples:
   shale blob get file:///srv/blobs/books@first copy.tar
   shale blob tag file:///srv/blobs/books first --delete
 
-A version with a tag is kept by expire. The tags are in log and stat. A tag that another version has
-moves to this one, and the answer says where it was.
+expire keeps a version with a tag. log and stat show the tags. A tag of another version moves to this one, and the answer names
+the other version.
 
 JSON: {blob, tag, version, was (the version that had the tag before, or null)}.")]
 pub struct BlobTagArgs {
@@ -345,8 +346,8 @@ Examples:
   shale blob diff file:///srv/blobs/books@1 2
   shale blob diff file:///srv/blobs/books@first @second
 
-Each line is a range: offset, and length in bytes. Only what the versions do not share is looked at,
-and no data is read: a range is shown if it was written anew, even by the same bytes.
+Each line is a range: offset, and length in bytes. Only objects that the versions do not share are compared, and no data is
+read: a range is shown if it was rewritten, even with the same bytes.
 
 JSON: {blob, from, to, size_bytes, ranges: [{offset, bytes}], changed_bytes}.")]
 pub struct BlobDiffArgs {
@@ -387,8 +388,7 @@ Examples:
   shale blob estimate file:///srv/blobs/books -o mode=archive
   shale blob estimate file:///srv/blobs/books@1 --codecs lz4,zstd-19
 
-As `shale estimate`, which tells what a file would take before it is stored; this reads a sample of a
-version.
+Like `shale estimate`, which estimates the size of a file before it is stored; this reads a sample of a version.
 
 JSON: as of shale estimate.")]
 pub struct BlobEstimateArgs {
@@ -415,8 +415,8 @@ pub struct BlobEstimateArgs {
 Examples:
   shale blob clone file:///srv/blobs/books@1 file:///srv/blobs/second
 
-The version is pinned in the blob that it comes from, so no expiry takes it away while the clone
-lives. The log of the clone begins with a line of the kind restore.
+The version is pinned in the original blob, so it does not expire while the clone exists. The log of the clone begins with a
+line of the kind restore.
 
 JSON: {blob, source, version, size_bytes}.")]
 pub struct BlobTwoArgs {
@@ -435,8 +435,8 @@ Examples:
   shale blob cp file:///srv/blobs/books@1 s3://bucket/books
   shale blob cp file:///srv/blobs/books file:///srv/blobs/packed -o mode=archive
 
-The copy is the newest version of the target, which is made if there is none. It is compressed anew,
-by the properties given here.
+The copy is the newest version of the target, which is created if it does not exist. It is recompressed with the properties
+given here.
 
 JSON: {blob, source, source_version, version, bytes, stored_bytes}.")]
 pub struct BlobCopyArgs {
@@ -459,9 +459,8 @@ Examples:
   shale blob expire file:///srv/blobs/books --older-than 30d
   shale blob expire file:///srv/blobs/books@1
 
-One of --keep, --older-than and @VERSION is needed; a version is given up if all of those that are
-given hold for it. The newest version, and those with a tag or a pin, are always kept. Versions that
-were given up cannot be opened any more; the next gc takes back their space.
+One of --keep, --older-than and @VERSION is required; a version expires if it meets all given conditions. The newest version,
+and those with a tag or a pin, are always kept. Expired versions cannot be opened any more; the next gc frees their space.
 
 JSON: {blob, expired (whether anything was given up), given_up: [[first, last]],
   kept: [[first, last]] (meant, but needed by tags, clones or volumes), live_versions}.
@@ -487,15 +486,14 @@ Examples:
   shale blob gc file:///srv/blobs/books --dry-run
   shale blob gc file:///srv/blobs/books --grace 0s --uploads 0s      now, if no one uses the blob
 
-Objects that no version names are deleted. Uploads that began longer ago than --uploads are fenced
-first: they find out when they commit, and begin again. So nothing that is in use is ever deleted,
-whatever the clocks of the writers say.
+Objects that no version needs are deleted. Uploads that began longer ago than --uploads are fenced first: they fail when they
+commit, and begin again. So no object in use is ever deleted, even if the clocks of writers are wrong.
 
-Objects of versions that were given up, or were uploaded, less than a day ago are not deleted yet,
-unless --grace and --uploads are less than that.
+Objects of versions that expired, or were uploaded, less than a day ago are not deleted yet, unless --grace and --uploads are
+shorter.
 
-A run lists the sessions that are new since the last one, and those of versions that nothing needs any
-more since; each 16th looks at all.
+A run lists the sessions that are new since the last one, and those of versions that have expired since; each 16th run lists
+all.
 
 Exit code 7 if the store refuses to delete objects, 3 if there never was a blob.
 
@@ -527,13 +525,12 @@ Examples:
   shale blob optimize file:///srv/blobs/books --all -o mode=archive
   shale blob optimize file:///srv/blobs/disk --profile boot.json
 
-The content stays as it is, and other writers go on meanwhile: what one of them changes is left
-alone. Older versions keep the old objects until they expire.
+The content is unchanged, and other writers can continue: ranges that they change are skipped. Older versions keep the old
+objects until they expire.
 
-With --profile, the groups that `shale trace POOL VOLUME --reads` has written are put into one object, as
-they are stored and in the order in which they were read: a machine that boots from this version
-fetches them with a few long requests. The profile stays with the blob: a volume that is hydrated
-gets these groups first.
+With --profile, the groups that `shale trace POOL VOLUME --reads` has listed are put into one object, in their stored form and
+in the order of their first reads: a machine that boots from this version fetches them with a few long requests. The profile
+stays with the blob: a volume that is hydrated gets these groups first.
 
 JSON: {blob, ranges, bytes, stored_before_bytes, stored_after_bytes}; with --profile {blob, version,
   groups, moved, stored_bytes}.")]
@@ -559,10 +556,9 @@ Examples:
   shale blob stat file:///srv/blobs/disk --json | jq .pins
   shale blob unpin file:///srv/blobs/disk 4f2a8c9e-0000-0000-0000-000000000000/vm7
 
-A volume that was cloned from a version holds it, so that expire and gc leave it: the holder is the
-pool's id, a /, and the volume's name, as `shale blob stat` shows it. A pool lets go of what it does
-not need. This is for pools that are gone: what a volume that still exists has not fetched is lost to
-it once gc has run. The id alone means all volumes of that pool.
+A volume that was cloned from a version pins it, so that expire and gc keep it: the holder is the pool's id, a /, and the
+volume's name, as `shale blob stat` shows it. A pool removes its pins when it does not need them. This command is for pools that
+are gone: an existing volume loses all unfetched data once gc has run. The id alone selects all volumes of that pool.
 
 JSON: {blob, holder, unpinned (how many versions)}.")]
 pub struct BlobUnpinArgs {
@@ -579,8 +575,8 @@ pub struct BlobUnpinArgs {
 Examples:
   shale blob rm file:///srv/blobs/books
 
-There is no way back. Objects that a clone needs stay until it is removed too; `shale blob gc` on this
-URL deletes them then. Some small objects that say that the blob was removed stay in the store.
+This cannot be undone. Objects that a clone needs stay until it is removed too; then `shale blob gc` on this URL deletes them.
+Some small objects that record the removal stay in the store.
 
 JSON: {blob, deleted, pinned}.")]
 pub struct BlobRmArgs {

@@ -12,7 +12,8 @@ Examples:
   shale config example >/etc/shale/tank.toml
 
 The file is TOML. Its keys are the options of `shale serve` without their dashes, and 'pool'; a missing key has the default of
-the option.")] pub struct ConfigArgs {
+the option.")]
+pub struct ConfigArgs {
     /// The action
     #[command(subcommand)]
     pub command: ConfigCommand,

@@ -223,8 +223,9 @@ Examples:
   shale diff /srv/pool vm@monday --json | jq -r 'select(.now == \"data\") | .offset'
 
 Each line is a range: offset, length in bytes, and its current content: data, or a hole, which reads as zeroes. No data is read
-for this: a range that was overwritten with the same bytes counts as changed. JSON: a line {from, to, from_bytes, to_bytes} with
-the sizes, then a line {offset, length, now} for each change.")] pub struct DiffArgs {
+for this: a range that was overwritten with the same bytes counts as changed.
+JSON: a line {from, to, from_bytes, to_bytes} with the sizes, then a line {offset, length, now} for each change.")]
+pub struct DiffArgs {
     /// Directory of the pool
     pub pool: PathBuf,
     /// The older state

@@ -82,9 +82,9 @@ Examples:
   shale snapshot /srv/pool vm@monday
   shale status /srv/pool
 
-Environment: SHALE_POOL names the pool of a command line that names none. The first word after the command is the pool if
-it is a directory with a pool in it, or a path that begins with / or '.'; else the pool of SHALE_POOL is used, and the words
-are those that come after a pool. Not for init and estimate. With it, `shale snapshot vm@monday` is a whole command.
+Environment: SHALE_POOL names the pool of a command line without one. The first word after the command is the pool if it is a
+directory with a pool in it, or a path that begins with / or '.'; otherwise the pool of SHALE_POOL is used, and the words are
+those after the pool. Not for init and estimate. With it, `shale snapshot vm@monday` is a complete command.
 
 {EXIT_CODES_HELP}"))]
 pub struct Cli {

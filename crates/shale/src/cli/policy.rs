@@ -16,14 +16,14 @@ Examples:
   shale explain /srv/pool home meier/notes.txt  how that file of a share is stored, and why
   shale explain /srv/pool vm --json | jq '.[] | select(.stored_bytes > .raw_bytes * 0.9) | .offset'
 
-With --region, the unit at that offset (or the next one in the region) is compressed with every candidate now, so that
-times are those of this machine at this moment.
+With --region, the unit at that offset (or the next one in the region) is compressed with every candidate, so the times are
+those of this machine now.
 
-With a path in a share (or in a snapshot of one, home@monday), what counts for that file is told (a rule by name or by its first bytes, a value that
-was set for it, the properties), what the rules in force say of it if that is something else (for it was made before these were set), how much
-of it was stored when something else counted, each part of it with its codec and why, and what other codecs would make of its first
-unit, tried now. The path is as seen from the share's root.
-JSON: a list of {offset, raw_bytes, stored_bytes, codecs, remembered}; codecs is a list of {codec, units, raw_bytes,
+With a path in a share (or in a snapshot of one, home@monday), the output has the file's setting (a rule by name or by its first
+bytes, a value that was set for it, the properties), the result of the rules in force if that differs (because the file was made
+before they were set), the amount of data that was stored under other settings, each part with its codec and the reason, and the
+sizes of its first unit with other codecs, tried now. The path is relative to the share's root. JSON: a list of {offset,
+raw_bytes, stored_bytes, codecs, remembered}; codecs is a list of {codec, units, raw_bytes,
   stored_bytes}, remembered {winner, class, saving_percent, units_since_test} or null. With --region one such object, and in it
   unit_offset, unit_bytes, bits_per_byte, class, compression, mode, chosen, why, cpus, device_bytes_per_s, cpu_watts, energy_source (rapl: counted
   by the processor at the last calibration; cpu-time: CPU time at a nominal power), dictionary (number, or null), dictionaries (to choose from), and
@@ -57,9 +57,10 @@ Examples:
   shale usage /srv/pool home meier/mail        the same of one directory
   shale usage /srv/pool home --json | jq -r '.types[] | [.name, .ratio] | @tsv'
 
-SIZE is what programs see, DATA what holds data (in blocks of 4 KiB), STORED what that takes in the pool. Data that snapshots, or other files with
-the same content, have as well counts in full. All files below the directory are looked at: of a million files that takes a minute or so.
-JSON: {total, entries, types}: total is {name, files, size_bytes, raw_bytes, stored_bytes, ratio}, and so is each of the lists; entries is what lies
+SIZE is the size that programs see, DATA the blocks (of 4 KiB) that hold data, STORED their space in the pool. Data shared with
+snapshots, or with other files of the same content, counts in full. All files below the directory are read: a million files take
+about a minute. JSON: {total, entries, types}: total is {name, files, size_bytes, raw_bytes, stored_bytes, ratio}, and so is
+each of the lists; entries is what lies
   directly in the directory, names of directories end with /; types are file types by extension or first bytes, '-' where neither tells. The most
   stored bytes come first; behind the first 1000 all others are one line.")]
 pub struct UsageArgs {
@@ -93,21 +94,21 @@ Examples:
 
 Shows the units for which compression=auto chooses, from now on, until --limit or an interruption (Ctrl-C), which is no error.
 The pool must be served: otherwise no client writes to it. At most 65536 records wait to be read; a gap in the numbers tells
-that some were lost. Each record is for one trace: while one runs, another one is refused (exit code 4). Fields: number, unix_s,
-object, offset, raw_bytes, stored_bytes, codec, class (0 nearly constant to 7 looks random), why, cpu_ns (all
+that some were lost. Each record is for one trace: while one runs, another one is refused (exit code 4).
+Fields: number, unix_s, object, offset, raw_bytes, stored_bytes, codec, class (0 nearly constant to 7 looks random), why, cpu_ns (all
   attempts), test_ns (the part that tests cost), cpus (that compression can get), device_ns_per_kib (0: not known), pressed (writers wait), energy_uj (for
   cpu_ns), power (watts of a busy CPU), energy_source (rapl: counted by the processor at the last 'shale calibrate'; cpu-time: nominal).
 Of a share that is mounted also: path, and file_offset (where the unit begins in the file). Paths are:
-  SHARE/PATH      the file's, as a look through the share found it; files that are renamed keep it until the trace ends
-  SHARE/#NUMBER   of a file that no look has met: looks take a tenth of the time at most. `find MOUNT -inum NUMBER` finds it later, unless it was emptied
+  SHARE/PATH      the file's path, as a scan of the share found it; renamed files keep it until the trace ends
+  SHARE/#NUMBER   of a file that no scan has found yet: scans take a tenth of the time at most. `find MOUNT -inum NUMBER` finds it later, unless it was emptied
                   since it was made
   SHARE (names)   a page of the share's names and attributes
   SHARE (tables)  a block that leads to the rest of a file beyond its first MiB
-  SHARE (not known)  the rest of a large file that no look has met
+  SHARE (not known)  the rest of a large file that no scan has found yet
 
-With --reads FILE, what is traced is which groups of 128 KiB of a volume are read first, and in which order: start it, then boot a machine from the
-volume. FILE is written at the end, also at an interruption; `shale blob optimize URL --profile FILE` takes it.
-File: {volume, group_bytes, groups (numbers, in the order of their first reads)}.")]
+With --reads FILE, the trace records the order in which groups of 128 KiB of a volume are first read: start it, then boot a
+machine from the volume. FILE is written at the end, also after an interruption; `shale blob optimize URL --profile FILE` uses
+it. File: {volume, group_bytes, groups (numbers, in the order of their first reads)}.")]
 pub struct TraceArgs {
     /// Directory of the pool
     pub pool: PathBuf,
@@ -138,12 +139,12 @@ Examples:
   shale calibrate /srv/pool
   shale calibrate /srv/pool --json | jq '.speeds[] | select(.unit_bytes == 32768)'
 
-Compresses made data with every candidate of the pool and of its volumes, for some seconds on one CPU, and keeps the CPU times
-with what the pool has learned. A pool also learns them while it is used; after a move to another machine this is quicker. Where
-the processor counts its energy (RAPL, /sys/class/powercap, readable for root only) the power of a busy CPU is measured too, and
-joules in 'explain' and 'trace' follow it; elsewhere they are CPU time at a nominal power, and say so. One job at a time
-measures: another one is refused (exit code 4). Ctrl-C cancels the job; with --background it continues in the server: see 'shale
-jobs'.
+Compresses generated data with every candidate of the pool and of its volumes, for some seconds on one CPU, and stores the CPU
+times in the pool's statistics. A pool also learns them while it is in use; after a move to another machine this is quicker.
+Where the processor counts its energy (RAPL, /sys/class/powercap, readable for root only) the power of a busy CPU is measured
+too, and joules in 'explain' and 'trace' are based on it; elsewhere they are CPU time at a nominal power, and marked as such.
+One job at a time measures: another one is refused (exit code 4). Ctrl-C cancels the job; with --background it continues in the
+server: see 'shale jobs'.
 
 JSON fields: energy_source (rapl, cpu-time), cpu_watts, cpu_seconds, speeds, a list of {codec, unit_bytes, ns_per_kib, mb_per_second, joules_per_gb}")]
 pub struct CalibrateArgs {

@@ -16,12 +16,13 @@ Examples:
   shale stats /srv/pool ops --by operation --last 1h --csv > ops.csv
   shale stats /srv/pool --marks --last 1w    what was changed, started and stopped
 
-A server records the history of its pool: each second of two hours, each 10 s of a week, each 5 minutes of 400 days. 'shale serve --analytics' says how
-much space it may take. It is read from the server, or from the pool if no server has it.
+A server records the history of its pool: each second of two hours, each 10 s of a week, each 5 minutes of 400 days. 'shale
+serve --analytics' sets its maximum size. It is read from the server, or from the pool if no server has it open.
 
-A dataset is amounts (operations, bytes, CPU time), which are summed up, or levels (space, memory, jobs), of which the mean is shown. --by breaks it down;
---only keeps some values of a breakdown, and several of one breakdown keep any of them. An object is a volume, a share or a snapshot by its name, or by
-its number as '#17'; '(other)' is what a step does not tell apart. Moments are in UTC.
+A dataset is amounts (operations, bytes, CPU time), which are summed up, or levels (space, memory, jobs), of which the mean is
+shown. --by breaks it down; --only keeps some values of a breakdown, and several of one breakdown keep any of them. An object is
+a volume, a share or a snapshot by its name, or by its number as '#17'; '(other)' combines objects that a step does not
+distinguish. Times are in UTC.
 
 Without --csv and --json a table shows for each series the total, the mean of a second, and the largest second. Largest seconds are exact for two hours,
 and within 3 percent later. Seconds without a server are gaps, and count in no mean.
@@ -73,8 +74,8 @@ Examples:
   shale top /srv/pool --once                  one report, as text
   shale top /srv/pool --once --json | jq .codecs
 
-Shows the busiest volumes, shares and snapshots, the doors that requests come through, what is written and read with which codec and the CPU time of that, the space of the pool,
-the device below, and jobs under way. Rates are those of the last seconds. The pool must be served.
+Shows the busiest volumes, shares and snapshots, the doors of their requests, the data written and read by codec with its CPU
+time, the space of the pool, the device below, and jobs under way. Rates are those of the last seconds. The pool must be served.
 Keys: q ends, space pauses, arrows choose the column that objects are sorted by.
 
 JSON: {version (1: fields may come, and none goes or changes), pool, seconds (that the rates are of), objects: list of {object, id, kind, door, reads, writes, read_bytes, written_bytes, write_p99_ns, read_p99_ns (null: none)}, codecs: list of

@@ -19,15 +19,14 @@ Examples:
   shale create /srv/pool projects --folder -o compression=zstd-3 --quota 200G
   shale create /srv/pool projects/web/db1 --size 10G -p
 
-A volume is thin: its size costs nothing until data is written. The size is rounded up to 4 KiB, which
-file systems need; `import` and `resize` keep sizes exact.
-A share is a directory tree: shale serve --shares mounts it. It has no size, but may have a quota. Once a pool has
-had a share or a folder, older programs do not open it any more.
+A volume is thin: its size costs nothing until data is written. The size is rounded up to 4 KiB, which file systems need;
+`import` and `resize` keep sizes exact. A share is a directory tree: shale serve --shares mounts it. It has no size, but may
+have a quota. Once a pool has had a share or a folder, older programs cannot open it any more.
 
-A folder holds volumes, shares and other folders. Its properties are inherited by everything in it that does not say otherwise; its
-quota is for everything in it together. Its name stands before theirs: projects/web/db1 lies in projects/web, which must be there, or
-is made with -p. Such names are used everywhere: as NBD exports, below --mount and --shares, with @SNAPSHOT.
-A share holds other shares in the same way: home/meier lies in home, and is mounted on the directory meier in it, which must be empty.
+A folder contains volumes, shares and other folders. Everything in it inherits its properties unless it sets its own; its quota
+applies to everything in it together. Its name precedes theirs: projects/web/db1 lies in projects/web, which must exist, or is
+created with -p. Such names are used everywhere: as NBD exports, below --mount and --shares, with @SNAPSHOT. A share contains
+other shares in the same way: home/meier lies in home, and is mounted on the directory meier in it, which must be empty.
 
 JSON fields: volume, size_bytes; of a share: share; of a folder: folder.")]
 pub struct CreateArgs {
@@ -72,9 +71,8 @@ Examples:
 
 JSON: what was set, a list of {key, value, source, folder, values, allowed, description}, as of get.
 
-Properties hold at once, for what is written from now on:
-"
-    .to_owned();
+Properties take effect at once, for data written from now on: "
+        .to_owned();
     // One line each, which the layout of the help wraps.
     let mut property = |name: &str, description: &str, allowed: &str| {
         help.push_str(&format!("  {name:<12}  {description}. Values: {allowed}.\n"));
@@ -82,7 +80,7 @@ Properties hold at once, for what is written from now on:
     for key in policy::KEYS {
         property(key.name, key.description, &format!("{}; default {}", key.allowed, key.default));
     }
-    let of_rules = "what files of a type are stored with, by extension or first bytes: rule.nc, rule.jpg, rule.sql";
+    let of_rules = "codec for files of a type, by extension or first bytes: rule.nc, rule.jpg, rule.sql";
     property("rule.TYPE", of_rules, policy::Rule::ALLOWED);
     help.truncate(help.trim_end().len());
     help
@@ -116,9 +114,9 @@ Examples:
   shale get /srv/pool vm compression --json
   shale get /srv/pool vm compression -H -o value      for scripts: the value alone
 
-The source is default, pool, volume, or folder: its own, or inherited from the one that is named, which may be a share. JSON: a list
-of {key, value, source, folder, values, allowed, description}: source is default, pool, volume, folder or share, folder the name of
-what it is inherited from, or null, values those to choose among, and allowed all of them in words."
+The source is default, pool, volume, or folder: its own value, or inherited from the named one, which may be a share. JSON: a
+list of {key, value, source, folder, values, allowed, description}: source is default, pool, volume, folder or share, folder the
+name of what it is inherited from, or null, values those to choose among, and allowed all of them in words."
 )]
 pub struct GetArgs {
     /// Directory of the pool
@@ -181,13 +179,13 @@ Examples:
 Columns of -o: name, type, id, size, data, stored, ratio, saved, unique, shared, clients, created, origin, local
 (of an image, what is here), incomplete, scheduled, holds, bookmarks, and every property (see shale get). With -r bookmarks have lines of their own. Times are in UTC; with -H in seconds since 1970.
 
-A ~ stands before what is estimated: figures are exact after a checkpoint, some ten seconds after the pool came to rest, or
-with --sync, which takes one first. DATA and STORED count a volume's snapshots, too: what was overwritten since one counts
-twice. What a clone shares counts where it was written: it has of its own what was written to it. So has a volume that
-began as an image, while a snapshot's line counts all that is read through it, of an origin or an image too, and may be larger.
-Right after a receive the figures of the new snapshot are those of the last checkpoint, which did not know it: --sync.
-The figures of a folder are the sums of those in it. Those of a share count its names and inodes, too: an empty one has
-some 130 KiB of DATA, which take 4 KiB, and so the RATIO of a small one is high. 'shale usage' tells that of its files.
+A ~ marks estimated figures: they are exact after a checkpoint, some ten seconds after the pool became idle, or with --sync,
+which takes one first. DATA and STORED include a volume's snapshots: data overwritten since a snapshot counts twice. Data that a
+clone shares counts where it was written: the clone's figures include only data written to it. The same holds for a volume that
+began as an image, while a snapshot's line includes all data that is read through it, from an origin or an image too, and may be
+larger. Right after a receive the figures of the new snapshot are those of the last checkpoint, which did not know it: use
+--sync. The figures of a folder are the sums of its content. Those of a share include its names and inodes: an empty one has
+some 130 KiB of DATA, which take 4 KiB, so the RATIO of a small one is high. 'shale usage' shows the ratio of its files.
 
 JSON: a list of {id, kind (volume, share, folder), name, share (whether it is one), folder (whether it is one), size_bytes, allocated_bytes, stored_bytes, ratio, created_unix_s, clients, client_names, properties,
   origin, incomplete, exact, bookmarks: list of {bookmark, created_unix_s, identity}, unserved (why a share is not mounted, or null)};
@@ -252,8 +250,8 @@ Examples:
   shale resize /srv/pool vm 40G
   shale resize /srv/pool vm 10G --shrink     gives up everything behind the first 10 GiB
 
-The size is exact, to the byte; file systems want a multiple of 4 KiB. NBD clients see it when they connect again; a loop device keeps the old size until `losetup -c DEVICE`, and the
-file system on it until `resize2fs DEVICE`: the command prints both.
+The size is exact, to the byte; file systems need a multiple of 4 KiB. NBD clients see it when they reconnect; a loop device
+keeps the old size until `losetup -c DEVICE`, and the file system on it until `resize2fs DEVICE`: the command prints both.
 
 JSON fields: size_bytes.")]
 pub struct ResizeArgs {
@@ -293,11 +291,12 @@ Examples:
   shale destroy /srv/pool vm --force     even while a client has it open
   shale destroy --partial /srv/pool copy      what came of it in a stream that broke off, no more
 
-A % without a snapshot before it begins with the oldest one, without one after it ends with the newest. Of several names each is looked
-at before the first is destroyed: if one does not exist or would be refused, nothing is.
+A % without a snapshot before it begins with the oldest one, without one after it ends with the newest. Several names are all
+checked before the first is destroyed: if one does not exist or would be refused, none is destroyed.
 
-There is no way back. The space comes back in the background. Without --force it waits up to 3 seconds for commands that are using the volume, and
-is refused (exit code 4) if one goes on, or a client has it open; with --force it says who that is, and what becomes of them. A snapshot that is held (shale holds) is not destroyed.
+This cannot be undone. The space is freed in the background. Without --force it waits up to 3 seconds for commands that are
+using the volume, and is refused (exit code 4) if one continues, or a client has it open; with --force it lists these clients,
+and the effect on them. A held snapshot (shale holds) is not destroyed.
 
 JSON fields: volume (the first name, as it was given), destroyed (all that went, or with -n would go: list of names), dry_run.")]
 pub struct DestroyArgs {

@@ -186,7 +186,8 @@ fn look_at_bookmark(session: &Session, title: &str) -> Outcome {
     match session.call(Request::Bookmarks { object: Some(Which::from(&volume)) })? {
         Reply::Bookmarks(all) if all.iter().any(|line| line.bookmark == title) => Ok(()),
         Reply::Bookmarks(_) => {
-            let text = format!("there is no bookmark '{title}': shale bookmarks POOL {volume} lists those of '{volume}'");
+            let text =
+                format!("there is no bookmark '{title}': shale bookmarks POOL {volume} lists those of '{volume}'");
             Err(Error::new(ErrorKind::NotFound, text).into())
         }
         other => Err(other.unexpected().into()),

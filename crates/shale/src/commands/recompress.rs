@@ -102,9 +102,7 @@ mod tests {
         );
         assert!(!text.contains("damaged"), "{text}");
         let slice = RecompressSlice { damaged_fragments: 2, ..slice };
-        assert!(
-            show(&slice, None).ends_with("; 2 fragments are damaged and stay as they are: see 'shale scrub'\n")
-        );
+        assert!(show(&slice, None).ends_with("; 2 fragments are damaged and stay as they are: see 'shale scrub'\n"));
         assert!(show(&RecompressSlice::default(), None).contains("was never recompressed"));
     }
 }

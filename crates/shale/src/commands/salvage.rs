@@ -489,10 +489,7 @@ mod tests {
         let range = DamagedRange { offset: 0, length: 4096, detail: "gone".to_owned() };
         lossy.volumes[2].damaged = vec![range; RANGES_SHOWN + 2];
         let text = shown(&lossy);
-        assert!(
-            text.contains("1 volume and 2 snapshots in /srv/new") && text.contains("DATA IS LOST\n"),
-            "{text}"
-        );
+        assert!(text.contains("1 volume and 2 snapshots in /srv/new") && text.contains("DATA IS LOST\n"), "{text}");
         assert!(text.contains("vm: 1 MiB, 0 B copied, up to 8 KiB MAY BE MISSING\n"), "{text}");
         assert!(text.contains("  and 2 more ranges: --json lists them\n"), "{text}");
         assert!(text.contains("restore these volumes") && text.contains("an undamaged map identifies"), "{text}");

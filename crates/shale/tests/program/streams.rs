@@ -306,7 +306,8 @@ fn a_set_that_breaks_off_goes_on_with_its_token() {
     // In the middle of the first, and after it.
     let error = receive(&bytes[..bytes.len() / 2]).code(7).json()["error"]["message"].as_str().unwrap().to_owned();
     assert!(
-        error.contains("0 snapshots of the set are complete") && error.contains("the same 'shale send', adding --resume"),
+        error.contains("0 snapshots of the set are complete")
+            && error.contains("the same 'shale send', adding --resume"),
         "{error}"
     );
     let token = status(&to)["receives"][0]["token"].as_str().unwrap().to_owned();
