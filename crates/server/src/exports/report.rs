@@ -265,7 +265,7 @@ impl Exports {
         let told = wanted.map(|(program, _)| rpc::port_of(settings.address, program, 3));
         let why = match told {
             [Ok(nfs), Ok(mount)] if [nfs, mount] == [settings.nfs_port, settings.mount_port] => {
-                return CheckLine::new("NFS 3".to_owned(), true, "rpcbind tells clients its ports");
+                return CheckLine::new("NFS 3".to_owned(), true, "rpcbind reports its ports to clients");
             }
             [Ok(0), _] | [_, Ok(0)] => "the clients' rpcbind does not know it".to_owned(),
             [Ok(nfs), Ok(mount)] => format!("rpcbind returns ports {nfs} and {mount}, which belong to another server"),

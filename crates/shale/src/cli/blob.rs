@@ -462,8 +462,8 @@ Examples:
 One of --keep, --older-than and @VERSION is required; a version expires if it meets all given conditions. The newest version,
 and those with a tag or a pin, are always kept. Expired versions cannot be opened any more; the next gc frees their space.
 
-JSON: {blob, expired (whether anything was given up), given_up: [[first, last]],
-  kept: [[first, last]] (meant, but needed by tags, clones or volumes), live_versions}.
+JSON: {blob, expired (whether any version expired), given_up: [[first, last]],
+  kept: [[first, last]] (selected, but needed by tags, clones or volumes), live_versions}.
 --older-than warns when the newest version is older than the age, too: then this machine's clock may be
 wrong.")]
 pub struct BlobExpireArgs {
@@ -587,7 +587,7 @@ pub struct BlobRmArgs {
 
 /// Parses `30d`, `12h`, `4w`, `90m` or `10s`.
 pub(super) fn age(text: &str) -> Result<Duration, String> {
-    let wrong = || format!("'{text}' is no age; one is a number with s, m, h, d or w behind it, such as 30d");
+    let wrong = || format!("invalid age '{text}': use a number and a unit (s, m, h, d, w), such as 30d");
     let (number, unit) = text.split_at_checked(text.len().saturating_sub(1)).ok_or_else(wrong)?;
     let seconds = match unit {
         "s" => 1,
@@ -603,14 +603,14 @@ pub(super) fn age(text: &str) -> Result<Duration, String> {
 
 /// Parses the name of an operation, as an error and the log show it.
 fn operation(text: &str) -> Result<OpId, String> {
-    let wrong = || format!("'{text}' is no operation; one has 32 hexadecimal digits");
+    let wrong = || format!("invalid operation '{text}': use 32 hexadecimal digits");
     let is_one = text.len() == 32 && text.bytes().all(|byte| byte.is_ascii_hexdigit());
     u128::from_str_radix(text, 16).ok().filter(|_| is_one).map(OpId).ok_or_else(wrong)
 }
 
 /// Parses `A-B`, with sizes.
 fn range(text: &str) -> Result<(u64, Option<u64>), String> {
-    let wrong = || format!("'{text}' is no range; one is A-B, A- or -B, with sizes such as 64K");
+    let wrong = || format!("invalid range '{text}': use A-B, A- or -B, with sizes such as 64K");
     let (from, to) = text.split_once('-').ok_or_else(wrong)?;
     let end = |text: &str| if text.is_empty() { Ok(None) } else { names::size(text).map(Some) };
     let (from, to) = (end(from)?.unwrap_or(0), end(to)?);

@@ -11,7 +11,7 @@ use super::Access;
 #[command(after_long_help = "\
 Examples:
   shale exports /srv/pool
-  shale exports /srv/pool --check                   what is missing, and what a client is answered
+  shale exports /srv/pool --check                   obstacles, and the answers to a client
   shale exports /srv/pool --json | jq -r '.exports[].address'
 
 The properties nfs, smb, http and ftp of a share select the protocols that export it. They are off by default, and are inherited
@@ -23,7 +23,7 @@ if something is BAD. A note may be intended: that clients of NFS 3 must specify 
 that users who may write through a door may not write in the share's own directory.
 
 JSON fields: dir (of the servers' configurations, or null), exports: list of {share, door, access, address (how it is reached, or
-  null), fault (why it is not served so, or null)}, checks: list of {what, good, warns (noted), found}.")]
+  null), fault (why it is not served so, or null)}, checks: list of {what, good, warns (a note), found}.")]
 pub struct ExportsArgs {
     /// Directory of the pool
     pub pool: PathBuf,

@@ -136,7 +136,7 @@ pub struct PushArgs {
 #[command(after_long_help = "\
 Examples:
   shale rollback /srv/pool vm@before-upgrade
-  shale rollback /srv/pool vm@monday -r       and give up the snapshots taken since
+  shale rollback /srv/pool vm@monday -r       and destroy the snapshots taken since
   shale rollback /srv/pool projects@monday    everything in a folder that has it
 
 All later writes are lost. To keep both states, clone the snapshot instead.

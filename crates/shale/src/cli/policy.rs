@@ -22,16 +22,16 @@ those of this machine now.
 With a path in a share (or in a snapshot of one, home@monday), the output has the file's setting (a rule by name or by its first
 bytes, a value that was set for it, the properties), the result of the rules in force if that differs (because the file was made
 before they were set), the amount of data that was stored under other settings, each part with its codec and the reason, and the
-sizes of its first unit with other codecs, tried now. The path is relative to the share's root. JSON: a list of {offset,
-raw_bytes, stored_bytes, codecs, remembered}; codecs is a list of {codec, units, raw_bytes,
+sizes of its first unit with other codecs, tried now. The path is relative to the share's root.
+JSON: a list of {offset, raw_bytes, stored_bytes, codecs, remembered}; codecs is a list of {codec, units, raw_bytes,
   stored_bytes}, remembered {winner, class, saving_percent, units_since_test} or null. With --region one such object, and in it
   unit_offset, unit_bytes, bits_per_byte, class, compression, mode, chosen, why, cpus, device_bytes_per_s, cpu_watts, energy_source (rapl: counted
   by the processor at the last calibration; cpu-time: CPU time at a nominal power), dictionary (number, or null), dictionaries (to choose from), and
   trials, a list of {codec, stored_bytes, cpu_us, expected_saving_percent, expected_cpu_us, cost, energy_uj, verdict}. With a path {path,
-  directory, size_bytes, raw_bytes, stored_bytes, compression (what counts, and where it comes from), in_force (what the rules in force say, or null if
-  that is what counts), file_type, remembered (of files of its type),
-  parts, a list of {offset, units, raw_bytes, stored_bytes, codec, why, earlier (stored when
-  something else counted than what is in force)}, parts_left_out (behind the first 256), trials (the first unit by other
+  directory, size_bytes, raw_bytes, stored_bytes, compression (the file's setting, and its source), in_force (the result of the rules in force, or null if
+  it is the same), file_type, remembered (of files of its type),
+  parts, a list of {offset, units, raw_bytes, stored_bytes, codec, why, earlier (stored under
+  other settings than those in force)}, parts_left_out (after the first 256), trials (the first unit by other
   codecs, tried now; or null), {offset, raw_bytes, stored_bytes, others, a list of {codec, stored_bytes}}}.")]
 pub struct ExplainArgs {
     /// Directory of the pool
@@ -59,10 +59,10 @@ Examples:
 
 SIZE is the size that programs see, DATA the blocks (of 4 KiB) that hold data, STORED their space in the pool. Data shared with
 snapshots, or with other files of the same content, counts in full. All files below the directory are read: a million files take
-about a minute. JSON: {total, entries, types}: total is {name, files, size_bytes, raw_bytes, stored_bytes, ratio}, and so is
-each of the lists; entries is what lies
-  directly in the directory, names of directories end with /; types are file types by extension or first bytes, '-' where neither tells. The most
-  stored bytes come first; behind the first 1000 all others are one line.")]
+about a minute.
+JSON: {total, entries, types}: total is {name, files, size_bytes, raw_bytes, stored_bytes, ratio}, and so is each item of the lists; entries are the
+  directory's own entries, names of directories end with /; types are file types by extension or first bytes, '-' if unknown. The most
+  stored bytes come first; after the first 1000 all others are one line.")]
 pub struct UsageArgs {
     /// Directory of the pool
     pub pool: PathBuf,
@@ -93,7 +93,7 @@ Examples:
   shale trace /srv/pool vm --reads boot.json             until it is interrupted
 
 Shows the units for which compression=auto chooses, from now on, until --limit or an interruption (Ctrl-C), which is no error.
-The pool must be served: otherwise no client writes to it. At most 65536 records wait to be read; a gap in the numbers tells
+The pool must be served: otherwise no client writes to it. At most 65536 records wait to be read; a gap in the numbers means
 that some were lost. Each record is for one trace: while one runs, another one is refused (exit code 4).
 Fields: number, unix_s, object, offset, raw_bytes, stored_bytes, codec, class (0 nearly constant to 7 looks random), why, cpu_ns (all
   attempts), test_ns (the part that tests cost), cpus (that compression can get), device_ns_per_kib (0: not known), pressed (writers wait), energy_uj (for

@@ -46,71 +46,72 @@ pub struct InitArgs {
 Examples:
   shale status /srv/pool
   shale status /srv/pool --sync --json | jq .ratio
-  shale status /srv/pool --acknowledge      what is damaged, or repairs have lost, is known now
+  shale status /srv/pool --acknowledge      known damage and losses of repairs are acknowledged
 
-It begins with how the pool fares: ok, scrubbing, nearly full (80 % and more), incomplete, full, recovered with
-loss, an image gone from its store (with what is not here of it), a share that cannot be served, damaged, or failed; of several all, the worst first. What is damaged is named until it is mended (overwritten, discarded, destroyed, restored), or
-acknowledged with --acknowledge. A ~ stands before what is estimated: exact again with the next checkpoint, or --sync.
+It begins with the health of the pool: ok, scrubbing, nearly full (80 % and more), incomplete, full, recovered with loss, an
+image gone from its store (with its unfetched parts), a share that cannot be served, damaged, or failed; all conditions are
+listed, the worst first. Damage is listed until it is repaired (overwritten, discarded, destroyed, restored), or acknowledged
+with --acknowledge. A ~ marks estimated figures: they are exact again after the next checkpoint, or with --sync.
 
 JSON fields (bytes, counts, or as named; counters begin when the pool is opened):
   health                                   ok, scrubbing, nearly-full, incomplete, full, recovered-with-loss, image-gone, image-damaged,
                                            share-unserved, damaged or failed: the worst
-  used_percent, available_bytes            what is stored, of what could be; what new data can take, as stored, if all that is dead is cleaned
-  returning_bytes                          discarded or destroyed since the last checkpoint: the next one makes it available, after 10 s at rest
+  used_percent, available_bytes            stored data in percent of the space; space for new data, as stored, if all dead data is cleaned
+  returning_bytes                          discarded or destroyed since the last checkpoint: the next one makes it available, after 10 idle seconds
   reserved_bytes, kept_bytes               kept for volumes with a reservation, and not used yet; kept for cleaning
-  reserved_for                             of which volumes that is: list of {volume, bytes}
-  full_level                               80, 90 or 95: the highest of these that used_percent has come to; else 0
+  reserved_for                             these volumes: list of {volume, bytes}
+  full_level                               80, 90 or 95: the highest of these that used_percent has reached; else 0
   full                                     whether new data was refused last, or would be
-  at_quota                                 what has refused data because of its quota: list of {name, kind, stored_bytes, quota_bytes}
-  short_below                              whether the file system below has less room than the pool's capacity: grow does not help then
-  refused_writes                           writes that found no room, each try of those that were held
+  at_quota                                 objects that refused data because of their quota: list of {name, kind, stored_bytes, quota_bytes}
+  short_below                              whether the file system below has less space than the pool's capacity: then grow does not help
+  refused_writes                           writes that found no space, each attempt of waiting ones
   exact                                    whether allocated, stored and dead bytes are exact, or estimated
-  scrub                                    the last one: {started_unix_s, finished_unix_s (0: it has not), running, bytes_done, bytes_total,
+  scrub                                    the last one: {started_unix_s, finished_unix_s (0: not yet), running, bytes_done, bytes_total,
                                            found}
   damages_unlisted, damages_acknowledged   damages beyond the list in damages; those that were acknowledged
   pool, data, id                           directory, data file or device, identifier
-  served, pid, nbd, mount, uptime_s        by whom and where it is served
+  served, pid, nbd, mount, uptime_s        its server, and the server's addresses
   shares                                   the directory of its mounted shares, or null
   unserved_shares                          those that could not be mounted there: list of {share, why}
-  nbd_connections, nbd_connections_max     NBD connections now; most at once (serve --connections)
+  nbd_connections, nbd_connections_max     NBD connections now; their maximum (serve --connections)
   capacity_bytes, extent_bytes, extents_free, extents_total
   volumes, logical_bytes                   number and summed sizes of the volumes
-  bookmarks, holds, held_snapshots         how many bookmarks; how many tags hold how many snapshots
-  allocated_bytes, stored_bytes            logical bytes that hold data; live bytes that they take
-  unlisted_allocated_bytes, unlisted_bytes  of these two, what is here of images, and what destroyed volumes hold for clones, or until it has come back
-  reaping                                  things destroyed whose space is still coming back
-  dictionaries, dictionary_bytes           trained dictionaries of volumes, and what they take of stored_bytes
-  dead_bytes, free_bytes, map_bytes        not yet reclaimed; free, in the pool and below it; taken by the map
-  jobs                                     those under way, as 'shale jobs --json' lists them
+  bookmarks, holds, held_snapshots         number of bookmarks; of tags; of snapshots that these hold
+  allocated_bytes, stored_bytes            logical bytes that hold data; their live bytes
+  unlisted_allocated_bytes, unlisted_bytes  the part of these two in cached images, and in destroyed volumes, for clones or not yet reclaimed
+  reaping                                  destroyed objects whose space is not yet reclaimed
+  dictionaries, dictionary_bytes           trained dictionaries of volumes, and their part of stored_bytes
+  dead_bytes, free_bytes, map_bytes        not yet reclaimed; free, in the pool and below it; used by the map
+  jobs                                     jobs under way, as 'shale jobs --json' lists them
   cleaned_extents, moved_bytes             emptied by the cleaner; bytes moved for that and by clean --sort
-  rewritten_bytes                          written anew by recompress and clean --sort
-  cleaning_ms, cleaning_bytes_per_s        time that took; extents' bytes emptied per second of it, or null
-  cold_before_bytes, cold_after_bytes      what the cleaner compressed anew as cold-mode says: bytes before and after
-  catalogue_bytes, catalogue_extents       size of the catalogue in the log, from which salvage would know names and sizes (0: no room
+  rewritten_bytes                          rewritten by recompress and clean --sort
+  cleaning_ms, cleaning_bytes_per_s        duration of cleaning; extents' bytes emptied per second of it, or null
+  cold_before_bytes, cold_after_bytes      data recompressed by the cleaner because of cold-mode: bytes before and after
+  catalogue_bytes, catalogue_extents       size of the catalogue in the log, from which salvage takes names and sizes (0: no space
                                            for one); extents that are kept for it alone
-  damages                                  what reads, scrub, check or the cleaner found damaged, and what has not been mended or
-                                           acknowledged since: list of texts
-  receives                                 snapshots that streams are bringing, or were until they broke off: list of
+  damages                                  damage found by reads, scrub, check or the cleaner, and not repaired or acknowledged
+                                           since: list of texts
+  receives                                 snapshots that are being received, or whose streams were interrupted: list of
                                            {volume, snapshot, is_new, received_bytes, expected_bytes, token}
   images                                   blobs that volumes began as: list of {image, version, volumes, size_bytes, local_bytes, stored_bytes,
-                                           fetched_groups, fetched_bytes, failures, last_error (null: the last try did not fail), waiting,
-                                           gone, damaged (it, or a part of it, is so in its store), lacks_room (the pool is too full for
-                                           hydrate), complete (hydrate found all here that the volumes need)}
-  losses                                   what repairs have lost and nobody has acknowledged: list of {unix_s, text}
-  incomplete                               volumes and snapshots that have not got all of the data that an import was to bring: names
+                                           fetched_groups, fetched_bytes, failures, last_error (null: the last attempt succeeded), waiting,
+                                           gone, damaged (wholly or partly, in its store), lacks_room (the pool is too full for
+                                           hydrate), complete (hydrate has fetched everything that the volumes need)}
+  losses                                   unacknowledged losses of repairs: list of {unix_s, text}
+  incomplete                               names of volumes and snapshots whose import did not complete
   ratio, saving_percent                    allocated/stored; 100*(1 - stored/allocated); null when empty
-  written_bytes, fragment_bytes            written by clients; what that was compressed to
+  written_bytes, fragment_bytes            written by clients; the same compressed
   log_bytes, disk_written_bytes            written to the data file; to the data file and the map
   write_amplification                      (disk_written_bytes - rewritten_bytes) / fragment_bytes; null: no
                                            data was written, or more was rewritten than written
   read_bytes, read_disk_bytes              read by clients; read from the data file
   checkpoints, light_checkpoints           checkpoints taken in full; those that only free space
   flushes, syncs
-  recovered_batches, recovered_bytes       what the last open had to replay
-  recovery_ms                              how long that took
-  standby, standby_bytes                   where acknowledged writes survive the server's death, or null; size of that file
-  replayed_writes, replayed_bytes          what the last open brought from there to the log
-  standby_notes                            what was found there and not used, why there is no such file: list of texts
+  recovered_batches, recovered_bytes       replayed by the last open
+  recovery_ms                              duration of the replay
+  standby, standby_bytes                   file in which acknowledged writes survive the server's death, or null; its size
+  replayed_writes, replayed_bytes          replayed from there to the log by the last open
+  standby_notes                            standby memory that was found and not used, why there is none: list of texts
   names_at_risk                            whether the server's death would lose names in shares that were not synced
   memory_budget_bytes, memory_resident_bytes
   failed                                   null, or why writes are refused")]
@@ -135,7 +136,7 @@ Examples:
   shale df /srv/pool
   shale df /srv/pool --json | jq .available_bytes
 
-SIZE is the pool's capacity, USED what is stored, AVAIL what new data can take as stored, DATA what was stored before compression.
+SIZE is the pool's capacity, USED the stored data, AVAIL the space for new data as stored, DATA the size before compression.
 `shale list` shows volumes, `shale status` everything.
 
 JSON fields: pool, size_bytes, used_bytes, available_bytes, used_percent, data_bytes, ratio.")]
@@ -200,8 +201,8 @@ Examples:
   shale check /srv/pool --json | jq '.problems[].kind'
 
 Reads every record of the map and every fragment of data, and verifies every checksum. The pool must not be
-served. With --repair, usage is counted anew, and damaged descriptors and map records come back from the log, before
-the pool is opened; where that is not possible, it points to `shale salvage`. Exit code 6 if anything wrong is left.
+served. With --repair, usage is recounted, and damaged descriptors and map records are restored from the log, before the pool is
+opened; where that is impossible, it advises `shale salvage`. Exit code 6 if any problem is left.
 
 If the log is damaged where data was, or may have been, flushed, --repair lists the volumes and snapshots that would be
 reverted, how far, and the data that `shale salvage` would keep instead. Nothing is dropped before you confirm it, on a terminal
@@ -209,14 +210,14 @@ or with --accept-loss. Then the exit code is 12, and `shale status` reports it u
 damage only in payloads does not revert anything: it is applied, and reading the damaged data fails.
 
 JSON fields: clean, records, fragments, fragment_bytes, seconds, problems_total, problems_left (not repaired),
-  volumes (how many problems each volume and snapshot that is concerned has), kinds (how many problems of each kind there are), problems (the first 1000):
+  volumes (number of problems of each affected volume and snapshot), kinds (number of problems of each kind), problems (the first 1000):
   list of {kind, volume, offset, length, detail, repaired}; kind is superblock, record, fragment, header, usage, overlap, object,
-  history, catalogue, checkpoint, costs, map-store, log, data, lost or tree (of a share; what is damaged in one
-  is named by its path); volume, offset and length (bytes) may be null. What has
-  been mended before the pool was opened is said on stderr, too, as soon as it is done. log_end (text, or null after an orderly end: what can
-  be said of the end of the log; of a torn batch it cannot be known whether it was flushed), notes (texts: what opening the pool has put
-  right that is no problem, such as a damaged copy of the superblock near the end), loss (null, or what was dropped, or in an error
-  what would be: {what, first_batch, flushed_before, batches, batches_whole, batches_unknown,
+  history, catalogue, checkpoint, costs, map-store, log, data, lost or tree (of a share; damaged files in one
+  are given by path); volume, offset and length (bytes) may be null. Repairs
+  made before the pool was opened are reported on stderr, too, as soon as they are done. log_end (text, or null after an orderly end: the
+  state of the end of the log; whether a torn batch was flushed is unknown), notes (texts: corrections made by opening the pool
+  that are not problems, such as of a damaged copy of the superblock near the end), loss (null, or the dropped data, or in an error
+  the data that would be dropped: {what, first_batch, flushed_before, batches, batches_whole, batches_unknown,
   volumes: list of {name, batches, written_bytes, discarded_bytes, cut_off_bytes, changes}})")]
 pub struct CheckArgs {
     /// Directory of the pool
@@ -310,8 +311,8 @@ Damage is reported for the volume if its current state is affected, otherwise fo
 follow.
 
 JSON fields: finished, started_unix_s, extents_done, extents_total, extent_bytes, bytes_done, bytes_total (of data, as stored), fragments, bytes,
-  foreground_bytes (read and written by users of the pool since it was opened), found, unacknowledged (damages that shale status --acknowledge
-  has not taken note of), seconds, damages (found now, or before and not mended since): list of {kind, volume, offset, length, detail, repaired}; kind is fragment, or header,
+  foreground_bytes (read and written by users of the pool since it was opened), found, unacknowledged (damages that were not acknowledged with
+  shale status --acknowledge), seconds, damages (found now, or before and not repaired since): list of {kind, volume, offset, length, detail, repaired}; kind is fragment, or header,
   which concerns no volume; volume may be VOLUME@SNAPSHOT")]
 pub struct ScrubArgs {
     /// Directory of the pool

@@ -37,7 +37,7 @@ that entry, but not the data, the data reappears; uncertain_bytes is the upper b
 JSON fields: into, extents, batches, has_catalogue (names, sizes and properties are those of the last moment),
 log_damaged_bytes, unreadable_bytes, uncertain_bytes, lossy, completeness (complete, up-to-batch, in-doubt,
 incomplete, damaged or unknown), complete_up_to (the last batch up to which all is there, or null), missing_bytes (of the log),
-by_map (the map told what is missing), other_pool (the map is another pool's than the data), seconds, notes (texts), volumes: list of {name, size_bytes, copied_bytes, damaged_bytes,
+by_map (the map identified the missing blocks), other_pool (the map is another pool's than the data), seconds, notes (texts), volumes: list of {name, size_bytes, copied_bytes, damaged_bytes,
   damaged: list of {offset, length, detail}, lost, uncertain_bytes, missing_bytes_max (of a share 2^63: nothing bounds it),
   missing: list as damaged, by the map, tree: texts}; uncertain_bytes are those that this volume or snapshot may show, and in all
   their sum")]

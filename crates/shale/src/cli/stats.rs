@@ -14,7 +14,7 @@ Examples:
   shale stats /srv/pool bytes --by object --only door=nbd --only operation=write
   shale stats /srv/pool cpu --by who --from 2026-11-25T08:00 --to 2026-11-25T12:00 --step 1m
   shale stats /srv/pool ops --by operation --last 1h --csv > ops.csv
-  shale stats /srv/pool --marks --last 1w    what was changed, started and stopped
+  shale stats /srv/pool --marks --last 1w    changes, starts and stops
 
 A server records the history of its pool: each second of two hours, each 10 s of a week, each 5 minutes of 400 days. 'shale
 serve --analytics' sets its maximum size. It is read from the server, or from the pool if no server has it open.

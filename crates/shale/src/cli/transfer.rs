@@ -45,7 +45,7 @@ JSON of a tree: {share, source, files, directories, symlinks, links, others, cop
   that of copied_bytes to stored_bytes, else that of the whole share), added_bytes (of a share that was there: so much more
   is stored), added_ratio (of copied_bytes to added_bytes; left out with --overwrite), seconds, bytes_per_second}.
 JSON: {volume, source, size_bytes, copied_bytes, hole_bytes, allocated_bytes (the volume's own), with_snapshots (whether
-  the next two count what its snapshots hold beside), stored_bytes, ratio, seconds,
+  the next two include data that only its snapshots hold), stored_bytes, ratio, seconds,
   bytes_per_second}; those four may be missing, if they are unknown.")]
 pub struct ImportArgs {
     /// Directory of the pool

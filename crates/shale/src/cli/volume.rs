@@ -66,10 +66,10 @@ Examples:
   shale set /srv/pool vm compression=zstd-9 unit=64K  for one volume
   shale set /srv/pool projects/web compression=lz4    for everything in a folder
   shale set /srv/pool vm compression=                 inherit again
-  shale set /srv/pool home nfs=rw@10.0.0.0/8 http=ro  gives a share out (serve --exports)
+  shale set /srv/pool home nfs=rw@10.0.0.0/8 http=ro  exports a share (serve --exports)
   shale set /srv/pool rule.nc=archive:gzip-1,performance:lz4    for files of one type
 
-JSON: what was set, a list of {key, value, source, folder, values, allowed, description}, as of get.
+JSON: the properties that were set, a list of {key, value, source, folder, values, allowed, description}, as of get.
 
 Properties take effect at once, for data written from now on: "
         .to_owned();
@@ -114,9 +114,9 @@ Examples:
   shale get /srv/pool vm compression --json
   shale get /srv/pool vm compression -H -o value      for scripts: the value alone
 
-The source is default, pool, volume, or folder: its own value, or inherited from the named one, which may be a share. JSON: a
-list of {key, value, source, folder, values, allowed, description}: source is default, pool, volume, folder or share, folder the
-name of what it is inherited from, or null, values those to choose among, and allowed all of them in words."
+The source is default, pool, volume, or folder: its own value, or inherited from the named one, which may be a share.
+JSON: a list of {key, value, source, folder, values, allowed, description}: source is default, pool, volume, folder or share,
+folder the name of the object that the value is inherited from, or null, values the choices, and allowed a description of them."
 )]
 pub struct GetArgs {
     /// Directory of the pool
@@ -177,7 +177,7 @@ Examples:
   shale list /srv/pool --json | jq -r '.[].name'
 
 Columns of -o: name, type, id, size, data, stored, ratio, saved, unique, shared, clients, created, origin, local
-(of an image, what is here), incomplete, scheduled, holds, bookmarks, and every property (see shale get). With -r bookmarks have lines of their own. Times are in UTC; with -H in seconds since 1970.
+(cached part of an image), incomplete, scheduled, holds, bookmarks, and every property (see shale get). With -r bookmarks have lines of their own. Times are in UTC; with -H in seconds since 1970.
 
 A ~ marks estimated figures: they are exact after a checkpoint, some ten seconds after the pool became idle, or with --sync,
 which takes one first. DATA and STORED include a volume's snapshots: data overwritten since a snapshot counts twice. Data that a
@@ -189,12 +189,12 @@ some 130 KiB of DATA, which take 4 KiB, so the RATIO of a small one is high. 'sh
 
 JSON: a list of {id, kind (volume, share, folder), name, share (whether it is one), folder (whether it is one), size_bytes, allocated_bytes, stored_bytes, ratio, created_unix_s, clients, client_names, properties,
   origin, incomplete, exact, bookmarks: list of {bookmark, created_unix_s, identity}, unserved (why a share is not mounted, or null)};
-  id is a number that the volume keeps whatever it is called, allocated are logical bytes that hold data (its snapshots' too), stored what they take in the pool, ratio = allocated/stored (null
-  when empty), clients how many have the volume open, client_names who the first 16 of them are, properties those set on the volume itself, origin the snapshot of
-  another volume that it was cloned from, incomplete whether an import has brought a part of its data only, exact whether allocated and stored are exact, or estimated.
-  With -t a volume is told if a line of it is: itself, a snapshot or a bookmark. With -r, or -t snapshot, each has
+  id is a number that the volume keeps under any name, allocated are logical bytes that hold data (its snapshots' too), stored their space in the pool, ratio = allocated/stored (null
+  when empty), clients the number of clients that have the volume open, client_names the first 16 of them, properties those set on the volume itself, origin the snapshot of
+  another volume that it was cloned from, incomplete whether its import did not complete, exact whether allocated and stored are exact, or estimated.
+  With -t a volume is listed if a line of it is: itself, a snapshot or a bookmark. With -r, or -t snapshot, each has
   snapshots, a list of {id, kind, volume, name, size_bytes, created_unix_s, scheduled, unique_bytes, shared_bytes, data_bytes, clients,
-  client_names, incomplete, holds}: holds are the tags that keep it, data_bytes are logical bytes that hold data, unique comes back if the snapshot alone is destroyed, shared is what others see too.")]
+  client_names, incomplete, holds}: holds are the tags that keep it, data_bytes are logical bytes that hold data, unique is freed if only the snapshot is destroyed, shared is seen by others too.")]
 pub struct ListArgs {
     /// Directory of the pool
     pub pool: PathBuf,
@@ -248,7 +248,7 @@ impl ListArgs {
 #[command(after_long_help = "\
 Examples:
   shale resize /srv/pool vm 40G
-  shale resize /srv/pool vm 10G --shrink     gives up everything behind the first 10 GiB
+  shale resize /srv/pool vm 10G --shrink     drops everything after the first 10 GiB
 
 The size is exact, to the byte; file systems need a multiple of 4 KiB. NBD clients see it when they reconnect; a loop device
 keeps the old size until `losetup -c DEVICE`, and the file system on it until `resize2fs DEVICE`: the command prints both.
@@ -282,14 +282,14 @@ Examples:
   shale destroy /srv/pool vm@monday      a snapshot; what clones and other snapshots see stays
   shale destroy /srv/pool vm@s1,monday     two snapshots
   shale destroy /srv/pool vm@s1%monday     all snapshots from one to another
-  shale destroy /srv/pool -n -r vm       what would go; nothing is destroyed
+  shale destroy /srv/pool -n -r vm       only list them; nothing is destroyed
   shale destroy /srv/pool -r vm golden   two volumes, with their snapshots
   shale destroy /srv/pool 'vm#monday'    a bookmark
   shale destroy -r /srv/pool vm          with all its snapshots
   shale destroy -r /srv/pool projects    a folder, with everything in it
   shale destroy -r /srv/pool projects@monday      the snapshots that snapshot -r took
   shale destroy /srv/pool vm --force     even while a client has it open
-  shale destroy --partial /srv/pool copy      what came of it in a stream that broke off, no more
+  shale destroy --partial /srv/pool copy      only the received part of an interrupted stream
 
 A % without a snapshot before it begins with the oldest one, without one after it ends with the newest. Several names are all
 checked before the first is destroyed: if one does not exist or would be refused, none is destroyed.
@@ -298,7 +298,7 @@ This cannot be undone. The space is freed in the background. Without --force it 
 using the volume, and is refused (exit code 4) if one continues, or a client has it open; with --force it lists these clients,
 and the effect on them. A held snapshot (shale holds) is not destroyed.
 
-JSON fields: volume (the first name, as it was given), destroyed (all that went, or with -n would go: list of names), dry_run.")]
+JSON fields: volume (the first name, as it was given), destroyed (the destroyed objects, or with -n the selected ones: list of names), dry_run.")]
 pub struct DestroyArgs {
     /// Directory of the pool
     pub pool: PathBuf,

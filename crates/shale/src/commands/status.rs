@@ -282,7 +282,7 @@ fn show(s: &StatusReport) -> String {
             ),
         ),
         (
-            "compressed anew",
+            "recompressed",
             match s.cold_before_bytes {
                 0 => "nothing while cleaning (property cold-mode)".to_owned(),
                 before => format!("{} to {} while cleaning", size(before), size(s.cold_after_bytes)),
