@@ -260,7 +260,7 @@ fn cancelled(why: String) -> Error {
     Error::new(ErrorKind::InUse, why)
 }
 
-/// The files of a share, or of a part of one.
+/// Returns the files of a share, or of a part of one.
 fn files_of(reader: &Arc<ShareReader>, path: &str, plan: &Plan, doing: &Doing) -> Result<Population> {
     let (share, opened) = reader.opened()?;
     let (node, inode) = opened.find(&share, path)?;
@@ -272,7 +272,7 @@ fn files_of(reader: &Arc<ShareReader>, path: &str, plan: &Plan, doing: &Doing) -
     let mut scan = ShareScan::new(Arc::<ShareReader>::clone(reader), plan.unit_bytes);
     let (mut files, mut bytes) = (0u64, 0);
     Walk::new(&opened, &share).each_file((name.to_owned(), node, inode), &mut |name, node, inode| {
-        // It may have gone since.
+        // It may have been removed since.
         let word = opened.tree.type_of(node).unwrap_or_default();
         scan.add(ShareFile { file: node, name, word: &word, size_bytes: inode.size });
         (files, bytes) = (files + 1, bytes + inode.size);

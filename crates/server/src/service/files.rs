@@ -1,4 +1,4 @@
-//! Requests about the files of shares: which tree they mean, mounted or not.
+//! Requests about the files of shares, and the choice of their tree, mounted or not.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use operations::{Caller, Reply, Request, Which};
 use report::{FileReport, FileVersion};
 
 impl Service {
-    /// The tree of a share as it is now, or of a snapshot of one, to be looked at.
+    /// Opens the current tree of a share, or that of a snapshot, for reading.
     pub(crate) fn opened(&self, share: &str) -> Result<Opened> {
         let volume = self.pool.volume(share)?;
         let shares = self.shares.lock().clone();

@@ -702,7 +702,7 @@ fn a_server_whose_socket_was_removed_can_be_stopped() {
     assert_eq!(content(&dir, "v")[..4096], noise(4096));
 }
 
-/// `ulimit -f`, or LimitFSIZE of a service: writes fail, the server goes on.
+/// `ulimit -f`, or LimitFSIZE of a service: writes fail, the server continues.
 #[test]
 fn a_limit_on_the_size_of_files_is_an_error_and_not_the_end() {
     let dir = Dir::with_pool("64M");

@@ -19,8 +19,8 @@ pub const SHALE: &str = env!("CARGO_BIN_EXE_shale");
 const STANDBY_DIR: &str = env::STANDBY_DIR;
 const STANDBY_HEAD_BYTES: usize = 4096;
 
-/// A directory that is removed with all that is in it, and with the standby memory of its pools,
-/// which servers that were killed have left.
+/// A directory that is removed with its content, and with the standby memory that killed servers of
+/// its pools have left.
 pub struct Dir(TempDir);
 
 impl Drop for Dir {
