@@ -461,7 +461,7 @@ def sorting_a_served_volume(t):
     expected = digest(source)
     refused = pool.shale("clean", "--restart", status=EXIT["usage"])
     t.expect("--sort" in refused.stderr, f"--restart alone: {refused.stderr}")
-    t.expect("not been sorted" in pool.shale("clean", "--sort", "--report").stdout, "it has not been sorted yet")
+    t.expect("never sorted" in pool.shale("clean", "--sort", "--report").stdout, "it has not been sorted yet")
     done = json.loads(pool.shale("clean", "--sort", "--all", "--rate", "max", "--json").stdout)
     t.expect(done["sort"]["finished"] and size >= done["sort"]["bytes_done"] == done["sort"]["bytes_total"] > size // 2, f"not finished: {done}")
     t.expect(done["sort"]["rewritten_bytes"] > size // 2, f"little was scattered: {done}")

@@ -1,4 +1,4 @@
-"""The file of settings of a server: each key, reloads, and files that are wrong."""
+"""The settings file of a server: each key, reloads, and files that are wrong."""
 
 import contextlib
 import errno
@@ -45,7 +45,7 @@ class Configured(Server):
 
 
 def write(file, **settings):
-    """A file of settings. What JSON writes of strings, numbers, truths and lists, TOML reads."""
+    """A settings file. What JSON writes of strings, numbers, truths and lists, TOML reads."""
     lines = [f"{key.replace('_', '-')} = {json.dumps(value, default=str)}\n" for key, value in settings.items()]
     file.write_text("".join(lines))
     return file

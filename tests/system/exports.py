@@ -579,11 +579,11 @@ if os.environ.get("SHALE_E2E"):
         doors.server.share("second")
         doors.set("ftp=on")
         said = pool.shale("set", "second", "ftp=on", status=EXIT["io"]).stderr
-        t.expect("'second' is not served" in said and "that of share 'home'" in said, f"what set says of a port that another share has: {said}")
+        t.expect("'second' is not served" in said and "belongs to share 'home'" in said, f"what set says of a port that another share has: {said}")
         found = doors.check(status=EXIT["unsupported"])
         t.equal([(line["share"], line["address"] is not None) for line in found["exports"]], [("home", True), ("second", False)], "addresses")
         bad = {line["what"]: line["found"] for line in found["checks"] if not line["good"]}
-        t.expect(list(bad) == ["ftp of share second"] and "that of share home" in bad["ftp of share second"], f"two shares on one port: {bad}")
+        t.expect(list(bad) == ["ftp of share second"] and "belongs to share home" in bad["ftp of share second"], f"two shares on one port: {bad}")
         (other,) = free_ports(1)
         pool.shale("set", "second", f"ftp=on,port={other}")
         t.expect("share second" in ftplib.FTP().connect("127.0.0.1", other, timeout=60), "the second share greets at its own port")
@@ -593,7 +593,7 @@ if os.environ.get("SHALE_E2E"):
         doors.set("ftp=off", "nfs=ro")
         noted = [line["found"] for line in doors.check()["checks"] if line["what"] == "NFS 3"]
         # Which of both depends on the machine's rpcbind.
-        t.expect(len(noted) == 1 and ("rpcbind tells" in noted[0] or f"mountport={doors.ports['mount-port']}" in noted[0]), f"what is said of NFS 3: {noted}")
+        t.expect(len(noted) == 1 and ("rpcbind returns" in noted[0] or f"mountport={doors.ports['mount-port']}" in noted[0]), f"what is said of NFS 3: {noted}")
         doors.server.stop()
         pool.check()
 

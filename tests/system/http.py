@@ -412,7 +412,7 @@ def http_tls(t):
     t.expect("there is no user yet" in said.stderr and "shale passwd" in said.stderr, said.stderr)
     pool.shale("passwd", "anna", stdin=PASSWORD + "\n")
     said = pool.shale("serve", "--http", "0.0.0.0:0", "--http-tls", "off", status=2)
-    t.expect("in the clear" in said.stderr, said.stderr)
+    t.expect("unencrypted" in said.stderr, said.stderr)
     path = t.dir / "http.sock"
     server = pool.serve(words=["--http", "127.0.0.1:0", "--http-tls", "on", "--http", f"unix:{path}"])
     printed = re.search(r"certificate SHA-256 ([0-9A-F:]+)", server.output).group(1)

@@ -90,7 +90,7 @@ class Manager:
 
 
 def settings(t, pool, **more):
-    """A file of settings, with a mount and a socket below the test's directory."""
+    """A settings file, with a mount and a socket below the test's directory."""
     mount, socket, file = t.dir / "mount", t.dir / "nbd.sock", t.dir / "tank.toml"
     mount.mkdir(exist_ok=True)
     write(file, pool=pool.path, mount=mount, nbd=[f"unix:{socket}"], **more)

@@ -16,13 +16,13 @@ use super::process::Process;
 use super::world::World;
 use super::{Fault, rpc, tools};
 
-/// The package of the server.
+/// Package of the server.
 pub const PACKAGE: &str = "samba";
-/// The program.
+/// Program of the server.
 pub const PROGRAM: &str = "smbd";
-/// The package of what it needs for streams, ACLs and earlier versions.
+/// Package of its modules for streams, ACLs and earlier versions.
 pub const MODULES_PACKAGE: &str = "samba-vfs-modules";
-/// How long a change takes at most to come into force.
+/// Maximum seconds until a change is in force.
 const SECONDS: u32 = 20;
 
 /// Why a mount without extended attributes is not served.
@@ -41,7 +41,7 @@ struct Samba<'a> {
     world: &'a World,
 }
 
-/// The sections of a file, by name.
+/// Returns the sections of a file, by name.
 fn sections(text: &str) -> BTreeMap<&str, String> {
     let mut all: BTreeMap<&str, String> = BTreeMap::new();
     let mut name = "";
@@ -78,7 +78,7 @@ impl Server for Samba<'_> {
 
     fn check(&self, file: &Path) -> Result<(), String> {
         let (_, said) = tools::run("testparm", "samba-common-bin", &["-s", &file.display().to_string()])?;
-        // It goes on past these, and so would the server, without the meant setting.
+        // The checker continues after these, and the server would run without the intended setting.
         let fault = said.lines().find(|line| line.contains("nknown parameter") || line.contains("ERROR"));
         fault.map_or(Ok(()), |line| Err(line.trim().to_owned()))
     }
@@ -103,8 +103,8 @@ impl Server for Samba<'_> {
 
     fn reload(&self, _: &Process, old: &str, new: &str) -> Result<(), String> {
         self.control(&["smbd", "reload-config"])?;
-        // A session keeps the rights that it was given when it connected to the share: it connects
-        // again by itself.
+        // A session keeps the rights from the time when it connected to the share: its client
+        // reconnects by itself.
         let new = sections(new);
         for (name, was) in sections(old) {
             if !["", "global"].contains(&name) && new.get(name) != Some(&was) {
@@ -119,7 +119,7 @@ impl Server for Samba<'_> {
         let mut said = "it has ended".to_owned();
         self.world.wait(SECONDS, || {
             let Some(pid) = process.is_alive().then(|| process.pid()).flatten() else { return true };
-            // Messages are read in turn: an answer comes behind the reading of the file.
+            // Messages are handled in order: the answer follows the reading of the file.
             let answers = rpc::connect(at).and_then(|()| self.control(&[&pid.to_string(), "ping"]).map(drop));
             said = answers.err().unwrap_or_default();
             said.is_empty()
@@ -136,7 +136,7 @@ pub struct Smb {
 }
 
 impl Smb {
-    /// The one that may be running already.
+    /// Finds the server that may be running already.
     pub fn find(dir: &Path, pool: &Pool) -> Self {
         Self { kept: Kept::new(Process::find(dir, "smbd")), pool: pool.clone(), moments: Moments::default() }
     }
@@ -151,7 +151,7 @@ impl Smb {
     }
 }
 
-/// The shares that have names of their own for SMB clients, and the faults of the others.
+/// Returns the shares with a unique name for SMB clients, and the faults of the others.
 fn named<'a>(exports: &[&'a Export]) -> (Vec<&'a Export>, Vec<Fault>) {
     let mut served = Vec::new();
     let mut faults = Vec::new();
@@ -159,7 +159,7 @@ fn named<'a>(exports: &[&'a Export]) -> (Vec<&'a Export>, Vec<Fault>) {
     for export in exports {
         let word = export.word();
         let taken = samba::check_name(&word).and_then(|()| match words.get(&word.to_ascii_lowercase()) {
-            Some(other) => Err(format!("shares '{other}' and '{}' would both be called '{word}'", export.name)),
+            Some(other) => Err(format!("shares '{other}' and '{}' would have the same name '{word}'", export.name)),
             None => Ok(()),
         });
         match taken {
@@ -222,6 +222,6 @@ mod tests {
         let (served, faults) = named(&all.iter().collect::<Vec<_>>());
         assert_eq!(served.iter().map(|export| &*export.name).collect::<Vec<_>>(), ["a-b", "z"]);
         assert_eq!(faults.iter().map(|fault| fault.share.as_deref()).collect::<Vec<_>>(), [Some("a/b"), Some("homes")]);
-        assert!(faults[0].text.contains("would both be called 'a-b'"), "{}", faults[0].text);
+        assert!(faults[0].text.contains("would have the same name 'a-b'"), "{}", faults[0].text);
     }
 }

@@ -11,10 +11,9 @@ use surface::{Error, ErrorKind, Result};
 use super::{Asked, FrontEnd, Kind, Started, Told, Wanted, with_holder};
 use crate::devices::is_in;
 
-/// NBD connections get one of so many descriptors at most: the map, commands and the mount need
-/// some as well.
+/// File descriptors per NBD connection: the map, commands and the mount need some as well.
 const NBD_SHARE: u64 = 2;
-/// The same without --connections: a command that stops the server or looks at it gets in easily.
+/// The same without --connections: leaves enough for commands that stop or inspect the server.
 const NBD_SHARE_USUAL: u64 = 8;
 
 pub(super) const KIND: Kind =
@@ -66,9 +65,9 @@ fn of_nbd(wanted: &Wanted) -> (&[Listen], u16, Option<&WantedNbdTls>) {
 }
 
 struct Nbd {
-    /// Until it is closed.
+    /// `None` once closed.
     server: Option<Server>,
-    /// Most connections.
+    /// Maximum number of connections.
     connections_max: usize,
     /// As it was set last.
     tls: Option<Arc<Tls>>,
@@ -112,13 +111,14 @@ fn warn_of_strangers(asked: &Asked<'_>, tls: Option<&Arc<Tls>>) {
     }
 }
 
-/// Memory for what NBD clients have in flight: a quarter of the budget, but enough for the largest
-/// request, and for a few deep queues at most.
+/// Returns the memory for requests of NBD clients in flight: a quarter of the budget, but enough
+/// for the largest request, and at most for a few deep queues.
 fn nbd_bytes(memory_bytes: u64) -> usize {
     (memory_bytes / 4).clamp(64 << 20, 256 << 20) as usize
 }
 
-/// Most NBD connections: the wanted number, as far as there are descriptors.
+/// Returns the maximum number of NBD connections: the requested number, as far as there are
+/// descriptors.
 fn connections_max(wanted: usize) -> usize {
     let usual = ServerOptions::default().connections_max;
     if wanted == usual {
@@ -127,8 +127,8 @@ fn connections_max(wanted: usize) -> usize {
     let possible = env::descriptors_share(NBD_SHARE, 1, wanted);
     if possible < wanted {
         log::warn!(
-            "--connections {wanted} needs {} file descriptors: there are enough for {possible} connections; raise the limit \
-             (ulimit -n, LimitNOFILE=)",
+            "--connections {wanted} requires {} file descriptors: there are enough for {possible} connections; \
+             raise the limit (ulimit -n, LimitNOFILE=)",
             wanted * NBD_SHARE as usize
         );
     }
@@ -152,7 +152,7 @@ impl FrontEnd for Nbd {
         told.served.connections_max = self.connections_max;
     }
 
-    /// Clients stay, but for those of addresses that go; TLS changes for new ones.
+    /// Clients stay, except those of removed addresses; TLS changes for new ones.
     fn follow(&mut self, asked: &Asked<'_>) -> Result<bool> {
         let Some(server) = self.server.as_mut().filter(|_| !asked.args.nbd.is_empty()) else { return Ok(false) };
         let tls = load_tls(asked)?;
@@ -165,7 +165,7 @@ impl FrontEnd for Nbd {
         Ok(true)
     }
 
-    /// Those in work are answered, connections closed.
+    /// Answers running requests, and closes connections.
     fn close(&mut self) {
         if let Some(server) = self.server.take() {
             server.stop();

@@ -174,7 +174,7 @@ fn several_go_together_and_a_dry_run_takes_none() {
     on(&dir, "destroy", &["-n", "v"]).code(4).says("snapshots");
     assert_eq!(titles(&dir), before, "nothing went");
 
-    // One that would be refused keeps all.
+    // A single refusal keeps all.
     for wrong in ["v@x", "v@a%x", "v@x,a", "x", "v#none"] {
         on(&dir, "destroy", &["w@a", wrong]).code(3);
     }
@@ -289,7 +289,7 @@ fn readonly_is_inherited_and_refuses_imports() {
     on(&dir, "set", &["f/v", "readonly=yes"]).code(2).says("off, on");
 }
 
-/// One ratio for one thing, whichever command shows it, and for a snapshot as soon as it is taken.
+/// Every command shows the same ratio for the same object, and for a snapshot immediately.
 #[test]
 fn commands_show_the_same_ratio() {
     let dir = Dir::with_pool("256M");
@@ -385,7 +385,7 @@ fn slips_are_answered_with_what_works() {
     std::fs::create_dir(&tree).unwrap();
     std::fs::write(tree.join("one"), "one").unwrap();
     on(&dir, "import", &["docs", path(&tree)]).ok();
-    on(&dir, "import", &["docs", path(&tree)]).code(8).says("one was there already, and stays");
+    on(&dir, "import", &["docs", path(&tree)]).code(8).says("one already existed, and was kept");
 }
 
 #[test]
