@@ -1,6 +1,7 @@
 """The unit of the package under a real systemd, which is process 1 of namespaces of its own: nothing of the machine's own services is touched."""
 
 import contextlib
+import os
 import subprocess
 from pathlib import Path
 
@@ -52,7 +53,8 @@ class Manager:
         inner = t.dir / "inner.sh"
         inner.write_text(INNER)
         top = Path("/sys/fs/cgroup")
-        self.group = (top if (top / "cgroup.controllers").exists() else top / "systemd") / t.dir.name
+        # An interrupted run may have left one with the name of the test.
+        self.group = (top if (top / "cgroup.controllers").exists() else top / "systemd") / f"{t.dir.name}.{os.getpid()}.{id(self)}"
         self.group.mkdir()
         t.defer(self.end)
         start = f"echo $$ > {self.group}/cgroup.procs; exec unshare --pid --fork --kill-child=SIGKILL --mount --mount-proc --cgroup --ipc --uts sh {inner} {units}"
