@@ -120,7 +120,10 @@ pub struct Task {
 
 impl Job for Task {
     fn run(mut self) -> Option<Self> {
-        let is_unanswerable = self.served.outbox.dropped().is_some() && !self.request.changes_device();
+        // Writes are bounded by the account. The others may cover the whole device: a server that
+        // stops would wait for all steps of requests that nobody can be told are done.
+        let is_write = matches!(self.request.command, Command::Write { .. });
+        let is_unanswerable = self.served.outbox.dropped().is_some() && !is_write;
         if is_unanswerable || self.served.caller.is_given_up() {
             // Nothing reads the reply, or another client waits for the device.
             self.served.outbox.end(self.bytes, Reply::from(Vec::new()));
@@ -172,14 +175,13 @@ impl Task {
     /// Retries the request; `None`: it was answered.
     fn try_again(mut self, is_last: bool) -> Option<Self> {
         let served = Arc::clone(&self.served);
-        if served.outbox.dropped().is_some() || served.caller.is_given_up() {
-            served.outbox.end(self.bytes, Reply::from(Vec::new()));
-            return None;
-        }
         // A disconnected client sends nothing more, and the next one waits until its requests are
         // finished.
         let is_last = is_last || served.caller.is_gone();
         let reply = loop {
+            if served.outbox.dropped().is_some() || served.caller.is_given_up() {
+                break Reply::from(Vec::new());
+            }
             match served.execute(&mut self.request) {
                 Outcome::Done(reply) => break reply,
                 Outcome::Left => {}
@@ -250,10 +252,6 @@ impl ReadReply {
 }
 
 impl Request {
-    const fn changes_device(&self) -> bool {
-        matches!(self.command, Command::Write { .. } | Command::Trim { .. } | Command::WriteZeroes { .. })
-    }
-
     /// Whether there is nothing to do: the range is empty, which the protocol leaves undefined and
     /// this server allows.
     const fn is_empty(&self) -> bool {

@@ -1,10 +1,13 @@
 //! Extended headers: requests and replies with lengths of 64 bits.
 
+use std::time::Duration;
+
+use fe_nbd::ServerOptions;
 use fe_nbd::wire::option_reply::ERR_EXT_HEADER_REQD;
 use fe_nbd::wire::request::RequestHeader;
 use fe_nbd::wire::{self, command, command_flag as flag, option, option_reply, reply_type, transmission_flag};
 use surface::{BlockDevice, ZeroOptions};
-use testkit::{Memory, noise};
+use testkit::{Memory, Op, noise};
 
 use crate::client::{Client, Setup, meta};
 
@@ -32,12 +35,18 @@ impl Extended {
         Self { client, next_cookie: 1 << 63 }
     }
 
-    fn call(&mut self, command: u16, flags: u16, offset: u64, length: u64, payload: &[u8]) -> Answer {
+    /// Sends a request; returns its cookie.
+    fn request(&mut self, command: u16, flags: u16, offset: u64, length: u64, payload: &[u8]) -> u64 {
         let cookie = self.next_cookie;
         self.next_cookie += 1;
         let header = RequestHeader { flags, command, cookie, offset, length }.encode(true);
         assert_eq!(header.len(), 32);
         self.client.send(&[&header, payload].concat());
+        cookie
+    }
+
+    fn call(&mut self, command: u16, flags: u16, offset: u64, length: u64, payload: &[u8]) -> Answer {
+        let cookie = self.request(command, flags, offset, length, payload);
         assert_eq!(self.client.u32(), wire::EXTENDED_REPLY_MAGIC);
         assert_eq!(self.client.receive(2), [0, 1], "the last chunk");
         let kind = u16::from_be_bytes(self.client.receive(2).try_into().unwrap());
@@ -202,4 +211,25 @@ fn zeroes_that_are_stored_are_done_in_steps() {
     assert_eq!(device.allocated_bytes(), 100 << 20);
     device.write_zeroes(0, SIZE, ZeroOptions::default()).unwrap();
     assert_eq!(device.allocated_bytes(), 0);
+}
+
+/// A request over the whole device would keep a server that stops for as long as it takes.
+#[test]
+fn a_long_request_ends_after_its_step_when_the_server_stops() {
+    let device = Memory::new(SIZE);
+    device.set_recording();
+    let options = ServerOptions { stop_grace: Duration::ZERO, ..ServerOptions::default() };
+    let mut setup = Setup::with(&[("disk", &device)], options);
+    let mut extended = Extended::new(&setup);
+    device.discards.shut();
+    extended.request(command::TRIM, 0, 0, SIZE, &[]);
+    device.discards.wait_for(1);
+    let server = setup.server.take().unwrap();
+    std::thread::scope(|scope| {
+        scope.spawn(|| server.stop());
+        // It drops the connection at the end of its grace, while the device is busy.
+        extended.client.expect_close();
+        device.release();
+    });
+    assert_eq!(device.recorded().into_iter().filter(|op| matches!(op, Op::Discard { .. })).count(), 1);
 }
