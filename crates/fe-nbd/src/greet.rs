@@ -31,6 +31,7 @@ pub type Failed = Cow<'static, str>;
 
 const CLOSED: Failed = Cow::Borrowed("the client closed the connection in the handshake");
 const BROKEN: Failed = Cow::Borrowed("the connection failed in the handshake");
+const LATE: Failed = Cow::Borrowed("the handshake took too long");
 
 /// The server's side of a handshake.
 pub struct Terms<'a> {
@@ -93,6 +94,7 @@ pub fn greet(caller: &Arc<Caller>, terms: Terms<'_>) -> Result<Greeted, Failed> 
                 channel.encrypt(Records::new(keys));
             }
             Next::More => {
+                in_time(deadline)?;
                 let filled = input.len();
                 input.resize(filled + RECEIVE_BYTES, 0);
                 // Before waiting for the socket: decrypted data may be buffered.
@@ -116,6 +118,7 @@ fn start_tls(socket: &OwnedFd, tls: &Tls, deadline: Deadline) -> Result<ServerCo
     let mut keys = ServerConnection::new(tls.certificates.config()).map_err(failed)?;
     let (mut out, mut received) = (Vec::new(), [0; RECEIVE_BYTES]);
     loop {
+        in_time(deadline)?;
         drain(&mut keys, &mut out);
         send_plain(socket, &out, deadline)?;
         out.clear();
@@ -173,13 +176,48 @@ fn send_with(
     Ok(())
 }
 
+/// Checked before each receive: a client that always has something to read is never waited for.
+fn in_time(deadline: Deadline) -> Result<(), Failed> {
+    if deadline.left().is_zero() { Err(LATE) } else { Ok(()) }
+}
+
 fn wait(socket: &OwnedFd, for_what: PollFlags, deadline: Deadline) -> Result<(), Failed> {
     loop {
         match poll(&mut [PollFd::new(socket, for_what)], Some(&timespec(deadline.left()))) {
-            Ok(0) => return Err("the handshake took too long".into()),
+            Ok(0) => return Err(LATE),
             Ok(_) => return Ok(()),
             Err(Errno::INTR) => {}
             Err(_) => return Err(BROKEN),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+    use testkit::{Memory, MemorySet};
+
+    use super::*;
+    use crate::wire::{OPTION_MAGIC, option};
+
+    #[test]
+    fn a_client_that_never_pauses_has_the_time_of_a_handshake_too() {
+        let greeted = |patience| {
+            let (ours, client) =
+                socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None).unwrap();
+            let go = [0, 0, 0, 4, b'd', b'i', b's', b'k', 0, 0];
+            let length = (go.len() as u32).to_be_bytes();
+            let sent = [&3u32.to_be_bytes()[..], &OPTION_MAGIC.to_be_bytes(), &option::GO.to_be_bytes(), &length, &go];
+            rustix::io::write(&client, &sent.concat()).unwrap();
+            let devices = MemorySet::of(&[("disk", &Memory::new(1 << 20))]);
+            let address = Listen::Unix("socket".into());
+            let deadline = Deadline::after(patience);
+            let terms = Terms { devices: &devices, refusal: None, tls: None, address: &address, deadline };
+            greet(&Caller::new(Arc::new(ours)), terms).map(drop)
+        };
+        assert_eq!(greeted(Duration::from_secs(3600)), Ok(()));
+        assert_eq!(greeted(Duration::ZERO), Err(LATE));
     }
 }
