@@ -9,14 +9,15 @@
 //! | `ca-crl.pem` | certificates that these have revoked |
 //!
 //! Files that cannot be used leave the previous ones in force. So does the removal of
-//! `ca-cert.pem`: while the file is being replaced, the server must not admit every client.
+//! `ca-cert.pem` or `ca-crl.pem`: while a file is being replaced, the server must not admit every
+//! client, or those whose certificates were revoked.
 
 use std::io::ErrorKind as Io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use parking_lot::Mutex;
+use parking_lot::{Mutex, MutexGuard};
 use rustls::crypto::ring;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, CertificateRevocationListDer, PrivateKeyDer};
@@ -48,6 +49,18 @@ struct Loaded {
     config: Arc<ServerConfig>,
     /// Whether clients must have a certificate.
     names_clients: bool,
+    /// Whether some of these may have been revoked.
+    has_revoked: bool,
+}
+
+impl Loaded {
+    /// The file that these certificates, which are to be replaced by `next`, have and `next` lacks.
+    fn guard_missing_in(&self, next: &Self) -> Option<&'static str> {
+        if self.names_clients && !next.names_clients {
+            return Some(AUTHORITIES);
+        }
+        (self.has_revoked && !next.has_revoked).then_some(REVOKED)
+    }
 }
 
 /// Identity, length and time of change of each file; none: it is not there.
@@ -64,13 +77,30 @@ impl Certificates {
         Ok(Self { dir: dir.to_owned(), log, current })
     }
 
-    /// Whether a client without a certificate of the authorities is refused.
-    pub fn names_clients(&self) -> bool {
-        self.current.lock().loaded.names_clients
+    /// Returns `before` if it is of the same directory: it remembers what it must not lose. Loads
+    /// the files in `dir` otherwise.
+    ///
+    /// # Errors
+    /// Those of [`load`](Self::load).
+    pub fn keep_or_load(before: Option<&Arc<Self>>, dir: &Path, log: Option<Log>) -> Result<Arc<Self>> {
+        match before {
+            Some(before) if before.dir == dir => Ok(Arc::clone(before)),
+            _ => Ok(Arc::new(Self::load(dir, log)?)),
+        }
     }
 
-    /// The configuration for a new client, from the files as they are now.
+    /// Whether a client without a certificate of the authorities is refused.
+    pub fn names_clients(&self) -> bool {
+        self.look().loaded.names_clients
+    }
+
+    /// The configuration for a new client.
     pub(crate) fn config(&self) -> Arc<ServerConfig> {
+        Arc::clone(&self.look().loaded.config)
+    }
+
+    /// Looks at the files as they are now.
+    fn look(&self) -> MutexGuard<'_, Current> {
         let mut current = self.current.lock();
         // Before they are read: a change in between is seen by the next client.
         let stamps = stamps(&self.dir);
@@ -78,20 +108,20 @@ impl Certificates {
             // A fault is reported once for each change of the files.
             current.stamps = stamps;
             let line = match load(&self.dir) {
-                Ok(loaded) if current.loaded.names_clients && !loaded.names_clients => {
-                    format!("{AUTHORITIES} is gone: NBD goes on with the certificates that it has")
-                }
-                Ok(loaded) => {
-                    current.loaded = loaded;
-                    "NBD has new certificates".to_owned()
-                }
+                Ok(loaded) => match current.loaded.guard_missing_in(&loaded) {
+                    Some(name) => format!("{name} is gone: NBD goes on with the certificates that it has"),
+                    None => {
+                        current.loaded = loaded;
+                        "NBD has new certificates".to_owned()
+                    }
+                },
                 Err(error) => format!("NBD goes on with the certificates that it has: {error}"),
             };
             if let Some(log) = &self.log {
                 log(&format!("nbd: {}: {line}", self.dir.display()));
             }
         }
-        Arc::clone(&current.loaded.config)
+        current
     }
 }
 
@@ -115,6 +145,7 @@ fn load(dir: &Path) -> Result<Loaded> {
         .map_err(|why| invalid(CERTIFICATE, &why))?;
     let authorities = read(dir, AUTHORITIES)?;
     let names_clients = authorities.is_some();
+    let mut has_revoked = false;
     let builder = match authorities {
         None => builder.with_no_client_auth(),
         Some(authorities) => {
@@ -124,7 +155,7 @@ fn load(dir: &Path) -> Result<Loaded> {
             }
             let revoked = read(dir, REVOKED)?.map(|text| all::<CertificateRevocationListDer<'static>>(&text));
             let revoked = revoked.transpose().map_err(|why| invalid(REVOKED, &why))?;
-            let has_revoked = revoked.is_some();
+            has_revoked = revoked.is_some();
             let mut verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider)
                 .with_crls(revoked.unwrap_or_default());
             if has_revoked {
@@ -142,7 +173,7 @@ fn load(dir: &Path) -> Result<Loaded> {
     // A resumed session would skip the verification of the client's certificate.
     config.session_storage = Arc::new(NoServerSessionStorage {});
     config.send_tls13_tickets = 0;
-    Ok(Loaded { config: Arc::new(config), names_clients })
+    Ok(Loaded { config: Arc::new(config), names_clients, has_revoked })
 }
 
 /// All objects of a kind in a file, at least one.

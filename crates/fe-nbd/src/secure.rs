@@ -14,7 +14,7 @@ pub type Permit = Arc<dyn Fn(&str, &str) -> bool + Send + Sync>;
 /// How a server speaks TLS.
 pub struct Tls {
     /// The server's certificates.
-    pub certificates: Certificates,
+    pub certificates: Arc<Certificates>,
     /// Required of clients over TCP. Unix sockets are protected by the modes of their files, and only
     /// offer it.
     pub required: bool,

@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use parking_lot::{Condvar, Mutex, RwLock};
+use parking_lot::{Condvar, Mutex};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 use rustix::io::Errno;
 use rustix::net::Shutdown;
@@ -118,6 +118,8 @@ pub struct Server {
 /// What the accepting thread owns.
 struct Accepting {
     listeners: Vec<Listener>,
+    /// TLS for the clients that it accepts.
+    tls: Option<Arc<Tls>>,
     shortage: Shortage,
 }
 
@@ -126,8 +128,6 @@ struct Shared {
     options: ServerOptions,
     /// Most connections; that of `options` is the first value.
     connections_max: AtomicUsize,
-    /// TLS for new connections; that of `options` is the first value.
-    tls: RwLock<Option<Arc<Tls>>>,
     pool: Arc<Pool<Task>>,
     budget: Arc<Budget>,
     /// Writes that wait for room in the storage.
@@ -210,7 +210,6 @@ impl Server {
             held: Arc::new(Held::start("nbd-held").map_err(fail)?),
             budget: Arc::new(Budget::new(options.bytes_in_flight_total)),
             connections_max: AtomicUsize::new(options.connections_max),
-            tls: RwLock::new(options.tls.clone()),
             options,
             register: Mutex::default(),
             empty: Condvar::new(),
@@ -218,9 +217,10 @@ impl Server {
             hand_back: AtomicBool::new(false),
             wake,
         });
+        let tls = shared.options.tls.clone();
         let mut server = Self { shared, addresses: Vec::new(), accepting: None };
         // Its reserve is taken before the server reports that it is ready.
-        server.accept(Accepting { listeners, shortage: Shortage::default() })?;
+        server.accept(Accepting { listeners, tls, shortage: Shortage::default() })?;
         Ok(server)
     }
 
@@ -253,10 +253,11 @@ impl Server {
 
     /// Listens on all of `listen` from now on, and on nothing else: addresses that stay keep their
     /// clients, and connections through those that go are closed when their requests are answered.
+    /// `tls` is for the clients accepted from now on.
     ///
     /// # Errors
     /// Those of [`start`](Self::start); it then listens as before.
-    pub fn listen(&mut self, listen: &[Listen]) -> Result<()> {
+    pub fn listen(&mut self, listen: &[Listen], tls: Option<Arc<Tls>>) -> Result<()> {
         let mut accepting = self
             .take_back()
             .ok_or_else(|| Error::new(ErrorKind::InUse, "the NBD server is stopping, and listens on nothing new"))?;
@@ -266,6 +267,7 @@ impl Server {
             let is_wanted = |listener: &mut Listener| listen.contains(&listener.wanted);
             let gone: Vec<_> = accepting.listeners.extract_if(.., |listener| !is_wanted(listener)).collect();
             accepting.listeners.extend(added);
+            accepting.tls = tls;
             let register = self.shared.register.lock();
             let is_gone = |known: &&Known| gone.iter().any(|listener| listener.address == known.address);
             register.connections.values().filter(is_gone).for_each(Known::end);
@@ -276,11 +278,6 @@ impl Server {
     /// Sets the most connections at once; none of those that there are is closed.
     pub fn set_connections_max(&self, most: usize) {
         self.shared.connections_max.store(most, Ordering::Relaxed);
-    }
-
-    /// Sets TLS for new connections; those that there are stay as they are.
-    pub fn set_tls(&self, tls: Option<Arc<Tls>>) {
-        *self.shared.tls.write() = tls;
     }
 
     /// Where it listens, with the ports that were free.
@@ -328,7 +325,8 @@ impl Server {
                 break;
             }
         }
-        // Only the device can still hold them now, and it must not be left with requests half done.
+        // Only the device can still hold them now: until each write, or step of a longer request,
+        // that has begun is done.
         while !register.connections.is_empty() {
             shared.empty.wait(&mut register);
         }
@@ -344,7 +342,7 @@ impl Drop for Server {
 }
 
 /// The accepting thread.
-fn accept_all(shared: &Arc<Shared>, Accepting { listeners, shortage }: &mut Accepting) {
+fn accept_all(shared: &Arc<Shared>, Accepting { listeners, tls, shortage }: &mut Accepting) {
     while !shared.hand_back.load(Ordering::Acquire) {
         let mut waiting: Vec<_> = listeners.iter().map(|l| PollFd::new(l, PollFlags::IN)).collect();
         waiting.push(PollFd::new(&shared.wake, PollFlags::IN));
@@ -361,7 +359,7 @@ fn accept_all(shared: &Arc<Shared>, Accepting { listeners, shortage }: &mut Acce
                     if let Some(refused) = shortage.end() {
                         shared.log(format_args!("accepting clients again; {refused} were refused"));
                     }
-                    Shared::admit(shared, socket, &listener.address);
+                    Shared::admit(shared, socket, &listener.address, tls.clone());
                 }
                 // No client, or one that left immediately.
                 Err(Errno::AGAIN | Errno::INTR | Errno::CONNABORTED | Errno::INVAL | Errno::NOTCONN) => {}
@@ -406,7 +404,7 @@ impl Shared {
     }
 
     /// Starts a thread for a client, or closes the connection.
-    fn admit(shared: &Arc<Self>, socket: OwnedFd, address: &Listen) {
+    fn admit(shared: &Arc<Self>, socket: OwnedFd, address: &Listen, tls: Option<Arc<Tls>>) {
         let socket = Arc::new(socket);
         let limit = shared.connections_max.load(Ordering::Relaxed);
         let (id, refusal) = {
@@ -429,7 +427,7 @@ impl Shared {
         let entry = Entry { shared: Arc::clone(shared), id };
         let address = address.clone();
         let thread = std::thread::Builder::new().name(name).spawn(move || {
-            let ended = entry.shared.serve(id, socket, &address, refusal);
+            let ended = entry.shared.serve(id, socket, &address, tls, refusal);
             entry.shared.log(format_args!("connection {id} on {address} ended: {ended}"));
         });
         if let Err(error) = thread {
@@ -438,12 +436,11 @@ impl Shared {
         }
     }
 
-    /// The life of a connection, on its reader thread.
-    fn serve(&self, id: u64, socket: Arc<OwnedFd>, address: &Listen, refusal: Option<String>) -> Failed {
+    /// The life of a connection, on its reader thread. It is refused if there is a reason `why`.
+    fn serve(&self, id: u64, socket: Arc<OwnedFd>, on: &Listen, tls: Option<Arc<Tls>>, why: Option<String>) -> Failed {
         let caller = Caller::new(socket);
         let deadline = Deadline::after(self.options.handshake_max);
-        let (devices, tls) = (self.devices.as_ref(), self.tls.read().clone());
-        let terms = Terms { devices, refusal, tls, address, deadline };
+        let terms = Terms { devices: self.devices.as_ref(), refusal: why, tls, address: on, deadline };
         let (established, channel, rest) = match greet(&caller, terms) {
             Ok(done) => done,
             Err(why) => return why,

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use fe_nbd::wire::{command, option, option_reply};
-use fe_nbd::{Certificates, ServerOptions, Tls};
+use fe_nbd::{Certificates, Listen, ServerOptions, Tls};
 use rcgen::{BasicConstraints, CertificateParams, CertificateRevocationListParams, DnType, ExtendedKeyUsagePurpose};
 use rcgen::{IsCa, Issuer, KeyIdMethod, KeyPair, KeyUsagePurpose, RevokedCertParams, SerialNumber, date_time_ymd};
 use rustls::crypto::ring;
@@ -122,12 +122,23 @@ impl Secured {
         let (dir, authority) = (TempDir::new("nbd-tls"), Authority::new("an authority"));
         authority.write(dir.path(), wanted.verifies_clients);
         let lines = Arc::new(Lines::default());
-        let certificates = Certificates::load(dir.path(), Some(lines.log())).unwrap();
+        let certificates = Arc::new(Certificates::load(dir.path(), Some(lines.log())).unwrap());
         let tls = Tls { certificates, required: wanted.required, permit: wanted.permit };
         let devices = [Memory::new(SIZE), Memory::new(SIZE)];
         let options = ServerOptions { tls: Some(Arc::new(tls)), ..wanted.options };
         let setup = Setup::logging(&[("disk", &devices[0]), ("other", &devices[1])], options, lines);
         Self { setup, authority, dir }
+    }
+
+    /// Listens on these addresses as well, with new settings.
+    fn listen(&mut self, more: &[Listen], tls: Option<Arc<Tls>>) -> surface::Result<()> {
+        let usual = [Listen::Unix(self.setup.socket.clone()), Listen::parse(":0").unwrap()];
+        self.setup.server.as_mut().unwrap().listen(&[&usual, more].concat(), tls)
+    }
+
+    fn tls(&self, required: bool) -> Option<Arc<Tls>> {
+        let certificates = Arc::new(Certificates::load(self.dir.path(), None).unwrap());
+        Some(Arc::new(Tls { certificates, required, permit: None }))
     }
 
     /// A connection over TCP after the greeting.
@@ -259,13 +270,13 @@ fn plain_clients_get_nothing_where_tls_is_required() {
 
 #[test]
 fn clients_choose_where_tls_is_offered_and_get_none_where_it_is_not() {
-    let secured = Secured::new(Wanted { required: false, ..Wanted::default() });
+    let mut secured = Secured::new(Wanted { required: false, ..Wanted::default() });
     let mut plain = secured.options();
     assert_eq!(plain.go("disk").0, SIZE);
     let mut client = secured.encrypted(None);
     assert_eq!(client.go("disk").0, SIZE);
     // New connections go by new settings, and others stay.
-    secured.setup.server().set_tls(None);
+    secured.listen(&[], None).unwrap();
     let text = secured.options().refused(option::STARTTLS, &[], option_reply::ERR_POLICY);
     assert!(text.contains("TLS"), "{text}");
     assert_eq!(client.read(0, 3), Answer::Ok(vec![0; 3]));
@@ -273,6 +284,23 @@ fn clients_choose_where_tls_is_offered_and_get_none_where_it_is_not() {
     let mut client = setup.options();
     client.refused(option::STARTTLS, &[], option_reply::ERR_POLICY);
     assert_eq!(client.go("disk").0, SIZE);
+}
+
+/// Addresses and settings change together, or not at all.
+#[test]
+fn new_addresses_come_with_the_settings_that_they_were_added_with() {
+    let mut secured = Secured::new(Wanted { required: false, ..Wanted::default() });
+    assert_eq!(secured.options().go("disk").0, SIZE);
+    let precious = secured.dir.join("server-key.pem");
+    let tls = secured.tls(true);
+    secured.listen(&[Listen::Unix(precious.clone())], tls.clone()).unwrap_err();
+    assert_eq!(secured.options().go("disk").0, SIZE);
+    secured.listen(&[], tls).unwrap();
+    let export = info(b"disk", &[]);
+    secured.options().refused(option::GO, &export, option_reply::ERR_TLS_REQD);
+    secured.listen(&[Listen::Unix(precious)], None).unwrap_err();
+    secured.options().refused(option::GO, &export, option_reply::ERR_TLS_REQD);
+    assert_eq!(secured.encrypted(None).go("disk").0, SIZE);
 }
 
 #[test]
@@ -322,7 +350,14 @@ fn a_revoked_certificate_lets_nobody_in() {
     };
     let list = list.signed_by(&secured.authority.issuer).unwrap();
     std::fs::write(secured.dir.join("ca-crl.pem"), list.pem().unwrap()).unwrap();
+    assert_eq!(configs.clone().map(|config| secured.lets_in(config)), [true, false]);
+    // It is being replaced.
+    std::fs::remove_file(secured.dir.join("ca-crl.pem")).unwrap();
+    assert_eq!(configs.clone().map(|config| secured.lets_in(config)), [true, false]);
+    secured.setup.lines.wait_for("ca-crl.pem is gone");
+    std::fs::write(secured.dir.join("ca-crl.pem"), list.pem().unwrap()).unwrap();
     assert_eq!(configs.map(|config| secured.lets_in(config)), [true, false]);
+    secured.setup.lines.wait_for_many("NBD has new certificates", 2);
 }
 
 #[test]
@@ -388,6 +423,26 @@ fn certificates_are_read_again_when_they_change_and_those_that_cannot_be_used_ch
     is_old(false);
     secured.setup.lines.wait_for("NBD has new certificates");
     assert_eq!(open.read(0, 3), Answer::Ok(vec![0; 3]), "a connection that was there");
+}
+
+/// A reload of options while `ca-cert.pem` is being replaced.
+#[test]
+fn settings_that_change_do_not_forget_that_clients_need_certificates() {
+    let (dir, other) = (TempDir::new("nbd-tls-reload"), TempDir::new("nbd-tls-other"));
+    let authority = Authority::new("an authority");
+    authority.write(dir.path(), false);
+    let load =
+        |dir: &TempDir, before: &Arc<Certificates>| Certificates::keep_or_load(Some(before), dir.path(), None).unwrap();
+    let first = Certificates::keep_or_load(None, dir.path(), None).unwrap();
+    assert!(!first.names_clients());
+    std::fs::write(dir.join("ca-cert.pem"), authority.certificate.pem()).unwrap();
+    assert!(load(&dir, &first).names_clients(), "no client has started TLS since");
+    std::fs::remove_file(dir.join("ca-cert.pem")).unwrap();
+    let kept = load(&dir, &first);
+    assert!(kept.names_clients());
+    // What is asked for explicitly.
+    authority.write(other.path(), false);
+    assert!(!load(&other, &kept).names_clients());
 }
 
 #[test]

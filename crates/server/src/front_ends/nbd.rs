@@ -17,7 +17,7 @@ const NBD_SHARE: u64 = 2;
 const NBD_SHARE_USUAL: u64 = 8;
 
 pub(super) const KIND: Kind =
-    Kind { name: "NBD", is_same: |a, b| of_nbd(a) == of_nbd(b), check: |asked| load_tls(asked).map(drop), start };
+    Kind { name: "NBD", is_same: |a, b| of_nbd(a) == of_nbd(b), check: |asked| load_tls(asked, None).map(drop), start };
 
 /// Volumes for a client that may open all of them.
 const ALL_VOLUMES: &str = "*";
@@ -35,9 +35,11 @@ pub struct WantedNbdTls {
 }
 
 impl WantedNbdTls {
-    fn load(&self) -> Result<Arc<Tls>> {
+    /// Loads the certificates, or keeps those of `before` if they are the same.
+    fn load(&self, before: Option<&Tls>) -> Result<Arc<Tls>> {
         let log = Arc::new(|line: &str| log::warn!("{line}")) as Log;
-        let certificates = Certificates::load(&self.certificates, Some(log))?;
+        let before = before.map(|tls| &tls.certificates);
+        let certificates = Certificates::keep_or_load(before, &self.certificates, Some(log))?;
         if !self.clients.is_empty() && !(self.required && certificates.names_clients()) {
             let text = format!(
                 "--nbd-client needs --nbd-tls required, and {}/ca-cert.pem: clients are known by their certificates",
@@ -77,7 +79,7 @@ fn start(asked: &Asked<'_>) -> Started {
     if asked.args.nbd.is_empty() {
         return Ok(None);
     }
-    let tls = load_tls(asked)?;
+    let tls = load_tls(asked, None)?;
     let usual = ServerOptions::default();
     let options = ServerOptions {
         connections_max: connections_max(asked.args.connections.into()),
@@ -94,8 +96,8 @@ fn start(asked: &Asked<'_>) -> Started {
     Ok(Some(Box::new(Nbd { server: Some(server), connections_max, tls })))
 }
 
-fn load_tls(asked: &Asked<'_>) -> Result<Option<Arc<Tls>>> {
-    asked.args.nbd_tls.as_ref().map(WantedNbdTls::load).transpose()
+fn load_tls(asked: &Asked<'_>, before: Option<&Tls>) -> Result<Option<Arc<Tls>>> {
+    asked.args.nbd_tls.as_ref().map(|wanted| wanted.load(before)).transpose()
 }
 
 /// Warns of addresses where encryption is all that there is. Those without it have their warning.
@@ -155,9 +157,8 @@ impl FrontEnd for Nbd {
     /// Clients stay, except those of removed addresses; TLS changes for new ones.
     fn follow(&mut self, asked: &Asked<'_>) -> Result<bool> {
         let Some(server) = self.server.as_mut().filter(|_| !asked.args.nbd.is_empty()) else { return Ok(false) };
-        let tls = load_tls(asked)?;
-        server.listen(&asked.args.nbd)?;
-        server.set_tls(tls.clone());
+        let tls = load_tls(asked, self.tls.as_deref())?;
+        server.listen(&asked.args.nbd, tls.clone())?;
         warn_of_strangers(asked, tls.as_ref());
         self.tls = tls;
         self.connections_max = connections_max(asked.args.connections.into());
