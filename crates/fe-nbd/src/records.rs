@@ -60,16 +60,10 @@ impl Records {
         // The length of the ciphertext is unknown: all of it cannot be waited for at once.
         let flags = flags.difference(RecvFlags::WAITALL);
         let mut incoming = self.incoming.lock();
-        let mut has_received = false;
         loop {
             if let Some(count) = self.decrypt(&mut incoming, buffer)? {
                 return Ok(count);
             }
-            if has_received && flags.contains(RecvFlags::DONTWAIT) {
-                // A client that sends records without data must not keep a caller with a deadline.
-                return Err(Errno::AGAIN);
-            }
-            has_received = true;
             let count = recv(socket, &mut incoming.bytes, flags)?;
             (incoming.start, incoming.end) = (0, count);
             if count == 0 {
@@ -201,74 +195,7 @@ impl<'a> Data<'a> {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-
-    use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
-    use rustls::crypto::cipher::{OutboundChunks, OutboundPlainMessage};
-    use rustls::crypto::ring;
-    use rustls::pki_types::{PrivateKeyDer, PrivatePkcs8KeyDer};
-    use rustls::{ClientConfig, ClientConnection, ConnectionTrafficSecrets, ContentType, ProtocolVersion};
-    use rustls::{RootCertStore, ServerConfig};
-
     use super::*;
-
-    /// The keys of both sides after a handshake of TLS 1.3 with AES-256.
-    fn handshake() -> (ServerConnection, ClientConnection) {
-        let rcgen::CertifiedKey { cert, signing_key } =
-            rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
-        let key = PrivateKeyDer::Pkcs8(PrivatePkcs8KeyDer::from(signing_key.serialize_der()));
-        let mut provider = ring::default_provider();
-        provider.cipher_suites = vec![ring::cipher_suite::TLS13_AES_256_GCM_SHA384];
-        let provider = Arc::new(provider);
-        let mut roots = RootCertStore::empty();
-        roots.add(cert.der().clone()).unwrap();
-        let server = ServerConfig::builder_with_provider(Arc::clone(&provider));
-        let server = server.with_safe_default_protocol_versions().unwrap().with_no_client_auth();
-        let server = server.with_single_cert(vec![cert.der().clone()], key).unwrap();
-        let client = ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions().unwrap();
-        let mut client = client.with_root_certificates(roots).with_no_client_auth();
-        client.enable_secret_extraction = true;
-        let mut server = ServerConnection::new(Arc::new(server)).unwrap();
-        let mut client = ClientConnection::new(Arc::new(client), "localhost".try_into().unwrap()).unwrap();
-        while server.is_handshaking() || client.is_handshaking() || server.wants_write() || client.wants_write() {
-            let (mut to_server, mut to_client) = (Vec::new(), Vec::new());
-            while client.wants_write() {
-                client.write_tls(&mut to_server).unwrap();
-            }
-            server.read_tls(&mut to_server.as_slice()).unwrap();
-            server.process_new_packets().unwrap();
-            drain(&mut server, &mut to_client);
-            client.read_tls(&mut to_client.as_slice()).unwrap();
-            client.process_new_packets().unwrap();
-        }
-        (server, client)
-    }
-
-    #[test]
-    #[allow(deprecated, reason = "neither a key update nor a ticket follows")]
-    fn records_without_data_do_not_keep_a_caller_that_does_not_wait() {
-        let (server, client) = handshake();
-        let (first, secrets) = client.dangerous_extract_secrets().unwrap().tx;
-        let ConnectionTrafficSecrets::Aes256Gcm { key, iv } = secrets else { panic!("another cipher") };
-        let suite = ring::cipher_suite::TLS13_AES_256_GCM_SHA384.tls13().unwrap();
-        let mut encrypter = suite.aead_alg.encrypter(key, iv);
-        let mut record = |number: u64, data: &[u8]| {
-            let (typ, version) = (ContentType::ApplicationData, ProtocolVersion::TLSv1_2);
-            let payload = OutboundChunks::Single(data);
-            encrypter.encrypt(OutboundPlainMessage { typ, version, payload }, first + number).unwrap().encode()
-        };
-        let count = RECEIVE_BYTES as u64 / 16;
-        let mut sent: Vec<u8> = (0..count).flat_map(|number| record(number, &[])).collect();
-        sent.extend(record(count, b"x"));
-        assert!(sent.len() > RECEIVE_BYTES, "more than is received at once");
-        let (ours, theirs) = socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None).unwrap();
-        assert_eq!(rustix::io::write(&theirs, &sent), Ok(sent.len()));
-        let records = Records::new(server);
-        let mut buffer = [0; 9];
-        assert_eq!(records.recv(&ours, &mut buffer, RecvFlags::DONTWAIT), Err(Errno::AGAIN));
-        assert_eq!(records.recv(&ours, &mut buffer, RecvFlags::empty()), Ok(1));
-        assert_eq!(buffer[0], b'x');
-    }
 
     #[test]
     fn data_is_taken_over_the_bounds_of_its_parts() {

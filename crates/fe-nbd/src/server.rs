@@ -253,8 +253,7 @@ impl Server {
 
     /// Listens on all of `listen` from now on, and on nothing else: addresses that stay keep their
     /// clients, and connections through those that go are closed when their requests are answered.
-    /// Clients that are accepted from now on get `tls`: none is accepted on the new addresses with
-    /// what was in force before.
+    /// `tls` is for the clients accepted from now on.
     ///
     /// # Errors
     /// Those of [`start`](Self::start); it then listens as before.
@@ -437,18 +436,11 @@ impl Shared {
         }
     }
 
-    /// The life of a connection, on its reader thread.
-    fn serve(
-        &self,
-        id: u64,
-        socket: Arc<OwnedFd>,
-        address: &Listen,
-        tls: Option<Arc<Tls>>,
-        refusal: Option<String>,
-    ) -> Failed {
+    /// The life of a connection, on its reader thread. It is refused if there is a reason `why`.
+    fn serve(&self, id: u64, socket: Arc<OwnedFd>, on: &Listen, tls: Option<Arc<Tls>>, why: Option<String>) -> Failed {
         let caller = Caller::new(socket);
         let deadline = Deadline::after(self.options.handshake_max);
-        let terms = Terms { devices: self.devices.as_ref(), refusal, tls, address, deadline };
+        let terms = Terms { devices: self.devices.as_ref(), refusal: why, tls, address: on, deadline };
         let (established, channel, rest) = match greet(&caller, terms) {
             Ok(done) => done,
             Err(why) => return why,
