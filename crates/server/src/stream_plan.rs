@@ -80,7 +80,7 @@ pub fn plan(pool: &Pool, wish: &SetWish) -> Result<SetPlan> {
         let Some(last) = last else {
             if !is_pattern {
                 let what = newest.map_or_else(|| "a snapshot".to_owned(), |newest| format!("the snapshot '{newest}'"));
-                let text = format!("volume '{name}' has no {what}; it has {}", in_words(snapshots.iter()));
+                let text = format!("volume '{name}' does not have {what}; it has {}", in_words(snapshots.iter()));
                 return Err(Error::new(ErrorKind::NotFound, text));
             }
             plan.skipped.push(name.clone());

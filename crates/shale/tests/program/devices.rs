@@ -348,7 +348,7 @@ fn what_a_client_that_has_gone_left_is_given_up_and_then_the_next_one_is_refused
     let stuck = devices.open("v", &gone).unwrap();
     let refused = devices.open("v", &a_client()).map(drop).unwrap_err();
     assert_eq!(refused.kind(), ErrorKind::InUse);
-    assert!(refused.to_string().contains("'v': requests of a client that has gone"), "{refused}");
+    assert!(refused.to_string().contains("'v': requests of a disconnected client"), "{refused}");
     assert!(refused.to_string().contains("(one that has gone)"), "{refused}");
     assert!(told.try_iter().any(|word| word == "given up"));
     drop(stuck);

@@ -248,7 +248,7 @@ fn a_pattern_takes_snapshots_of_all_volumes_that_fit() {
     let mut all: Vec<_> = taken("*@b").as_array().unwrap().iter().map(|s| s.as_str().unwrap().to_owned()).collect();
     all.sort();
     assert_eq!(all, ["db@b", "projects/inner@b", "vm1@b", "vm2@b"]);
-    on(&dir, "snapshot", &["-r", "x*@c"]).code(3).says("fits 'x*'");
+    on(&dir, "snapshot", &["-r", "x*@c"]).code(3).says("matches 'x*'");
     on(&dir, "snapshot", &["*@c"]).code(2).says("-r '*@c'");
     on(&dir, "snapshot", &["-r", "*@c", "db@c"]).code(2).says("alone");
     on(&dir, "snapshot", &["-r", "*"]).code(2).says("VOLUME@SNAPSHOT");

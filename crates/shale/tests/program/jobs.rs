@@ -155,7 +155,8 @@ fn a_job_ends_with_the_command_that_started_it() {
         }
         let ended = awaited(&dir, id, |job| job["state"] == "cancelled");
         let why = ended["error"]["message"].as_str().unwrap();
-        let expected = if number == libc::SIGKILL { "the command that started it has gone: " } else { "interrupted: " };
+        let expected =
+            if number == libc::SIGKILL { "the command that started it has ended: " } else { "interrupted: " };
         assert!(why.starts_with(expected), "{why}");
     }
     on(&dir, "recompress", &["v", "--rate", "max"]).ok();
@@ -175,7 +176,7 @@ fn a_command_that_only_watches_leaves_the_job_alone() {
         let last = lines.last().map(Result::unwrap).unwrap_or_default();
         let code = watcher.wait().unwrap().code();
         if number == libc::SIGINT {
-            assert!(code == Some(130) && last.contains("job 1 (recompress v) goes on"), "{code:?}: {last}");
+            assert!(code == Some(130) && last.contains("job 1 (recompress v) continues"), "{code:?}: {last}");
         }
         assert!(rests(&awaited(&dir, 1, rests)));
     }

@@ -288,7 +288,7 @@ fn a_set_brings_every_snapshot_of_all_volumes() {
     let typo = on(&from, "send", &["-R", "*", "--all-from", "nosuch", "-o", "/dev/null", "--force"]).code(3);
     typo.says("has the snapshot 'nosuch'; they have a, ");
     on(&from, "send", &["-R", "none*"]).code(3).says("no volume of the pool matches");
-    on(&from, "send", &["-R", "v@x", "-o", "/dev/null", "--force"]).code(3).says("has not got the snapshot");
+    on(&from, "send", &["-R", "v@x", "-o", "/dev/null", "--force"]).code(3).says("does not have the snapshot");
 }
 
 #[test]
