@@ -309,7 +309,6 @@ impl Served {
                 let request = request.number();
                 moved.set(self.write(Write { request, node, offset, bytes, kill_suid_sgid, answer }));
             }
-            Operation::Fsync { data_only: true, .. } => finish(tree.sync_data(node), answer),
             Operation::Fsync { .. } | Operation::FsyncDirectory { .. } | Operation::SyncFs => {
                 finish(tree.sync(), answer)
             }

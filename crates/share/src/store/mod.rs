@@ -35,7 +35,7 @@ mod database;
 mod rebuilt;
 mod tables;
 
-use std::collections::{BTreeSet, HashMap, HashSet};
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use parking_lot::Mutex;
@@ -105,30 +105,21 @@ pub(crate) enum Due {
     Now,
 }
 
-/// Changes since the last record of the log.
+/// Keys that have changed since the last record of the log.
 #[derive(Default)]
 struct Unlogged {
-    /// Keys that have changed.
-    keys: BTreeSet<(Table, Key)>,
-    /// Nodes of which more than times has changed.
-    nodes: BTreeSet<u64>,
+    keys: Vec<(Table, Key)>,
     /// There were too many to record: only a commit makes them durable.
     is_too_much: bool,
 }
 
 impl Unlogged {
     fn add(&mut self, table: Table, key: &[u8]) {
-        self.keys.insert((table, key.into()));
-        self.is_too_much |= self.keys.len() > UNLOGGED_MAX;
-        if self.is_too_much {
-            self.keys.clear();
-            self.nodes.clear();
+        if self.keys.len() < UNLOGGED_MAX {
+            self.keys.push((table, key.into()));
+        } else {
+            self.is_too_much = true;
         }
-    }
-
-    /// Whether more than the times of a node may have changed.
-    fn may_concern(&self, node: u64) -> bool {
-        self.is_too_much || self.nodes.contains(&node)
     }
 }
 
@@ -154,8 +145,6 @@ pub(crate) struct State {
     frozen: Option<Arc<Overlay>>,
     unlogged: Unlogged,
     unlogged_frozen: Unlogged,
-    /// Nodes whose changes are being made durable by the log.
-    in_log_turn: Unlogged,
     cache: Mutex<HashMap<u64, Inode>>,
     next: u64,
     reserved: u64,
@@ -210,7 +199,6 @@ impl State {
             frozen: None,
             unlogged: Unlogged::default(),
             unlogged_frozen: Unlogged::default(),
-            in_log_turn: Unlogged::default(),
             cache: Mutex::default(),
             next: meta.used,
             reserved: meta.used,
@@ -386,13 +374,6 @@ impl State {
     }
 
     fn set(&mut self, table: Table, key: &[u8], value: Value) {
-        // Of an entry, this is the directory.
-        self.unlogged.nodes.insert(number(key));
-        self.set_times(table, key, value);
-    }
-
-    /// The same for a change of nothing but times.
-    fn set_times(&mut self, table: Table, key: &[u8], value: Value) {
         self.active.set(table, key, value);
         self.unlogged.add(table, key);
         if self.keeps_journal {
@@ -480,15 +461,7 @@ impl State {
     }
 
     pub(crate) fn put(&mut self, number: u64, inode: Inode) {
-        let (key, value) = (number.to_be_bytes(), Some(inode.encode().into()));
-        // An operation that changes an inode has just read it.
-        let before = self.cache.get_mut().get(&number);
-        let changes_times_only = before.is_some_and(|before| inode.differs_in_times_only(before));
-        if changes_times_only || crate::canary!("data-sync-loses-size") {
-            self.set_times(Table::Inodes, &key, value);
-        } else {
-            self.set(Table::Inodes, &key, value);
-        }
+        self.put_value(Table::Inodes, &number.to_be_bytes(), &inode.encode());
         self.remember(number, inode);
     }
 
@@ -521,25 +494,17 @@ impl State {
         Some(record)
     }
 
-    /// Whether the data of a node needs more than a flush to be found after a loss of power: more
-    /// than its times has changed since the last record or commit that is durable.
-    pub(crate) fn needs_record(&self, node: u64) -> bool {
-        [&self.unlogged, &self.unlogged_frozen, &self.in_log_turn].iter().any(|changes| changes.may_concern(node))
-    }
-
-    /// Takes the changes whose durability makes everything so far durable. [`Self::log_is_durable`]
-    /// or [`Self::log_failed`] must follow.
+    /// Takes the changes whose durability makes everything so far durable.
     pub(crate) fn take_for_log(&mut self) -> ToLog {
         let must_flush_first = std::mem::take(&mut self.must_flush_first);
-        let (frozen, mut active) = (std::mem::take(&mut self.unlogged_frozen), std::mem::take(&mut self.unlogged));
-        active.nodes.extend(frozen.nodes);
-        active.is_too_much |= frozen.is_too_much;
-        let mut keys = std::mem::take(&mut active.keys);
-        self.in_log_turn = active;
-        if self.in_log_turn.is_too_much {
+        let (frozen, active) = (std::mem::take(&mut self.unlogged_frozen), std::mem::take(&mut self.unlogged));
+        if frozen.is_too_much || active.is_too_much {
             return ToLog::TooMuch;
         }
-        keys.extend(frozen.keys);
+        let mut keys = frozen.keys;
+        keys.extend(active.keys);
+        keys.sort_unstable();
+        keys.dedup();
         if keys.is_empty() {
             return ToLog::Nothing;
         }
@@ -557,15 +522,9 @@ impl State {
         ToLog::Record { commit: self.meta.commit, body, must_flush_first }
     }
 
-    /// The changes that were taken for the log are durable.
-    pub(crate) fn log_is_durable(&mut self) {
-        self.in_log_turn = Unlogged::default();
-    }
-
     /// A record taken for the log was not written.
     pub(crate) fn log_failed(&mut self) {
         // Only a commit is certain to contain all of it.
-        self.in_log_turn = Unlogged::default();
         self.unlogged.is_too_much = true;
         self.must_flush_first = true;
     }

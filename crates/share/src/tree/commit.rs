@@ -281,25 +281,8 @@ impl Tree {
             let committed = self.commit_up_to(wanted, false);
             committed.inspect_err(|_| self.state.write().log_failed())?;
         }
-        self.state.write().log_is_durable();
         turn.served = all;
         Ok(())
-    }
-
-    /// `fdatasync` of a file: makes its data durable, with all that is needed to find it. A change
-    /// of its times alone needs no record: a loss of power may leave them older than the data.
-    ///
-    /// # Errors
-    /// As [`Self::commit`].
-    pub fn sync_data(&self, node: u64) -> Result<()> {
-        self.check_health()?;
-        if self.state.read().needs_record(node) {
-            return self.sync();
-        }
-        if crate::canary!("data-sync-without-flush") {
-            return Ok(());
-        }
-        Ok(self.space.flush()?)
     }
 
     /// Returns whether it fitted.
@@ -312,56 +295,5 @@ impl Tree {
         }
         self.space.flush()?;
         Ok(true)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use sim::SimSpace;
-
-    use super::*;
-    use crate::inode::Time;
-    use crate::tree::{Caller, Options};
-
-    const OPTIONS: Options = Options { now: || Time { seconds: 9, nanoseconds: 1 }, cache_bytes: 1 << 20 };
-
-    fn tree_with_a_file(name: &[u8]) -> (Tree, u64) {
-        let tree = Tree::create(SimSpace::new(), 7, OPTIONS).unwrap();
-        let made = tree.make(Tree::ROOT, name, Caller { uid: 0, gid: 0 }, libc::S_IFREG | 0o644, 0, 0);
-        (tree, made.unwrap().0)
-    }
-
-    /// Otherwise `fdatasync` would return before a record that another thread is writing.
-    #[test]
-    fn what_is_on_its_way_into_the_log_is_not_durable_yet() {
-        let (tree, node) = tree_with_a_file(b"f");
-        let mut state = tree.state.write();
-        assert!(state.needs_record(node));
-        assert!(matches!(state.take_for_log(), ToLog::Record { .. }));
-        assert!(state.needs_record(node));
-        state.log_is_durable();
-        assert!(!state.needs_record(node));
-    }
-
-    #[test]
-    fn what_the_log_did_not_take_waits_for_a_commit() {
-        let (tree, node) = tree_with_a_file(b"f");
-        let mut state = tree.state.write();
-        assert!(matches!(state.take_for_log(), ToLog::Record { .. }));
-        state.log_failed();
-        assert!(state.needs_record(node));
-        drop(state);
-        tree.commit().unwrap();
-        assert!(!tree.state.read().needs_record(node));
-    }
-
-    #[test]
-    fn what_a_commit_is_writing_is_not_durable_yet() {
-        let (tree, node) = tree_with_a_file(b"f");
-        let mut state = tree.state.write();
-        let frozen = state.freeze(false).unwrap();
-        assert!(state.needs_record(node));
-        state.unfreeze(frozen);
-        assert!(state.needs_record(node));
     }
 }

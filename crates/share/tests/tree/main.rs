@@ -11,7 +11,6 @@ mod copies;
 mod crash;
 mod creation;
 mod damaged_leaves;
-mod data_sync;
 mod deaths;
 mod first_leaves;
 mod foreign;

@@ -148,8 +148,7 @@ impl<G: Ground> Run<G> {
             70..75 => self.link(),
             75..80 => self.xattr(),
             80..84 => self.chmod(),
-            84..88 => self.forget(),
-            88..90 => self.sync_data(),
+            84..90 => self.forget(),
             90..93 => self.copy(),
             93 => self.nameless(),
             94 => self.snapshot(),
@@ -401,33 +400,6 @@ impl<G: Ground> Run<G> {
         if agree(synced, Ok(()), &self.space, "sync")?.is_ok() {
             self.committed();
         }
-        Some(())
-    }
-
-    /// `fdatasync` of a file. It has all that was done before, or, if the file was only overwritten
-    /// since the last durable state, may have its content alone.
-    fn sync_data(&mut self) -> Option<()> {
-        let Some(node) = self.file() else { return Some(()) };
-        let synced = self.tree.sync_data(node);
-        if self.space.is_off() {
-            return None;
-        }
-        if agree(synced, Ok(()), &self.space, "fdatasync")?.is_err() {
-            return Some(());
-        }
-        if !self.model.is_overwritten(node, &self.durable) {
-            self.committed();
-            return Some(());
-        }
-        let content = self.model.nodes[&node].content.clone();
-        self.between.push(self.model.clone());
-        for state in self.between.iter_mut().chain([&mut self.durable]) {
-            if let Some(before) = state.nodes.get_mut(&node).filter(|before| before.content.len() == content.len()) {
-                before.content.clone_from(&content);
-            }
-        }
-        self.later.retain(|(of, _), _| *of != node);
-        self.grown.retain(|(of, _)| *of != node);
         Some(())
     }
 
