@@ -298,7 +298,7 @@ mod tests {
 
         // Accepted by its checker, but not in force: the previous text is restored.
         let error = kept.bring(&stand, &file, "port\nunheard").unwrap_err();
-        assert!(error.contains("was put back: it serves something else"), "{error}");
+        assert!(error.contains("was restored: it serves something else"), "{error}");
         assert_eq!(done(), ["reload port unheard", "reload port b"]);
         assert_eq!((text().as_str(), kept.process.pid()), ("port\nb", pid));
         kept.bring(&stand, &file, "port\nb").unwrap();

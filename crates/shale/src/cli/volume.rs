@@ -71,8 +71,9 @@ Examples:
 
 JSON: the properties that were set, a list of {key, value, source, folder, values, allowed, description}, as of get.
 
-Properties take effect at once, for data written from now on: "
-        .to_owned();
+Properties take effect at once, for data written from now on:
+"
+    .to_owned();
     // One line each, which the layout of the help wraps.
     let mut property = |name: &str, description: &str, allowed: &str| {
         help.push_str(&format!("  {name:<12}  {description}. Values: {allowed}.\n"));

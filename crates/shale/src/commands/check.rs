@@ -169,7 +169,11 @@ fn show(summary: &CheckSummary, repair: bool, told: usize) -> String {
         }
         (found, left) if lost.is_some() => {
             let lost = lost.unwrap_or_default();
-            let left = if left == 0 { "all repaired".to_owned() } else { format!("{left} of them cannot be repaired") };
+            let left = if left == 0 {
+                "the rest is repaired".to_owned()
+            } else {
+                format!("{left} of them cannot be repaired")
+            };
             format!("{found} problem(s), {left}, but {lost}\n")
         }
         (found, 0) => format!("{found} problem(s), all repaired\n"),

@@ -105,12 +105,11 @@ mod tests {
         };
         let text = show(&slice);
         assert!(
-            text.contains("1 GiB of 4 GiB") && text.contains("5 MiB written") && text.contains("2 groups"),
+            text.contains("1 GiB of 4 GiB") && text.contains("5 MiB rewritten") && text.contains("2 groups"),
             "{text}"
         );
         assert!(
-            show(&SortSlice { finished: true, damaged_groups: 0, ..slice })
-                .ends_with("all volumes: 5 MiB written anew\n")
+            show(&SortSlice { finished: true, damaged_groups: 0, ..slice }).ends_with("all volumes: 5 MiB rewritten\n")
         );
     }
 }

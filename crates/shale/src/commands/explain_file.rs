@@ -154,7 +154,7 @@ mod tests {
         for part in [
             "compression gzip-6 (rule for c, by its name)",
             "in force zstd-9 (rule for c, by its name), for files that are made now",
-            "earlier 1 of the 2 parts below, 128 KiB of data, stored when",
+            "earlier 1 of the 2 parts below, 128 KiB of data, stored under another rule",
         ] {
             assert!(text.contains(part), "{part} is not in\n{text}");
         }

@@ -203,7 +203,7 @@ job 4: no room
     #[test]
     fn what_became_of_a_request_is_said() {
         let job = JobReport::sample();
-        assert_eq!(said(&job), "job 3 (recompress vm) goes on\n");
+        assert_eq!(said(&job), "job 3 (recompress vm) is running again\n");
         let paused = JobReport { state: JobState::Paused, ..job.clone() };
         assert_eq!(said(&paused), "job 3 (recompress vm) is paused at 25%\n");
         let fault = JobFault::cancelled("cancelled by a command: so far".to_owned());
