@@ -40,7 +40,8 @@ impl WantedNbdTls {
         let log = Arc::new(|line: &str| log::warn!("{line}")) as Log;
         let before = before.map(|tls| &tls.certificates);
         let certificates = Certificates::keep_or_load(before, &self.certificates, Some(log))?;
-        if !self.clients.is_empty() && !(self.required && certificates.names_clients()) {
+        let knows_clients = self.required && certificates.names_clients();
+        if !(self.clients.is_empty() || knows_clients) {
             let text = format!(
                 "--nbd-client needs --nbd-tls required, and {}/ca-cert.pem: clients are known by their certificates",
                 self.certificates.display()
