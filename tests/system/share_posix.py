@@ -219,7 +219,7 @@ def posix_attributes_off(t):
     os.setxattr(share / "f", "user.a", b"b")
     t.equal(pool.shale("set", "home", "xattr=maybe", status=EXIT["usage"]).stdout, "", "a value that there is not")
     said = pool.shale("set", "xattr=off")
-    t.expect("'xattr' holds for a share from its next mount on, and SMB does not serve it then" in said.stdout + said.stderr, "no note on the next mount")
+    t.expect("'xattr' takes effect at the next mount of a share; SMB will not serve it then" in said.stdout + said.stderr, "no note on the next mount")
     t.equal(os.getxattr(share / "f", "user.a"), b"b", "an attribute before the next mount")
     t.expect("none (xattr=off)" in pool.shale("explain", "home", "f").stdout, "explain without what xattr=off costs")
     # At first by the value of the pool.
