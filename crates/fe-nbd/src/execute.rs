@@ -397,10 +397,10 @@ mod tests {
         while rest.length > 0 {
             let step = take_step(&mut rest, HOLES_STEP_BYTES);
             assert_eq!(step.offset, next);
-            assert!(step.length > 0 && u64::from(step.length) <= HOLES_STEP_BYTES);
-            next += u64::from(step.length);
+            assert!(step.length > 0 && step.length <= HOLES_STEP_BYTES);
+            next += step.length;
             assert!(rest.length == 0 || next % HOLES_STEP_BYTES == 0);
         }
-        assert_eq!(next, whole.offset + u64::from(whole.length));
+        assert_eq!(next, whole.offset + whole.length);
     }
 }

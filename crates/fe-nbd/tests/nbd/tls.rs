@@ -390,7 +390,7 @@ fn a_certificate_opens_its_exports_and_knows_of_no_others() {
     unnamed.distinguished_name.push(DnType::OrganizationName, "admin");
     for params in [client_params("hv2"), client_params("admin "), unnamed] {
         let mut client = secured.encrypted(Some(&secured.authority.issue(params)));
-        assert_eq!(names(&mut client), [string(b""); 0]);
+        assert!(names(&mut client).is_empty());
         client.refused(option::GO, &info(b"disk", &[]), option_reply::ERR_UNKNOWN);
         client.send_option(option::EXPORT_NAME, b"disk");
         client.expect_goodbye();
