@@ -206,7 +206,16 @@ impl Share {
 
     /// Unmounts, waits for the end of the server, and checks the tree.
     pub fn finish(mut self) {
-        rustix::mount::unmount(self.dir(), rustix::mount::UnmountFlags::empty()).unwrap();
+        // A child that another test has forked has this one's files open until it runs its program.
+        let unmount = || rustix::mount::unmount(self.dir(), rustix::mount::UnmountFlags::empty());
+        let is_free = (0..1_000_000).any(|_| match unmount() {
+            Err(rustix::io::Errno::BUSY) => {
+                std::thread::yield_now();
+                false
+            }
+            ended => ended.map(|()| true).unwrap(),
+        });
+        assert!(is_free, "the mount stays busy");
         assert!(self.server.take().unwrap().wait().unwrap().success());
         let tree = Tree::open(Arc::new(FileSpace(self.state.join("space"))), OPTIONS).unwrap();
         assert_eq!(tree.check().unwrap(), Vec::<String>::new());
