@@ -1,5 +1,6 @@
-//! The NBD handshake: arbitrary bytes, cut arbitrarily. It must end or go on, never depend on where the bytes were cut,
-//! never consume what was not there, and send only replies that a client can parse.
+//! The NBD handshake on arbitrary bytes in pieces of arbitrary length: it ends or asks for more, the
+//! pieces make no difference, it never consumes bytes that have not arrived, and a client can parse
+//! every reply.
 //!
 //! Input: byte 0 is the number of exports (bits 0-1), whether the server is full (bit 2), and the length of the pieces
 //! (bits 3-7, 0 for all at once); the rest is what the client sends.
