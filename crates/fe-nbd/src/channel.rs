@@ -7,7 +7,7 @@ use std::io::IoSlice;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-use rustix::io::{Errno, Result};
+use rustix::io::{Result, retry_on_intr};
 use rustix::net::{RecvFlags, SendAncillaryBuffer, SendFlags};
 
 use crate::records::Records;
@@ -75,15 +75,5 @@ impl Channel {
 
 /// Receives from a socket, again after a signal.
 pub fn recv(socket: &OwnedFd, buffer: &mut [u8], flags: RecvFlags) -> Result<usize> {
-    retry(|| rustix::net::recv(socket, &mut *buffer, flags).map(|(_, count)| count))
-}
-
-/// Calls again after a signal.
-pub fn retry(mut call: impl FnMut() -> Result<usize>) -> Result<usize> {
-    loop {
-        match call() {
-            Err(Errno::INTR) => {}
-            done => return done,
-        }
-    }
+    retry_on_intr(|| rustix::net::recv(socket, &mut *buffer, flags).map(|(_, count)| count))
 }

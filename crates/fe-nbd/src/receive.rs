@@ -8,7 +8,7 @@ use rustix::buffer::spare_capacity;
 use rustix::io::Result;
 use rustix::net::RecvFlags;
 
-use crate::channel::{Channel, retry};
+use crate::channel::Channel;
 
 /// Bytes received at once: some sixty writes of 4 KiB.
 pub const BUFFER_BYTES: usize = 256 << 10;
@@ -87,7 +87,9 @@ impl Receiver {
         while filled < length {
             let received = if is_in_place {
                 let socket = channel.socket();
-                retry(|| rustix::net::recv(socket, spare_capacity(&mut payload), RecvFlags::WAITALL).map(|(n, _)| n))?
+                rustix::io::retry_on_intr(|| {
+                    rustix::net::recv(socket, spare_capacity(&mut payload), RecvFlags::WAITALL).map(|(n, _)| n)
+                })?
             } else {
                 channel.recv(&mut payload[filled..], RecvFlags::WAITALL)?
             };
