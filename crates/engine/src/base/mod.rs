@@ -1,5 +1,5 @@
-//! The foundation of all rooms: memory, sums, options, counters, reports, locks with a rank. Owns
-//! no state of a pool. All rooms may call it; it calls none.
+//! The foundation of all rooms: memory, sums, options, counters, health, locks with a rank. Owns
+//! no state of a pool but its `vitals`. All rooms may call it; it calls none.
 
 pub(crate) mod buffers;
 pub(crate) mod canary;
@@ -7,7 +7,6 @@ pub(crate) mod counters;
 pub(crate) mod decode_counts;
 pub(crate) mod group;
 pub(crate) mod hash;
-pub(crate) mod health;
 pub(crate) mod loss;
 pub(crate) mod options;
 pub(crate) mod pieces;
@@ -21,3 +20,4 @@ pub(crate) mod store_error;
 #[cfg(test)]
 pub(crate) mod testing;
 pub(crate) mod users;
+pub(crate) mod vitals;

@@ -7,6 +7,7 @@ use env::Disk;
 use sim::Machine;
 
 use crate::base::options::{FormatOptions, PoolEnv, PoolOptions};
+use crate::base::vitals::Vitals;
 use crate::pool::Pool;
 
 /// The simulated machine with another disk, which is usually a layer over the machine's own.
@@ -19,6 +20,11 @@ pub(crate) fn env_on(machine: &Machine, disk: Arc<dyn Disk>) -> PoolEnv {
         standby: Some(machine.standby.handle()),
         origins: None,
     }
+}
+
+/// The shared state of a pool on that machine that has no other parts.
+pub(crate) fn vitals_on(machine: &Machine) -> Arc<Vitals> {
+    Arc::new(Vitals::new(env_on(machine, machine.disk.handle()), PoolOptions::default()))
 }
 
 /// A new pool with extents of 64 KiB on that machine, with `disk` instead of its own, and this

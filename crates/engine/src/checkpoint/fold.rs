@@ -127,9 +127,9 @@ impl Core {
                 state.folding.is_vain = true;
                 return Ok(());
             };
-            self.env.store.commit(batch).map_err(store_error).inspect_err(|error| self.fail(error))?;
+            self.vitals.env.store.commit(batch).map_err(store_error).inspect_err(|error| self.vitals.fail(error))?;
             self.map.unsettle(&folded);
-            self.counters.folded_groups.add(folded.len() as u64);
+            self.vitals.counters.folded_groups.add(folded.len() as u64);
             folded_groups += folded.len();
             sweep.left.append(&mut left);
         }
@@ -144,7 +144,7 @@ impl Core {
             }
             return Ok(());
         }
-        self.env.store.persist().map_err(store_error).inspect_err(|error| self.fail(error))?;
+        self.vitals.env.store.persist().map_err(store_error).inspect_err(|error| self.vitals.fail(error))?;
         state.folding.folded = Folded { number: sweep.since, left: sweep.left };
         Ok(())
     }

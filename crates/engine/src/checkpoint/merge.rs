@@ -90,7 +90,7 @@ pub(crate) fn in_two<G: Sync, T: Send>(
     part: impl Fn(&[G]) -> Result<T> + Sync,
     append: impl Fn(&mut T, T),
 ) -> Result<T> {
-    if core.is_inline() || groups.len() < SHARED_GROUPS_MIN {
+    if core.vitals.is_inline() || groups.len() < SHARED_GROUPS_MIN {
         return part(groups);
     }
     let (first, second) = groups.split_at(groups.len() / 2);

@@ -166,7 +166,7 @@ impl Core {
     }
 
     fn checkpoint_with(&self, state: &mut Running<'_>, kind: Kind) -> Result<()> {
-        self.check_failed()?;
+        self.vitals.check_failed()?;
         if let Some(captured) = state.unfinished.take() {
             self.run_checkpoint(state, Kind::Full, captured)?;
         }
@@ -198,7 +198,7 @@ impl Core {
 
     /// Memory for the settled overlay.
     pub(crate) fn settled_bytes_max(&self) -> usize {
-        self.options.settled_bytes_max.unwrap_or(self.shares.overlay)
+        self.vitals.options.settled_bytes_max.unwrap_or(self.shares.overlay)
     }
 
     /// Lets the log continue after a failed write.
@@ -281,14 +281,12 @@ impl Core {
         if let Some(ring) = self.buffer.standby() {
             ring.goes_with(captured.position.incarnation);
         }
-        let committed = self
-            .env
-            .store
-            .commit(batch)
-            .and_then(|()| if Canary::EarlyExtentReuse.is_planted() { Ok(()) } else { self.env.store.persist() });
+        let committed = self.vitals.env.store.commit(batch).and_then(|()| {
+            if Canary::EarlyExtentReuse.is_planted() { Ok(()) } else { self.vitals.env.store.persist() }
+        });
         if let Err(error) = committed {
             let error = store_error(error);
-            self.fail(&error);
+            self.vitals.fail(&error);
             return Err(error);
         }
         state.number += 1;
@@ -299,9 +297,13 @@ impl Core {
         self.note_opening(captured.position.incarnation)?;
         // Before anything is appended: the log, or a catalogue that moves to the open extent, may
         // get there immediately.
-        write_over(&*self.env.disk, &std::mem::take(&mut *self.unreadable.lock()));
+        write_over(&*self.vitals.env.disk, &std::mem::take(&mut *self.unreadable.lock()));
         self.catalogue.begin();
-        let count = if kind == Kind::Full { &self.counters.checkpoints } else { &self.counters.light_checkpoints };
+        let count = if kind == Kind::Full {
+            &self.vitals.counters.checkpoints
+        } else {
+            &self.vitals.counters.light_checkpoints
+        };
         count.add(1);
         self.publish(kind, &captured, merged, &plan);
         Ok(!plan.idle.is_empty() && self.is_short_of_extents(self.extents_left()))
@@ -389,10 +391,10 @@ impl Core {
             (object.id, object.settled().0.saturating_add_signed(change))
         };
         let objects = self.objects.all().into_iter().map(blocks).filter(|(_, blocks)| *blocks > 0).collect();
-        let is_closed = self.closes.load(Ordering::Relaxed);
+        let is_closed = self.vitals.is_ending();
         let pinned = captured.pins.extents().into_iter().collect();
         let stand = Stand { number, position, filled: &captured.filled, objects, pinned, used, is_closed };
-        self.write_and_sync(stand).inspect_err(|error| self.fail(error))?;
+        self.write_and_sync(stand)?;
         Ok((merged, plan))
     }
 
@@ -415,12 +417,12 @@ impl Core {
         if self.wants_short_list() {
             return (LISTED_MIN + self.geometry.reserve_extents()) as usize;
         }
-        let interval = self.options.checkpoint_log_bytes / u64::from(self.geometry.extent_bytes);
+        let interval = self.vitals.options.checkpoint_log_bytes / u64::from(self.geometry.extent_bytes);
         ((2 * interval).clamp(LISTED_MIN, LISTED_MAX) + self.geometry.reserve_extents()) as usize
     }
 
     fn wants_short_list(&self) -> bool {
-        self.is_tight() || self.ends.load(Ordering::Relaxed)
+        self.is_tight() || self.vitals.sheds_list()
     }
 
     fn put_descriptors(&self, captured: &Captured, merged: &mut Merged) {
@@ -470,7 +472,7 @@ impl Core {
         for reaped in &merged.reaped {
             self.objects.reaped(reaped);
         }
-        self.counters.published.add(1);
+        self.vitals.counters.published.add(1);
         // A reader that looked up a location before the thaw has read it when this returns.
         if !Canary::ExtentFreedUnderReader.is_planted() {
             self.readers.wait_until_gone();

@@ -109,14 +109,14 @@ impl Core {
         if self.noted.tried.swap(incarnation, Ordering::Relaxed) == incarnation {
             return Ok(());
         }
-        if write_note(&*self.env.disk, self.pool_id, incarnation).inspect_err(|error| self.fail(error))?
+        if write_note(&*self.vitals.env.disk, self.pool_id, incarnation).inspect_err(|error| self.vitals.fail(error))?
             && !Canary::OpeningNotedInDataOnly.is_planted()
         {
             let mut batch = MapBatch::default();
             batch.put(KEY_NOTED, OpeningNote { pool: self.pool_id, incarnation }.encode());
-            let store = &self.env.store;
+            let store = &self.vitals.env.store;
             let stored = store.commit(batch).and_then(|()| store.persist()).map_err(store_error);
-            stored.inspect_err(|error| self.fail(error))?;
+            stored.inspect_err(|error| self.vitals.fail(error))?;
         }
         Ok(())
     }

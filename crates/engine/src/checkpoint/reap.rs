@@ -90,7 +90,7 @@ impl Core {
         merged: &mut Merged,
     ) -> Result<()> {
         let changing = Changing { frozen, settled };
-        let mut budget = Budget::of(self.options.memory_bytes);
+        let mut budget = Budget::of(self.vitals.options.memory_bytes);
         for (id, reap, number) in captured.reaping.iter().copied() {
             if budget.is_used_up() {
                 break;
@@ -175,7 +175,7 @@ impl Core {
             }
             ControlFlow::Continue(())
         };
-        self.env.store.scan(&low, &high, &mut visit).map_err(store_error)?;
+        self.vitals.env.store.scan(&low, &high, &mut visit).map_err(store_error)?;
         if let Some(stored) = open {
             self.reap_group(id, stored, captured, changing, merged, budget);
         }

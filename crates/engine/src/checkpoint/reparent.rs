@@ -29,7 +29,7 @@ impl Core {
     /// lock: steps that other threads block are tried again.
     pub(crate) fn pass_on(&self) {
         let Some(mut last) = self.passed_on.try_lock() else { return };
-        let checkpoints = self.counters.checkpoints.get();
+        let checkpoints = self.vitals.counters.checkpoints.get();
         if *last == checkpoints {
             return;
         }
@@ -58,7 +58,7 @@ impl Core {
             is_left = true;
             ControlFlow::Break(())
         };
-        self.env.store.scan(&from, &to, &mut visit).map_err(store_error)?;
+        self.vitals.env.store.scan(&from, &to, &mut visit).map_err(store_error)?;
         Ok(Some(is_left))
     }
 

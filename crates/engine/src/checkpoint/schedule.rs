@@ -27,7 +27,7 @@ impl Core {
     }
 
     fn is_full_checkpoint_due(&self) -> bool {
-        self.log.bytes_since_checkpoint() >= self.options.checkpoint_log_bytes
+        self.log.bytes_since_checkpoint() >= self.vitals.options.checkpoint_log_bytes
             || self.map.active().bytes() >= self.shares.overlay
             || self.objects.has_reaping()
     }
@@ -36,7 +36,7 @@ impl Core {
     /// and there is little to recover. If it fails, the next attempt is a while later, too.
     pub(crate) fn checkpoint_if_idle(&self) -> Result<()> {
         let bytes = self.log.bytes_since_checkpoint();
-        let now = self.env.clock.now_ns();
+        let now = self.vitals.env.clock.now_ns();
         {
             let mut resting = self.resting.lock();
             let has_grown = resting.0 != bytes;
@@ -59,7 +59,8 @@ impl Core {
     /// Returns whether the log has been idle for a while.
     pub(crate) fn is_resting(&self) -> bool {
         let resting = self.resting.lock();
-        resting.0 == self.log.bytes_since_checkpoint() && self.env.clock.now_ns().saturating_sub(resting.1) >= IDLE_NS
+        resting.0 == self.log.bytes_since_checkpoint()
+            && self.vitals.env.clock.now_ns().saturating_sub(resting.1) >= IDLE_NS
     }
 
     /// Waits for a checkpoint if the changes of the map have more than their share of memory.
@@ -75,7 +76,7 @@ impl Core {
 
     /// Asks for a checkpoint, or takes it when no other thread does.
     pub(crate) fn checkpoint_if_short(&self) {
-        if self.is_inline() {
+        if self.vitals.is_inline() {
             return;
         }
         if self.checkpoint_due() {

@@ -114,13 +114,13 @@ impl<'a> ColdRecoder<'a> {
         if is_short && !core.cold_pace.has_credit() {
             return false;
         }
-        let began = core.env.clock.now_ns();
+        let began = core.vitals.env.clock.now_ns();
         let done = self.recoder.recode(resident, live, payload, settings, Hint::default(), survivors);
         if is_moved && !is_other {
             core.cold_pace.tried_again(done.is_some());
         }
         if is_short {
-            core.cold_pace.spend(core.env.clock.now_ns().saturating_sub(began));
+            core.cold_pace.spend(core.vitals.env.clock.now_ns().saturating_sub(began));
         }
         let Some((before, after)) = done else { return false };
         self.part = (self.part.0 + before as u64, self.part.1 + after as u64);
@@ -139,8 +139,8 @@ impl<'a> ColdRecoder<'a> {
     pub(crate) fn finish(self, has_moved: bool) {
         self.recoder.finish();
         if has_moved {
-            self.core.counters.cold_before_bytes.add(self.whole.0);
-            self.core.counters.cold_after_bytes.add(self.whole.1);
+            self.core.vitals.counters.cold_before_bytes.add(self.whole.0);
+            self.core.vitals.counters.cold_after_bytes.add(self.whole.1);
         }
     }
 }

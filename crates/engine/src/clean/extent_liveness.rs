@@ -119,7 +119,10 @@ impl Core {
             }
         }
         if sum == u64::from(live) {
-            debug_assert!(!self.is_inline() || self.are_all(Victim { extent, live }, bytes, &residents), "{extent:?}");
+            debug_assert!(
+                !self.vitals.is_inline() || self.are_all(Victim { extent, live }, bytes, &residents),
+                "{extent:?}"
+            );
             return Some((residents, dead.since));
         }
         // Headers are damaged, or a write has failed here: its batch is named, but was never

@@ -110,13 +110,16 @@ pub(crate) fn run(core: &Weak<Core>) {
         if core.workers.rest(pause) {
             return;
         }
-        let now = core.counters.written_bytes.get();
+        let now = core.vitals.counters.written_bytes.get();
         let idle = now == written;
         written = now;
-        let began = core.env.clock.now_ns();
+        let began = core.vitals.env.clock.now_ns();
         // Errors show up in the next flush or write, which meet them too.
-        let paced =
-            if core.check_failed().is_ok() { core.clean_some(idle && pause == REST) } else { Ok(Paced::Nothing) };
+        let paced = if core.vitals.check_failed().is_ok() {
+            core.clean_some(idle && pause == REST)
+        } else {
+            Ok(Paced::Nothing)
+        };
         let paced = paced.unwrap_or(Paced::Nothing);
         let has_braked = core.brake.has_braked.swap(false, Ordering::Relaxed);
         let is_awaited = core.brake.waiting.load(Ordering::Acquire) > 0;
@@ -126,7 +129,7 @@ pub(crate) fn run(core: &Weak<Core>) {
             *core.brake.futile.lock() += 1;
             core.brake.room.notify_all();
         }
-        let took = Duration::from_nanos(core.env.clock.now_ns().saturating_sub(began));
+        let took = Duration::from_nanos(core.vitals.env.clock.now_ns().saturating_sub(began));
         let urgency = core.urgency();
         pause = match (paced, urgency > 0.0) {
             (Paced::Busy, _) => REST_NEAR,
@@ -151,7 +154,7 @@ pub(crate) fn help(core: &Weak<Core>) {
             return;
         }
         let is_needed = core.needs_space_soon();
-        let may_work = is_needed && core.check_failed().is_ok();
+        let may_work = is_needed && core.vitals.check_failed().is_ok();
         let paced = if may_work { core.clean_some(false).unwrap_or(Paced::Nothing) } else { Paced::Nothing };
         pause = match (paced, is_needed) {
             (Paced::Worked, _) => Duration::ZERO,
@@ -215,7 +218,7 @@ impl Core {
     /// Waits until the cleaner has made room for `bytes`, and takes it. Returns `None` if it gains
     /// nothing, or there is no cleaner.
     pub(crate) fn wait_for_cleaner(&self, bytes: u64, kept: &dyn Fn() -> u64) -> Option<Admitted<'_>> {
-        if self.is_inline() {
+        if self.vitals.is_inline() {
             return None;
         }
         let wanted = kept();
@@ -234,7 +237,7 @@ impl Core {
             let wall = self.soft_wall() + kept;
             let awaited = self.brake.soft.load(Ordering::Relaxed) / SOFT_AWAITED_DIVISOR;
             taken = self.has_room_before(wall + awaited).then(|| self.try_admit(bytes, kept)).flatten();
-            if taken.is_some() || *futile != before || self.check_failed().is_err() {
+            if taken.is_some() || *futile != before || self.vitals.check_failed().is_err() {
                 break;
             }
             self.brake.room.wait_for(&mut futile, WAIT);
@@ -278,7 +281,7 @@ impl Core {
         if cost == 0 {
             return;
         }
-        let now = self.env.clock.now_ns();
+        let now = self.vitals.env.clock.now_ns();
         let after = |next: u64| Some((next.max(now) + cost).min(now + BRAKE_NS_MAX));
         let turn = self.brake.next_ns.fetch_update(Ordering::Relaxed, Ordering::Relaxed, after).unwrap_or(0).max(now);
         let wait = Duration::from_nanos((turn - now).min(BRAKE_NS_MAX));
@@ -359,7 +362,7 @@ impl Core {
     /// A bounded piece of background cleaning, if it is due.
     pub(crate) fn clean_some(&self, idle: bool) -> Result<Paced> {
         let Some(rule) = self.clean_pace(&mut self.cleaner.lock(), idle) else { return Ok(Paced::Nothing) };
-        let began = self.env.clock.now_ns();
+        let began = self.vitals.env.clock.now_ns();
         let at_once = self.brake.cleaning.fetch_add(1, Ordering::AcqRel) + 1;
         let round = self.clean_round_shared(rule);
         self.brake.cleaning.fetch_sub(1, Ordering::AcqRel);
@@ -376,7 +379,7 @@ impl Core {
                 Ok(Paced::Nothing)
             }
             Round::Cleaned { extents, moved } => {
-                let took = self.env.clock.now_ns().saturating_sub(began);
+                let took = self.vitals.env.clock.now_ns().saturating_sub(began);
                 let won = (extents * u64::from(self.geometry.extent_bytes)).saturating_sub(moved).max(1);
                 let now = u128::from(took) * (1 << 20) / u128::from(won) / u128::from(at_once);
                 let before = self.brake.ns_per_mib.load(Ordering::Relaxed);
@@ -384,7 +387,7 @@ impl Core {
                 let mean = if before == 0 { now } else { before / 4 * 3 + now / 4 };
                 self.brake.ns_per_mib.store(mean, Ordering::Relaxed);
                 if self.is_space_due() {
-                    if self.is_inline() {
+                    if self.vitals.is_inline() {
                         self.take_light_checkpoint()?;
                     } else {
                         self.workers.wake_keeper();
@@ -418,7 +421,7 @@ impl Core {
     fn clean_pass(&self, all: bool, rounds: u32, mark: Option<CleanMark>) -> Result<CleanReport> {
         self.take_checkpoint()?;
         let filled_by = mark.unwrap_or_else(|| self.extents.lock().mark());
-        let (extents, moved) = (self.counters.cleaned_extents.get(), self.counters.moved_bytes.get());
+        let (extents, moved) = (self.vitals.counters.cleaned_extents.get(), self.vitals.counters.moved_bytes.get());
         let rule = Rule { recodes: true, filled_by, ..self.rule(PASS_PERMILLE, true) };
         let high = u64::from(self.objects.clean_marks().high_permille);
         let total = u64::from(self.geometry.extents_usable()) - 1;
@@ -453,8 +456,8 @@ impl Core {
         let none = |_, _| false;
         let worth = self.extents.lock().victims(self.geometry.extent_bytes, rule, usize::MAX, none);
         report.extents_todo = worth.len() as u64;
-        report.extents_cleaned = self.counters.cleaned_extents.get() - extents;
-        report.bytes_moved = self.counters.moved_bytes.get() - moved;
+        report.extents_cleaned = self.vitals.counters.cleaned_extents.get() - extents;
+        report.bytes_moved = self.vitals.counters.moved_bytes.get() - moved;
         report.extents_free_after = self.extents_left();
         Ok(report)
     }
@@ -482,7 +485,7 @@ impl Core {
             let mut turn = 0;
             let mut stuck = 0;
             let mut is_exhausted = false;
-            while !enough(self) && !is_exhausted && (turn < TURN_ROUNDS || self.is_inline()) {
+            while !enough(self) && !is_exhausted && (turn < TURN_ROUNDS || self.vitals.is_inline()) {
                 rounds = rounds.saturating_sub(1);
                 is_exhausted = rounds == 0;
                 match self.clean_round(rule)? {
@@ -551,7 +554,7 @@ impl Progress {
     /// if twice as many have not gained one, there is none to gain.
     fn is_none(&mut self, core: &Core) -> bool {
         let left = core.extents_left() + core.evacuated.load(Ordering::Relaxed);
-        let brought = core.counters.fragment_bytes.get();
+        let brought = core.vitals.counters.fragment_bytes.get();
         self.futile += 1;
         if left > self.best || brought != self.brought {
             *self = Self { best: left, futile: 0, brought };

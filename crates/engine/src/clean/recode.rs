@@ -40,7 +40,7 @@ pub(crate) struct Recoder<'a> {
 
 impl<'a> Recoder<'a> {
     pub(crate) fn new(core: &'a Core) -> Self {
-        let batch = core.chooser.begin(false, core.counters.written_bytes.get()).apart();
+        let batch = core.chooser.begin(false, core.vitals.counters.written_bytes.get()).apart();
         Self { core, batch, known: None }
     }
 

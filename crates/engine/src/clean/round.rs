@@ -185,7 +185,8 @@ impl Core {
     /// a checkpoint has to be taken first.
     fn allowance(&self, rule: Rule, may_dip: bool) -> Option<Allowance<'_>> {
         let extent_bytes = u64::from(self.geometry.extent_bytes);
-        let memory = (self.options.memory_bytes / 32 / extent_bytes).clamp(2, (ROUND_BYTES_MAX / extent_bytes).max(2));
+        let memory =
+            (self.vitals.options.memory_bytes / 32 / extent_bytes).clamp(2, (ROUND_BYTES_MAX / extent_bytes).max(2));
         let ahead = self.log.ahead();
         let reachable = ahead.saturating_sub(self.geometry.kept_back(Purpose::Clean)) as u64;
         if rule.away {
@@ -224,9 +225,9 @@ impl Core {
     /// # Errors
     /// When storage or map fail. Damage in the extents is remembered, not returned.
     pub(crate) fn clean_round(&self, rule: Rule) -> Result<Round> {
-        self.check_failed()?;
+        self.vitals.check_failed()?;
         self.heal()?;
-        let began = self.env.clock.now_ns();
+        let began = self.vitals.env.clock.now_ns();
         let dipping = self.dipping.try_lock();
         let Some(allowance) = self.allowance(rule, dipping.is_some()) else { return Ok(Round::NeedsCheckpoint) };
         let seen = self.map_version.load(Ordering::Acquire);
@@ -248,9 +249,9 @@ impl Core {
         if let Some(cold) = cold {
             cold.finish(matches!(round, Ok(Round::Cleaned { .. })));
         }
-        let took = self.env.clock.now_ns().saturating_sub(began);
+        let took = self.vitals.env.clock.now_ns().saturating_sub(began);
         self.cold_pace.earn(took);
-        self.counters.cleaning_ns.add(took);
+        self.vitals.counters.cleaning_ns.add(took);
         round
     }
 
@@ -376,11 +377,14 @@ impl Core {
         // One at a time: a writer has one while the next is made.
         for batch in self.pack(survivors) {
             let bytes = batch.payload_bytes() as u64;
-            let appended =
-                if self.is_inline() { self.log.append(batch, purpose) } else { self.log.enqueue(batch, purpose) };
+            let appended = if self.vitals.is_inline() {
+                self.log.append(batch, purpose)
+            } else {
+                self.log.enqueue(batch, purpose)
+            };
             match appended {
                 Ok(ticket) => {
-                    self.counters.moved_bytes.add(bytes);
+                    self.vitals.counters.moved_bytes.add(bytes);
                     last = Some(ticket);
                 }
                 Err(Refusal::NeedsCheckpoint(_) | Refusal::NeedsSpace(..)) => {
@@ -406,7 +410,7 @@ impl Core {
             self.map.active().note(survivors.moved_from(as_of));
             if done {
                 self.evacuated.fetch_add(victims, Ordering::Relaxed);
-                self.counters.cleaned_extents.add(victims);
+                self.vitals.counters.cleaned_extents.add(victims);
             }
         }
         Ok(done.then(|| self.captured.load(Ordering::Acquire)))

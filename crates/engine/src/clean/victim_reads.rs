@@ -82,8 +82,8 @@ impl Ring<'_> {
             let ended = self.reads.wait()?;
             if ended.whole {
                 let len = u64::from(core.geometry.extent_bytes);
-                core.counters.read_disk_bytes.add(len);
-                core.counters.cleaner_read_bytes.add(len);
+                core.vitals.counters.read_disk_bytes.add(len);
+                core.vitals.counters.cleaner_read_bytes.add(len);
                 self.traffic_bytes = self.traffic_bytes.map(|bytes| bytes + len);
             }
             self.has_failed |= !ended.whole;
@@ -104,7 +104,7 @@ impl<'a> VictimReads<'a> {
     /// these reads. `None`: there can be no other load.
     pub(crate) fn while_alone(core: &'a Core, victims: Vec<Victim>, traffic_bytes: Option<u64>) -> Self {
         let is_worth_it = !victims.is_empty() && traffic_bytes.is_none_or(|bytes| bytes == core.traffic_bytes());
-        let reads = if is_worth_it { core.env.disk.read_ring() } else { None };
+        let reads = if is_worth_it { core.vitals.env.disk.read_ring() } else { None };
         let come = BTreeMap::new();
         let ring = reads.map(|reads| Ring { reads, come, next_tag: 0, traffic_bytes, has_failed: false });
         Self { ring, ..Self::new(core, victims) }
@@ -128,12 +128,12 @@ impl<'a> VictimReads<'a> {
     fn begin(&mut self) {
         let core = self.core;
         let mut ring = self.ring.as_mut().filter(|ring| ring.is_wanted(core));
-        if ring.is_none() && core.is_inline() {
+        if ring.is_none() && core.vitals.is_inline() {
             return;
         }
         let (bytes, most) = match &ring {
-            Some(_) => (large_reads_bytes(core.options.memory_bytes), ALONE_EXTENTS_MAX),
-            None => (core.options.memory_bytes / MEMORY_DIVISOR, EXTENTS_MAX),
+            Some(_) => (large_reads_bytes(core.vitals.options.memory_bytes), ALONE_EXTENTS_MAX),
+            None => (core.vitals.options.memory_bytes / MEMORY_DIVISOR, EXTENTS_MAX),
         };
         let extents_max = extents_max(bytes, core.geometry.extent_bytes, most);
         while self.ahead.len() < extents_max {
@@ -160,15 +160,15 @@ impl Core {
     /// Returns the bytes that users have read, written, sent and received since the pool was
     /// opened, plus those read from and written to the data file: constant while the pool is idle.
     pub(crate) fn traffic_bytes(&self) -> u64 {
-        let counters = &*self.counters;
+        let counters = &*self.vitals.counters;
         counters.foreground_bytes() + counters.log_bytes.get() + counters.read_disk_bytes.get()
     }
 
     /// Reads all bytes of an extent, into a buffer of the pool's that may be longer.
     pub(crate) fn read_extent(&self, extent: ExtentIndex) -> Outcome {
-        self.counters.read_disk_bytes.add(u64::from(self.geometry.extent_bytes));
-        self.counters.cleaner_read_bytes.add(u64::from(self.geometry.extent_bytes));
-        Source { disk: &*self.env.disk, geometry: &self.geometry, buffers: &self.buffers }.read(extent)
+        self.vitals.counters.read_disk_bytes.add(u64::from(self.geometry.extent_bytes));
+        self.vitals.counters.cleaner_read_bytes.add(u64::from(self.geometry.extent_bytes));
+        Source { disk: &*self.vitals.env.disk, geometry: &self.geometry, buffers: &self.buffers }.read(extent)
     }
 }
 

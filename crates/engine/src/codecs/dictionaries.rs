@@ -190,7 +190,7 @@ impl Core {
             return Some(known);
         }
         let unreadable = &self.dictionaries.unreadable;
-        let is_paused = unreadable.lock().get(&number.0).is_some_and(|until| self.env.clock.now_ns() < *until);
+        let is_paused = unreadable.lock().get(&number.0).is_some_and(|until| self.vitals.env.clock.now_ns() < *until);
         if is_paused {
             return None;
         }
@@ -199,7 +199,7 @@ impl Core {
             Err(error) if error.kind() == ErrorKind::Corrupt => None,
             // A failed read may succeed later.
             Err(_) => {
-                unreadable.lock().insert(number.0, self.env.clock.now_ns().saturating_add(UNREADABLE_PAUSE_NS));
+                unreadable.lock().insert(number.0, self.vitals.env.clock.now_ns().saturating_add(UNREADABLE_PAUSE_NS));
                 return None;
             }
         };
@@ -286,7 +286,7 @@ impl Core {
         };
         let sizes = (dst.len(), payload.len());
         let decode = || codecs.decompress_prefix_with(id, payload, dst, wanted, &mut find);
-        let done = self.counters.decoded.count(id, sizes, &*self.env.clock, decode);
+        let done = self.vitals.counters.decoded.count(id, sizes, &*self.vitals.env.clock, decode);
         done.map_err(|error| failure.unwrap_or_else(|| Error::new(ErrorKind::Corrupt, error.to_string())))
     }
 }

@@ -111,13 +111,13 @@ impl Pool {
     /// Costs two reads of the clock for each unit while it is on. Ends by itself when no records
     /// were taken for ten seconds.
     pub fn set_trace(&self, on: bool) {
-        self.core.chooser.trace.set(on, self.core.env.clock.unix_s());
+        self.core.chooser.trace.set(on, self.core.vitals.env.clock.unix_s());
     }
 
     /// Takes up to `count` records out of the ring, the oldest first; starts the trace if it was
     /// not on. Missing numbers were lost because the ring was full.
     pub fn take_trace(&self, count: usize) -> Vec<TraceRecord> {
-        self.core.chooser.trace.take(count, self.core.env.clock.unix_s())
+        self.core.chooser.trace.take(count, self.core.vitals.env.clock.unix_s())
     }
 }
 

@@ -81,7 +81,8 @@ impl Pool {
             ..ObjectDescriptor::volume(ObjectId(core.objects.next_id()), name, from.size_bytes)
         };
         // Before the log has one: an older program must not open the pool then.
-        superblock_copies::mark_feature(&core.env, INCOMPAT_BOOKMARKS).inspect_err(|error| core.fail(error))?;
+        superblock_copies::mark_feature(&core.vitals.env, INCOMPAT_BOOKMARKS)
+            .inspect_err(|error| core.vitals.fail(error))?;
         core.append_durably(vec![Entry::Object(bookmark)])
     }
 

@@ -46,12 +46,13 @@ impl Pool {
         let (parent, own) = core.place_for(name, false)?;
         let id = ObjectId(core.objects.next_id());
         let folder = ObjectDescriptor {
-            created_unix_s: core.env.clock.unix_s(),
+            created_unix_s: core.vitals.env.clock.unix_s(),
             properties: properties.clone(),
             ..ObjectDescriptor::folder(id, own, parent)
         };
         // Before the log has one: a program that does not know folders must not open the pool then.
-        superblock_copies::mark_feature(&core.env, INCOMPAT_FOLDERS).inspect_err(|error| core.fail(error))?;
+        superblock_copies::mark_feature(&core.vitals.env, INCOMPAT_FOLDERS)
+            .inspect_err(|error| core.vitals.fail(error))?;
         core.append_durably(vec![Entry::Object(folder)])?;
         Ok(DeviceId(id.0))
     }
@@ -165,7 +166,7 @@ impl Pool {
         core.drain_past_current()?;
         // Step 4.
         let (mut entries, mut bytes) = (Vec::new(), 0);
-        let (now, mut id) = (core.env.clock.unix_s(), core.objects.next_id());
+        let (now, mut id) = (core.vitals.env.clock.unix_s(), core.objects.next_id());
         for (volume, name) in &volumes {
             let head = volume.descriptor.read().clone();
             let snapshot = ObjectDescriptor {
@@ -174,7 +175,7 @@ impl Pool {
                 parent: Some(head.id),
                 created_unix_s: now,
                 properties: properties::of_moment(&head.properties),
-                identity: Some(core.env.new_identity()?),
+                identity: Some(core.vitals.env.new_identity()?),
                 ..ObjectDescriptor::volume(ObjectId(id), *name, head.size_bytes)
             };
             id += 1;
@@ -320,7 +321,8 @@ impl Core {
         let place = self.objects.place(name, is_share)?;
         let holder = place.0.and_then(|id| self.objects.get(id));
         if holder.is_some_and(|holder| holder.is_share()) {
-            superblock_copies::mark_feature(&self.env, INCOMPAT_NESTED_SHARES).inspect_err(|error| self.fail(error))?;
+            superblock_copies::mark_feature(&self.vitals.env, INCOMPAT_NESTED_SHARES)
+                .inspect_err(|error| self.vitals.fail(error))?;
         }
         Ok(place)
     }

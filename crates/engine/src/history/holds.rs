@@ -81,7 +81,7 @@ impl Pool {
             let text = format!("'{snapshot}' has {HOLDS_MAX} holds already: release one of them");
             return Err(Error::new(ErrorKind::Invalid, text));
         }
-        let now = core.env.clock.unix_s().to_string();
+        let now = core.vitals.env.clock.unix_s().to_string();
         if descriptor.properties.insert(format!("{HOLD_PREFIX}{tag}"), now).is_some() {
             return Err(Error::new(ErrorKind::Exists, format!("'{snapshot}' is held by '{tag}' already")));
         }

@@ -86,9 +86,9 @@ impl Pool {
             origin: Some(Origin { object: head.id, epoch: head.epoch }),
             parent: Some(head.id),
             scheduled,
-            created_unix_s: core.env.clock.unix_s(),
+            created_unix_s: core.vitals.env.clock.unix_s(),
             properties: properties::of_moment(&head.properties),
-            identity: Some(core.env.new_identity()?),
+            identity: Some(core.vitals.env.new_identity()?),
             ..ObjectDescriptor::volume(ObjectId(core.objects.next_id()), name, head.size_bytes)
         };
         let volume = ObjectDescriptor { epoch: next_epoch(&head)?, ..head };
@@ -125,7 +125,7 @@ impl Pool {
         let clone = ObjectDescriptor {
             origin: from.origin,
             parent: folder,
-            created_unix_s: core.env.clock.unix_s(),
+            created_unix_s: core.vitals.env.clock.unix_s(),
             properties: own,
             numbers,
             ..ObjectDescriptor::volume(id, short, from.size_bytes)

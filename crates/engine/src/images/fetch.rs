@@ -69,7 +69,7 @@ impl Core {
         };
         let volume = of.and_then(|id| self.objects.get(id));
         let seconds = volume.as_deref().unwrap_or(object).settings.read().remote.timeout_seconds;
-        Patience::seconds(self.env.clock.now_ns(), seconds)
+        Patience::seconds(self.vitals.env.clock.now_ns(), seconds)
     }
 
     /// Runs `attempt` until all groups of an image that it needs are fetched. The attempt must hold
@@ -134,7 +134,7 @@ impl Core {
         if self.try_admit_fetched(&image, bytes).is_none() {
             return;
         }
-        let patience = Patience::seconds(self.env.clock.now_ns(), AHEAD_SECONDS).for_one_more();
+        let patience = Patience::seconds(self.vitals.env.clock.now_ns(), AHEAD_SECONDS).for_one_more();
         // A failure is in the image's status.
         let _ = self.fetch_lacking(&lacking, &patience, true);
         self.images.drop_unheld();
@@ -202,7 +202,7 @@ impl Core {
                 }
                 None => true,
             });
-            let now = self.env.clock.now_ns();
+            let now = self.vitals.env.clock.now_ns();
             let contact = state.contacts.entry(object.id).or_default();
             let (rests_until, error) = (contact.retry_at, contact.last_error.clone());
             let (moment, left) = (patience.moment(now), patience.left(now));
@@ -219,7 +219,7 @@ impl Core {
                 }
                 let rest = if is_resting { rests_until - moment } else { LOOK_NS };
                 let rest = rest.min(LOOK_NS).min(left).max(1);
-                if self.is_inline() {
+                if self.vitals.is_inline() {
                     patience.pause(rest);
                 } else {
                     self.images.changed.wait_for(&mut state, Duration::from_nanos(rest));
@@ -233,7 +233,7 @@ impl Core {
         if mine.is_empty() {
             return Ok(());
         }
-        let asked_at = self.env.clock.now_ns();
+        let asked_at = self.vitals.env.clock.now_ns();
         let is_over = || self.is_given_up(patience) || self.takes_too_long_for_an_end(asked_at);
         let wait = Wait { within: Duration::from_nanos(patience.left(asked_at)), is_over: &is_over };
         let (kept, failure) = self.ask(image, &mine, &wait, arrived, open);
@@ -242,7 +242,7 @@ impl Core {
         {
             let mut state = self.images.state.lock();
             state.claims.retain(|key| !mine.contains(key));
-            let now = patience.moment(self.env.clock.now_ns());
+            let now = patience.moment(self.vitals.env.clock.now_ns());
             let contact = state.contacts.entry(object.id).or_default();
             contact.fetched_groups += kept.len() as u64;
             contact.fetched_bytes += fetched_bytes;
@@ -256,7 +256,7 @@ impl Core {
                 // The caller gave up; the store may be fine.
             } else if let Some(failure) = &failure {
                 contact.failures += 1;
-                contact.failed_at = self.env.clock.now_ns();
+                contact.failed_at = self.vitals.env.clock.now_ns();
                 contact.last_error = Some(failure.to_string());
                 let first = || mine.iter().find(|key| open.contains(key)).copied();
                 match failure {
@@ -285,7 +285,7 @@ impl Core {
             }
             OriginError::Unreachable(_) | OriginError::Denied(_) => false,
         };
-        let is_last = patience.is_once() || patience.left(self.env.clock.now_ns()) == 0;
+        let is_last = patience.is_once() || patience.left(self.vitals.env.clock.now_ns()) == 0;
         if give_up || is_last || is_given_up || self.images.ending_since().is_some() {
             let is_damaged = matches!(failure, OriginError::Damaged(_));
             let kind = if is_damaged { ErrorKind::Corrupt } else { ErrorKind::Io };
@@ -302,7 +302,7 @@ impl Core {
     /// Returns whether an attempt that began then has used up its time in a process that is ending.
     fn takes_too_long_for_an_end(&self, asked_at: u64) -> bool {
         let since = self.images.ending_since();
-        since.is_some_and(|since| self.env.clock.now_ns().saturating_sub(since.max(asked_at)) >= ENDING_NS)
+        since.is_some_and(|since| self.vitals.env.clock.now_ns().saturating_sub(since.max(asked_at)) >= ENDING_NS)
     }
 
     /// Returns the claimed groups that the pool does not have; the others are removed from `open`.
@@ -334,7 +334,7 @@ impl Core {
         open: &mut Vec<GroupKey>,
     ) -> (Vec<(GroupKey, Kept)>, Option<OriginError>) {
         let groups: Vec<u64> = mine.iter().map(|key| key.group.0).collect();
-        let mut answers = match &self.env.origins {
+        let mut answers = match &self.vitals.env.origins {
             Some(origins) => origins.fetch(&remote_of(image), &groups, wait),
             None => Vec::new(),
         };

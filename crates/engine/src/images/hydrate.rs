@@ -34,9 +34,9 @@ pub(crate) fn run(core: &Weak<Core>) {
             Some(rate) => {
                 // An error is in the image's status, and the store gets a pause.
                 let step = (rate / 10).max(GROUP_BYTES as u64).min(GROUPS as u64 * GROUP_BYTES as u64);
-                let began = core.env.clock.now_ns();
+                let began = core.vitals.env.clock.now_ns();
                 let done = core.hydrate_some(step);
-                let took = Duration::from_nanos(core.env.clock.now_ns().saturating_sub(began));
+                let took = Duration::from_nanos(core.vitals.env.clock.now_ns().saturating_sub(began));
                 match done {
                     Ok(0) | Err(_) => REST,
                     Ok(_) if rate == u64::MAX => Duration::ZERO,
@@ -76,7 +76,7 @@ impl Core {
                     if !self.has_room_for_rest(&image, left.len()) {
                         break;
                     }
-                    self.fetch(&left, &Patience::once(self.env.clock.now_ns()))?;
+                    self.fetch(&left, &Patience::once(self.vitals.env.clock.now_ns()))?;
                     self.images.drop_unheld();
                 }
                 fetched += left.len() as u64 * GROUP_BYTES as u64;

@@ -148,7 +148,7 @@ impl Core {
         if entries.is_empty() {
             return Ok(());
         }
-        self.check_failed()?;
+        self.vitals.check_failed()?;
         self.heal()?;
         self.bound_changes()?;
         let cost = payload.len() as u64 + BATCH_GROUPS as u64 * GROUP_COST_BYTES;
@@ -157,7 +157,7 @@ impl Core {
         let mut buf = self.buffers.get((header + payload.len()).next_multiple_of(format::BATCH_ALIGN));
         buf[header..header + payload.len()].copy_from_slice(&payload);
         let purpose = if payload.is_empty() { Purpose::Metadata } else { Purpose::Data };
-        self.counters.fragment_bytes.add(payload.len() as u64);
+        self.vitals.counters.fragment_bytes.add(payload.len() as u64);
         let ticket = self.append(Prepared::new(entries, payload.len(), buf, Vec::new()), purpose)?;
         self.log.wait_applied(ticket)
     }

@@ -48,7 +48,8 @@ impl Core {
     /// # Errors
     /// Those of the storage.
     pub(crate) fn object_of_image(&self, part: ImagePart) -> Result<(ObjectId, Option<Entry>)> {
-        superblock_copies::mark_feature(&self.env, INCOMPAT_IMAGES).inspect_err(|error| self.fail(error))?;
+        superblock_copies::mark_feature(&self.vitals.env, INCOMPAT_IMAGES)
+            .inspect_err(|error| self.vitals.fail(error))?;
         // One that some point sees stays; one that none sees is being removed.
         if let Some(object) = self.objects.of_image(&part) {
             return Ok((object.id, None));
@@ -58,7 +59,7 @@ impl Core {
         let name = name_of(&part);
         let descriptor = ObjectDescriptor {
             state: ObjectState::Deleting,
-            created_unix_s: self.env.clock.unix_s(),
+            created_unix_s: self.vitals.env.clock.unix_s(),
             image: Some(Box::new(part)),
             ..ObjectDescriptor::volume(id, name, size_bytes)
         };
@@ -113,7 +114,7 @@ impl Pool {
         entries.push(Entry::Object(ObjectDescriptor {
             origin: Some(Origin { object, epoch: Epoch(0) }),
             parent,
-            created_unix_s: core.env.clock.unix_s(),
+            created_unix_s: core.vitals.env.clock.unix_s(),
             properties: own.clone(),
             ..ObjectDescriptor::volume(id, short, size_bytes)
         }));

@@ -81,14 +81,14 @@ impl Pool {
         };
         if let Some(key) = gone {
             // The outcome is in the image's status.
-            let _ = self.core.fetch(&[key], &Patience::once(self.core.env.clock.now_ns()));
+            let _ = self.core.fetch(&[key], &Patience::once(self.core.vitals.env.clock.now_ns()));
         }
     }
 
     /// Notes that the process is about to end: from now on no request waits long for the store of
     /// an image that does not answer. One that answers is still used.
     pub fn end_fetching(&self) {
-        self.core.images.end(self.core.env.clock.now_ns());
+        self.core.images.end(self.core.vitals.env.clock.now_ns());
     }
 
     /// Returns the changes of volumes that failed since then.

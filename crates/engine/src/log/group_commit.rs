@@ -6,9 +6,9 @@ use env::Disk;
 use surface::{Error, ErrorKind, Result};
 use units::Seq;
 
-use crate::base::counters::Counters;
 use crate::base::ranked::{Condvar, Mutex};
 use crate::base::ranks;
+use crate::base::vitals::Vitals;
 
 struct State {
     durable_before: Seq,
@@ -28,15 +28,15 @@ struct Failure {
 
 pub(crate) struct Syncs {
     disk: Arc<dyn Disk>,
-    counters: Arc<Counters>,
+    vitals: Arc<Vitals>,
     state: Mutex<State, ranks::Syncs>,
     done: Condvar,
 }
 
 impl Syncs {
-    pub(crate) fn new(disk: Arc<dyn Disk>, counters: Arc<Counters>, durable_before: Seq) -> Self {
+    pub(crate) fn new(disk: Arc<dyn Disk>, vitals: Arc<Vitals>, durable_before: Seq) -> Self {
         let state = State { durable_before, begun: 0, running: false, failed: None };
-        Self { disk, counters, state: Mutex::new(state), done: Condvar::new() }
+        Self { disk, vitals, state: Mutex::new(state), done: Condvar::new() }
     }
 
     /// All batches before this one are durable.
@@ -81,29 +81,27 @@ impl Syncs {
             state.begun += 1;
             drop(state);
             let reached = written();
-            let result = self.disk.sync();
-            self.counters.syncs.add(1);
+            let result = self.disk.sync().map_err(|error| self.report(&error));
+            self.vitals.counters.syncs.add(1);
             state = self.state.lock();
             state.running = false;
             match result {
                 Ok(()) => state.durable_before = state.durable_before.max(reached),
-                Err(error) => {
-                    let is_deleted = error.kind() == std::io::ErrorKind::NotFound;
-                    state.failed = Some(Failure { why: error.to_string(), is_deleted });
-                }
+                Err(failure) => state.failed = Some(failure),
             }
             self.done.notify_all();
         }
     }
 
-    /// Why a sync failed, if one did.
-    pub(crate) fn failure(&self) -> Option<String> {
-        self.state.lock().failed.as_ref().map(|failure| failure.why.clone())
-    }
-
-    /// Returns whether a sync failed because the data file was deleted.
-    pub(crate) fn is_deleted(&self) -> bool {
-        self.state.lock().failed.as_ref().is_some_and(|failure| failure.is_deleted)
+    /// Makes the pool read-only, because a sync failed. Called without the lock.
+    fn report(&self, error: &std::io::Error) -> Failure {
+        let is_deleted = error.kind() == std::io::ErrorKind::NotFound;
+        if is_deleted {
+            self.vitals.note_deleted();
+        }
+        let failure = Failure { why: error.to_string(), is_deleted };
+        self.vitals.fail(&sync_error(&failure));
+        failure
     }
 }
 
@@ -123,16 +121,47 @@ fn sync_error(failure: &Failure) -> Error {
 
 #[cfg(test)]
 mod tests {
+    use env::DiskLayer;
     use sim::Machine;
 
     use super::*;
+    use crate::base::testing::vitals_on;
+
+    /// Syncs fail on it.
+    struct Failing(Arc<dyn Disk>, std::io::ErrorKind);
+
+    impl DiskLayer for Failing {
+        fn below(&self) -> &dyn Disk {
+            &*self.0
+        }
+
+        fn sync(&self) -> std::io::Result<()> {
+            Err(std::io::Error::new(self.1, "the cable is out"))
+        }
+    }
+
+    /// The caller of a sync may ignore the error: the pool must not go on writing after it.
+    #[test]
+    fn a_failed_sync_is_reported_by_the_log_itself() {
+        for (kind, is_advised) in [(std::io::ErrorKind::NotFound, false), (std::io::ErrorKind::Other, true)] {
+            let machine = Machine::new(1 << 20, 3);
+            let vitals = vitals_on(&machine);
+            let disk: Arc<dyn Disk> = Arc::new(Failing(machine.disk.handle(), kind));
+            let syncs = Syncs::new(disk, vitals.clone(), Seq(1));
+            assert!(vitals.check_failed().is_ok());
+            assert!(syncs.reach(Seq(2), || Seq(2)).is_err());
+            let text = vitals.check_failed().unwrap_err().to_string();
+            assert!(text.contains("the cable is out"), "{text}");
+            assert_eq!(text.contains("close and reopen"), is_advised, "{text}");
+        }
+    }
 
     /// A sync that the log does not need is still made for other data in the file.
     #[test]
     fn a_renewed_sync_makes_durable_what_the_log_does_not_know_of() {
         let mut machine = Machine::new(1 << 20, 3);
         let disk: Arc<dyn Disk> = machine.disk.handle();
-        let syncs = Syncs::new(disk.clone(), Arc::default(), Seq(5));
+        let syncs = Syncs::new(disk.clone(), vitals_on(&machine), Seq(5));
         let mut buf = env::AlignedBuf::new(4096);
         buf.fill(7);
         disk.write_at(4096, &buf, 4096).unwrap();

@@ -224,7 +224,7 @@ impl Core {
             let state = owner.state.lock();
             (state.next, state.is_bare)
         };
-        let disk = &*self.env.disk;
+        let disk = &*self.vitals.env.disk;
         let order = if is_bare { vec![next, 1 - next] } else { vec![next] };
         for index in order {
             let (offset, room) = places[index];

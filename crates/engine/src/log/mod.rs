@@ -16,7 +16,8 @@
 //! If a batch cannot be written, it and all later ones are returned to their sink, and the log
 //! refuses new batches until a checkpoint ([`Log::position`]) lets it continue in fresh extents,
 //! under a new incarnation, so that written parts of the failed ones are never applied. If a sync
-//! fails, the content of the medium is unknown: then the pool must be reopened.
+//! fails, the content of the medium is unknown: then the pool must be reopened, and the log reports
+//! that to `base::vitals`.
 
 pub(crate) mod backing;
 pub(crate) mod catalogue;
@@ -50,10 +51,10 @@ use surface::{Error, ErrorKind, Result};
 use units::{ExtentIndex, Seq};
 
 use crate::base::buffers::BufferPool;
-use crate::base::counters::Counters;
 use crate::base::group::StoredGroups;
 use crate::base::ranked::{Condvar, Mutex};
 use crate::base::ranks;
+use crate::base::vitals::Vitals;
 use crate::buffer::write_buffer::Taken;
 use crate::log::backing::Backing;
 use crate::log::geometry::Geometry;
@@ -169,7 +170,7 @@ pub(crate) struct Log {
     pool: u64,
     disk: Arc<dyn Disk>,
     sink: Arc<dyn Sink>,
-    counters: Arc<Counters>,
+    vitals: Arc<Vitals>,
     buffers: Arc<BufferPool>,
     state: Mutex<State, ranks::LogState>,
     /// Copy of `Streams::ahead`, to be read without the lock.
@@ -214,7 +215,7 @@ impl Log {
         pool: [u8; 16],
         disk: Arc<dyn Disk>,
         sink: Arc<dyn Sink>,
-        counters: Arc<Counters>,
+        vitals: Arc<Vitals>,
         buffers: Arc<BufferPool>,
         position: Position,
         durable_before: Seq,
@@ -238,13 +239,13 @@ impl Log {
             unreported: None,
             bytes_since_checkpoint: 0,
         };
-        let syncs = Syncs::new(disk.clone(), counters.clone(), durable_before);
+        let syncs = Syncs::new(disk.clone(), vitals.clone(), durable_before);
         Self {
             geometry,
             pool: u64::from_le_bytes(id),
             disk,
             sink,
-            counters,
+            vitals,
             buffers,
             syncs,
             ahead: AtomicUsize::new(state.streams.ahead()),
@@ -413,7 +414,7 @@ impl Log {
         buf[head.len() + end..written].fill(0);
         state.next_seq = Seq(ticket.seq.0 + 1);
         state.streams.take(place, len as u32);
-        self.counters.opened_extents.add(u64::from(place.offset == 0));
+        self.vitals.counters.opened_extents.add(u64::from(place.offset == 0));
         self.ahead.store(state.streams.ahead(), Ordering::Relaxed);
         state.bytes_since_checkpoint += len as u64;
         state.flights.push_back(Flight {
@@ -436,7 +437,7 @@ impl Log {
         loop {
             match self.disk.write_at(at, buf, len) {
                 Ok(()) => {
-                    self.counters.log_bytes.add(len as u64);
+                    self.vitals.counters.log_bytes.add(len as u64);
                     return Ok(());
                 }
                 Err(error) if tries == WRITE_TRIES => return Err(error),
@@ -453,16 +454,6 @@ impl Log {
     /// Makes all batches that are applied now durable, and all earlier writes to the data file.
     pub(crate) fn sync_all(&self) -> Result<()> {
         self.syncs.renew(|| self.applied_seq())
-    }
-
-    /// Returns the reason of a failed sync, if there was one.
-    pub(crate) fn sync_failure(&self) -> Option<String> {
-        self.syncs.failure()
-    }
-
-    /// Whether a sync failed because the data file has been deleted.
-    pub(crate) fn is_deleted(&self) -> bool {
-        self.syncs.is_deleted()
     }
 
     /// Whether a write failed, and the log waits for [`reset`](Self::reset).

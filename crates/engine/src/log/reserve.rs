@@ -163,7 +163,7 @@ impl Log {
     /// Returns the number of extents opened since the pool was, and the unopened ones in order.
     pub(crate) fn opened_and_ahead(&self) -> (u64, Vec<ExtentIndex>) {
         let state = self.state.lock();
-        (self.counters.opened_extents.get(), state.streams.unopened().collect())
+        (self.vitals.counters.opened_extents.get(), state.streams.unopened().collect())
     }
 
     /// `last`: also from the space left for the map. Discards, deletions and other small entries in
@@ -190,7 +190,7 @@ impl Log {
         if !self.disk.first_write_is_dear() || place.offset == 0 {
             return Ahead::Nothing;
         }
-        let (extent_bytes, syncs) = (self.geometry.extent_bytes, self.counters.syncs.get());
+        let (extent_bytes, syncs) = (self.geometry.extent_bytes, self.vitals.counters.syncs.get());
         let open = state.streams.open_of(place.stream);
         open.map_or(Ahead::Nothing, |open| open.prefill.before(extent_bytes, place.offset, len, syncs))
     }

@@ -1,5 +1,4 @@
-//! The shared state of an open pool, and the guarantees that involve several parts of it: flush,
-//! throttling, failure. Any thread may call it; `base::ranks` has the order of its locks.
+//! The shared state of an open pool, and the guarantee that involves several parts of it: flush. Any thread may call it; `base::ranks` has the order of its locks.
 
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -9,18 +8,16 @@ use std::time::Duration;
 
 use env::MapBatch;
 use format::KEY_END;
-use surface::{Error, ErrorKind, Result};
+use surface::Result;
 use units::ExtentIndex;
 
 use crate::base::buffers::BufferPool;
-use crate::base::counters::Counters;
-use crate::base::health::Health;
-use crate::base::options::{PoolEnv, PoolOptions};
 use crate::base::ranked::{Mutex, RwLock};
 use crate::base::ranks;
 use crate::base::shares::Shares;
 use crate::base::status::Problem;
 use crate::base::users::Users;
+use crate::base::vitals::Vitals;
 use crate::buffer::write_buffer::WriteBuffer;
 use crate::checkpoint::CheckpointState;
 use crate::checkpoint::opening::Noted;
@@ -53,12 +50,10 @@ use crate::write::precompress::Ahead;
 use crate::write::standby_open::StandbyFacts;
 
 pub(crate) struct Core {
-    pub env: PoolEnv,
-    pub options: PoolOptions,
+    pub vitals: Arc<Vitals>,
     pub shares: Shares,
     pub geometry: Geometry,
     pub pool_id: [u8; 16],
-    pub counters: Arc<Counters>,
     pub buffers: Arc<BufferPool>,
     pub buffer: Arc<WriteBuffer>,
     pub map: Arc<Map>,
@@ -73,10 +68,6 @@ pub(crate) struct Core {
     pub live_bytes: AtomicU64,
     /// Free extents whose space was not punched out of the data file.
     pub unpunched: Mutex<BTreeSet<ExtentIndex>, ranks::Unpunched>,
-    /// The pool is being closed, and the space of listed extents must be freed.
-    pub ends: AtomicBool,
-    /// The pool is being closed.
-    pub closes: AtomicBool,
     pub below: Below,
     pub noted: Noted,
     /// Unreadable areas after the end of the log, until the first checkpoint is durable.
@@ -157,17 +148,14 @@ pub(crate) struct Core {
     pub tree_claims: Arc<Claims>,
     /// The state in which the standby memory was found when the pool was opened.
     pub standby: Mutex<StandbyFacts, ranks::StandbyFacts>,
-    pub health: Health,
 }
 
 /// Parts that `open` creates before the core.
 pub(crate) struct Parts {
-    pub env: PoolEnv,
-    pub options: PoolOptions,
+    pub vitals: Arc<Vitals>,
     /// Geometry, write buffer, map, objects and catalogue are shared with the core.
     pub applier: Arc<Applier>,
     pub pool_id: [u8; 16],
-    pub counters: Arc<Counters>,
     pub buffers: Arc<BufferPool>,
     pub log: Log,
     pub extents: Extents,
@@ -179,7 +167,7 @@ pub(crate) struct Parts {
 
 impl Core {
     pub(crate) fn new(parts: Parts) -> Self {
-        let shares = Shares::of(parts.options.memory_bytes);
+        let shares = Shares::of(parts.vitals.options.memory_bytes);
         let geometry = parts.applier.geometry.clone();
         let capacity_bytes = u64::from(geometry.extents()) * u64::from(geometry.extent_bytes);
         Self {
@@ -187,8 +175,6 @@ impl Core {
             extents_free: AtomicU64::new(parts.extents.free()),
             live_bytes: AtomicU64::new(parts.extents.live_bytes()),
             unpunched: Mutex::default(),
-            ends: AtomicBool::new(false),
-            closes: AtomicBool::new(false),
             below: Below::default(),
             noted: Noted::default(),
             unreadable: Mutex::new(parts.unreadable),
@@ -209,10 +195,10 @@ impl Core {
             units: UnitCache::new(shares.units, parts.buffers.clone()),
             cold_pace: ColdPace::default(),
             images: Images::default(),
-            rewrites: Rewrites::new(capacity_bytes, parts.options.memory_bytes),
+            rewrites: Rewrites::new(capacity_bytes, parts.vitals.options.memory_bytes),
             dictionaries: Dictionaries::new(
                 shares.dictionaries,
-                Sampling::new(parts.options.training, parts.options.memory_bytes),
+                Sampling::new(parts.vitals.options.training, parts.vitals.options.memory_bytes),
             ),
             workers: Workers::new(),
             ahead: Ahead::new(),
@@ -232,13 +218,10 @@ impl Core {
             tree_claims: Arc::default(),
             standby: Mutex::default(),
             readers: Users::default(),
-            health: Health::default(),
             chooser: parts.chooser,
-            env: parts.env,
-            options: parts.options,
+            vitals: parts.vitals,
             geometry,
             pool_id: parts.pool_id,
-            counters: parts.counters,
             buffers: parts.buffers,
             buffer: parts.applier.buffer.clone(),
             map: parts.applier.map.clone(),
@@ -251,51 +234,13 @@ impl Core {
         }
     }
 
-    /// Returns whether all work is done inside the caller's calls.
-    pub(crate) fn is_inline(&self) -> bool {
-        self.options.workers == 0
-    }
-
-    /// Makes the pool read-only: the map store or a sync failed, and only recovery can establish
-    /// the state.
-    pub(crate) fn fail(&self, why: &Error) {
-        self.health.fail(why);
-    }
-
-    /// Refuses all requests from now on: another process may open the pool.
-    pub(crate) fn close(&self) {
-        self.health.close();
-    }
-
-    /// Whether the pool has been closed.
-    pub(crate) fn is_closed(&self) -> bool {
-        self.health.is_closed()
-    }
-
     /// Ends the log for good, and stores its end: then the next opening knows that no batch
     /// follows. Without that note it must assume that one may, which does no harm.
     pub(crate) fn end_log(&self) {
         let Some(end) = self.log.end() else { return };
         let mut batch = MapBatch::default();
         batch.put(KEY_END, end.encode());
-        let _ = self.env.store.commit(batch);
-    }
-
-    /// Why writes are refused, if they are.
-    pub(crate) fn failure(&self) -> Option<String> {
-        self.health.why().or_else(|| self.log.sync_failure())
-    }
-
-    /// Fails if writes are refused.
-    pub(crate) fn check_failed(&self) -> Result<()> {
-        if !self.health.has_failed() {
-            return Ok(());
-        }
-        let why = self.failure().unwrap_or_default();
-        let reopen = "; close and reopen it: all flushed data is safe";
-        let is_deleted = self.health.is_deleted() || self.log.is_deleted();
-        let advice = if is_deleted { "" } else { reopen };
-        Err(Error::new(ErrorKind::Io, format!("the pool accepts no writes since an error ({why}){advice}")))
+        let _ = self.vitals.env.store.commit(batch);
     }
 
     /// Makes everything acknowledged before the call durable.
@@ -304,9 +249,9 @@ impl Core {
     /// 2. The log is synced; flushes that wait at the same time share a sync.
     /// 3. The flush is acknowledged.
     pub(crate) fn flush(&self) -> Result<()> {
-        self.counters.flushes.add(1);
+        self.vitals.counters.flushes.add(1);
         self.drain_all()?;
-        self.log.sync().inspect_err(|error| self.fail(error))?;
+        self.log.sync()?;
         if let Some(ring) = self.buffer.standby() {
             ring.log_is_durable(self.log.durable_before());
         }
@@ -316,7 +261,7 @@ impl Core {
 
     /// Step 1 of a flush.
     pub(crate) fn drain_all(&self) -> Result<()> {
-        self.check_failed()?;
+        self.vitals.check_failed()?;
         let _flushing = self.ahead.flush(self.buffer.bytes());
         let generation = self.buffer.begin_flush();
         if self.buffer.bytes() > 2 * crate::write::drain::BATCH_RAW_BYTES {
@@ -331,7 +276,7 @@ impl Core {
             if self.buffer.wait_drained(generation, Duration::from_millis(100)) {
                 return Ok(());
             }
-            self.check_failed()?;
+            self.vitals.check_failed()?;
         }
     }
 }
@@ -354,9 +299,9 @@ mod tests {
             let machine = Machine::new(4 << 20, 1);
             let pool = pool_on(&machine, machine.disk.handle(), 4 << 20, 0);
             let below = io::Error::new(kind, "do not stop it before you have made a copy");
-            pool.core.fail(&Error::from_io("syncing the larger data file failed", below));
+            pool.core.vitals.fail(&Error::from_io("syncing the larger data file failed", below));
             // A consequential error does not mention the deletion.
-            pool.core.fail(&Error::new(ErrorKind::Io, "it cannot be written"));
+            pool.core.vitals.fail(&Error::new(ErrorKind::Io, "it cannot be written"));
             let text = pool.flush().unwrap_err().to_string();
             assert_eq!(text.contains("close and reopen"), is_advised, "{text}");
             assert!(text.contains("made a copy"), "{text}");

@@ -74,7 +74,7 @@ impl Pool {
         let (parent, own) = core.place_for(name, size_bytes == SHARE_BYTES)?;
         let descriptor = ObjectDescriptor {
             parent,
-            created_unix_s: core.env.clock.unix_s(),
+            created_unix_s: core.vitals.env.clock.unix_s(),
             properties: properties.clone(),
             ..ObjectDescriptor::volume(ObjectId(core.objects.next_id()), own, size_bytes)
         };
@@ -96,7 +96,7 @@ impl Pool {
     /// Appends an object with its content, durably.
     fn append_whole(&self, descriptor: ObjectDescriptor, blocks: &[(BlockIndex, &[u8])]) -> Result<()> {
         let core = &self.core;
-        core.check_failed()?;
+        core.vitals.check_failed()?;
         core.heal()?;
         // The content gets the room that a tree would get for writing it.
         let object = Object::new(descriptor.clone(), Settings::default());
@@ -104,7 +104,7 @@ impl Pool {
         let batch = whole_object::batch(descriptor, blocks, core.geometry.unit_blocks_max(), &core.buffers);
         let ticket = core.append(batch, Purpose::Data)?;
         core.log.wait_applied(ticket)?;
-        core.log.sync().inspect_err(|error| core.fail(error))
+        core.log.sync()
     }
 }
 

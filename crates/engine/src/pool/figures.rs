@@ -77,7 +77,7 @@ impl Pool {
     /// The counters now.
     pub fn figures(&self) -> PoolFigures {
         let core = &self.core;
-        let c = &core.counters;
+        let c = &core.vitals.counters;
         let sorted = c.sorted_bytes.get();
         let rewritten = c.rewritten_bytes.get();
         PoolFigures {
@@ -107,7 +107,7 @@ impl Pool {
 impl Pool {
     /// Returns the bytes that the map store occupies on disk, by listing its files.
     pub fn map_bytes(&self) -> u64 {
-        self.core.env.store.occupied_bytes()
+        self.core.vitals.env.store.occupied_bytes()
     }
 
     /// Returns the volumes, shares and folders that have refused data because of their quota and

@@ -23,13 +23,13 @@ use surface::{DeviceId, Error, ErrorKind, Result};
 use units::{EXTENT_BYTES_MAX, EXTENT_BYTES_MIN, ExtentIndex, OBJECT_BYTES_MAX, Seq, format_size};
 
 use crate::base::buffers::BufferPool;
-use crate::base::counters::Counters;
 use crate::base::options::{FormatOptions, PoolEnv, PoolOptions};
 use crate::base::ranked::Mutex;
 use crate::base::shares::Shares;
 use crate::base::status::{PoolStatus, Problem, VolumeStatus};
 use crate::base::storage_check::checked;
 use crate::base::store_error::store_error;
+use crate::base::vitals::Vitals;
 use crate::buffer::write_buffer::WriteBuffer;
 use crate::checkpoint::{CheckpointState, opening};
 use crate::codecs::chooser::Chooser;
@@ -197,9 +197,6 @@ impl Pool {
         mended.extend(replayed.damaged.into_iter().map(Problem::log_damage));
         mended.extend(losses.accepted.iter().flat_map(Problem::losses));
         let doubtful = identities::noted(&*env.store)?;
-        let counters = Arc::new(Counters::default());
-        counters.recovered_batches.set(replayed.batches);
-        counters.recovered_bytes.set(replayed.bytes_read);
         let is_orderly = recovery::ended_at(&*env.store, position.incarnation, position.next_seq)?;
         losses.note_end(replayed.torn, position.next_seq, is_orderly);
         let missing = standby_lost::Missing::of(&env, &superblock.pool, &left, is_orderly, &applier.objects)?;
@@ -211,6 +208,10 @@ impl Pool {
             left.goes_with(position.incarnation);
         }
         applier.catalogue.enter(position.incarnation, position.incarnation_first_seq, is_orderly);
+        let vitals = Arc::new(Vitals::new(env, options));
+        let Vitals { env, options, counters, .. } = &*vitals;
+        counters.recovered_batches.set(replayed.batches);
+        counters.recovered_bytes.set(replayed.bytes_read);
         let sink: Arc<dyn Sink> = applier.clone();
         let meter = Arc::new(Meter::new(env.clock.clone(), options.workers));
         let learned = env.store.get(KEY_LEARNED).map_err(store_error)?;
@@ -220,18 +221,16 @@ impl Pool {
             superblock.pool,
             Arc::new(MeteredDisk { inner: env.disk.clone(), meter }),
             sink,
-            counters.clone(),
+            vitals.clone(),
             buffers.clone(),
             position,
             checkpoint.next_seq,
             shares.write_buffer / 4,
         );
         let core = Arc::new(Core::new(Parts {
-            env,
-            options,
+            vitals,
             applier,
             pool_id: superblock.pool,
-            counters,
             buffers,
             log,
             extents,
@@ -244,7 +243,7 @@ impl Pool {
         *core.losses.lock() = losses;
         core.refresh_host_space();
         // Until here nothing has been written to the map, except repairs.
-        superblock_io::bring_up_to_date(&*core.env.disk, &superblock)?;
+        superblock_io::bring_up_to_date(&*core.vitals.env.disk, &superblock)?;
         core.take_checkpoint()?;
         for (feature, is_there) in [
             (INCOMPAT_BOOKMARKS, core.objects.has_bookmarks()),
@@ -255,10 +254,10 @@ impl Pool {
             (INCOMPAT_SMALL_FILES, superblock.features_incompat & INCOMPAT_SHARES != 0),
         ] {
             if is_there {
-                superblock_io::mark_feature(&*core.env.disk, feature)?;
+                superblock_io::mark_feature(&*core.vitals.env.disk, feature)?;
             }
         }
-        *core.opening_notes.lock() = superblock_copies::bring_up_to_date(&core.env)?;
+        *core.opening_notes.lock() = superblock_copies::bring_up_to_date(&core.vitals.env)?;
         // Not earlier: until here another opening could have got the same number, and nothing may
         // be written under it.
         core.mark_opening();
@@ -268,10 +267,10 @@ impl Pool {
             core.log.sync()?;
         }
         if !core.catalogue.is_wanted() {
-            identities::forget(&*core.env.store, &doubtful)?;
+            identities::forget(&*core.vitals.env.store, &doubtful)?;
         }
         core.punch_at_open();
-        core.counters.recovery_ns.set(core.env.clock.now_ns().saturating_sub(began));
+        core.vitals.counters.recovery_ns.set(core.vitals.env.clock.now_ns().saturating_sub(began));
         Workers::start(&core)?;
         core.take_over_standby(left, missing, is_missing)?;
         Ok(Self { core })
@@ -294,7 +293,7 @@ impl Pool {
         let done = done.and_then(|()| self.core.take_last_checkpoint()).and(entered.unwrap_or(Ok(())));
         self.core.images.stop();
         self.core.workers.stop(&self.core.log);
-        self.core.close();
+        self.core.vitals.close();
         self.core.end_standby(done.is_ok());
         self.core.end_log();
         done
@@ -420,7 +419,7 @@ impl Pool {
         let extents_total = u64::from(core.geometry.extents()) - 1;
         let extents_free = free + core.log.ahead() as u64;
         let damages = core.damages.lock().clone();
-        let c = &core.counters;
+        let c = &core.vitals.counters;
         PoolStatus {
             id: hex(&core.pool_id),
             capacity_bytes: u64::from(core.geometry.extents()) * extent_bytes,
@@ -446,7 +445,7 @@ impl Pool {
             is_short_below: core.is_short_below(extents_free),
             refused_writes: c.refused_writes.get(),
             is_exact: core.buffer.bytes() == 0 && all.iter().all(|object| object.is_exact()),
-            map_bytes: core.env.store.occupied_bytes(),
+            map_bytes: core.vitals.env.store.occupied_bytes(),
             written_bytes: c.written_bytes.get(),
             fragment_bytes: c.fragment_bytes.get(),
             log_bytes: c.log_bytes.get(),
@@ -470,7 +469,7 @@ impl Pool {
             catalogue_extents,
             damages,
             standby: core.standby_status(),
-            failed: core.failure(),
+            failed: core.vitals.failure(),
         }
     }
 

@@ -37,12 +37,12 @@ const RETRY_NS: u64 = 2_000_000_000;
 impl Core {
     /// Step 1.
     pub(crate) fn begin_standby(&self) -> std::result::Result<(), String> {
-        let Some(standby) = &self.env.standby else { return Ok(()) };
-        let (pool, most) = (&self.pool_id, self.options.standby_bytes_max);
+        let Some(standby) = &self.vitals.env.standby else { return Ok(()) };
+        let (pool, most) = (&self.pool_id, self.vitals.options.standby_bytes_max);
         let message = |error: std::io::Error| error.to_string();
         let boot = standby.boot().map_err(message)?;
         let mut id = [0; 8];
-        self.env.entropy.fill(&mut id).map_err(message)?;
+        self.vitals.env.entropy.fill(&mut id).map_err(message)?;
         let session = u64::from_le_bytes(id);
         let (copy, path, incarnation) = (standby.copy(), standby.pool_path(), self.log.incarnation());
         let log = LogFacts { applied: self.log.applied_seq(), durable: self.log.durable_before() };
@@ -80,7 +80,7 @@ impl Core {
 
     /// Returns why the next process would not find the ring; `None` if it would, or there is none.
     fn standby_fault(&self) -> Option<String> {
-        self.buffer.standby()?.fault(&**self.env.standby.as_ref()?, &self.pool_id)
+        self.buffer.standby()?.fault(&**self.vitals.env.standby.as_ref()?, &self.pool_id)
     }
 
     /// Steps 2 and 3.
@@ -88,7 +88,7 @@ impl Core {
         let fault = self.standby_fault();
         {
             let mut facts = self.standby.lock();
-            let now = self.env.clock.now_ns();
+            let now = self.vitals.env.clock.now_ns();
             if !facts.is_wanted || fault.is_none() && facts.why_none.is_none() || now < facts.next_try_ns {
                 return;
             }
@@ -108,7 +108,7 @@ impl Core {
 
     /// Moves the ring to new memory. A file in its place is set aside.
     fn replace_ring(&self, ring: &Ring, fault: &str) -> std::io::Result<()> {
-        let Some(standby) = &self.env.standby else { return Ok(()) };
+        let Some(standby) = &self.vitals.env.standby else { return Ok(()) };
         let aside = match standby.set_aside(&self.pool_id) {
             Ok(place) => format!("; the file there is kept as {place} until you remove it"),
             Err(error) if error.kind() == ErrorKind::NotFound => String::new(),
@@ -126,7 +126,7 @@ impl Core {
         // The reason of the last attempt names the fault, and why there is still no other memory.
         let why_none = why_none.or_else(|| self.standby_fault()).filter(|_| is_wanted);
         let ring = self.buffer.standby().filter(|_| why_none.is_none());
-        let place = ring.and(self.env.standby.as_ref()).map(|standby| standby.place(&self.pool_id));
+        let place = ring.and(self.vitals.env.standby.as_ref()).map(|standby| standby.place(&self.pool_id));
         notes.extend(replaced);
         notes.extend(why_none.map(|why| format!("no standby memory: {why}")));
         let bytes = ring.map_or(0, |ring| ring.bytes() as u64);
@@ -139,7 +139,7 @@ impl Core {
         self.standby.lock().is_wanted = false;
         let Some(ring) = self.buffer.standby() else { return };
         ring.freeze();
-        if let Some(standby) = &self.env.standby
+        if let Some(standby) = &self.vitals.env.standby
             && is_durable
             && ring.is_empty()
             && self.forget_need().is_ok()
@@ -155,7 +155,7 @@ impl Pool {
     /// # Errors
     /// When the map store fails, or the boot of the machine is not known.
     pub fn note_journal(&self, share: DeviceId) -> Result<()> {
-        let Some(standby) = &self.core.env.standby else {
+        let Some(standby) = &self.core.vitals.env.standby else {
             return Err(Error::new(Kind::Unsupported, "there is no standby memory"));
         };
         self.core.expect_open()?;

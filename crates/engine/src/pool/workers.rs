@@ -75,11 +75,11 @@ impl Workers {
     /// # Errors
     /// When the system gives no thread.
     pub(crate) fn start(core: &Arc<Core>) -> Result<()> {
-        if core.is_inline() {
+        if core.vitals.is_inline() {
             return Ok(());
         }
         let mut threads = core.workers.threads.lock();
-        for index in 0..core.options.workers {
+        for index in 0..core.vitals.options.workers {
             threads.push(spawn(format!("shale-worker-{index}"), Arc::downgrade(core), work)?);
         }
         for index in 0..READERS {
@@ -311,16 +311,16 @@ impl Core {
     /// Does the work that is due: replaces lost standby memory, drains old data, takes a
     /// checkpoint. Without threads, cleans a little.
     pub(crate) fn tick(&self) -> Result<()> {
-        if self.check_failed().is_err() {
+        if self.vitals.check_failed().is_err() {
             return Ok(());
         }
         self.forget_shrinking();
         self.refresh_host_space();
         self.look_at_standby();
-        let now = self.env.clock.now_ns();
+        let now = self.vitals.env.clock.now_ns();
         let old = {
             let mut aging = self.aging.lock();
-            let due = now.saturating_sub(aging.1) >= self.options.age_limit_ms.saturating_mul(1_000_000);
+            let due = now.saturating_sub(aging.1) >= self.vitals.options.age_limit_ms.saturating_mul(1_000_000);
             due.then(|| {
                 let generation = aging.0;
                 *aging = (self.buffer.begin_flush(), now);
@@ -336,7 +336,7 @@ impl Core {
         self.checkpoint_if_idle()?;
         self.pass_on();
         self.punch_owed();
-        if self.is_inline() {
+        if self.vitals.is_inline() {
             self.clean_some(false)?;
             self.train_some(false)?;
             self.hydrate_some(crate::images::hydrate::TICK_BYTES)?;

@@ -130,7 +130,7 @@ impl Core {
         if buf.is_empty() {
             return Ok(());
         }
-        self.counters.read_bytes.add(buf.len() as u64);
+        self.vitals.counters.read_bytes.add(buf.len() as u64);
         // Held until the last location has been used: see `Core::readers`.
         let _in_extents = self.readers.read();
         self.read_guarded(object, offset, buf, ahead)
@@ -226,7 +226,7 @@ impl Core {
             self.units.remove(key);
         }
         object.effort.looked_up(request.hits, 0);
-        self.counters.read_bytes.add(request.buf.len() as u64);
+        self.vitals.counters.read_bytes.add(request.buf.len() as u64);
         true
     }
 
@@ -358,8 +358,8 @@ impl Core {
         if large.is_none() {
             scratch.grow_io(len);
         }
-        self.counters.read_disk_bytes.add(len as u64);
-        if let Err(error) = self.env.disk.read_at(start, large.as_mut().unwrap_or(&mut scratch.io), len) {
+        self.vitals.counters.read_disk_bytes.add(len as u64);
+        if let Err(error) = self.vitals.env.disk.read_at(start, large.as_mut().unwrap_or(&mut scratch.io), len) {
             if span.len() == 1 {
                 let text = format!("reading {len} bytes at byte {start} of the data file failed: {error}");
                 self.suspect(start);
@@ -428,7 +428,7 @@ impl Core {
             start = start.min(fragment.location);
             end = end.max(end_of(fragment));
         }
-        let align = self.env.disk.read_alignment() as u64;
+        let align = self.vitals.env.disk.read_alignment() as u64;
         let start = start / align * align;
         Ok((start, (end.next_multiple_of(align) - start) as usize))
     }

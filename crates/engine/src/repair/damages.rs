@@ -144,7 +144,7 @@ impl Core {
         let mut suspicion = self.suspicion.lock();
         suspicion.reported = report;
         if slice_ended {
-            suspicion.slice_ended_ns = Some(self.env.clock.now_ns());
+            suspicion.slice_ended_ns = Some(self.vitals.env.clock.now_ns());
         }
     }
 
@@ -154,7 +154,7 @@ impl Core {
         if let Some(mut known) = self.scrub.try_lock() {
             (is_in_slice, cannot_look) = (false, true);
             // Without the map nothing can be verified; the last report stands.
-            if self.failure().is_none()
+            if self.vitals.failure().is_none()
                 && let Ok(mut state) = known.state(self)
             {
                 cannot_look = self.look_again(&mut state, LOOKED_AT).is_err();
@@ -169,7 +169,7 @@ impl Core {
             report.damages.extend(suspicion.met.iter().map(problem));
             report.unlisted += u64::from(suspicion.has_overflowed);
         }
-        let since = |ended: u64| self.env.clock.now_ns().saturating_sub(ended);
+        let since = |ended: u64| self.vitals.env.clock.now_ns().saturating_sub(ended);
         let is_paced = suspicion.slice_ended_ns.is_some_and(|ended| since(ended) < UNDER_WAY_NS);
         report.is_scrubbing = is_in_slice || is_paced && report.finished_unix_s == 0;
         report
@@ -265,13 +265,15 @@ impl Core {
     pub(crate) fn keep_scrub(&self, state: &ScrubState, is_news: bool) -> Result<()> {
         let mut batch = MapBatch::default();
         batch.put(KEY_SCRUB, state.encode());
-        self.env.store.commit(batch).map_err(store_error)?;
-        if is_news { self.env.store.persist().map_err(store_error) } else { Ok(()) }
+        self.vitals.env.store.commit(batch).map_err(store_error)?;
+        if is_news { self.vitals.env.store.persist().map_err(store_error) } else { Ok(()) }
     }
 
     /// Loads it.
     pub(crate) fn load_scrub(&self) -> Result<ScrubState> {
-        let Some(value) = self.env.store.get(KEY_SCRUB).map_err(store_error)? else { return Ok(ScrubState::default()) };
+        let Some(value) = self.vitals.env.store.get(KEY_SCRUB).map_err(store_error)? else {
+            return Ok(ScrubState::default());
+        };
         // A damaged state only means starting over.
         Ok(ScrubState::decode(&value).unwrap_or_default())
     }

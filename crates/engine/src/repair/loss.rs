@@ -345,7 +345,7 @@ impl Pool {
     /// # Errors
     /// When the map store fails.
     pub fn remember_loss(&self, text: &str) -> Result<()> {
-        self.core.losses.lock().add(&self.core.env, text)
+        self.core.losses.lock().add(&self.core.vitals.env, text)
     }
 
     /// Acknowledges all losses so far. Durable on return.
@@ -357,7 +357,7 @@ impl Pool {
         let mut known = losses.known.clone();
         known.iter_mut().for_each(|loss| (loss.is_acknowledged, loss.is_untold) = (true, false));
         if known != losses.known {
-            remember(&*self.core.env.store, &known)?;
+            remember(&*self.core.vitals.env.store, &known)?;
             losses.known = known;
         }
         Ok(())
@@ -377,9 +377,9 @@ impl Pool {
             return Ok(());
         }
         let mut known = losses.known.clone();
-        let unix_s = self.core.env.clock.unix_s();
+        let unix_s = self.core.vitals.env.clock.unix_s();
         known.push(LossNote { is_untold: true, ..LossNote::new(unix_s, text) });
-        remember(&*self.core.env.store, &known)?;
+        remember(&*self.core.vitals.env.store, &known)?;
         losses.known = known;
         Ok(())
     }
@@ -400,7 +400,7 @@ impl Pool {
         let mut known = losses.known.clone();
         known.iter_mut().for_each(|loss| loss.is_untold = false);
         if known != losses.known {
-            remember(&*self.core.env.store, &known)?;
+            remember(&*self.core.vitals.env.store, &known)?;
             losses.known = known;
         }
         Ok(())

@@ -170,7 +170,7 @@ impl Core {
 
     /// Step 2. A pool without a note is left unchanged.
     pub(crate) fn forget_need(&self) -> Result<()> {
-        let store = &self.env.store;
+        let store = &self.vitals.env.store;
         if store.get(KEY_STANDBY).map_err(store_error)?.is_none() {
             return Ok(());
         }
@@ -180,14 +180,14 @@ impl Core {
     }
 
     pub(crate) fn commit_durably(&self, batch: MapBatch) -> Result<()> {
-        let store = &self.env.store;
+        let store = &self.vitals.env.store;
         store.commit(batch).and_then(|()| store.persist()).map_err(store_error)
     }
 
     /// Returns the shares whose journals are noted; none where the boot is not known.
     pub(crate) fn noted_journals(&self) -> Result<NotedJournals> {
         let mut noted = NotedJournals::default();
-        let Some(standby) = &self.env.standby else { return Ok(noted) };
+        let Some(standby) = &self.vitals.env.standby else { return Ok(noted) };
         let Ok(boot) = standby.boot() else { return Ok(noted) };
         let ours = StandbyNeed { boot, copy: standby.copy() }.encode();
         let (from, to) = journal_key_range();
@@ -196,7 +196,7 @@ impl Core {
             list.extend(parse_journal_key(key));
             ControlFlow::Continue(())
         };
-        self.env.store.scan(from, to, &mut look).map_err(store_error)?;
+        self.vitals.env.store.scan(from, to, &mut look).map_err(store_error)?;
         Ok(noted)
     }
 
@@ -212,6 +212,6 @@ impl Core {
 
     pub(crate) fn expect_open(&self) -> Result<()> {
         // Another process may have the map by now.
-        if self.is_closed() { Err(Error::new(ErrorKind::Io, "the pool has been closed")) } else { Ok(()) }
+        if self.vitals.is_closed() { Err(Error::new(ErrorKind::Io, "the pool has been closed")) } else { Ok(()) }
     }
 }

@@ -202,7 +202,7 @@ impl Receiver {
         check_name(&begin.snapshot)?;
         check_title(self.volume.len() + 1 + begin.snapshot.len())?;
         properties::check(policy::Owner::Volume, &self.properties)?;
-        self.pool.core.check_failed()?;
+        self.pool.core.vitals.check_failed()?;
         if let Some((_, next)) = self.existing(begin)? {
             if begin.start > next {
                 let text = format!(
@@ -324,7 +324,7 @@ impl Receiver {
                     state: ObjectState::Incoming,
                     origin: object.map(|object| Origin { object, epoch: Epoch(0) }),
                     parent,
-                    created_unix_s: core.env.clock.unix_s(),
+                    created_unix_s: core.vitals.env.clock.unix_s(),
                     properties: own,
                     ..ObjectDescriptor::volume(id, name, begin.size_bytes)
                 }));

@@ -103,7 +103,7 @@ impl Core {
         payloads: &[u8],
         done: ObjectDescriptor,
     ) -> Result<()> {
-        self.counters.streamed_bytes.add((STREAM_HEAD_BYTES + payloads.len()) as u64);
+        self.vitals.counters.streamed_bytes.add((STREAM_HEAD_BYTES + payloads.len()) as u64);
         let resealed = self.reseal(place, data, payloads)?;
         let mut payloads = &resealed.bytes[..];
         let mut last: Option<Ticket> = None;
@@ -137,7 +137,7 @@ impl Core {
         payload: &[u8],
         begun: Option<u64>,
     ) -> Result<Ticket> {
-        self.check_failed()?;
+        self.vitals.check_failed()?;
         self.heal()?;
         self.bound_changes()?;
         let header = header_bytes(&entries);
@@ -149,7 +149,7 @@ impl Core {
         let mut buf = self.buffers.get((header + payload.len()).next_multiple_of(format::BATCH_ALIGN));
         buf[header..header + payload.len()].copy_from_slice(payload);
         let purpose = if payload.is_empty() { Purpose::Metadata } else { Purpose::Data };
-        self.counters.fragment_bytes.add(payload.len() as u64);
+        self.vitals.counters.fragment_bytes.add(payload.len() as u64);
         let mut prepared = Prepared::new(entries, payload.len(), buf, Vec::new());
         prepared.begun = begun;
         self.append(prepared, purpose)

@@ -350,7 +350,7 @@ impl Sender {
         self.step = Step::Data(next);
         self.fetched.clear();
         let chunk = self.writer.data(&data, fragments.into_iter().map(|(_, payload)| &bytes[payload]));
-        core.counters.streamed_bytes.add(chunk.len() as u64);
+        core.vitals.counters.streamed_bytes.add(chunk.len() as u64);
         Ok(chunk)
     }
 

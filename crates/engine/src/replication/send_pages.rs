@@ -159,7 +159,7 @@ impl Pages {
     /// freed because of it: if it is the same before a page was read and when `Core::readers` is
     /// held, the locations in the page stay valid for as long as that is held.
     pub(crate) fn moment(core: &Core) -> u64 {
-        core.counters.published.get()
+        core.vitals.counters.published.get()
     }
 
     /// Returns whether the next change from group `at` on has to be searched.

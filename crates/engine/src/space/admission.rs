@@ -110,7 +110,7 @@ impl Pool {
             available_bytes: core.available_bytes(),
             reserved_bytes: core.reserved_unmet.load(Ordering::Relaxed),
             is_full: core.is_full(),
-            refused_writes: core.counters.refused_writes.get(),
+            refused_writes: core.vitals.counters.refused_writes.get(),
         }
     }
 }
@@ -301,13 +301,13 @@ impl Core {
         let extents = u64::from(self.geometry.extents_usable()).saturating_sub(1 + self.geometry.reserve_extents());
         let live = self.live_bytes.load(Ordering::Relaxed);
         let coming = self.committed_bytes() + asking + self.log.bytes_since_checkpoint();
-        let opened = self.counters.opened_extents.get();
+        let opened = self.vitals.counters.opened_extents.get();
         let taken = if opened < OPENED_KNOWN {
             (live + coming).div_ceil(self.geometry.usable_bytes_min())
         } else {
             // As densely as since the pool was opened: headers, padding and tails of extents take
             // room too.
-            let payload = self.counters.fragment_bytes.get() + self.counters.moved_bytes.get();
+            let payload = self.vitals.counters.fragment_bytes.get() + self.vitals.counters.moved_bytes.get();
             let packed = u128::from(live) * u128::from(opened) / u128::from(payload.max(1));
             u64::try_from(packed).unwrap_or(u64::MAX) + coming.div_ceil(u64::from(self.geometry.extent_bytes))
         };
@@ -337,8 +337,8 @@ impl Core {
 
     /// Average payload of an extent since the pool was opened; until that is known, its size.
     fn bytes_per_extent(&self) -> u64 {
-        let opened = self.counters.opened_extents.get();
-        let payload = self.counters.fragment_bytes.get() + self.counters.moved_bytes.get();
+        let opened = self.vitals.counters.opened_extents.get();
+        let payload = self.vitals.counters.fragment_bytes.get() + self.vitals.counters.moved_bytes.get();
         let size = u64::from(self.geometry.extent_bytes);
         if opened < OPENED_KNOWN { size } else { (payload / opened).clamp(size / 2, size) }
     }
@@ -408,7 +408,7 @@ impl Core {
         // The last attempt gained nothing.
         let hopeless = self.admission.full_at.load(Ordering::Relaxed) == self.log.applied_seq().0;
         if hopeless && self.buffer.bytes() == 0 && self.is_surely_full(bytes) {
-            self.counters.refused_writes.add(1);
+            self.vitals.counters.refused_writes.add(1);
             return Err(self.full_error());
         }
         if !hopeless && let Some(admitted) = self.wait_for_cleaner(bytes, kept) {
@@ -418,7 +418,7 @@ impl Core {
             return Ok(admitted);
         }
         self.admission.full_at.store(self.log.applied_seq().0, Ordering::Relaxed);
-        self.counters.refused_writes.add(1);
+        self.vitals.counters.refused_writes.add(1);
         Err(self.full_error())
     }
 

@@ -62,7 +62,7 @@ impl Core {
 
     /// Extents that the log can open before it needs more room than the file system has.
     pub(crate) fn extents_left_below(&self) -> u64 {
-        self.below.bound.load(Ordering::Relaxed).saturating_sub(self.counters.opened_extents.get())
+        self.below.bound.load(Ordering::Relaxed).saturating_sub(self.vitals.counters.opened_extents.get())
     }
 
     /// Returns the bytes that can be written to so many free extents: those that they occupy
@@ -71,20 +71,20 @@ impl Core {
     pub(crate) fn free_bytes_below(&self, extents_free: u64) -> u64 {
         let extent_bytes = u64::from(self.geometry.extent_bytes);
         let free = extents_free.min(self.extents_left_below()) * extent_bytes;
-        let room = self.env.disk.room_bytes();
+        let room = self.vitals.env.disk.room_bytes();
         if room >= free {
             return free;
         }
         // Used extents have their space to the last byte: it is preallocated extent by extent.
         let used = u64::from(self.geometry.extents()).saturating_sub(extents_free) * extent_bytes;
         // If the storage cannot answer, count nothing.
-        let occupied = self.env.disk.occupied_bytes().unwrap_or(0);
+        let occupied = self.vitals.env.disk.occupied_bytes().unwrap_or(0);
         free.min(room.saturating_add(occupied.saturating_sub(used)))
     }
 
     /// Takes a look.
     pub(crate) fn refresh_host_space(&self) {
-        let bytes = self.env.disk.room_bytes();
+        let bytes = self.vitals.env.disk.room_bytes();
         let room = bytes / u64::from(self.geometry.extent_bytes);
         let is_ample = bytes >= AMPLE_BYTES || room >= u64::from(self.geometry.extents());
         let bound = if is_ample { u64::MAX } else { self.bound_below(room) };
@@ -105,7 +105,7 @@ impl Core {
         }
         if !self.below.is_learned.swap(true, Ordering::Relaxed) {
             let extent_bytes = u64::from(self.geometry.extent_bytes);
-            let has_space = |e: &&ExtentIndex| self.env.disk.has_space(self.geometry.start(**e), extent_bytes);
+            let has_space = |e: &&ExtentIndex| self.vitals.env.disk.has_space(self.geometry.start(**e), extent_bytes);
             empty.iter().filter(has_space).for_each(|extent| self.log.backing.gained(*extent, 1));
         }
         let missing = empty.iter().filter(|extent| !self.log.backing.has(**extent, 1)).count() as u64;

@@ -26,8 +26,6 @@
 //! So the space that a pool occupies in addition to its used extents is bounded by the log's list
 //! (`Core::list_target`) while it is open, by a few extents and a sixteenth when it is closed.
 
-use std::sync::atomic::Ordering;
-
 use surface::Result;
 use units::ExtentIndex;
 
@@ -53,7 +51,7 @@ impl Core {
         self.refresh_host_space();
         self.unpunched.lock().extend(freed);
         let is_tight = self.is_tight();
-        if self.options.repair || self.is_pressed() && !is_tight {
+        if self.vitals.options.repair || self.is_pressed() && !is_tight {
             return;
         }
         while self.pay() && is_tight {}
@@ -64,7 +62,7 @@ impl Core {
 
     /// Punches out a turn of owed extents, if there is no reason to keep them any more.
     pub(crate) fn punch_owed(&self) {
-        if self.options.repair || self.unpunched.lock().is_empty() || self.is_pressed() && !self.is_resting() {
+        if self.vitals.options.repair || self.unpunched.lock().is_empty() || self.is_pressed() && !self.is_resting() {
             return;
         }
         // A running checkpoint does it by itself, or leaves it for the next time.
@@ -75,10 +73,7 @@ impl Core {
 
     /// The last checkpoint of a pool that is being closed.
     pub(crate) fn take_last_checkpoint(&self) -> Result<()> {
-        self.closes.store(true, Ordering::Relaxed);
-        if self.occupies_too_much(self.log.ahead() as u64) {
-            self.ends.store(true, Ordering::Relaxed);
-        }
+        self.vitals.end(self.occupies_too_much(self.log.ahead() as u64));
         self.take_checkpoint()?;
         self.punch_all_free(CLOSE_NS_MAX);
         Ok(())
@@ -92,12 +87,12 @@ impl Core {
     /// Punches out all free extents while they occupy much, for at most so many nanoseconds plus a
     /// turn.
     fn punch_all_free(&self, most_ns: u64) {
-        if self.options.repair {
+        if self.vitals.options.repair {
             return;
         }
-        let until = self.env.clock.now_ns().saturating_add(most_ns);
+        let until = self.vitals.env.clock.now_ns().saturating_add(most_ns);
         let mut from = 1;
-        while from < self.geometry.extents() && self.occupies_too_much(0) && self.env.clock.now_ns() < until {
+        while from < self.geometry.extents() && self.occupies_too_much(0) && self.vitals.env.clock.now_ns() < until {
             let to = from.saturating_add(self.turn_extents()).min(self.geometry.extents());
             let _still = self.checkpoint.lock();
             self.punch_free((from..to).map(ExtentIndex));
@@ -109,13 +104,13 @@ impl Core {
     /// counting `spared` extents.
     fn occupies_too_much(&self, spared: u64) -> bool {
         // No other program can use free space on a device.
-        if self.env.disk.room_bytes() == u64::MAX {
+        if self.vitals.env.disk.room_bytes() == u64::MAX {
             return false;
         }
         let kept = u64::from(self.geometry.extents()).saturating_sub(self.extents.lock().free() + spared);
         let most = kept + kept / EXCESS_DIVISOR + EXCESS_EXTENTS;
         // If the storage cannot answer, there is nothing to punch.
-        self.env.disk.occupied_bytes().unwrap_or(0) > most * u64::from(self.geometry.extent_bytes)
+        self.vitals.env.disk.occupied_bytes().unwrap_or(0) > most * u64::from(self.geometry.extent_bytes)
     }
 
     /// Returns how many extents a turn may punch out.
@@ -151,7 +146,7 @@ impl Core {
             let len = count as u64 * u64::from(self.geometry.extent_bytes);
             self.log.backing.loses(*first, count);
             // An error needs no handling: the space is punched when the extent is freed again.
-            let _ = self.env.disk.punch(self.geometry.start(*first), len);
+            let _ = self.vitals.env.disk.punch(self.geometry.start(*first), len);
             rest = &rest[count..];
         }
     }
@@ -167,7 +162,7 @@ mod tests {
     #![allow(clippy::unwrap_used)]
 
     use std::sync::Arc;
-    use std::sync::atomic::AtomicU64;
+    use std::sync::atomic::{AtomicU64, Ordering};
 
     use env::{Clock, Disk};
     use sim::Machine;

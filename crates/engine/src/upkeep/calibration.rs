@@ -165,7 +165,7 @@ impl Pool {
         progress: Progress<'_>,
     ) -> Result<Calibration> {
         let core = &self.core;
-        core.check_failed()?;
+        core.vitals.check_failed()?;
         let mut candidates: Vec<Codec> = Candidates::default().as_slice().to_vec();
         for object in core.objects.volumes() {
             for codec in object.settings.read().candidates.as_slice() {
@@ -174,7 +174,7 @@ impl Pool {
                 }
             }
         }
-        let clock = &*core.env.clock;
+        let clock = &*core.vitals.env.clock;
         let (before_uj, before_ns) = (energy_uj(), clock.thread_cpu_ns());
         let costs = &core.chooser.costs;
         let speeds = measure(effort, clock, &candidates, costs, progress)?;

@@ -168,19 +168,19 @@ impl Scatter {
 
 impl Core {
     fn sort(&self, bytes: u64, restart: bool) -> Result<SortReport> {
-        self.check_failed()?;
+        self.vitals.check_failed()?;
         let mut walk = self.sorting.lock();
-        let kept = self.env.store.get(KEY_SORT).map_err(store_error)?;
+        let kept = self.vitals.env.store.get(KEY_SORT).map_err(store_error)?;
         // A damaged state only means starting over.
         let mut state = kept.and_then(|value| SortState::decode(&value).ok()).unwrap_or_default();
         if bytes > 0 && (restart || state.started_unix_s == 0) {
-            state = SortState { started_unix_s: self.env.clock.unix_s().max(1), ..SortState::default() };
+            state = SortState { started_unix_s: self.vitals.env.clock.unix_s().max(1), ..SortState::default() };
         }
         if bytes > 0 && state.object != SortState::DONE {
             let result = self.sort_slice(&mut state, bytes, &mut walk);
             let mut batch = MapBatch::default();
             batch.put(KEY_SORT, state.encode());
-            self.env.store.commit(batch).map_err(store_error)?;
+            self.vitals.env.store.commit(batch).map_err(store_error)?;
             result?;
         }
         self.find_walk(&state, &mut walk)?;
@@ -330,7 +330,7 @@ impl Core {
                 let offset = group.first_block().offset_bytes() + u64::from(first) * BLOCK_BYTES as u64;
                 let _in_extents = self.readers.read();
                 match self.read_guarded(volume, offset, &mut content, false) {
-                    Err(error) if error.kind() == ErrorKind::Io && self.failure().is_none() => {
+                    Err(error) if error.kind() == ErrorKind::Io && self.vitals.failure().is_none() => {
                         return Ok(Outcome::Damaged);
                     }
                     read => read?,
@@ -379,7 +379,7 @@ impl Core {
             bytes_total: total,
             rewritten_bytes: state.rewritten_bytes,
             damaged_groups: state.damaged,
-            foreground_bytes: self.counters.foreground_bytes(),
+            foreground_bytes: self.vitals.counters.foreground_bytes(),
         }
     }
 }

@@ -138,12 +138,12 @@ impl Core {
         if !self.geometry.holds(fragment.location, fragment.stored) {
             return None;
         }
-        let align = self.env.disk.read_alignment() as u64;
+        let align = self.vitals.env.disk.read_alignment() as u64;
         let start = fragment.location / align * align;
         let len = ((fragment.location + u64::from(fragment.stored)).next_multiple_of(align) - start) as usize;
         scratch::with(|scratch| {
             scratch.grow_io(len);
-            self.env.disk.read_at(start, &mut scratch.io, len).ok()?;
+            self.vitals.env.disk.read_at(start, &mut scratch.io, len).ok()?;
             let from = (fragment.location - start) as usize;
             let payload = &scratch.io[from..from + fragment.stored as usize];
             verify(group, piece, payload).inspect_err(|_| self.suspect(fragment.location)).ok()?;

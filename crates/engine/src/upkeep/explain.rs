@@ -133,11 +133,11 @@ impl Pool {
         let object = self.core.objects.readable(volume)?;
         self.core.drain_all()?;
         let mut reports = Vec::new();
-        let end_ns = self.core.env.clock.now_ns().saturating_add(MAP_NS_MAX);
+        let end_ns = self.core.vitals.env.clock.now_ns().saturating_add(MAP_NS_MAX);
         let mut at = from / REGION_BYTES * REGION_BYTES;
         while at < object.size_bytes() {
             // A caller may have gone, and a server that ends waits for this.
-            if reports.len() >= count || self.core.env.clock.now_ns() >= end_ns {
+            if reports.len() >= count || self.core.vitals.env.clock.now_ns() >= end_ns {
                 return Ok((reports, Some(at)));
             }
             let report = self.core.region_report(&object, at)?;
@@ -159,7 +159,7 @@ impl Pool {
     /// [`ErrorKind::NotFound`], and whatever the storage fails with.
     pub fn codec_map(&self, volume: &str, cells: usize) -> Result<CodecMap> {
         let object = self.core.objects.readable(volume)?;
-        let end_ns = self.core.env.clock.now_ns().saturating_add(MAP_NS_MAX);
+        let end_ns = self.core.vitals.env.clock.now_ns().saturating_add(MAP_NS_MAX);
         let looks = Looks {
             known: &|from, to, most| self.core.known_groups(&object, from, to, most),
             uses: &|group| self.core.uses_of(&object, group),
@@ -167,7 +167,7 @@ impl Pool {
                 let region = self.core.chooser.regions.get(RegionKey::of(object.id, group.first_block()));
                 region.winner().map(|(_, winner)| winner.to_string())
             },
-            is_over: &|| self.core.env.clock.now_ns() >= end_ns,
+            is_over: &|| self.core.vitals.env.clock.now_ns() >= end_ns,
         };
         draw(&looks, object.size_bytes(), object.is_share(), cells)
     }
@@ -356,12 +356,12 @@ impl Core {
             let mut least = u64::MAX;
             let mut stored = None;
             for _ in 0..ROUNDS {
-                let began = self.env.clock.thread_cpu_ns();
+                let began = self.vitals.env.clock.thread_cpu_ns();
                 stored = match &helped {
                     Some(helped) => codecs.compress_with(helped, raw, &mut dst[..limit]),
                     None => codecs.compress(codec, raw, &mut dst[..limit]),
                 };
-                least = least.min(self.env.clock.thread_cpu_ns().saturating_sub(began));
+                least = least.min(self.vitals.env.clock.thread_cpu_ns().saturating_sub(began));
             }
             (codec, stored, least)
         };

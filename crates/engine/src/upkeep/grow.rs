@@ -24,7 +24,7 @@ impl Pool {
     /// [`ErrorKind::Full`] or [`ErrorKind::Io`] if the storage has not got the room.
     pub fn grow(&self, capacity_bytes: u64) -> Result<()> {
         let core = &self.core;
-        core.check_failed()?;
+        core.vitals.check_failed()?;
         let _admin = core.admin.lock();
         let extent_bytes = u64::from(core.geometry.extent_bytes);
         let now = u64::from(core.geometry.extents()) * extent_bytes;
@@ -32,7 +32,7 @@ impl Pool {
         // A device keeps room for the copy of the superblock at its end, if that does not make the
         // pool smaller.
         let with_end =
-            superblock_copies::capacity_with_end(&*core.env.disk, capacity_bytes) / extent_bytes * extent_bytes;
+            superblock_copies::capacity_with_end(&*core.vitals.env.disk, capacity_bytes) / extent_bytes * extent_bytes;
         let capacity_bytes = if with_end >= now { with_end } else { capacity_bytes };
         if capacity_bytes == now {
             return Ok(());
@@ -50,15 +50,19 @@ impl Pool {
             let text = format!("with extents of this size a pool has at most {}", format_size(most));
             return Err(Error::new(ErrorKind::Invalid, text));
         };
-        core.env.disk.grow(capacity_bytes).map_err(|e| Error::from_io("the data file or device cannot grow", e))?;
-        let synced = core.env.disk.sync().map_err(|e| Error::from_io("syncing the larger data file failed", e));
-        synced.inspect_err(|error| core.fail(error))?;
-        let mut superblock = superblock_io::choose(&superblock_io::read_copies(&*core.env.disk)?)?;
+        core.vitals
+            .env
+            .disk
+            .grow(capacity_bytes)
+            .map_err(|e| Error::from_io("the data file or device cannot grow", e))?;
+        let synced = core.vitals.env.disk.sync().map_err(|e| Error::from_io("syncing the larger data file failed", e));
+        synced.inspect_err(|error| core.vitals.fail(error))?;
+        let mut superblock = superblock_io::choose(&superblock_io::read_copies(&*core.vitals.env.disk)?)?;
         superblock.capacity_bytes = capacity_bytes;
         superblock.generation += 1;
-        superblock_io::write(&*core.env.disk, &superblock).inspect_err(|error| core.fail(error))?;
-        superblock_copies::write(&*core.env.disk, &*core.env.store, &superblock)
-            .inspect_err(|error| core.fail(error))?;
+        superblock_io::write(&*core.vitals.env.disk, &superblock).inspect_err(|error| core.vitals.fail(error))?;
+        superblock_copies::write(&*core.vitals.env.disk, &*core.vitals.env.store, &superblock)
+            .inspect_err(|error| core.vitals.fail(error))?;
         core.geometry.grow(extents);
         {
             let mut all = core.extents.lock();

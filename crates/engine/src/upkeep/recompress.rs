@@ -144,11 +144,11 @@ impl Core {
         bytes: u64,
         restart: bool,
     ) -> Result<RecompressReport> {
-        self.check_failed()?;
+        self.vitals.check_failed()?;
         // One at a time: two would read the same extents.
         let _turn = (bytes > 0).then(|| self.recompressing.lock());
         let mut walked = self.recompressed.lock().clone();
-        let kept = self.env.store.get(KEY_RECOMPRESS).map_err(store_error)?;
+        let kept = self.vitals.env.store.get(KEY_RECOMPRESS).map_err(store_error)?;
         // A damaged state only means starting over.
         let kept = kept.and_then(|value| RecompressState::decode(&value).ok()).unwrap_or_default();
         let is_same = kept.started_unix_s > 0 && kept.object == object && kept.mode == mode;
@@ -157,7 +157,7 @@ impl Core {
         let mut state = if is_told { kept } else { RecompressState::default() };
         if bytes > 0 {
             if restart || !is_same {
-                let started_unix_s = self.env.clock.unix_s().max(1);
+                let started_unix_s = self.vitals.env.clock.unix_s().max(1);
                 let next = ExtentIndex(1);
                 state = RecompressState { object, mode: mode.to_owned(), started_unix_s, next, ..state };
                 (state.fragments, state.rewritten, state.damaged) = (0, 0, 0);
@@ -167,7 +167,7 @@ impl Core {
             let result = self.recompress_slice(&mut walked, &mut state, how, bytes);
             let mut batch = MapBatch::default();
             batch.put(KEY_RECOMPRESS, state.encode());
-            self.env.store.commit(batch).map_err(store_error)?;
+            self.vitals.env.store.commit(batch).map_err(store_error)?;
             *self.recompressed.lock() = walked.clone();
             result?;
             if !was_finished
@@ -274,7 +274,7 @@ impl Core {
             {
                 return Ok(false);
             }
-            self.counters.rewritten_bytes.add(packed);
+            self.vitals.counters.rewritten_bytes.add(packed);
         }
         state.fragments += fragments;
         state.rewritten += rewritten;
@@ -323,7 +323,7 @@ impl Core {
             before_bytes: state.before_bytes,
             after_bytes: state.after_bytes,
             damaged: state.damaged,
-            foreground_bytes: self.counters.foreground_bytes(),
+            foreground_bytes: self.vitals.counters.foreground_bytes(),
         }
     }
 }

@@ -148,14 +148,14 @@ impl Scrubbing {
 
 impl Core {
     fn scrub(&self, bytes: u64, restart: bool) -> Result<ScrubReport> {
-        self.check_failed()?;
+        self.vitals.check_failed()?;
         let mut known = self.scrub.lock();
         let mut state = known.state(self)?;
         if restart || (bytes > 0 && state.started_unix_s == 0) {
             if !Canary::ScrubSkipsRecent.is_planted() {
                 self.bring_to_map()?;
             }
-            let started_unix_s = self.env.clock.unix_s().max(1);
+            let started_unix_s = self.vitals.env.clock.unix_s().max(1);
             // Known damage stays on the list until its extent has been verified again.
             let (damages, unlisted) = (state.damages, state.unlisted);
             state = ScrubState { started_unix_s, next: ExtentIndex(1), damages, unlisted, ..ScrubState::default() };
@@ -217,7 +217,7 @@ impl Core {
         known.walked.pass(0, end);
         if state.next != first {
             if state.next.0 >= self.geometry.extents() {
-                state.finished_unix_s = self.env.clock.unix_s().max(1);
+                state.finished_unix_s = self.vitals.env.clock.unix_s().max(1);
                 state.unlisted = state.unlisted_so_far;
                 // An older version did not say where these are: they would have been found again.
                 state.damages.retain(|damage| damage.extent.0 > 0);
@@ -375,13 +375,13 @@ impl Core {
         if !self.geometry.holds(*location, stored.fragment.stored) {
             return Ok(Some(format!("its record points at byte {location} of the data file, where no data can be")));
         }
-        let align = self.env.disk.read_alignment() as u64;
+        let align = self.vitals.env.disk.read_alignment() as u64;
         let start = location / align * align;
         let len = ((location + u64::from(stored.fragment.stored)).next_multiple_of(align) - start) as usize;
         scratch::with(|scratch| {
             scratch.grow_io(len);
             let place = format!("{} bytes at byte {location} of the data file", stored.fragment.stored);
-            if let Err(error) = self.env.disk.read_at(start, &mut scratch.io, len) {
+            if let Err(error) = self.vitals.env.disk.read_at(start, &mut scratch.io, len) {
                 return Ok(Some(format!("{place}: {error}")));
             }
             let placed = Stored { offset: (location - start) as usize, ..*stored };
@@ -404,7 +404,7 @@ impl Core {
             bytes_total,
             fragments: state.fragments,
             bytes: state.bytes,
-            foreground_bytes: self.counters.foreground_bytes(),
+            foreground_bytes: self.vitals.counters.foreground_bytes(),
             found: state.found,
             damages: state.damages.iter().map(damages::problem).collect(),
             unacknowledged: open + state.unlisted.max(state.unlisted_so_far),

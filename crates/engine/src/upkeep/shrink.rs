@@ -89,13 +89,13 @@ impl Pool {
 
     fn shrink_slice(&self, capacity_bytes: u64, rounds: u32) -> Result<ShrinkReport> {
         let core = &self.core;
-        core.check_failed()?;
+        core.vitals.check_failed()?;
         let extent_bytes = u64::from(core.geometry.extent_bytes);
         let now = core.geometry.extents();
         let wanted = u32::try_from(capacity_bytes / extent_bytes).unwrap_or(u32::MAX);
         if wanted == now {
             core.mark(None);
-            let moved = core.counters.moved_bytes.get();
+            let moved = core.vitals.counters.moved_bytes.get();
             return Ok(ShrinkReport { is_finished: true, ..core.shrink_report(moved) });
         }
         if wanted > now {
@@ -113,9 +113,9 @@ impl Pool {
             return Err(Error::new(ErrorKind::Invalid, text));
         }
         core.check_fits(wanted)?;
-        let moved = core.counters.moved_bytes.get();
+        let moved = core.vitals.counters.moved_bytes.get();
         core.make_room_below(wanted)?;
-        core.mark(Some(Shrinking { extents: wanted, asked_ns: core.env.clock.now_ns() }));
+        core.mark(Some(Shrinking { extents: wanted, asked_ns: core.vitals.env.clock.now_ns() }));
         let is_empty = core.move_below_mark(wanted, rounds)?;
         if is_empty && self.switch(wanted)? {
             return Ok(ShrinkReport { is_finished: true, ..core.shrink_report(moved) });
@@ -140,12 +140,12 @@ impl Pool {
             }
         }
         let capacity_bytes = u64::from(extents) * u64::from(core.geometry.extent_bytes);
-        let mut superblock = superblock_io::choose(&superblock_io::read_copies(&*core.env.disk)?)?;
+        let mut superblock = superblock_io::choose(&superblock_io::read_copies(&*core.vitals.env.disk)?)?;
         superblock.capacity_bytes = capacity_bytes;
         superblock.generation += 1;
         // After an error it is unknown whether the superblock has the new size: nothing may be
         // written beyond it.
-        superblock_io::write(&*core.env.disk, &superblock).inspect_err(|error| core.fail(error))?;
+        superblock_io::write(&*core.vitals.env.disk, &superblock).inspect_err(|error| core.vitals.fail(error))?;
         core.extents.lock().shrink(extents as usize);
         let gone = core.geometry.extents().saturating_sub(extents);
         core.geometry.shrink(extents);
@@ -153,9 +153,9 @@ impl Pool {
         core.log.backing.loses(ExtentIndex(extents), gone as usize);
         *shrinking = None;
         // If the truncation fails, space is wasted; the pool does not use that part any more.
-        let _ = core.env.disk.shrink(superblock_copies::bytes_with_end(capacity_bytes));
-        superblock_copies::write(&*core.env.disk, &*core.env.store, &superblock)
-            .inspect_err(|error| core.fail(error))?;
+        let _ = core.vitals.env.disk.shrink(superblock_copies::bytes_with_end(capacity_bytes));
+        superblock_copies::write(&*core.vitals.env.disk, &*core.vitals.env.store, &superblock)
+            .inspect_err(|error| core.vitals.fail(error))?;
         Ok(true)
     }
 }
@@ -179,7 +179,7 @@ impl Core {
     /// Lifts the mark if no slice was requested for a while.
     pub(crate) fn forget_shrinking(&self) {
         let Some(shrinking) = *self.shrinking.lock() else { return };
-        if self.env.clock.now_ns().saturating_sub(shrinking.asked_ns) > PATIENCE_NS {
+        if self.vitals.env.clock.now_ns().saturating_sub(shrinking.asked_ns) > PATIENCE_NS {
             self.mark(None);
         }
     }
@@ -216,7 +216,7 @@ impl Core {
             capacity_bytes: u64::from(self.geometry.extents()) * u64::from(self.geometry.extent_bytes),
             extents_todo,
             bytes_todo,
-            bytes_moved: self.counters.moved_bytes.get().saturating_sub(moved_before),
+            bytes_moved: self.vitals.counters.moved_bytes.get().saturating_sub(moved_before),
         }
     }
 

@@ -45,7 +45,7 @@ pub(crate) fn run(core: &Weak<Core>) {
             return;
         }
         // Nothing depends on it: an error here occurs again where data is written.
-        if core.check_failed().is_ok() {
+        if core.vitals.check_failed().is_ok() {
             let _ = core.train_some(false);
         }
     }
@@ -58,7 +58,7 @@ impl Pool {
     /// # Errors
     /// When the storage fails.
     pub fn train(&self) -> Result<u64> {
-        self.core.check_failed()?;
+        self.core.vitals.check_failed()?;
         let mut adopted = 0;
         while let Some(one) = self.core.train_some(true)? {
             adopted += one;
@@ -73,7 +73,7 @@ impl Core {
     pub(crate) fn train_some(&self, now: bool) -> Result<Option<u64>> {
         let _alone = self.dictionaries.training.lock();
         let alive = |id| self.objects.get(id).is_some_and(|object| object.is_live());
-        let taken = self.dictionaries.sampling.take(self.env.clock.now_ns(), now, alive);
+        let taken = self.dictionaries.sampling.take(self.vitals.env.clock.now_ns(), now, alive);
         let Some((id, samples)) = taken else { return Ok(None) };
         let Some(object) = self.objects.get(id) else { return Ok(Some(0)) };
         let settings = *object.settings.read();
@@ -95,7 +95,7 @@ impl Core {
         let most = self.geometry.extent_bytes as usize / EXTENT_DIVISOR;
         let present = self.dictionaries_in_force(object, settings);
         let limit = |raw| dst_limit(raw, settings);
-        let adoption = &self.options.training.adoption;
+        let adoption = &self.vitals.options.training.adoption;
         train_dictionaries(&samples.parts(), &present, (level, &limit), most, samples.written_bytes, adoption)
     }
 
@@ -120,7 +120,7 @@ impl Core {
         {
             return Ok(false);
         }
-        self.check_failed()?;
+        self.vitals.check_failed()?;
         self.heal()?;
         // Like admitted data. It may leave the tail of an extent unused.
         let _room = self.reserve(content.len() as u64 + u64::from(self.geometry.extent_bytes));
@@ -130,7 +130,7 @@ impl Core {
         let descriptor = ObjectDescriptor {
             state: ObjectState::Dictionary,
             parent: Some(object.id),
-            created_unix_s: self.env.clock.unix_s(),
+            created_unix_s: self.vitals.env.clock.unix_s(),
             ..ObjectDescriptor::volume(id, "dictionary", content.len() as u64)
         };
         let ticket = self.append(self.dictionary_batch(descriptor, &content), Purpose::Data)?;

@@ -87,7 +87,7 @@ struct Reads<'a> {
 impl Volume {
     /// See [`BlockDevice::read_many`](surface::BlockDevice::read_many).
     pub(crate) fn read_together(&self, next: &mut dyn FnMut() -> Option<Box<dyn PendingRead>>) {
-        let Some(ring) = self.core.env.disk.read_ring() else {
+        let Some(ring) = self.core.vitals.env.disk.read_ring() else {
             return surface::read_each(self, next);
         };
         let free = (0..READS_MAX).rev().collect();
@@ -205,7 +205,7 @@ impl<'a> Reads<'a> {
         };
         if wanted.is_empty() {
             drop((gate, in_extents));
-            core.counters.read_bytes.add(len as u64);
+            core.vitals.counters.read_bytes.add(len as u64);
             self.finish(read, Ok(()));
             return None;
         }
@@ -216,7 +216,7 @@ impl<'a> Reads<'a> {
                 for (number, span) in spans.iter().enumerate() {
                     let buf = core.buffers.get_for_reading(span.len);
                     self.bytes += span.len;
-                    core.counters.read_disk_bytes.add(span.len as u64);
+                    core.vitals.counters.read_disk_bytes.add(span.len as u64);
                     self.ring.begin(index * SPANS_MAX + number, span.start, buf, span.len);
                 }
                 let left = spans.len();
@@ -284,7 +284,7 @@ impl<'a> Reads<'a> {
             if has_failed {
                 self.later.push((read, false));
             } else {
-                self.core.counters.read_bytes.add(read.buf().len() as u64);
+                self.core.vitals.counters.read_bytes.add(read.buf().len() as u64);
                 self.finish(read, Ok(()));
             }
         }

@@ -88,7 +88,7 @@ impl Volume {
 
     /// Checks that a request may enter; the caller holds the gate.
     pub(crate) fn check_range(&self, offset: u64, length: u64) -> Result<()> {
-        if self.core.is_closed() {
+        if self.core.vitals.is_closed() {
             return Err(Error::new(ErrorKind::Io, "the pool has been closed"));
         }
         let size = self.object.size_bytes();
@@ -107,7 +107,7 @@ impl Volume {
     /// Begins a read: starts reading ahead, and returns whether this read is itself being read
     /// ahead.
     pub(crate) fn begin_read(&self, offset: u64, length: u64) -> bool {
-        if self.core.is_inline() {
+        if self.core.vitals.is_inline() {
             return false;
         }
         let advice = self.read_ahead.begin(offset, length);
@@ -119,7 +119,7 @@ impl Volume {
 
     /// Ends a read.
     pub(crate) fn end_read(&self) {
-        if !self.core.is_inline() {
+        if !self.core.vitals.is_inline() {
             self.read_ahead.end();
         }
     }
@@ -137,7 +137,7 @@ impl Volume {
             let text = format!("'{}' is a snapshot, which never changes: write to a clone of it", self.object.title());
             return Err(Error::new(ErrorKind::ReadOnly, text));
         }
-        self.core.check_failed()?;
+        self.core.vitals.check_failed()?;
         Ok(guard)
     }
 
@@ -380,7 +380,7 @@ impl BlockDevice for Volume {
     }
 
     fn reads_together(&self) -> bool {
-        self.core.env.disk.read_ring().is_some()
+        self.core.vitals.env.disk.read_ring().is_some()
     }
 
     fn read_many(&self, next: &mut dyn FnMut() -> Option<Box<dyn PendingRead>>) {
@@ -391,7 +391,7 @@ impl BlockDevice for Volume {
         let _guard = self.enter(offset, buf.len() as u64)?;
         let done = self.core.read_cached(&self.object, offset, buf);
         if done
-            && !self.core.is_inline()
+            && !self.core.vitals.is_inline()
             && let Some(range) = self.read_ahead.passed(offset, buf.len() as u64)
         {
             self.core.read_ahead(&self.read_ahead, &self.object, range);
@@ -410,7 +410,7 @@ impl BlockDevice for Volume {
     fn write_hinted(&self, offset: u64, data: Bytes, hint: Hint) -> Result<()> {
         let length = data.len() as u64;
         self.change(offset, length, &mut || self.write_once(offset, data.clone(), hint))?;
-        self.core.counters.written_bytes.add(length);
+        self.core.vitals.counters.written_bytes.add(length);
         self.object.quota.tails.wrote(offset + length);
         Ok(())
     }

@@ -84,7 +84,7 @@ impl Core {
         let cut = self.cut_pieces(object, size_bytes);
         let reached = object.size_bytes();
         if cut.is_ok() || reached < before {
-            let synced = self.log.sync().inspect_err(|error| self.fail(error));
+            let synced = self.log.sync();
             // Of two errors the first one is the cause.
             return cut.and(synced).map_err(|error| match reached > size_bytes {
                 true => error.context(format_args!("the volume was cut to {} only", format_size(reached))),

@@ -35,16 +35,16 @@ impl Core {
     /// # Errors
     /// Those of the storage; the pool accepts no writes then.
     pub(crate) fn allow_shares(&self) -> Result<()> {
-        let mut superblock = superblock_io::choose(&superblock_io::read_copies(&*self.env.disk)?)?;
+        let mut superblock = superblock_io::choose(&superblock_io::read_copies(&*self.vitals.env.disk)?)?;
         let features = INCOMPAT_SHARES | INCOMPAT_SMALL_FILES;
         if superblock.features_incompat & features == features {
             return Ok(());
         }
         superblock.features_incompat |= features;
         superblock.generation += 1;
-        superblock_io::write(&*self.env.disk, &superblock)
-            .and_then(|()| superblock_copies::write(&*self.env.disk, &*self.env.store, &superblock))
-            .inspect_err(|error| self.fail(error))
+        superblock_io::write(&*self.vitals.env.disk, &superblock)
+            .and_then(|()| superblock_copies::write(&*self.vitals.env.disk, &*self.vitals.env.store, &superblock))
+            .inspect_err(|error| self.vitals.fail(error))
     }
 }
 
@@ -117,7 +117,7 @@ impl Volume {
             self.core.brake(length);
             self.core.admit_new(&self.object, length, Asks::Tree)?
         };
-        self.core.counters.written_bytes.add(length);
+        self.core.vitals.counters.written_bytes.add(length);
         self.write_bytes(offset, data, false, hint)
     }
 

@@ -151,9 +151,9 @@ impl Core {
         }
         let runs_taken = taken.iter().flat_map(|t| t.runs.iter());
         let raw_bytes: usize = runs_taken.map(|run| run.data.as_ref().map_or(0, |data| data.len())).sum();
-        let began = self.env.clock.now_ns();
+        let began = self.vitals.env.clock.now_ns();
         let prepared = scratch::with(|scratch| self.compress(scratch, &mut runs, taken));
-        self.chooser.meter.drained(raw_bytes as u64, self.env.clock.now_ns().saturating_sub(began));
+        self.chooser.meter.drained(raw_bytes as u64, self.vitals.env.clock.now_ns().saturating_sub(began));
         Some(prepared)
     }
 
@@ -162,10 +162,10 @@ impl Core {
         let sorted = sorted_blocks(&prepared.taken);
         let copies = copies_among(&prepared.taken);
         let moved_bytes = sorted_bytes(&prepared.entries, &sorted);
-        self.counters.moved_bytes.add(moved_bytes);
-        self.counters.rewritten_bytes.add(moved_bytes);
-        self.counters.sorted_bytes.add(moved_bytes);
-        self.counters.fragment_bytes.add(prepared.payload_bytes() as u64 - moved_bytes);
+        self.vitals.counters.moved_bytes.add(moved_bytes);
+        self.vitals.counters.rewritten_bytes.add(moved_bytes);
+        self.vitals.counters.sorted_bytes.add(moved_bytes);
+        self.vitals.counters.fragment_bytes.add(prepared.payload_bytes() as u64 - moved_bytes);
         let parts = self.separate(prepared, &sorted);
         if copies.is_empty() || Canary::CopiesBesideData.is_planted() {
             return parts;
@@ -289,7 +289,7 @@ impl Core {
         let mut chosen = None;
         for run in runs.iter_mut().filter(|r| !r.units.is_empty()) {
             let mut fragments = Vec::with_capacity(run.units.len());
-            let mut cost = Compressing::new(&*self.env.clock);
+            let mut cost = Compressing::new(&*self.vitals.env.clock);
             for unit in &run.units {
                 cost.begin();
                 let Scratch { codecs, unit: gathered, spare, .. } = scratch;
@@ -359,7 +359,7 @@ impl Core {
 
     fn begin_choosing(&self) -> chooser::Batch<'_> {
         let pressed = self.buffer.bytes() > self.shares.write_buffer / 2;
-        self.chooser.begin(pressed, self.counters.written_bytes.get())
+        self.chooser.begin(pressed, self.vitals.counters.written_bytes.get())
     }
 
     /// Appends, taking a checkpoint when the log has used up its list of extents.
@@ -411,7 +411,7 @@ impl Core {
                 })?;
             }
         }
-        self.check_failed()?;
+        self.vitals.check_failed()?;
         self.heal()?;
         let ticket = self.append(Prepared::metadata(entries, &self.buffers), Purpose::Metadata)?;
         self.log.wait_applied(ticket)
@@ -420,7 +420,7 @@ impl Core {
     /// The same, and makes them durable.
     pub(crate) fn append_durably(&self, entries: Vec<Entry>) -> Result<()> {
         self.append_applied(entries)?;
-        self.log.sync().inspect_err(|error| self.fail(error))
+        self.log.sync()
     }
 
     /// Takes a checkpoint so that the log gets new extents to fill.

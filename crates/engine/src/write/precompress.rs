@@ -168,7 +168,7 @@ impl Core {
         if !self.is_bound_by_flushes() || waiting() < GROUPS_MIN {
             return Ok(());
         }
-        if self.is_inline() {
+        if self.vitals.is_inline() {
             return self.compress_ahead().map(|_| ());
         }
         let asked_on = &self.ahead.asked_on;

@@ -59,8 +59,8 @@ impl Core {
     /// # Errors
     /// Those of draining.
     pub(crate) fn make_standby_room(&self) -> Result<()> {
-        self.check_failed()?;
-        if self.is_inline() {
+        self.vitals.check_failed()?;
+        if self.vitals.is_inline() {
             return self.drain_all();
         }
         self.workers.wake();
@@ -77,7 +77,7 @@ impl Core {
     pub(crate) fn buffer_limit(&self) -> usize {
         let room = self.room_before(self.geometry.reserve_extents());
         let limit = usize::try_from(room / ROOM_DIVISOR).unwrap_or(usize::MAX).max(BUFFER_BYTES_MIN);
-        let timely = self.chooser.meter.timely_bytes(self.options.workers).max(BUFFER_TIMELY_MIN);
+        let timely = self.chooser.meter.timely_bytes(self.vitals.options.workers).max(BUFFER_TIMELY_MIN);
         let standby = self.buffer.standby().map_or(usize::MAX, |ring| ring.limit());
         limit.min(timely).min(self.shares.write_buffer).min(standby)
     }
@@ -87,8 +87,8 @@ impl Core {
         let mut limit = self.buffer_limit();
         let mut mark = limit;
         while self.buffer.held() > mark {
-            self.check_failed()?;
-            if self.is_inline() {
+            self.vitals.check_failed()?;
+            if self.vitals.is_inline() {
                 self.drain(u64::MAX)?;
                 continue;
             }

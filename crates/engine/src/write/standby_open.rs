@@ -164,7 +164,7 @@ impl Core {
     /// # Errors
     /// When the records cannot be brought to the log: they stay, and the next opening tries again.
     pub(crate) fn take_over_standby(&self, found: Found, notes: Vec<String>, is_missing: bool) -> Result<()> {
-        let Some(standby) = &self.env.standby else { return Ok(()) };
+        let Some(standby) = &self.vitals.env.standby else { return Ok(()) };
         let mut facts = StandbyFacts { notes, ..StandbyFacts::default() };
         // Files that accompany an invalid ring are invalid as well. This comes before the reason
         // for it is forgotten.
@@ -182,12 +182,12 @@ impl Core {
             let is_late = Canary::StandbyLossNotedLate.is_planted();
             // Durable before the journals go: an opening after a crash in between finds none.
             if is_lost && !is_late {
-                self.losses.lock().add(&self.env, NAMES_LOST)?;
+                self.losses.lock().add(&self.vitals.env, NAMES_LOST)?;
             }
             self.forget_journals(&noted.ours)?;
             let kept = standby.pass_over_beside(&self.pool_id, is_void);
             if is_lost && is_late {
-                self.losses.lock().add(&self.env, NAMES_LOST)?;
+                self.losses.lock().add(&self.vitals.env, NAMES_LOST)?;
             }
             facts.notes.extend(kept.into_iter().map(|place| {
                 format!(
@@ -196,7 +196,7 @@ impl Core {
                 )
             }));
         }
-        let wants_one = self.options.standby_bytes_max > 0;
+        let wants_one = self.vitals.options.standby_bytes_max > 0;
         let mut refused = |why: &str, is_void: bool| {
             let mut note = format!("standby memory of an earlier server was not replayed: {why}");
             if wants_one && is_void {

@@ -18,7 +18,7 @@ impl Checker<'_> {
         let mut buf = AlignedBuf::new(self.core.geometry.extent_bytes as usize);
         for extent in pins.extents() {
             read_log_objects(
-                &*self.core.env.disk,
+                &*self.core.vitals.env.disk,
                 &self.core.geometry,
                 self.core.log.pool(),
                 extent,

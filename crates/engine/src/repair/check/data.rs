@@ -41,7 +41,7 @@ impl Checker<'_> {
     /// Steps 2 and 3. `progress` gets bytes of fragments done and to do.
     pub(crate) fn data(&mut self, progress: &mut dyn FnMut(u64, u64)) -> Result<()> {
         let total = self.core.extents.lock().live_bytes();
-        let max = (self.core.options.memory_bytes / MEMORY_DIVISOR / size_of::<Entry>() as u64).max(ENTRIES_MIN);
+        let max = (self.core.vitals.options.memory_bytes / MEMORY_DIVISOR / size_of::<Entry>() as u64).max(ENTRIES_MIN);
         let counts: Vec<(ExtentIndex, u64)> = self.counted.iter().map(|(e, counted)| (*e, counted.fragments)).collect();
         let mut rest = &counts[..];
         progress(0, total);
@@ -91,7 +91,7 @@ impl Checker<'_> {
             }
             ControlFlow::Continue(())
         };
-        self.core.env.store.scan(b"R", b"S", &mut visit).map_err(store_error)?;
+        self.core.vitals.env.store.scan(b"R", b"S", &mut visit).map_err(store_error)?;
         entries.sort_unstable_by_key(|entry| entry.piece.fragment.location);
         Ok(entries)
     }
@@ -159,11 +159,11 @@ impl Checker<'_> {
     /// Reads, verifies and decodes one fragment.
     fn read_alone(&self, entry: &Entry) -> std::result::Result<(), String> {
         let fragment = &entry.piece.fragment;
-        let align = self.core.env.disk.read_alignment() as u64;
+        let align = self.core.vitals.env.disk.read_alignment() as u64;
         let start = fragment.location / align * align;
         let len = ((fragment.location + u64::from(fragment.stored)).next_multiple_of(align) - start) as usize;
         let mut buf = AlignedBuf::new(len);
-        self.core.env.disk.read_at(start, &mut buf, len).map_err(|e| format!("reading it failed: {e}"))?;
+        self.core.vitals.env.disk.read_at(start, &mut buf, len).map_err(|e| format!("reading it failed: {e}"))?;
         let from = (fragment.location - start) as usize;
         decode(self.core, entry, &buf[from..from + fragment.stored as usize])
     }

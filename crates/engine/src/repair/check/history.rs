@@ -86,7 +86,8 @@ impl Core {
             group: None,
             records: GroupRecords::new(),
         };
-        self.env
+        self.vitals
+            .env
             .store
             .scan(b"R", b"S", &mut |key, value| {
                 // Records that do not decode are reported by the walk through all records.
@@ -139,7 +140,7 @@ impl Core {
         let descriptor = ObjectDescriptor { allocated_blocks, stored_bytes, ..object.captured() };
         let mut batch = MapBatch::default();
         batch.put(object_key(object.id), descriptor.encode());
-        self.env.store.commit(batch).map_err(store_error)?;
+        self.vitals.env.store.commit(batch).map_err(store_error)?;
         object.settle(allocated_blocks, stored_bytes);
         Ok(())
     }

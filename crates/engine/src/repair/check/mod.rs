@@ -117,7 +117,7 @@ impl Pool {
         checker.catalogue()?;
         checker.costs()?;
         if repair {
-            self.core.env.store.persist().map_err(store_error)?;
+            self.core.vitals.env.store.persist().map_err(store_error)?;
         }
         let Checker { mut report, headers, .. } = checker;
         drop((still, passing_on));
@@ -216,7 +216,7 @@ impl Checker<'_> {
     }
 
     fn superblock(&mut self) -> Result<()> {
-        let disk = &*self.core.env.disk;
+        let disk = &*self.core.vitals.env.disk;
         let copies = superblock_io::read_copies(disk)?;
         let good = superblock_io::choose(&copies)?;
         for (copy, offset) in copies.iter().zip(format::SUPERBLOCK_OFFSETS) {
@@ -232,10 +232,10 @@ impl Checker<'_> {
         }
         // Opening the pool has written both: any damage of them is newer.
         let end = superblock_copies::read_end(disk).filter(|(offset, _)| *offset >= good.capacity_bytes);
-        let stored = superblock_copies::stored_damage(&*self.core.env.store);
+        let stored = superblock_copies::stored_damage(&*self.core.vitals.env.store);
         for wrong in superblock_copies::end_damage(end.as_ref()).into_iter().chain(stored) {
             if self.repair {
-                superblock_copies::write(disk, &*self.core.env.store, &good)?;
+                superblock_copies::write(disk, &*self.core.vitals.env.store, &good)?;
             }
             self.problem("superblock", None, wrong, self.repair);
         }
@@ -243,7 +243,7 @@ impl Checker<'_> {
     }
 
     fn store(&mut self) -> Result<()> {
-        if let Err(error) = self.core.env.store.verify() {
+        if let Err(error) = self.core.vitals.env.store.verify() {
             self.problem("map-store", None, error.to_string(), false);
         }
         Ok(())
@@ -251,7 +251,7 @@ impl Checker<'_> {
 
     /// The measured costs of codecs: worth reporting, although losing them does no harm.
     fn costs(&mut self) -> Result<()> {
-        let store = &self.core.env.store;
+        let store = &self.core.vitals.env.store;
         let kept = store.get(KEY_LEARNED).map_err(store_error)?;
         let Some(Err(error)) = kept.map(|bytes| decode_learned(&bytes)) else { return Ok(()) };
         if self.repair {
@@ -265,14 +265,14 @@ impl Checker<'_> {
 
     /// Returns the checkpoint in the store; `None` if it is missing or unreadable.
     fn last_checkpoint(&self) -> Result<Option<Checkpoint>> {
-        let bytes = self.core.env.store.get(KEY_CHECKPOINT).map_err(store_error)?;
+        let bytes = self.core.vitals.env.store.get(KEY_CHECKPOINT).map_err(store_error)?;
         Ok(bytes.and_then(|bytes| Checkpoint::decode(&bytes).ok()))
     }
 
     /// Compares descriptors in the store with those in memory. A damaged or missing one is
     /// rewritten.
     fn objects(&mut self) -> Result<()> {
-        let store = &self.core.env.store;
+        let store = &self.core.vitals.env.store;
         let mut wrong: BTreeMap<ObjectId, String> = BTreeMap::new();
         let mut there = BTreeSet::new();
         let (from, to) = object_key_range();
@@ -316,6 +316,7 @@ impl Checker<'_> {
         loop {
             let mut page: Vec<(Vec<u8>, Vec<u8>)> = Vec::new();
             self.core
+                .vitals
                 .env
                 .store
                 .scan(&from, b"S", &mut |key, value| {
@@ -371,14 +372,14 @@ impl Checker<'_> {
         if self.repair {
             let mut batch = MapBatch::default();
             batch.delete(record_key(id));
-            self.core.env.store.commit(batch).map_err(store_error)?;
+            self.core.vitals.env.store.commit(batch).map_err(store_error)?;
             self.core.map.drop_cache();
             let sees = |object: &&Arc<Object>| {
                 object.levels().iter().any(|level| level.object == id.object && level.sees(id.epoch))
             };
             for object in self.core.objects.all().iter().filter(sees) {
                 if object.descriptor.read().identity.is_some() {
-                    object.estrange(self.core.env.new_identity()?);
+                    object.estrange(self.core.vitals.env.new_identity()?);
                 }
             }
         }
@@ -432,7 +433,7 @@ impl Checker<'_> {
     }
 
     fn rewrite_usage(&mut self, wrong: &[(ExtentIndex, u64, u64)]) -> Result<()> {
-        let store = &self.core.env.store;
+        let store = &self.core.vitals.env.store;
         let mut batch = MapBatch::default();
         let counted = |extent| self.counted.get(&extent).map_or(0, |counted| counted.live_bytes);
         put_pages(&mut batch, wrong.iter().map(|(extent, _, _)| extent.0), counted)?;

@@ -11,10 +11,10 @@ use units::Seq;
 
 use super::log_objects::Table;
 use crate::base::buffers::BufferPool;
-use crate::base::counters::Counters;
 use crate::base::options::{PoolEnv, PoolOptions};
 use crate::base::ranked::Mutex;
 use crate::base::shares::Shares;
+use crate::base::vitals::Vitals;
 use crate::buffer::write_buffer::WriteBuffer;
 use crate::checkpoint::CheckpointState;
 use crate::codecs::chooser::Chooser;
@@ -88,7 +88,7 @@ pub(crate) fn view(env: PoolEnv, superblock: &Superblock, table: &Table, options
         geometry: geometry.clone(),
         inventories: Inventories::default(),
     });
-    let (counters, buffers) = (Arc::new(Counters::default()), Arc::new(BufferPool::default()));
+    let buffers = Arc::new(BufferPool::default());
     let meter = Arc::new(Meter::new(env.clock.clone(), options.workers));
     let chooser = Chooser::new(env.clock.clone(), meter, options.memory_bytes, None);
     let position = Position {
@@ -100,23 +100,22 @@ pub(crate) fn view(env: PoolEnv, superblock: &Superblock, table: &Table, options
         passed: Vec::new(),
         dropped: Vec::new(),
     };
+    let vitals = Arc::new(Vitals::new(env, options));
     let log = Log::new(
         geometry.clone(),
         superblock.pool,
-        env.disk.clone(),
+        vitals.env.disk.clone(),
         applier.clone() as Arc<dyn Sink>,
-        counters.clone(),
+        vitals.clone(),
         buffers.clone(),
         position,
         Seq(1),
         shares.write_buffer / 4,
     );
     let core = Core::new(Parts {
-        env,
-        options,
+        vitals,
         applier,
         pool_id: superblock.pool,
-        counters,
         buffers,
         log,
         extents: Extents::new(&geometry, std::collections::BTreeMap::new(), 0),
