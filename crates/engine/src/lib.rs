@@ -3,10 +3,11 @@
 //! and randomness only through `env`.
 //!
 //! The rooms, from the lowest floor up: `base`; `buffer` and `log`; `objects`, `space` and `map`;
-//! `codecs`, `read` and `write`; `checkpoint` and `clean`; `volume`, `history`, `replication` and
-//! `images`; `repair`, `upkeep` and `pool`. A room names only rooms below it (`tools/rooms.txt`),
-//! and the head of each names the state that it owns. The order of writes and syncs, on which all
-//! guarantees after a crash rest, is decided in `log`, `checkpoint` and `repair::recovery` only.
+//! `codecs`, `read` and `write`; `checkpoint`, `clean` and `make_room`; `volume`, `history`,
+//! `replication` and `images`; `repair`, `upkeep` and `pool`. A room names only rooms below it
+//! (`tools/rooms.txt`), and the head of each names the state that it owns. The order of writes and
+//! syncs, on which all guarantees after a crash rest, is decided in `log`, `checkpoint` and
+//! `repair::recovery` only.
 
 mod base;
 mod buffer;
@@ -16,6 +17,7 @@ mod codecs;
 mod history;
 mod images;
 mod log;
+mod make_room;
 mod map;
 mod objects;
 mod pool;

@@ -59,7 +59,7 @@ impl Vitals {
         self.has_failed.store(true, Ordering::Release);
     }
 
-    /// Notes that the data file has been deleted: nobody is told to close the pool, because its
+    /// Notes that the data file has been deleted: no error advises to close the pool, because its
     /// data would be gone.
     pub(crate) fn note_deleted(&self) {
         self.is_deleted.store(true, Ordering::Release);

@@ -80,7 +80,7 @@ impl Core {
         if !self.catalogue.has_begun() || self.log.is_broken() || !(pressing || self.is_catalogue_due()) {
             return;
         }
-        let spare = self.extents_spare();
+        let spare = self.space.extents_spare();
         let extent_bytes = u64::from(self.geometry.extent_bytes);
         // Step 2. A change of a descriptor appends an entry: none is applied between the capture
         // and the note.
@@ -93,7 +93,7 @@ impl Core {
         let extents = bytes.div_ceil(extent_bytes - PART_BYTES_MAX.min(extent_bytes as usize / PART_DIVISOR) as u64);
         let fits = if pressing { extents <= 1 || extents < spare } else { extents < spare };
         let is_appended = if fits {
-            let _aside = self.reserve(if pressing { 0 } else { bytes });
+            let _aside = self.space.reserve(if pressing { 0 } else { bytes });
             let purpose = if pressing { Purpose::Rescue } else { Purpose::Clean };
             self.append_batches(parts.drain(..), purpose)
         } else {
@@ -108,7 +108,7 @@ impl Core {
             if is_wanted || pins.as_of.is_none() {
                 return true;
             }
-            let extents = self.extents.lock();
+            let extents = self.space.extents.lock();
             let idle = pins.extents().into_iter().filter(|e| extents.is_idle(*e)).count() as u64;
             // Data in the part that the pool is about to lose must go.
             let is_beyond = pins.extents().last().is_some_and(|last| last.0 >= self.geometry.extents_usable());

@@ -34,6 +34,7 @@ pub(crate) mod light;
 pub(crate) mod merge;
 mod needs;
 pub(crate) mod opening;
+mod punching;
 pub(crate) mod reap;
 pub(crate) mod reparent;
 pub(crate) mod schedule;
@@ -215,7 +216,7 @@ impl Core {
         let _still = self.still.write();
         self.map_version.fetch_add(1, Ordering::AcqRel);
         self.captured.store(number, Ordering::Release);
-        let evacuated = self.evacuated.load(Ordering::Relaxed);
+        let evacuated = self.space.evacuated();
         let mut descriptors = Vec::new();
         let (mut next_object, mut objects) = (0, 0);
         let mut properties = BTreeMap::new();
@@ -306,7 +307,7 @@ impl Core {
         };
         count.add(1);
         self.publish(kind, &captured, merged, &plan);
-        Ok(!plan.idle.is_empty() && self.is_short_of_extents(self.extents_left()))
+        Ok(!plan.idle.is_empty() && self.is_short_of_extents(self.space.extents_left()))
     }
 
     /// Steps 2 to 4, and the batch of step 5.
@@ -332,12 +333,12 @@ impl Core {
         let position = &captured.position;
         let usage = std::mem::take(&mut merged.usage);
         let (plan, live_bytes, used) = {
-            let mut extents = self.extents.lock();
+            let mut extents = self.space.extents.lock();
             let pinned = captured.pins.extents();
             let target = self.list_target();
             let has_space = |extent| self.log.backing.has(extent, 1);
             let comes_first: Option<&dyn Fn(ExtentIndex) -> bool> =
-                if self.is_tight() { Some(&has_space) } else { None };
+                if self.space.is_tight() { Some(&has_space) } else { None };
             let plan = extents.plan(
                 usage,
                 position.passed.clone(),
@@ -364,7 +365,7 @@ impl Core {
         let deltas_kept = state.deltas.iter().filter(|(number, _)| is_kept(kind, folded, *number)).count();
         let extents: Vec<_> = position.extents.iter().chain(&plan.listed).copied().collect();
         if extents.is_empty() && position.open.iter().all(Option::is_none) {
-            return Err(self.full_error());
+            return Err(self.space.full_error());
         }
         let checkpoint = Checkpoint {
             pool: self.pool_id,
@@ -422,7 +423,7 @@ impl Core {
     }
 
     fn wants_short_list(&self) -> bool {
-        self.is_tight() || self.vitals.sheds_list()
+        self.space.is_tight() || self.vitals.sheds_list()
     }
 
     fn put_descriptors(&self, captured: &Captured, merged: &mut Merged) {
@@ -454,9 +455,9 @@ impl Core {
             let change = merged.objects.get(&object.id).copied().unwrap_or_default();
             object.settle(allocated.saturating_add_signed(change.0), stored.saturating_add_signed(change.1));
         }
-        self.count_reservations();
+        self.space.count_reservations();
         {
-            let mut extents = self.extents.lock();
+            let mut extents = self.space.extents.lock();
             extents.apply(plan);
             // Before the thaw: a reader that looks at the overlays first, and then at this, sees
             // each change in one of them.
@@ -478,15 +479,14 @@ impl Core {
             self.readers.wait_until_gone();
         }
         let freed = {
-            let mut extents = self.extents.lock();
+            let mut extents = self.space.extents.lock();
             let freed = extents.release(plan);
-            self.extents_free.store(extents.free(), Ordering::Relaxed);
-            self.live_bytes.store(extents.live_bytes(), Ordering::Relaxed);
+            self.space.publish(&extents);
             freed
         };
-        self.evacuated.fetch_sub(captured.evacuated, Ordering::Relaxed);
+        self.space.freed_evacuated(captured.evacuated);
         self.log.extend(&captured.position, &plan.listed);
-        self.ease_brake();
-        self.give_back(&freed);
+        self.space.ease_brake();
+        self.space.give_back(&freed);
     }
 }

@@ -2,8 +2,6 @@
 //! come since the last one, by the space that it would free, and when nothing comes any more. Owns
 //! no state.
 
-use std::sync::atomic::Ordering;
-
 use surface::Result;
 
 use crate::map::kind::Kind;
@@ -21,9 +19,8 @@ impl Core {
     /// Whether a checkpoint is due.
     pub(crate) fn checkpoint_due(&self) -> bool {
         self.is_full_checkpoint_due()
-            || self.is_space_due()
-            || self.log.ahead() as u64 <= 2 * self.geometry.reserve_extents()
-                && self.extents_free.load(Ordering::Relaxed) + self.evacuated.load(Ordering::Relaxed) > 0
+            || self.space.is_checkpoint_due()
+            || self.log.ahead() as u64 <= 2 * self.geometry.reserve_extents() && self.space.has_free_extents()
     }
 
     fn is_full_checkpoint_due(&self) -> bool {

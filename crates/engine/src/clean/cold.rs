@@ -110,7 +110,7 @@ impl<'a> ColdRecoder<'a> {
         if is_moved && !is_turn(resident.location, share) || core.rewrites.are_hot(id, resident.key().group, live) {
             return false;
         }
-        let is_short = core.needs_space_soon();
+        let is_short = core.space.is_needed_soon();
         if is_short && !core.cold_pace.has_credit() {
             return false;
         }

@@ -96,7 +96,7 @@ impl Core {
     /// is the extent's content.
     pub(crate) fn known_residents(&self, extent: ExtentIndex, bytes: &[u8]) -> Option<(Vec<Resident>, Since)> {
         let (live, dead) = {
-            let extents = self.extents.lock();
+            let extents = self.space.extents.lock();
             (extents.live_of(extent), self.applier.deaths.lock().of(extent)?.clone())
         };
         let start = self.geometry.start(extent);
@@ -263,8 +263,8 @@ mod tests {
         let core = &pool.core;
         let (mut known, mut unknown) = (0, 0);
         for extent in (1..core.geometry.extents()).map(ExtentIndex) {
-            let live = core.extents.lock().live_of(extent);
-            if live == 0 || core.extents.lock().is_listed(extent) {
+            let live = core.space.extents.lock().live_of(extent);
+            if live == 0 || core.space.extents.lock().is_listed(extent) {
                 continue;
             }
             let bytes = core.read_extent(extent).unwrap();

@@ -1,8 +1,8 @@
 //! Empties extents that are mostly dead, so that a checkpoint can free them. Owns the cleaner's
-//! memory between rounds, and its pace relative to the writers. Called by its own threads, by
-//! writers that find no room, and by `upkeep` for work that goes from extent to extent.
+//! memory between rounds, and decides its pace. Called by its own threads, by writers that find no
+//! room (`make_room`), and by `upkeep` for work that goes from extent to extent.
 //!
-//! 1. *When*: by how much space is left, or for a writer that waits (`pacing`).
+//! 1. *When*: by how much space is left (`pacing`), or for a writer that waits.
 //! 2. *Which*: a round chooses victims (`round`) and reads them whole (`victim_reads`).
 //! 3. *Data*: the live fragments in them (`extent_liveness`), verified, cut down to the parts that
 //!    are still read, and in order (`survivors`). Cold ones are recompressed where that is wanted

@@ -17,7 +17,7 @@
 //!
 //! **Room.** Data is admitted only if it leaves two extents for moves. Of the other extents, a
 //! round reserves those that neither dirty nor admitted data needs. First come those before the
-//! soft wall (`clean::pacing`), which are left for rounds anyway. The live data of one extent fits
+//! soft wall (`space::brake`), which are left for rounds anyway. The live data of one extent fits
 //! in two. So a pool in which anything is dead can be cleaned, however full it is. A crash in the
 //! middle of a round may leave those two used and nothing freed. Then one extent at a time is moved
 //! into those that are kept for metadata (`Purpose::Rescue`).
@@ -172,7 +172,7 @@ impl Cleaner {
 impl Core {
     /// Step 1: returns the victims, and the number of the checkpoint as of which they were chosen.
     fn choose(&self, cleaner: &Cleaner, rule: Rule) -> (u64, Vec<Victim>) {
-        let extents = self.extents.lock();
+        let extents = self.space.extents.lock();
         // Extents evacuated after the last checkpoint's capture still appear to be live.
         let is_taken =
             |e: ExtentIndex| cleaner.busy.contains(&e) || cleaner.evacuated.iter().any(|(_, set)| set.contains(&e));
@@ -191,10 +191,10 @@ impl Core {
         let reachable = ahead.saturating_sub(self.geometry.kept_back(Purpose::Clean)) as u64;
         if rule.away {
             // It gains nothing that could be used: so it takes nothing that others may need.
-            let wanted = self.extents_spare().min(memory).min(reachable.saturating_sub(CLEAN_EXTENTS));
-            let aside = self.reserve(wanted * self.geometry.usable_bytes_min());
+            let wanted = self.space.extents_spare().min(memory).min(reachable.saturating_sub(CLEAN_EXTENTS));
+            let aside = self.space.reserve(wanted * self.geometry.usable_bytes_min());
             let (bytes, victims, purpose) = (wanted * extent_bytes, VICTIMS_MAX, Purpose::Clean);
-            let has_room = wanted > 0 && self.has_room();
+            let has_room = wanted > 0 && self.space.has_room();
             return has_room.then_some(Allowance { bytes, victims, purpose, _aside: Some(aside) });
         }
         if reachable == 0 {
@@ -211,9 +211,9 @@ impl Core {
         }
         // Room that others could take is reserved first, and released if another thread was
         // quicker.
-        let wanted = self.extents_spare().min(memory).min(reachable.saturating_sub(CLEAN_EXTENTS));
-        let aside = self.reserve_for_cleaning(wanted * self.geometry.usable_bytes_min());
-        let (spare, aside) = if self.has_room() { (wanted, Some(aside)) } else { (0, None) };
+        let wanted = self.space.extents_spare().min(memory).min(reachable.saturating_sub(CLEAN_EXTENTS));
+        let aside = self.space.reserve_for_cleaning(wanted * self.geometry.usable_bytes_min());
+        let (spare, aside) = if self.space.has_room() { (wanted, Some(aside)) } else { (0, None) };
         let kept = if may_dip { CLEAN_EXTENTS } else { 0 };
         let bytes = (kept + spare).min(reachable).min(memory) * extent_bytes;
         (bytes > 0).then_some(Allowance { bytes, victims: VICTIMS_MAX, purpose: Purpose::Clean, _aside: aside })
@@ -233,7 +233,7 @@ impl Core {
         let seen = self.map_version.load(Ordering::Acquire);
         let mut claim = {
             let mut cleaner = self.cleaner.lock();
-            cleaner.forget_before(self.extents.lock().checkpoint());
+            cleaner.forget_before(self.space.extents.lock().checkpoint());
             let (number, mut victims) = self.choose(&cleaner, rule);
             if victims.is_empty() {
                 return Ok(if cleaner.busy.is_empty() { Round::Idle } else { Round::Busy });
@@ -409,7 +409,7 @@ impl Core {
         if let Some((as_of, victims)) = cleaned {
             self.map.active().note(survivors.moved_from(as_of));
             if done {
-                self.evacuated.fetch_add(victims, Ordering::Relaxed);
+                self.space.evacuate(victims);
                 self.vitals.counters.cleaned_extents.add(victims);
             }
         }

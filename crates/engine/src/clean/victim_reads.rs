@@ -160,7 +160,7 @@ impl Core {
     /// Returns the bytes that users have read, written, sent and received since the pool was
     /// opened, plus those read from and written to the data file: constant while the pool is idle.
     pub(crate) fn traffic_bytes(&self) -> u64 {
-        let counters = &*self.vitals.counters;
+        let counters = &self.vitals.counters;
         counters.foreground_bytes() + counters.log_bytes.get() + counters.read_disk_bytes.get()
     }
 

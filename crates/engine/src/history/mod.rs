@@ -131,7 +131,7 @@ impl Pool {
             ..ObjectDescriptor::volume(id, short, from.size_bytes)
         };
         core.append_durably(vec![Entry::Object(clone)])?;
-        core.count_reservations();
+        core.space.count_reservations();
         Ok(())
     }
 

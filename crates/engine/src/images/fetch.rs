@@ -131,7 +131,7 @@ impl Core {
         let Some(image) = lacking.first().and_then(|first| self.objects.get(first.object)) else { return };
         // It would not be kept, and so be fetched again.
         let bytes = 2 * lacking.len() as u64 * GROUP_BYTES as u64;
-        if self.try_admit_fetched(&image, bytes).is_none() {
+        if self.space.try_admit_fetched(&image, bytes).is_none() {
             return;
         }
         let patience = Patience::seconds(self.vitals.env.clock.now_ns(), AHEAD_SECONDS).for_one_more();

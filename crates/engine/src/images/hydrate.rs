@@ -90,7 +90,7 @@ impl Core {
 
     /// Returns whether so many groups could be kept, at their maximum cost; notes it if not.
     fn has_room_for_rest(&self, image: &Object, groups: usize) -> bool {
-        let has_room = self.try_admit_fetched(image, 2 * groups as u64 * GROUP_BYTES as u64).is_some();
+        let has_room = self.space.try_admit_fetched(image, 2 * groups as u64 * GROUP_BYTES as u64).is_some();
         self.images.state.lock().contacts.entry(image.id).or_default().lacks_room = !has_room;
         has_room
     }

@@ -152,7 +152,7 @@ impl Core {
         self.heal()?;
         self.bound_changes()?;
         let cost = payload.len() as u64 + BATCH_GROUPS as u64 * GROUP_COST_BYTES;
-        let Some(_room) = self.try_admit_fetched(object, cost) else { return Ok(()) };
+        let Some(_room) = self.space.try_admit_fetched(object, cost) else { return Ok(()) };
         let header = header_bytes(&entries);
         let mut buf = self.buffers.get((header + payload.len()).next_multiple_of(format::BATCH_ALIGN));
         buf[header..header + payload.len()].copy_from_slice(&payload);

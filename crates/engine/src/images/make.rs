@@ -119,7 +119,7 @@ impl Pool {
             ..ObjectDescriptor::volume(id, short, size_bytes)
         }));
         core.append_durably(entries)?;
-        core.count_reservations();
+        core.space.count_reservations();
         core.mark_incomplete(object);
         Ok(DeviceId(id.0))
     }

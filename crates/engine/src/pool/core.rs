@@ -1,15 +1,14 @@
-//! The shared state of an open pool, and the guarantee that involves several parts of it: flush. Any thread may call it; `base::ranks` has the order of its locks.
+//! The shared state of an open pool, and the guarantee that involves several parts of it: flush.
+//! Any thread may call it; `base::ranks` has the order of its locks.
 
-use std::collections::BTreeSet;
 use std::ops::Range;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64};
+use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
 use env::MapBatch;
 use format::KEY_END;
 use surface::Result;
-use units::ExtentIndex;
 
 use crate::base::buffers::BufferPool;
 use crate::base::ranked::{Mutex, RwLock};
@@ -22,7 +21,6 @@ use crate::buffer::write_buffer::WriteBuffer;
 use crate::checkpoint::CheckpointState;
 use crate::checkpoint::opening::Noted;
 use crate::clean::cold::ColdPace;
-use crate::clean::pacing::Brake;
 use crate::clean::round::Cleaner;
 use crate::clean::walked::Walked;
 use crate::clean::write_heat::Rewrites;
@@ -40,9 +38,8 @@ use crate::pool::workers::Workers;
 use crate::read::unit_cache::UnitCache;
 use crate::repair::damages::Suspicion;
 use crate::repair::loss::Losses;
-use crate::space::admission::Admission;
+use crate::space::Space;
 use crate::space::extents::Extents;
-use crate::space::host_space::Below;
 use crate::upkeep::defrag::SortWalk;
 use crate::upkeep::scrub::Scrubbing;
 use crate::volume::claims::Claims;
@@ -60,27 +57,17 @@ pub(crate) struct Core {
     pub objects: Arc<Objects>,
     pub catalogue: Arc<Catalogue>,
     pub applier: Arc<Applier>,
-    pub log: Log,
-    pub extents: Mutex<Extents, ranks::Extents>,
-    /// Copy of `Extents::free`, to be read without the lock.
-    pub extents_free: AtomicU64,
-    /// Copy of `Extents::live_bytes`.
-    pub live_bytes: AtomicU64,
-    /// Free extents whose space was not punched out of the data file.
-    pub unpunched: Mutex<BTreeSet<ExtentIndex>, ranks::Unpunched>,
-    pub below: Below,
+    pub log: Arc<Log>,
+    pub space: Space,
     pub noted: Noted,
     /// Unreadable areas after the end of the log, until the first checkpoint is durable.
     pub unreadable: Mutex<Vec<Range<u64>>, ranks::Unreadable>,
-    /// Extents that were cleaned and become free with the next checkpoint.
-    pub evacuated: AtomicU64,
     pub cleaner: Mutex<Cleaner, ranks::Cleaner>,
     /// Held shared by rounds in the background, exclusively by a writer that determines how much
     /// can be gained at all.
     pub cleaning: RwLock<(), ranks::Cleaning>,
     /// Held by the round that may take the extents kept for moves.
     pub dipping: Mutex<(), ranks::Dipping>,
-    pub brake: Brake,
     pub scrub: Mutex<Scrubbing, ranks::Scrub>,
     /// Places of suspected damage, and the last report of it. Never held while anything else is
     /// waited for.
@@ -115,10 +102,6 @@ pub(crate) struct Core {
     pub dictionaries: Dictionaries,
     pub workers: Workers,
     pub ahead: Ahead,
-    /// Bytes of reservations that are not used.
-    pub reserved_unmet: AtomicU64,
-    /// Whether there are shares, as of the last time that reservations were counted.
-    pub has_shares: AtomicBool,
     /// Held by all changes to the table of objects.
     pub admin: Mutex<(), ranks::Admin>,
     /// The full checkpoint after which clones were last reparented, by its count; held while that
@@ -137,7 +120,9 @@ pub(crate) struct Core {
     pub punching: RwLock<(), ranks::Punching>,
     /// Large ranges that were made holes.
     pub punches: AtomicU64,
-    pub admission: Admission,
+    /// Held by the writer that makes room in a pool that seems full; others wait for the space that
+    /// it gains.
+    pub making_room: Mutex<(), ranks::MakingRoom>,
     /// Arrival time of the oldest dirty data, for the age limit: time of the first tick that saw
     /// the generation.
     pub aging: Mutex<(u64, u64), ranks::Aging>,
@@ -170,22 +155,25 @@ impl Core {
         let shares = Shares::of(parts.vitals.options.memory_bytes);
         let geometry = parts.applier.geometry.clone();
         let capacity_bytes = u64::from(geometry.extents()) * u64::from(geometry.extent_bytes);
+        let captured = AtomicU64::new(parts.extents.checkpoint());
+        let log = Arc::new(parts.log);
+        let space = Space::new(
+            (parts.vitals.clone(), geometry.clone()),
+            (parts.applier.buffer.clone(), parts.applier.objects.clone(), log.clone()),
+            parts.extents,
+            shares.write_buffer,
+        );
         Self {
             shares,
-            extents_free: AtomicU64::new(parts.extents.free()),
-            live_bytes: AtomicU64::new(parts.extents.live_bytes()),
-            unpunched: Mutex::default(),
-            below: Below::default(),
             noted: Noted::default(),
             unreadable: Mutex::new(parts.unreadable),
-            evacuated: AtomicU64::new(0),
             still: RwLock::new(()),
             map_version: AtomicU64::new(0),
-            captured: AtomicU64::new(parts.extents.checkpoint()),
+            captured,
+            space,
             cleaner: Mutex::default(),
             cleaning: RwLock::new(()),
             dipping: Mutex::new(()),
-            brake: Brake::default(),
             scrub: Mutex::default(),
             suspicion: Mutex::default(),
             mended: Mutex::default(),
@@ -202,8 +190,6 @@ impl Core {
             ),
             workers: Workers::new(),
             ahead: Ahead::new(),
-            reserved_unmet: AtomicU64::new(0),
-            has_shares: AtomicBool::new(false),
             admin: Mutex::new(()),
             passed_on: Mutex::new(0),
             shrinking: Mutex::new(None),
@@ -212,7 +198,7 @@ impl Core {
             sorting: Mutex::default(),
             punching: RwLock::new(()),
             punches: AtomicU64::new(0),
-            admission: Admission::default(),
+            making_room: Mutex::new(()),
             aging: Mutex::new((0, 0)),
             resting: Mutex::new((0, 0)),
             tree_claims: Arc::default(),
@@ -228,8 +214,7 @@ impl Core {
             objects: parts.applier.objects.clone(),
             catalogue: parts.applier.catalogue.clone(),
             applier: parts.applier,
-            log: parts.log,
-            extents: Mutex::new(parts.extents),
+            log,
             checkpoint: Mutex::new(parts.checkpoint),
         }
     }

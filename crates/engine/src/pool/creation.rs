@@ -10,11 +10,11 @@ use units::{BLOCK_BYTES, BlockIndex, ObjectId, SHARE_BYTES};
 use super::check_size;
 use crate::base::options::Properties;
 use crate::log::Purpose;
+use crate::make_room::Asks;
 use crate::objects::file_layout::{self, WINDOW_BYTES};
 use crate::objects::names::check_full_name;
 use crate::objects::{Object, properties};
 use crate::pool::Pool;
-use crate::space::admission::Asks;
 use crate::write::whole_object;
 
 /// A block of 4 KiB of a file: the file's number, the offset in it, the content.
@@ -89,7 +89,7 @@ impl Pool {
             [] => core.append_durably(vec![Entry::Object(descriptor)])?,
             blocks => self.append_whole(descriptor, blocks)?,
         }
-        core.count_reservations();
+        core.space.count_reservations();
         Ok(DeviceId(id.0))
     }
 
@@ -100,7 +100,7 @@ impl Pool {
         core.heal()?;
         // The content gets the room that a tree would get for writing it.
         let object = Object::new(descriptor.clone(), Settings::default());
-        let _room = core.admit_new(&object, (blocks.len() * BLOCK_BYTES) as u64, Asks::Tree)?;
+        let _room = core.admit_new(&object, (blocks.len() * BLOCK_BYTES) as u64, 0, Asks::Tree)?;
         let batch = whole_object::batch(descriptor, blocks, core.geometry.unit_blocks_max(), &core.buffers);
         let ticket = core.append(batch, Purpose::Data)?;
         core.log.wait_applied(ticket)?;

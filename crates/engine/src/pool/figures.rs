@@ -1,13 +1,11 @@
 //! Counters of a pool for a sampler that reads them each second: loads only, no list and no lock
 //! that a client waits for. Owns nothing.
 
-use std::sync::atomic::Ordering;
-
 use codec::CodecId;
 use policy::Power;
 
 use crate::base::decode_counts::DecodeEffort;
-use crate::base::status::QuotaReached;
+use crate::base::status::{PoolRoom, QuotaReached};
 use crate::pool::Pool;
 use crate::volume::Volume;
 
@@ -95,9 +93,9 @@ impl Pool {
             cleaned_extents: c.cleaned_extents.get(),
             refused_writes: c.refused_writes.get(),
             capacity_bytes: u64::from(core.geometry.extents()) * u64::from(core.geometry.extent_bytes),
-            live_bytes: core.live_bytes.load(Ordering::Relaxed),
-            available_bytes: core.available_bytes(),
-            reserved_bytes: core.reserved_unmet.load(Ordering::Relaxed),
+            live_bytes: core.space.live_bytes(),
+            available_bytes: core.space.available_bytes(),
+            reserved_bytes: core.space.reserved_unmet(),
             choices: core.chooser.choices(),
             decoded: c.decoded.report(),
         }
@@ -105,6 +103,18 @@ impl Pool {
 }
 
 impl Pool {
+    /// How full it is.
+    pub fn room(&self) -> PoolRoom {
+        let space = &self.core.space;
+        PoolRoom {
+            live_bytes: space.live_bytes(),
+            available_bytes: space.available_bytes(),
+            reserved_bytes: space.reserved_unmet(),
+            is_full: space.is_full(),
+            refused_writes: self.core.vitals.counters.refused_writes.get(),
+        }
+    }
+
     /// Returns the bytes that the map store occupies on disk, by listing its files.
     pub fn map_bytes(&self) -> u64 {
         self.core.vitals.env.store.occupied_bytes()

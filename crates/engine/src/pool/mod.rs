@@ -10,7 +10,6 @@ pub(crate) mod standby;
 pub(crate) mod workers;
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use env::MapBatch;
 use format::{
@@ -241,7 +240,7 @@ impl Pool {
         mended.extend(core.estrange(&doubtful)?);
         *core.mended.lock() = mended;
         *core.losses.lock() = losses;
-        core.refresh_host_space();
+        core.space.refresh_host_space();
         // Until here nothing has been written to the map, except repairs.
         superblock_io::bring_up_to_date(&*core.vitals.env.disk, &superblock)?;
         core.take_checkpoint()?;
@@ -409,7 +408,7 @@ impl Pool {
         let unlisted_allocated_bytes = of_unlisted(Object::allocated_bytes);
         let pins = core.catalogue.pins();
         let (live_bytes, free, catalogue_extents) = {
-            let extents = core.extents.lock();
+            let extents = core.space.extents.lock();
             let idle = pins.extents().into_iter().filter(|extent| extents.is_idle(*extent)).count() as u64;
             (extents.live_bytes(), extents.free(), idle)
         };
@@ -435,14 +434,14 @@ impl Pool {
             dictionary_bytes,
             reaping: core.objects.reaping().len() as u64,
             dead_bytes: ((extents_total - extents_free.min(extents_total)) * extent_bytes).saturating_sub(live_bytes),
-            free_bytes: core.free_bytes_below(extents_free),
-            reserved_bytes: core.reserved_unmet.load(Ordering::Relaxed),
-            reserved_for: core.reserved_for(),
+            free_bytes: core.space.free_bytes_below(extents_free),
+            reserved_bytes: core.space.reserved_unmet(),
+            reserved_for: core.space.reserved_for(),
             kept_bytes: core.geometry.reserve_extents() * extent_bytes,
             returning_bytes: settled_bytes.saturating_sub(live_bytes),
-            available_bytes: core.available_bytes(),
-            is_full: core.is_full(),
-            is_short_below: core.is_short_below(extents_free),
+            available_bytes: core.space.available_bytes(),
+            is_full: core.space.is_full(),
+            is_short_below: core.space.is_short_below(extents_free),
             refused_writes: c.refused_writes.get(),
             is_exact: core.buffer.bytes() == 0 && all.iter().all(|object| object.is_exact()),
             map_bytes: core.vitals.env.store.occupied_bytes(),

@@ -91,7 +91,7 @@ impl Pool {
             }
         };
         self.core.append_durably(vec![entry])?;
-        self.core.count_reservations();
+        self.core.space.count_reservations();
         Ok(())
     }
 }

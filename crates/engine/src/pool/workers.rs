@@ -169,7 +169,7 @@ impl Workers {
 
     /// Lets waiting writers continue if there is room again.
     fn tell_room(&self, core: &Core) {
-        if core.buffer.held() <= room_mark(core.buffer_limit()) {
+        if core.buffer.held() <= room_mark(core.space.buffer_limit()) {
             self.room.notify_all();
         }
     }
@@ -212,7 +212,7 @@ fn work(core: &Weak<Core>) {
     let mut keep_off = env::KeepOff::default();
     while let Some(core) = core.upgrade() {
         let workers = &core.workers;
-        let pressed = core.buffer.held() > core.buffer_limit() / 4;
+        let pressed = core.buffer.held() > core.space.buffer_limit() / 4;
         let wakes = {
             let state = workers.state.lock();
             if state.stop {
@@ -315,7 +315,7 @@ impl Core {
             return Ok(());
         }
         self.forget_shrinking();
-        self.refresh_host_space();
+        self.space.refresh_host_space();
         self.look_at_standby();
         let now = self.vitals.env.clock.now_ns();
         let old = {

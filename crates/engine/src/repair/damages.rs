@@ -244,12 +244,12 @@ impl Core {
 
     fn look_at(&self, state: &mut ScrubState, suspects: &[ExtentIndex], extents: Vec<ExtentIndex>) -> Result<()> {
         let is_recent = |extents: &Extents| suspects.iter().any(|extent| extents.is_listed(*extent));
-        if is_recent(&self.extents.lock()) {
+        if is_recent(&self.space.extents.lock()) {
             self.take_light_checkpoint()?;
         }
         for extent in extents {
             let number = self.checkpoint.lock().number;
-            let live = self.extents.lock().live_of(extent);
+            let live = self.space.extents.lock().live_of(extent);
             let mut found = Vec::new();
             if live > 0 {
                 let read = self.read_extent(extent).ok();

@@ -443,7 +443,7 @@ impl Receiver {
         let volume =
             ObjectDescriptor { state: ObjectState::Volume, epoch, size_bytes, properties: own, numbers, ..head };
         core.append_durably(vec![Entry::Object(snapshot), Entry::Object(volume)])?;
-        core.count_reservations();
+        core.space.count_reservations();
         Ok(())
     }
 }

@@ -1,39 +1,27 @@
 //! Admission: a write is accepted only if all dirty data, however incompressible, still finds room
-//! in the log. So acknowledged data can always be flushed.
+//! in the log. So acknowledged data can always be flushed. Owns the bytes on their way to the log,
+//! and the decision on each write ([`Space::decide`]):
+//!
+//! 1. The bytes on their way are read, and then the free space, once.
+//! 2. While space is short, the write waits for its turn (`brake`).
+//! 3. Its bytes are counted as on their way, if all of them fit before its wall.
+//! 4. The same free space bounds the write buffer, which may be full.
+//!
+//! Any thread may call it. It takes no lock, except in step 2.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
-use surface::Result;
 use units::BLOCK_BYTES;
 
-use crate::base::ranked::Mutex;
-use crate::base::ranks;
-use crate::base::status::PoolRoom;
-use crate::objects::object::Object;
-use crate::pool::Pool;
-use crate::pool::core::Core;
-use crate::space::claims::Claim;
+use crate::base::shares::BUFFER_BYTES_MIN;
+use crate::space::Space;
 
-/// Share of the pool's extents that only overwrites may take, and the minimum for which that makes
-/// sense: cleaning gains nothing from extents of which less than a thirty-second part is dead.
-const OVERWRITE_DIVISOR: u64 = 28;
-const OVERWRITE_MIN: u64 = 16;
-/// Share of the pool's extents that is reserved for the metadata of shares: removing a file writes
-/// some before it frees any.
-const TREE_DIVISOR: u64 = 64;
-/// The largest share, in pools where the other is less than [`TREE_BYTES_MIN`].
-const TREE_DIVISOR_SMALL: u64 = 16;
-/// Bytes for some commits of a small namespace.
-const TREE_BYTES_MIN: u64 = 512 << 10;
-/// Upper bound of it: some hundred commits of a namespace of a million files.
-const TREE_BYTES_MAX: u64 = 256 << 20;
-/// Extents that must have been filled since the pool was opened before their average content is
-/// used.
-const OPENED_KNOWN: u64 = 32;
-/// Minimum that is dropped of images in one go.
-const DROPPED_MIN: u64 = 4 << 20;
-/// Number of drops, each twice as large as the last, before everything is dropped.
-const DROP_ROUNDS: u32 = 24;
+/// The write buffer takes this part of the remaining room: dirty data may cost twice its bytes in
+/// the log. With a quarter, writers would wait for the workers more often than for room.
+const ROOM_DIVISOR: u64 = 3;
+/// Lower bound of the limit that a slow codec can set for the write buffer: some batches for each
+/// worker.
+const BUFFER_TIMELY_MIN: usize = 8 << 20;
 /// Overhead of a group in the log: in the worst case a batch of its own, padded.
 pub(crate) const GROUP_COST_BYTES: u64 = BLOCK_BYTES as u64;
 
@@ -42,107 +30,160 @@ pub(crate) fn cost_of(length: u64) -> u64 {
     length.next_multiple_of(BLOCK_BYTES as u64) + GROUP_COST_BYTES
 }
 
-/// The kind of data for which a write needs room.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Asks {
-    /// Data of users.
-    Data,
-    /// File metadata of a share's tree. Neither a quota nor the wall of new data applies to it.
-    Tree,
+/// A write that asks for room.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Ask {
+    /// Bytes that it may take in the log.
+    pub bytes: u64,
+    /// Extents that it must leave free before the soft wall.
+    pub kept: u64,
+    /// Bytes by which it is slowed down while space is short.
+    pub paced_bytes: u64,
+}
+
+/// The decision on a write.
+pub(crate) enum Decision<'a> {
+    /// It has its room, and may go into the write buffer.
+    Admit(Admitted<'a>),
+    /// It has its room, but the write buffer is full.
+    WaitForBuffer(Admitted<'a>),
+    /// There is no room before its wall.
+    MakeRoom,
+}
+
+/// Free space at one moment.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Free {
+    /// Extents that can be written before another one is freed.
+    pub extents: u64,
+    /// Bytes that rounds of cleaning have reserved.
+    cleaning: u64,
+}
+
+/// The bytes on their way to the log, and the free space that was left for them afterwards.
+///
+/// Bytes go from admitted to dirty to used extents, and each is counted in the next place before it
+/// leaves the last one: read in this order, none is missed.
+#[derive(Clone, Copy)]
+struct Seen {
+    releases: u64,
+    admitting: u64,
+    dirty: u64,
+    free: Free,
 }
 
 /// The bytes on their way to the log, and the state of a pool that seems full.
-pub(crate) struct Admission {
-    /// Held by the writer that makes room in a pool that seems full; others wait for the space that
-    /// it gains.
-    making_room: Mutex<(), ranks::MakingRoom>,
+pub(super) struct Admission {
     /// Bytes that were admitted and are not in the write buffer yet.
     admitting: AtomicU64,
+    /// Number of times that bytes were subtracted from these, raised before that.
+    releases: AtomicU64,
     /// The part of them reserved by rounds of cleaning.
     cleaning_bytes: AtomicU64,
     /// Applied sequence number at which the pool was found full.
     full_at: AtomicU64,
+    /// Limit of the write buffer by the last free space that a decision was based on, and whether
+    /// writers were slowed down then.
+    buffer_limit: AtomicUsize,
+    is_braking: AtomicBool,
 }
 
 impl Default for Admission {
     fn default() -> Self {
         Self {
-            making_room: Mutex::default(),
             admitting: AtomicU64::new(0),
+            releases: AtomicU64::new(0),
             cleaning_bytes: AtomicU64::new(0),
             full_at: AtomicU64::new(u64::MAX),
+            buffer_limit: AtomicUsize::new(usize::MAX),
+            is_braking: AtomicBool::new(false),
         }
-    }
-}
-
-impl Admission {
-    /// The size of the pool has changed: refused writers may find room now.
-    pub(crate) fn forget_full(&self) {
-        self.full_at.store(u64::MAX, Ordering::Relaxed);
     }
 }
 
 /// Room for data that is being put into the write buffer; dropped when the data is there and
 /// counted as dirty.
 pub(crate) struct Admitted<'a> {
-    core: &'a Core,
+    space: &'a Space,
     bytes: u64,
-    /// It frees room: see [`Core::room_before`].
+    /// It frees room: see [`Space::room_before`].
     cleans: bool,
+    /// Limit of the write buffer, by the free space that the decision was based on.
+    buffer_limit: usize,
 }
 
 impl Drop for Admitted<'_> {
     fn drop(&mut self) {
         if self.cleans {
             // In this order: released bytes must no longer appear as room either.
-            self.core.admission.cleaning_bytes.fetch_sub(self.bytes, Ordering::AcqRel);
+            self.space.admission.cleaning_bytes.fetch_sub(self.bytes, Ordering::AcqRel);
         }
-        self.core.admission.admitting.fetch_sub(self.bytes, Ordering::AcqRel);
-    }
-}
-
-impl Pool {
-    /// How full it is.
-    pub fn room(&self) -> PoolRoom {
-        let core = &self.core;
-        PoolRoom {
-            live_bytes: core.live_bytes.load(Ordering::Relaxed),
-            available_bytes: core.available_bytes(),
-            reserved_bytes: core.reserved_unmet.load(Ordering::Relaxed),
-            is_full: core.is_full(),
-            refused_writes: core.vitals.counters.refused_writes.get(),
-        }
+        self.space.release(self.bytes);
     }
 }
 
 impl Admitted<'_> {
-    /// Leaves the bytes counted, until [`Core::release`] is called for them.
+    /// Leaves the bytes counted, until [`Space::release`] is called for them.
     pub(crate) fn keep(self) -> u64 {
         let bytes = self.bytes;
         std::mem::forget(self);
         bytes
     }
+
+    /// Bytes that the write buffer may hold when this data is put into it.
+    pub(crate) fn buffer_limit(&self) -> usize {
+        self.buffer_limit
+    }
+
+    /// Notes a newer limit, after the writer has waited.
+    pub(crate) fn set_buffer_limit(&mut self, bytes: usize) {
+        self.buffer_limit = bytes;
+    }
 }
 
-impl Core {
-    /// Ends the accounting of bytes that were [kept](Admitted::keep).
-    pub(crate) fn release(&self, bytes: u64) {
-        self.admission.admitting.fetch_sub(bytes, Ordering::AcqRel);
+impl Space {
+    /// Decides on a write; the room is reserved until the result is dropped.
+    pub(crate) fn decide(&self, ask: Ask) -> Decision<'_> {
+        let mut seen = self.see();
+        if ask.paced_bytes > 0 && self.brake(ask.paced_bytes, seen.free) {
+            seen = self.see();
+        }
+        match self.take(seen, ask.bytes, self.soft_wall() + ask.kept) {
+            Some(room) if self.buffer.held() > room.buffer_limit => Decision::WaitForBuffer(room),
+            Some(room) => Decision::Admit(room),
+            None => Decision::MakeRoom,
+        }
     }
 
     /// Takes over bytes that were [kept](Admitted::keep), for a caller that now puts as many into
     /// the write buffer.
-    pub(crate) fn taken_over(&self, bytes: u64) -> Admitted<'_> {
-        Admitted { core: self, bytes, cleans: false }
+    pub(crate) fn take_over(&self, bytes: u64) -> Admitted<'_> {
+        Admitted { space: self, bytes, cleans: false, buffer_limit: self.buffer_limit() }
+    }
+
+    /// Returns whether the next write would probably have to wait: for the write buffer as it is
+    /// now, or for its turn, both by the free space of the last decision.
+    pub(crate) fn would_wait(&self) -> bool {
+        self.buffer.held() >= self.admission.buffer_limit.load(Ordering::Relaxed)
+            || self.admission.is_braking.load(Ordering::Relaxed)
+    }
+
+    /// Ends the accounting of bytes that were [kept](Admitted::keep).
+    pub(crate) fn release(&self, bytes: u64) {
+        self.admission.releases.fetch_add(1, Ordering::AcqRel);
+        self.admission.admitting.fetch_sub(bytes, Ordering::AcqRel);
     }
 
     /// Bytes of data on their way to the log, including their overhead there.
-    ///
-    /// Bytes go from admitted to dirty to used extents, and each is counted in the next place
-    /// before it leaves the last one: read in this order, none is missed.
     pub(crate) fn committed_bytes(&self) -> u64 {
+        // In this order: see `Seen`.
         let admitting = self.admission.admitting.load(Ordering::Acquire);
         admitting + self.dirty_cost()
+    }
+
+    /// Bytes that rounds of cleaning have reserved.
+    pub(crate) fn cleaning_bytes(&self) -> u64 {
+        self.admission.cleaning_bytes.load(Ordering::Acquire)
     }
 
     /// Bytes that dirty data may take in the log.
@@ -150,10 +191,16 @@ impl Core {
         self.buffer.bytes() as u64 + self.buffer.groups() as u64 * GROUP_COST_BYTES
     }
 
-    /// Extents that can be written before another one is freed, including the reserve, as far as
-    /// the file system has room.
-    pub(crate) fn extents_left(&self) -> u64 {
-        (self.extents_free.load(Ordering::Acquire) + self.log.ahead() as u64).min(self.extents_left_below())
+    fn see(&self) -> Seen {
+        let releases = self.admission.releases.load(Ordering::Acquire);
+        let admitting = self.admission.admitting.load(Ordering::Acquire);
+        let dirty = self.dirty_cost();
+        Seen { releases, admitting, dirty, free: self.free() }
+    }
+
+    fn free(&self) -> Free {
+        let cleaning = self.cleaning_bytes();
+        Free { extents: self.extents_left(), cleaning }
     }
 
     /// Extents that are neither reserved nor needed for data on its way to the log.
@@ -174,7 +221,7 @@ impl Core {
 
     /// Returns whether `bytes` more would fit with `wall` extents left free.
     pub(crate) fn has_room_for(&self, bytes: u64, wall: u64) -> bool {
-        // In this order: see `committed_bytes`.
+        // In this order: see `Seen`.
         let committed = self.committed_bytes() + bytes;
         self.room_before(wall) >= committed
     }
@@ -184,26 +231,49 @@ impl Core {
     /// The room before the soft wall is left for the cleaner: its reservations there are not
     /// subtracted a second time.
     pub(crate) fn room_before(&self, wall: u64) -> u64 {
+        self.room_at(self.free(), wall)
+    }
+
+    fn room_at(&self, free: Free, wall: u64) -> u64 {
         let usable = self.geometry.usable_bytes_min();
         let soft_wall = self.soft_wall();
         let soft = if wall < soft_wall { 0 } else { soft_wall - self.geometry.reserve_extents() };
-        let cleans = self.admission.cleaning_bytes.load(Ordering::Acquire).min(soft * usable);
-        (self.extents_left() * usable + cleans).saturating_sub(wall * usable)
+        let cleans = free.cleaning.min(soft * usable);
+        (free.extents * usable + cleans).saturating_sub(wall * usable)
+    }
+
+    /// Bytes that the write buffer may hold now: the least of these.
+    /// - Its share of memory.
+    /// - In a nearly full pool, a part of the log's room, because dirty data may take more than its
+    ///   size there. So writers wait for the workers and not for the last extent.
+    /// - With a slow codec, the bytes that are drained in a few seconds. So writers wait a little
+    ///   each, and no flush waits for minutes.
+    /// - The limit of the standby ring, if there is one.
+    pub(crate) fn buffer_limit(&self) -> usize {
+        self.buffer_limit_at(self.free())
+    }
+
+    fn buffer_limit_at(&self, free: Free) -> usize {
+        let room = self.room_at(free, self.geometry.reserve_extents());
+        let limit = usize::try_from(room / ROOM_DIVISOR).unwrap_or(usize::MAX).max(BUFFER_BYTES_MIN);
+        let timely = self.buffer_timely.load(Ordering::Relaxed).max(BUFFER_TIMELY_MIN);
+        let standby = self.buffer.standby().map_or(usize::MAX, |ring| ring.limit());
+        let limit = limit.min(timely).min(self.buffer_share).min(standby);
+        self.admission.buffer_limit.store(limit, Ordering::Relaxed);
+        self.admission.is_braking.store(self.is_braking(free), Ordering::Relaxed);
+        limit
+    }
+
+    /// Sets the bytes that the workers drain in the time that a flush may take.
+    pub(crate) fn set_buffer_timely(&self, bytes: usize) {
+        self.buffer_timely.store(bytes, Ordering::Relaxed);
     }
 
     /// Counts `bytes` as on their way to the log until the result is dropped, if they fit with
     /// `wall` extents left free. A refused reservation leaves no trace, so requests that do not fit
     /// together cannot fail each other.
     pub(crate) fn try_reserve(&self, bytes: u64, wall: u64) -> Option<Admitted<'_>> {
-        let fits = |admitting: u64| {
-            let committed = admitting + self.dirty_cost() + bytes;
-            (self.room_before(wall) >= committed).then_some(admitting + bytes)
-        };
-        self.admission.admitting.fetch_update(Ordering::AcqRel, Ordering::Acquire, fits).ok()?;
-        let admitted = Admitted { core: self, bytes, cleans: false };
-        // Between the check and the entry as many bytes may have come as have left, and those that
-        // left have not been counted anywhere.
-        self.has_room_before(wall).then_some(admitted)
+        self.take(self.see(), bytes, wall)
     }
 
     /// The same, for the soft wall plus the extents kept back from the caller.
@@ -211,11 +281,35 @@ impl Core {
         self.try_reserve(bytes, self.soft_wall() + kept)
     }
 
+    fn take(&self, mut seen: Seen, bytes: u64, wall: u64) -> Option<Admitted<'_>> {
+        loop {
+            let admitting = seen.admitting + bytes;
+            if self.room_at(seen.free, wall) < admitting + seen.dirty {
+                return None;
+            }
+            let entered = self.admission.admitting.compare_exchange(
+                seen.admitting,
+                admitting,
+                Ordering::AcqRel,
+                Ordering::Acquire,
+            );
+            if entered.is_ok() {
+                break;
+            }
+            seen = self.see();
+        }
+        let room = Admitted { space: self, bytes, cleans: false, buffer_limit: self.buffer_limit_at(seen.free) };
+        // Between the check and the entry as many bytes may have come as have left, and those that
+        // left have not been counted anywhere.
+        let is_counted = self.admission.releases.load(Ordering::Acquire) == seen.releases;
+        (is_counted || self.has_room_before(wall)).then_some(room)
+    }
+
     /// Counts `bytes` as on their way to the log until the result is dropped, whether or not there
     /// is room for them.
     pub(crate) fn reserve(&self, bytes: u64) -> Admitted<'_> {
         self.admission.admitting.fetch_add(bytes, Ordering::AcqRel);
-        Admitted { core: self, bytes, cleans: false }
+        Admitted { space: self, bytes, cleans: false, buffer_limit: usize::MAX }
     }
 
     /// Like `reserve`, for work that frees more room than it takes.
@@ -226,259 +320,117 @@ impl Core {
         aside
     }
 
-    /// Extents that only overwrites may take: a pool that is full for new data still accepts
-    /// changes of existing data, because cleaning recovers the blocks that they leave dead. Small
-    /// pools cannot afford it.
-    fn overwrite_extents(&self) -> u64 {
-        let share = u64::from(self.geometry.extents_usable()) / OVERWRITE_DIVISOR;
-        if share < OVERWRITE_MIN { 0 } else { share }
-    }
-
-    /// Extents that only file metadata of trees may take; none in a pool without shares.
-    pub(crate) fn tree_extents(&self) -> u64 {
-        if !self.has_shares.load(Ordering::Relaxed) {
-            return 0;
-        }
-        let usable = u64::from(self.geometry.extents_usable());
-        let share = (usable / TREE_DIVISOR).min(TREE_BYTES_MAX / u64::from(self.geometry.extent_bytes));
-        let wanted = TREE_BYTES_MIN.div_ceil(self.geometry.usable_bytes_min());
-        share.max(wanted.min(usable / TREE_DIVISOR_SMALL))
-    }
-
-    /// Extents that `object` must leave to others: reservations of other volumes, the share of
-    /// trees, and the part of the overwriting share that its write has no claim to.
-    ///
-    /// Where there is no overwriting share, an overwrite leaves nothing. It takes room until its
-    /// dead bytes are counted, and would be refused as soon as new data has filled the pool up to
-    /// the reservations.
-    fn extents_promised(&self, object: &Object, claim: Claim) -> u64 {
-        let reserved = self.extents_reserved_against(object);
-        match (self.overwrite_extents(), claim) {
-            (0, Claim::Overwrite) => 0,
-            (share, claim) => claim.leaves_of(share) + self.tree_extents() + reserved,
-        }
-    }
-
-    /// Extents that `object` must leave free now, out of those [promised](Self::extents_promised)
-    /// to others.
-    ///
-    /// Promised extents need not lie idle. As long as cleaning could gain twice as many, none are
-    /// kept free; below that, the number grows until all are kept when cleaning could gain no more
-    /// than that. So new data finds the pool full at the same point as if they were always kept,
-    /// and a log of which a fifth is dead is not cleaned as if it were fuller than it is, which
-    /// would cost every write.
-    ///
-    /// `bytes`: the size of the request. An overwrite leaves as much dead, as long as it compresses
-    /// alike, so it is not included. Where it takes more than it leaves, more is live at the next
-    /// checkpoint, and less can be gained.
-    fn extents_kept(&self, object: &Object, bytes: u64, claim: Claim) -> u64 {
-        self.extents_kept_for(self.extents_promised(object, claim), bytes, claim)
-    }
-
-    /// The same, if so many are promised to others.
-    fn extents_kept_for(&self, promised: u64, bytes: u64, claim: Claim) -> u64 {
-        let asking = if claim == Claim::Overwrite { 0 } else { bytes };
-        if promised == 0 { 0 } else { promised.min((2 * promised).saturating_sub(self.extents_winnable(asking))) }
-    }
-
-    /// Conservative estimate of the extents before the reserve that would be free if all dead data
-    /// were cleaned, as far as the file system had room at the last look: cleaning gains no space
-    /// that it lacks.
-    fn extents_winnable(&self, asking: u64) -> u64 {
-        self.extents_winnable_in_all(asking).saturating_sub(self.extents_lacking_below())
-    }
-
-    /// Free extents for which the file system had no room at the last look.
-    fn extents_lacking_below(&self) -> u64 {
-        let free = self.extents_free.load(Ordering::Acquire) + self.log.ahead() as u64;
-        free.saturating_sub(self.extents_left_below())
-    }
-
-    /// The same estimate as if the file system had room for the whole pool: data on its way counts
-    /// in full, `asking` included, and no data counts as dead because of writes since the last
-    /// checkpoint.
-    fn extents_winnable_in_all(&self, asking: u64) -> u64 {
-        let extents = u64::from(self.geometry.extents_usable()).saturating_sub(1 + self.geometry.reserve_extents());
-        let live = self.live_bytes.load(Ordering::Relaxed);
-        let coming = self.committed_bytes() + asking + self.log.bytes_since_checkpoint();
-        let opened = self.vitals.counters.opened_extents.get();
-        let taken = if opened < OPENED_KNOWN {
-            (live + coming).div_ceil(self.geometry.usable_bytes_min())
-        } else {
-            // As densely as since the pool was opened: headers, padding and tails of extents take
-            // room too.
-            let payload = self.vitals.counters.fragment_bytes.get() + self.vitals.counters.moved_bytes.get();
-            let packed = u128::from(live) * u128::from(opened) / u128::from(payload.max(1));
-            u64::try_from(packed).unwrap_or(u64::MAX) + coming.div_ceil(u64::from(self.geometry.extent_bytes))
-        };
-        extents.saturating_sub(taken)
-    }
-
-    /// Bytes of new data, without a reservation, for which there is still room once all dead data
-    /// has been cleaned, as far as the file system has room.
-    pub(crate) fn available_bytes(&self) -> u64 {
-        let free = self.extents_free.load(Ordering::Acquire) + self.log.ahead() as u64;
-        let left_below = self.free_bytes_below(free) / u64::from(self.geometry.extent_bytes);
-        let lacking_below = free.saturating_sub(left_below);
-        let promised = self.overwrite_extents() + self.tree_extents() + self.extents_reserved() + lacking_below;
-        self.extents_winnable_in_all(0).saturating_sub(promised) * self.bytes_per_extent()
-    }
-
-    /// Bytes of file metadata that certainly still find room, by the last look at the file system:
-    /// called for many changes of a tree.
-    pub(crate) fn available_to_trees(&self) -> u64 {
-        self.extents_winnable(0).saturating_sub(self.extents_reserved()) * self.geometry.usable_bytes_min()
-    }
-
-    /// Extents of unused reservations.
-    fn extents_reserved(&self) -> u64 {
-        self.reserved_unmet.load(Ordering::Relaxed).div_ceil(self.geometry.usable_bytes_min())
-    }
-
-    /// Average payload of an extent since the pool was opened; until that is known, its size.
-    fn bytes_per_extent(&self) -> u64 {
-        let opened = self.vitals.counters.opened_extents.get();
-        let payload = self.vitals.counters.fragment_bytes.get() + self.vitals.counters.moved_bytes.get();
-        let size = u64::from(self.geometry.extent_bytes);
-        if opened < OPENED_KNOWN { size } else { (payload / opened).clamp(size / 2, size) }
-    }
-
     /// Returns whether a write was refused for lack of room, and nothing has been applied since.
     pub(crate) fn is_full(&self) -> bool {
         self.admission.full_at.load(Ordering::Relaxed) == self.log.applied_seq().0
     }
 
-    /// Admits a write of `length` bytes at `offset` of an object; the room is reserved until the
-    /// result is dropped.
-    ///
-    /// The wall of new data is the soft wall (`clean::pacing`) plus the extents kept for overwrites
-    /// and other volumes, a part of which small writes may take (`space::claims`). The wall of
-    /// overwrites is the soft wall plus the reservations of other volumes. A write that does not
-    /// seem to fit before its wall waits for the cleaner. If cleaning gains nothing, the write
-    /// makes room itself: dirty data is drained (it may be compressible), a checkpoint is taken (it
-    /// may free extents), and extents are cleaned for as long as that gains anything. Only if there
-    /// is no room then, up to the reserve instead of the soft wall, the pool is full. That result
-    /// stays valid until something is applied.
-    ///
-    /// # Errors
-    /// [`surface::ErrorKind::Full`], and the errors of draining.
-    pub(crate) fn admit(&self, object: &Object, offset: u64, length: u64) -> Result<Admitted<'_>> {
-        self.charge(object, length, || self.overwrites(object, offset, length))?;
-        self.brake(length);
-        let bytes = cost_of(length);
-        if let Some(admitted) = self.try_admit(bytes, self.extents_promised(object, Claim::New)) {
-            return Ok(admitted);
-        }
-        let is_kept = self.extents_kept(object, bytes, Claim::New) > 0;
-        let claim = if is_kept { self.claim(object, offset, length)? } else { Claim::New };
-        // Evaluated again on each try: conservative estimates become exact with the next
-        // checkpoint.
-        self.admit_before(bytes, &|| self.extents_kept(object, bytes, claim))
-    }
-
-    /// The same for data that overwrites nothing, and for the tree's own files.
-    pub(crate) fn admit_new(&self, object: &Object, length: u64, asks: Asks) -> Result<Admitted<'_>> {
-        let bytes = cost_of(length);
-        match asks {
-            Asks::Data => {
-                self.charge(object, length, || Ok(false))?;
-                if let Some(admitted) = self.try_admit(bytes, self.extents_promised(object, Claim::New)) {
-                    return Ok(admitted);
-                }
-                self.admit_before(bytes, &|| self.extents_kept(object, bytes, Claim::New))
-            }
-            Asks::Tree => {
-                // Reservations of other volumes apply as they do to overwriting.
-                let promised = if self.overwrite_extents() == 0 { 0 } else { self.extents_reserved_against(object) };
-                self.admit_before(bytes, &|| self.extents_kept_for(promised, bytes, Claim::Overwrite))
-            }
-        }
-    }
-
-    /// Reserves room for fetched groups of an image, if there is plenty: they can be fetched again.
-    pub(crate) fn try_admit_fetched(&self, image: &Object, bytes: u64) -> Option<Admitted<'_>> {
-        self.try_admit(bytes, self.extents_promised(image, Claim::New))
-    }
-
-    /// Admits `bytes` so that the extents `kept` are left.
-    fn admit_before(&self, bytes: u64, kept: &dyn Fn() -> u64) -> Result<Admitted<'_>> {
-        if let Some(admitted) = self.try_admit(bytes, kept()) {
-            return Ok(admitted);
-        }
-        // The last attempt gained nothing.
-        let hopeless = self.admission.full_at.load(Ordering::Relaxed) == self.log.applied_seq().0;
-        if hopeless && self.buffer.bytes() == 0 && self.is_surely_full(bytes) {
-            self.vitals.counters.refused_writes.add(1);
-            return Err(self.full_error());
-        }
-        if !hopeless && let Some(admitted) = self.wait_for_cleaner(bytes, kept) {
-            return Ok(admitted);
-        }
-        if let Some(admitted) = self.find_room(bytes, kept)? {
-            return Ok(admitted);
-        }
+    /// Notes that a write is refused for lack of room.
+    pub(crate) fn note_full(&self) {
         self.admission.full_at.store(self.log.applied_seq().0, Ordering::Relaxed);
-        self.vitals.counters.refused_writes.add(1);
-        Err(self.full_error())
     }
 
-    /// Makes room for `bytes` by all available means, for one caller at a time; `None` if there is
-    /// none. `kept`: see [`Self::extents_kept`].
-    pub(crate) fn find_room(&self, bytes: u64, kept: &dyn Fn() -> u64) -> Result<Option<Admitted<'_>>> {
-        let try_now = || self.try_admit(bytes, kept());
-        let _making_room = self.admission.making_room.lock();
-        if let Some(admitted) = try_now() {
-            return Ok(Some(admitted));
-        }
-        self.drain_all()?;
-        if let Some(admitted) = try_now() {
-            return Ok(Some(admitted));
-        }
-        self.refresh_host_space();
-        self.take_light_checkpoint()?;
-        // Deleted volumes free their space over several checkpoints.
-        loop {
-            if let Some(admitted) = try_now() {
-                return Ok(Some(admitted));
-            }
-            if !self.objects.has_reaping() {
-                break;
-            }
-            self.take_checkpoint()?;
-        }
-        // Data that can be fetched again is dropped before a write is refused.
-        for round in 0..DROP_ROUNDS {
-            if !self.drop_fetched(bytes.max(DROPPED_MIN) << round)? {
-                break;
-            }
-            self.take_checkpoint()?;
-            if let Some(admitted) = self.clean_for_room(bytes, kept)? {
-                return Ok(Some(admitted));
-            }
-        }
-        if let Some(admitted) = self.clean_for_room(bytes, kept)? {
-            return Ok(Some(admitted));
-        }
-        if self.map.settled().is_empty() {
-            return Ok(None);
-        }
-        // Merging may find more dead data.
-        self.take_checkpoint()?;
-        self.clean_for_room(bytes, kept)
+    /// The size of the pool has changed: refused writers may find room now.
+    pub(crate) fn forget_full(&self) {
+        self.admission.full_at.store(u64::MAX, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use bytes::Bytes;
+    use sim::Machine;
+    use surface::{BlockDevice, WriteOptions};
+    use units::{GROUP_BLOCKS, GROUP_BYTES, GroupIndex, ObjectId};
+
+    use super::*;
+    use crate::base::group::GroupKey;
+    use crate::base::testing::pool_on;
+    use crate::buffer::write_buffer::DirtyRun;
+
+    /// Writers stood still while rounds read their victims: the space before the soft wall was kept
+    /// for the rounds, and so was the space that they had reserved.
+    #[test]
+    fn what_a_round_sets_aside_before_the_soft_wall_stands_in_nobodys_way() {
+        let machine = Machine::new(8 << 20, 1);
+        let core = pool_on(&machine, machine.disk.handle(), 8 << 20, 0).core;
+        let space = &core.space;
+        space.brake.soft.store(4, Ordering::Relaxed);
+        let (extent, reserve) = (core.geometry.usable_bytes_min(), core.geometry.reserve_extents());
+        let left = |wall: u64| space.room_before(wall) - space.committed_bytes();
+        let (data, all) = (left(space.soft_wall()), left(reserve));
+        assert_eq!(all - data, 4 * extent);
+        let aside = space.reserve_for_cleaning(3 * extent);
+        assert_eq!((left(space.soft_wall()), left(reserve)), (data, all - 3 * extent));
+        let more = space.reserve_for_cleaning(3 * extent);
+        assert_eq!((left(space.soft_wall()), left(reserve)), (data - 2 * extent, all - 6 * extent), "4 are kept");
+        drop(aside);
+        let others = space.reserve(extent);
+        assert_eq!(
+            (left(space.soft_wall()), left(reserve)),
+            (data - extent, all - 4 * extent),
+            "they keep nothing free"
+        );
+        drop((more, others));
+        assert_eq!((left(space.soft_wall()), left(reserve)), (data, all));
     }
 
-    /// Returns whether `bytes` do not even fit before the reserve. `false` while a checkpoint is
-    /// running: the extents that it puts on the log's list are for a moment neither free nor
-    /// listed.
-    ///
-    /// A round of the cleaner may reserve all room while it runs. That does not make the pool full:
-    /// callers then wait for the end of the round.
-    fn is_surely_full(&self, bytes: u64) -> bool {
-        // In this order: it must no longer appear as room when it is no longer counted as taken.
-        let cleaning = self.admission.cleaning_bytes.load(Ordering::Acquire);
-        self.checkpoint.try_lock().is_some_and(|_still| {
-            let taken = (self.committed_bytes() + bytes).saturating_sub(cleaning);
-            self.room_before(self.geometry.reserve_extents()) < taken
-        })
+    /// A write of which one byte finds no room is not admitted, and the next one has all of it.
+    #[test]
+    fn a_decision_admits_to_the_last_byte_and_no_further() {
+        let machine = Machine::new(8 << 20, 1);
+        let core = pool_on(&machine, machine.disk.handle(), 8 << 20, 0).core;
+        let space = &core.space;
+        let all = space.room_before(space.soft_wall()) - space.committed_bytes();
+        let ask = |bytes, kept| space.decide(Ask { bytes, kept, paced_bytes: bytes });
+        assert!(matches!(ask(all + 1, 0), Decision::MakeRoom));
+        assert!(matches!(ask(all, 1), Decision::MakeRoom));
+        let room = ask(all, 0);
+        assert!(matches!(room, Decision::Admit(_)));
+        assert!(matches!(ask(1, 0), Decision::MakeRoom));
+        drop(room);
+        assert!(matches!(ask(all, 0), Decision::Admit(_)));
+        assert_eq!(space.committed_bytes(), 0);
+    }
+
+    /// Between a writer's look and its entry, another one's bytes became dirty, and a third one's
+    /// came in their place.
+    #[test]
+    fn a_reservation_does_not_trust_figures_from_before_a_release() {
+        let machine = Machine::new(8 << 20, 1);
+        let core = pool_on(&machine, machine.disk.handle(), 8 << 20, 0).core;
+        let space = &core.space;
+        let wall = space.soft_wall();
+        let (all, other) = (space.room_before(wall), cost_of(GROUP_BYTES as u64));
+        let first = space.reserve(other);
+        let seen = space.see();
+        let run = DirtyRun::of(0, GROUP_BLOCKS as u8, Bytes::from(vec![1; GROUP_BYTES]));
+        core.buffer.insert(GroupKey { object: ObjectId(1), group: GroupIndex(0) }, run).unwrap();
+        let dirty = space.dirty_cost();
+        drop(first);
+        let _third = space.reserve(other);
+        assert_eq!(space.committed_bytes(), dirty + other);
+        assert!(space.take(seen, all - other, wall).is_none());
+        assert_eq!(space.committed_bytes(), dirty + other, "it leaves no trace");
+        assert!(space.take(space.see(), all - dirty - other, wall).is_some());
+    }
+
+    /// Data in the write buffer above its limit makes the next write wait, and no longer.
+    #[test]
+    fn a_full_write_buffer_is_waited_for() {
+        let machine = Machine::new(256 << 20, 1);
+        let pool = pool_on(&machine, machine.disk.handle(), 256 << 20, 0);
+        pool.create_volume("v", 32 << 20, &Default::default()).unwrap();
+        let space = &pool.core.space;
+        let ask = Ask { bytes: 4096, kept: 0, paced_bytes: 0 };
+        let data = Bytes::from(vec![7; BUFFER_TIMELY_MIN + GROUP_BYTES]);
+        pool.volume("v").unwrap().write(0, data, WriteOptions::default()).unwrap();
+        assert!(matches!(space.decide(ask), Decision::Admit(_)) && !space.would_wait());
+        // As with a codec that drains next to nothing.
+        space.set_buffer_timely(1);
+        assert!(matches!(space.decide(ask), Decision::WaitForBuffer(_)) && space.would_wait());
+        pool.flush().unwrap();
+        assert!(matches!(space.decide(ask), Decision::Admit(_)) && !space.would_wait());
     }
 }

@@ -14,11 +14,9 @@
 //! Each claim ends at a wall of its own. None goes past the soft wall, so the cleaner always has
 //! its room.
 
-use surface::Result;
 use units::GROUP_BYTES;
 
 use crate::objects::object::Object;
-use crate::pool::core::Core;
 
 /// Largest request that is *little*: the size of a unit. Data of large files comes in larger ones.
 const LITTLE_BYTES_MAX: u64 = GROUP_BYTES as u64;
@@ -33,6 +31,16 @@ pub(crate) enum Claim {
 }
 
 impl Claim {
+    /// Returns the claim of a write of `length` bytes at `offset` of an object.
+    pub(crate) fn of(object: &Object, offset: u64, length: u64, overwrites: bool) -> Self {
+        match () {
+            () if overwrites => Self::Overwrite,
+            () if object.quota.tails.continues(offset, length) => Self::Log,
+            () if length <= LITTLE_BYTES_MAX => Self::Little,
+            () => Self::New,
+        }
+    }
+
     /// Returns how many extents of the overwriting share it leaves alone.
     pub(crate) fn leaves_of(self, share: u64) -> u64 {
         match self {
@@ -41,20 +49,5 @@ impl Claim {
             Self::Log => share / 4,
             Self::Overwrite => 0,
         }
-    }
-}
-
-impl Core {
-    /// Returns the claim of a write of `length` bytes at `offset` of an object.
-    ///
-    /// # Errors
-    /// Those of reading the map.
-    pub(crate) fn claim(&self, object: &Object, offset: u64, length: u64) -> Result<Claim> {
-        Ok(match () {
-            () if self.overwrites(object, offset, length)? => Claim::Overwrite,
-            () if object.quota.tails.continues(offset, length) => Claim::Log,
-            () if length <= LITTLE_BYTES_MAX => Claim::Little,
-            () => Claim::New,
-        })
     }
 }

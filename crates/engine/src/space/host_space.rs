@@ -22,7 +22,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use units::ExtentIndex;
 
-use crate::pool::core::Core;
+use crate::space::Space;
 
 /// Free space of the file system that is left out of all accounts: more than can be on its way to
 /// the log until the next look.
@@ -48,7 +48,7 @@ impl Default for Below {
     }
 }
 
-impl Core {
+impl Space {
     /// Returns whether the file system has next to no room, and less than the pool.
     pub(crate) fn is_tight(&self) -> bool {
         self.below.is_tight.load(Ordering::Relaxed)

@@ -263,9 +263,9 @@ impl Core {
         if !scatter.is_worth_it() {
             return Ok(data_bytes);
         }
-        let _room = self.room_to_sort(scatter.blocks * BLOCK_BYTES as u64, window.len())?;
+        let mut room = self.room_to_sort(scatter.blocks * BLOCK_BYTES as u64, window.len())?;
         for group in window {
-            self.throttle()?;
+            self.throttle(&mut room)?;
             match self.sort_group(volume, *group) {
                 Ok(Outcome::Moved(bytes)) => state.rewritten_bytes += bytes,
                 Ok(Outcome::Damaged) => state.damaged += 1,
@@ -305,7 +305,7 @@ impl Core {
     /// Step 2.
     fn room_to_sort(&self, bytes: u64, groups: usize) -> Result<Admitted<'_>> {
         let bytes = bytes + groups as u64 * GROUP_COST_BYTES;
-        if let Some(admitted) = self.try_admit(bytes, 0).or_else(|| self.wait_for_cleaner(bytes, &|| 0)) {
+        if let Some(admitted) = self.space.try_admit(bytes, 0).or_else(|| self.wait_for_cleaner(bytes, &|| 0)) {
             return Ok(admitted);
         }
         self.find_room(bytes, &|| 0)?.ok_or_else(|| {

@@ -6,8 +6,6 @@
 //!    new one, and either is right. A sync that fails ends all writing, here as anywhere. 3. The
 //!    new extents are free.
 
-use std::sync::atomic::Ordering;
-
 use surface::{Error, ErrorKind, Result};
 use units::format_size;
 
@@ -65,11 +63,11 @@ impl Pool {
             .inspect_err(|error| core.vitals.fail(error))?;
         core.geometry.grow(extents);
         {
-            let mut all = core.extents.lock();
+            let mut all = core.space.extents.lock();
             all.grow(extents as usize);
-            core.extents_free.store(all.free(), Ordering::Release);
+            core.space.publish(&all);
         }
-        core.admission.forget_full();
+        core.space.forget_full();
         // The log gets some of them at once, for writers that wait for room.
         core.take_checkpoint()
     }

@@ -179,7 +179,7 @@ impl Core {
                 self.take_checkpoint()?;
             }
         }
-        walked.at(&self.extents.lock(), ExtentIndex(state.next.0.max(1)));
+        walked.at(&self.space.extents.lock(), ExtentIndex(state.next.0.max(1)));
         Ok(self.recompress_report(&walked, &state))
     }
 
@@ -191,12 +191,12 @@ impl Core {
         bytes: u64,
     ) -> Result<()> {
         let extent_bytes = self.geometry.extent_bytes;
-        walked.at(&self.extents.lock(), state.next);
+        walked.at(&self.space.extents.lock(), state.next);
         let mut left = bytes;
         while left > 0 && state.next.0 < self.geometry.extents() {
             // Empty extents are not read, and do not count against the rate: a large pool may hold
             // little.
-            let live = self.extents.lock().live_of(state.next);
+            let live = self.space.extents.lock().live_of(state.next);
             if live == 0 {
                 state.next = ExtentIndex(state.next.0 + 1);
                 walked.pass(0, state.next);
@@ -233,7 +233,7 @@ impl Core {
             if checkpoint.is_unfinished() {
                 return Ok(false);
             }
-            (checkpoint.number, self.extents.lock().live_of(state.next))
+            (checkpoint.number, self.space.extents.lock().live_of(state.next))
         };
         if live == 0 {
             return Ok(true);
@@ -268,8 +268,8 @@ impl Core {
         if rewritten > 0 {
             let packed = survivors.measure(self.geometry.extent_bytes).bytes;
             // Like admitted data, so that neither the cleaner nor writers rely on the same room.
-            let _aside = self.reserve(packed + u64::from(self.geometry.extent_bytes));
-            if !self.has_room_before(self.soft_wall())
+            let _aside = self.space.reserve(packed + u64::from(self.geometry.extent_bytes));
+            if !self.space.has_room_before(self.space.soft_wall())
                 || self.move_survivors(&mut survivors, seen, None, Purpose::Data)?.is_none()
             {
                 return Ok(false);

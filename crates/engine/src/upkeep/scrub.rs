@@ -119,7 +119,7 @@ impl Scrubbing {
     /// Takes the state; return it with [`keep`](Self::keep).
     pub(crate) fn state(&mut self, core: &Core) -> Result<ScrubState> {
         let state = self.state.take().map_or_else(|| core.load_scrub(), Ok)?;
-        self.walked.at(&core.extents.lock(), ExtentIndex(state.next.0.max(1)));
+        self.walked.at(&core.space.extents.lock(), ExtentIndex(state.next.0.max(1)));
         Ok(state)
     }
 
@@ -159,7 +159,7 @@ impl Core {
             // Known damage stays on the list until its extent has been verified again.
             let (damages, unlisted) = (state.damages, state.unlisted);
             state = ScrubState { started_unix_s, next: ExtentIndex(1), damages, unlisted, ..ScrubState::default() };
-            known.walked.at(&self.extents.lock(), state.next);
+            known.walked.at(&self.space.extents.lock(), state.next);
         }
         self.publish_damage(known.report(&state), false);
         let result = self.scrub_slice(&mut known, &mut state, bytes);
@@ -187,7 +187,7 @@ impl Core {
         let first = state.next;
         let (number, victims, end) = {
             let checkpoint = self.checkpoint.lock();
-            let extents = self.extents.lock();
+            let extents = self.space.extents.lock();
             let (mut victims, mut at) = (Vec::new(), state.next);
             while (victims.len() as u64) < bytes.div_ceil(extent_bytes) && at.0 < self.geometry.extents() {
                 let live = extents.live_of(at);
@@ -315,7 +315,7 @@ impl Core {
         }
         if !is_current() {
             let _held = self.checkpoint.lock();
-            let counted = self.extents.lock().live_of(victim.extent);
+            let counted = self.space.extents.lock().live_of(victim.extent);
             let again = self.read_extent(victim.extent).ok();
             named = self.named_residents(victim.extent, self.bytes_of(&again))?;
             if named.live() == counted {
@@ -454,7 +454,7 @@ mod tests {
         machine.disk.flip_bit(location + 100, 1);
         let number = pool.core.checkpoint.lock().number;
         for stale in [0, 1] {
-            let live = pool.core.extents.lock().live_of(extent) - 4096 * stale;
+            let live = pool.core.space.extents.lock().live_of(extent) - 4096 * stale;
             let read = pool.core.read_extent(extent).ok();
             let victim = Victim { extent, live };
             let verified = pool.core.scrub_extent(victim, number - u64::from(stale), read, false).unwrap();

@@ -17,8 +17,6 @@
 //! requested for a while, and at the end of the process: then the pool has its former size, and the
 //! next attempt has less to do.
 
-use std::sync::atomic::Ordering;
-
 use surface::{Error, ErrorKind, Result};
 use units::{ExtentIndex, format_size};
 
@@ -135,7 +133,7 @@ impl Pool {
         {
             // A checkpoint that began before the mark was set is not running any more.
             let _checkpoint = core.checkpoint.lock();
-            if core.extents.lock().used_from(extents as usize) != (0, 0) {
+            if core.space.extents.lock().used_from(extents as usize) != (0, 0) {
                 return Ok(false);
             }
         }
@@ -146,7 +144,7 @@ impl Pool {
         // After an error it is unknown whether the superblock has the new size: nothing may be
         // written beyond it.
         superblock_io::write(&*core.vitals.env.disk, &superblock).inspect_err(|error| core.vitals.fail(error))?;
-        core.extents.lock().shrink(extents as usize);
+        core.space.extents.lock().shrink(extents as usize);
         let gone = core.geometry.extents().saturating_sub(extents);
         core.geometry.shrink(extents);
         // When the pool grows again, those extents have no space allocated.
@@ -167,11 +165,11 @@ impl Core {
         let extents = shrinking.map(|s| s.extents);
         if present.map(|s| s.extents) != extents {
             self.geometry.set_mark(extents);
-            let mut all = self.extents.lock();
+            let mut all = self.space.extents.lock();
             all.set_mark(extents.map(|extents| extents as usize));
-            self.extents_free.store(all.free(), Ordering::Release);
+            self.space.publish(&all);
             // Refused writers may find room now, or less.
-            self.admission.forget_full();
+            self.space.forget_full();
         }
         *present = shrinking;
     }
@@ -188,8 +186,8 @@ impl Core {
     /// in so many extents, however badly they are packed.
     fn check_fits(&self, extents: u32) -> Result<()> {
         self.take_checkpoint()?;
-        let live = self.extents.lock().live_bytes();
-        let taken = live + self.reserved_unmet.load(Ordering::Relaxed) + self.committed_bytes();
+        let live = self.space.extents.lock().live_bytes();
+        let taken = live + self.space.reserved_unmet() + self.space.committed_bytes();
         let kept = 1 + self.geometry.reserve_extents();
         let needed = taken.div_ceil(self.geometry.usable_bytes_min()) + kept;
         if needed <= u64::from(extents) {
@@ -210,7 +208,7 @@ impl Core {
     }
 
     fn shrink_report(&self, moved_before: u64) -> ShrinkReport {
-        let (extents_todo, bytes_todo) = self.extents.lock().used_from(self.geometry.extents_usable() as usize);
+        let (extents_todo, bytes_todo) = self.space.extents.lock().used_from(self.geometry.extents_usable() as usize);
         ShrinkReport {
             is_finished: false,
             capacity_bytes: u64::from(self.geometry.extents()) * u64::from(self.geometry.extent_bytes),
@@ -223,7 +221,7 @@ impl Core {
     /// Step 1: ensures that the log has room below the mark before it may no longer go beyond it.
     fn make_room_below(&self, extents: u32) -> Result<()> {
         let enough = self.geometry.reserve_extents() + FREE_MIN;
-        let idle = |core: &Self| core.extents.lock().idle_before(extents as usize);
+        let idle = |core: &Self| core.space.extents.lock().idle_before(extents as usize);
         let below = Rule { within: (ExtentIndex(0), ExtentIndex(extents)), ..self.rule(0, true) };
         let mut stuck = 0;
         while idle(self) < enough {
@@ -254,7 +252,7 @@ impl Core {
             recodes: false,
         };
         let below = self.rule(0, true);
-        let left = |core: &Self| core.extents.lock().used_from(extents as usize);
+        let left = |core: &Self| core.space.extents.lock().used_from(extents as usize);
         let mut stuck = 0;
         for _ in 0..rounds.max(1) {
             let round = match left(self) {
@@ -323,7 +321,7 @@ impl Core {
 #[cfg(test)]
 mod tests {
     use std::io;
-    use std::sync::atomic::AtomicU32;
+    use std::sync::atomic::{AtomicU32, Ordering};
     use std::sync::{Arc, OnceLock, Weak};
 
     use bytes::Bytes;

@@ -123,8 +123,8 @@ impl Core {
         self.vitals.check_failed()?;
         self.heal()?;
         // Like admitted data. It may leave the tail of an extent unused.
-        let _room = self.reserve(content.len() as u64 + u64::from(self.geometry.extent_bytes));
-        if !self.has_room_before(self.soft_wall()) {
+        let _room = self.space.reserve(content.len() as u64 + u64::from(self.geometry.extent_bytes));
+        if !self.space.has_room_before(self.space.soft_wall()) {
             return Ok(false);
         }
         let descriptor = ObjectDescriptor {

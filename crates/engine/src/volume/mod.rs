@@ -4,8 +4,8 @@
 //!
 //! 1. A request enters the volume's gate; a snapshot, a resize or a deletion closes it.
 //! 2. A read goes to `read`; many at once share a thread (`batch_read`).
-//! 3. A write is admitted (`space`), throttled and put into the buffer (`write`). Zero blocks
-//!    become holes. A large range bypasses the buffer as a hole (`punch`).
+//! 3. A write is admitted (`make_room`), and put into the buffer (`write`). Zero blocks become
+//!    holes. A large range bypasses the buffer as a hole (`punch`).
 //! 4. A share's files are ranges of such an object (`files`, `shares`), which one tree at a time
 //!    may change (`claims`).
 
@@ -32,6 +32,7 @@ use crate::objects::effort::VolumeEffort;
 use crate::pool::core::Core;
 use crate::read::lacking::MissingGroups;
 use crate::read::read_ahead::ReadAhead;
+use crate::space::admission::Admitted;
 use crate::volume::punch::Pace;
 
 const BLOCK: u64 = BLOCK_BYTES as u64;
@@ -148,10 +149,19 @@ impl Volume {
     /// Puts whole blocks into the write buffer, zero blocks as holes unless they must stay
     /// allocated. By reference, unless the request's buffer would be kept in memory for less than
     /// half of it, or is so large that its used part could soon be next to nothing.
-    fn write_blocks(&self, first: BlockIndex, data: Bytes, keep_zeroes: bool, hint: Hint) -> Result<()> {
+    ///
+    /// The first group has its room in the buffer already; each further one waits for it.
+    fn write_blocks(
+        &self,
+        first: BlockIndex,
+        data: Bytes,
+        keep_zeroes: bool,
+        hint: Hint,
+        mut room: Admitted<'_>,
+    ) -> Result<()> {
         let blocks = data.len() / BLOCK_BYTES;
         if first.in_group() as usize + blocks <= GROUP_BLOCKS {
-            self.core.throttle()?;
+            self.core.wake_workers(room.buffer_limit())?;
             let kept = kept_blocks(first, &data, keep_zeroes);
             let is_copied = 2 * (kept.count() as usize) < blocks;
             return self.write_group(first, data, kept, (!is_copied).then_some(blocks), hint);
@@ -164,7 +174,7 @@ impl Volume {
         let kept_count: usize = kept.iter().map(|kept| kept.count() as usize).sum();
         let pinned = (!is_large && 2 * kept_count >= blocks).then_some(blocks);
         for (index, (at, range)) in in_groups(first, blocks).enumerate() {
-            self.core.throttle()?;
+            self.core.throttle(&mut room)?;
             let data = data.slice(range);
             let kept = kept.get(index).copied().unwrap_or_else(|| kept_blocks(at, &data, keep_zeroes));
             self.write_group(at, data, kept, pinned, hint)?;
@@ -212,11 +222,18 @@ impl Volume {
     /// Writes a part of one block: reads the rest of it, and tries again if another thread has
     /// written nearby. A large hole, which bypasses the write buffer, is ordered before it or after
     /// it.
-    pub(crate) fn write_part(&self, offset: u64, data: &[u8], keep_zeroes: bool, hint: Hint) -> Result<()> {
+    pub(crate) fn write_part(
+        &self,
+        offset: u64,
+        data: &[u8],
+        keep_zeroes: bool,
+        hint: Hint,
+        room: &Admitted<'_>,
+    ) -> Result<()> {
         let block = BlockIndex::containing(offset);
         let key = self.key(block.group());
         let skip = (offset - block.offset_bytes()) as usize;
-        self.core.throttle()?;
+        self.core.wake_workers(room.buffer_limit())?;
         let _no_hole = self.object.parts.read();
         loop {
             let version = self.core.buffer.version(key);
@@ -254,24 +271,24 @@ impl Volume {
     /// Writes, unless the write needs a part of a block that must be fetched first.
     fn write_once(&self, offset: u64, data: Bytes, hint: Hint) -> Result<()> {
         let _guard = self.enter_to_change(offset, data.len() as u64)?;
-        let _room = self.core.admit(&self.object, offset, data.len() as u64)?;
-        self.write_bytes(offset, data, false, hint)
+        let room = self.core.admit(&self.object, offset, data.len() as u64)?;
+        self.write_bytes(offset, data, false, hint, room)
     }
 
-    fn write_bytes(&self, offset: u64, data: Bytes, keep_zeroes: bool, hint: Hint) -> Result<()> {
+    fn write_bytes(&self, offset: u64, data: Bytes, keep_zeroes: bool, hint: Hint, room: Admitted<'_>) -> Result<()> {
         if offset.is_multiple_of(BLOCK) && data.len().is_multiple_of(BLOCK_BYTES) {
-            return self.write_blocks(BlockIndex::containing(offset), data, keep_zeroes, hint);
+            return self.write_blocks(BlockIndex::containing(offset), data, keep_zeroes, hint, room);
         }
         let [head, body, tail] = Self::divide(offset, data.len() as u64);
         let part =
             |range: &std::ops::Range<u64>| data.slice((range.start - offset) as usize..(range.end - offset) as usize);
         for edge in [&head, &tail] {
             if !edge.is_empty() {
-                self.write_part(edge.start, &part(edge), keep_zeroes, hint)?;
+                self.write_part(edge.start, &part(edge), keep_zeroes, hint, &room)?;
             }
         }
         if !body.is_empty() {
-            self.write_blocks(BlockIndex::containing(body.start), part(&body), keep_zeroes, hint)?;
+            self.write_blocks(BlockIndex::containing(body.start), part(&body), keep_zeroes, hint, room)?;
         }
         Ok(())
     }
@@ -297,9 +314,9 @@ impl Volume {
         let [head, body, tail] = Self::divide(offset, length);
         for edge in [&head, &tail] {
             if !edge.is_empty() {
-                let _room = self.core.admit(&self.object, edge.start, edge.end - edge.start)?;
+                let room = self.core.admit(&self.object, edge.start, edge.end - edge.start)?;
                 let zeroes = vec![0; (edge.end - edge.start) as usize];
-                self.write_part(edge.start, &zeroes, false, Hint::default())?;
+                self.write_part(edge.start, &zeroes, false, Hint::default(), &room)?;
             }
         }
         let from = BlockIndex::containing(body.start);
@@ -325,7 +342,7 @@ impl Volume {
         let mut at = from;
         while at < to {
             let count = (GROUP_BLOCKS as u64 - u64::from(at.in_group())).min(to.0 - at.0);
-            self.core.throttle()?;
+            self.core.throttle_unadmitted()?;
             self.core.put(self.key(at.group()), DirtyRun::hole(at.in_group() as u8, count as u8))?;
             at = BlockIndex(at.0 + count);
         }
@@ -416,7 +433,7 @@ impl BlockDevice for Volume {
     }
 
     fn write_would_wait(&self) -> bool {
-        self.core.buffer.held() >= self.core.buffer_limit() || self.core.is_braking()
+        self.core.space.would_wait()
     }
 
     fn full_wait(&self) -> Option<std::time::Duration> {
@@ -443,8 +460,8 @@ impl BlockDevice for Volume {
                 let len = left.min((1 << 20) - at % BLOCK);
                 self.change(at, len, &mut || {
                     let _guard = self.enter_to_change(at, len)?;
-                    let _room = self.core.admit(&self.object, at, len)?;
-                    self.write_bytes(at, Bytes::from(vec![0; len as usize]), true, Hint::default())
+                    let room = self.core.admit(&self.object, at, len)?;
+                    self.write_bytes(at, Bytes::from(vec![0; len as usize]), true, Hint::default(), room)
                 })?;
                 (at, left) = (at + len, left - len);
             }

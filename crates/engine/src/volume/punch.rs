@@ -131,9 +131,9 @@ impl Core {
         self.read(object, size_bytes - used as u64, &mut block)?;
         if !policy::is_zero(&block[used..]) {
             let behind = BLOCK_BYTES - used;
-            let _room = self.admit(object, size_bytes, behind as u64)?;
+            let room = self.admit(object, size_bytes, behind as u64)?;
             let volume = Volume::new(Arc::clone(self), Arc::clone(object));
-            volume.write_part(size_bytes, &vec![0; behind], false, Hint::default())?;
+            volume.write_part(size_bytes, &vec![0; behind], false, Hint::default(), &room)?;
         }
         // Also where zeroes are only in the write buffer: the log may have older bytes there, and a
         // crash must not restore them in the larger volume.

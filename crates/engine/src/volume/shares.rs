@@ -12,8 +12,9 @@ use units::BLOCK_BYTES;
 
 use crate::log::superblock_copies;
 use crate::log::superblock_io;
+use crate::make_room::Asks;
 use crate::pool::core::Core;
-use crate::space::admission::{Asks, GROUP_COST_BYTES, cost_of};
+use crate::space::admission::{GROUP_COST_BYTES, cost_of};
 use crate::volume::Volume;
 
 /// Odd numbers, so that products with the numbers of objects differ as these do: 2^32 over the
@@ -73,7 +74,7 @@ impl Volume {
     /// could be compressed, and no more than its quota and those of its folders allow.
     pub fn room(&self) -> (u64, u64) {
         let left = self.core.quota_left(&self.object);
-        (self.core.allocated_bytes(&self.object), self.core.available_bytes().min(left))
+        (self.core.allocated_bytes(&self.object), self.core.space.available_bytes().min(left))
     }
 
     /// Facts about the share that outlive its states. Those of shares in other pools differ by
@@ -111,21 +112,20 @@ impl Volume {
         let cost = cost_of(length);
         let is_set_aside =
             aside.0.fetch_update(Ordering::AcqRel, Ordering::Acquire, |left| left.checked_sub(cost)).is_ok();
-        let _room = if is_set_aside {
-            self.core.taken_over(cost)
+        let room = if is_set_aside {
+            self.core.space.take_over(cost)
         } else {
-            self.core.brake(length);
-            self.core.admit_new(&self.object, length, Asks::Tree)?
+            self.core.admit_new(&self.object, length, length, Asks::Tree)?
         };
         self.core.vitals.counters.written_bytes.add(length);
-        self.write_bytes(offset, data, false, hint)
+        self.write_bytes(offset, data, false, hint, self.core.enter_buffer(room)?)
     }
 
     /// Reserves room for writes of a tree, replacing the rest of its last reservation.
     pub(crate) fn reserve_for_tree(&self, bytes: u64, aside: &Aside) -> Result<()> {
-        self.core.release(aside.0.swap(0, Ordering::AcqRel));
+        self.core.space.release(aside.0.swap(0, Ordering::AcqRel));
         if bytes > 0 {
-            let kept = self.core.admit_new(&self.object, PAGE_COST_TIMES * bytes, Asks::Tree)?.keep();
+            let kept = self.core.admit_new(&self.object, PAGE_COST_TIMES * bytes, 0, Asks::Tree)?.keep();
             aside.0.fetch_add(kept, Ordering::AcqRel);
         }
         Ok(())
@@ -133,11 +133,11 @@ impl Volume {
 
     /// Fails like a write of so much new data would for lack of room.
     pub(crate) fn admit_data(&self, bytes: u64) -> Result<()> {
-        self.core.admit_new(&self.object, bytes, Asks::Data).map(drop)
+        self.core.admit_new(&self.object, bytes, 0, Asks::Data).map(drop)
     }
 
     /// Returns the bytes for which trees still find room.
     pub(crate) fn room_for_trees(&self) -> u64 {
-        self.core.available_to_trees() / PAGE_COST_TIMES
+        self.core.space.available_to_trees() / PAGE_COST_TIMES
     }
 }

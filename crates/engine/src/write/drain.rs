@@ -154,6 +154,7 @@ impl Core {
         let began = self.vitals.env.clock.now_ns();
         let prepared = scratch::with(|scratch| self.compress(scratch, &mut runs, taken));
         self.chooser.meter.drained(raw_bytes as u64, self.vitals.env.clock.now_ns().saturating_sub(began));
+        self.space.set_buffer_timely(self.chooser.meter.timely_bytes(self.vitals.options.workers));
         Some(prepared)
     }
 
@@ -191,7 +192,7 @@ impl Core {
             prepared.stream = Stream::Cold;
             return vec![prepared];
         }
-        if !self.is_short_of_space() {
+        if !self.space.is_short() {
             return vec![prepared];
         }
         let mut hot = Vec::new();
@@ -381,11 +382,11 @@ impl Core {
                     return Ok(ticket);
                 }
                 Err(Refusal::Failed(error)) => return Err(error),
-                Err(Refusal::NeedsCheckpoint(back)) => (*back, self.make_room(purpose)),
+                Err(Refusal::NeedsCheckpoint(back)) => (*back, self.refill_list(purpose)),
                 Err(Refusal::NeedsSpace(back, error)) if has_space_been_sought => (*back, Err(*error)),
                 Err(Refusal::NeedsSpace(back, _)) => {
                     has_space_been_sought = true;
-                    self.refresh_host_space();
+                    self.space.refresh_host_space();
                     (*back, self.take_light_checkpoint())
                 }
             };
@@ -424,7 +425,7 @@ impl Core {
     }
 
     /// Takes a checkpoint so that the log gets new extents to fill.
-    pub(crate) fn make_room(&self, purpose: Purpose) -> Result<()> {
+    pub(crate) fn refill_list(&self, purpose: Purpose) -> Result<()> {
         let kept_back = self.geometry.kept_back(purpose);
         let listed = self.log.listed_ever();
         let has_room = Cell::new(false);
@@ -436,21 +437,7 @@ impl Core {
         if has_room.get() || self.log.ahead() > kept_back || self.log.listed_ever() > listed {
             return Ok(());
         }
-        Err(self.full_error())
-    }
-
-    /// Returns the error of a full pool. If the file system has no room, that error is its source.
-    pub(crate) fn full_error(&self) -> Error {
-        if self.is_tight() {
-            let text = "the file system below the pool's data has no room left: free some there, or discard or \
-                 destroy data (reads, discards and deletions still work)";
-            return Error::with_source(ErrorKind::Full, text, std::io::Error::from(std::io::ErrorKind::StorageFull));
-        }
-        let text = format!(
-            "the pool is full: discard or destroy data (reads, discards and deletions still work){}",
-            self.reserved_words()
-        );
-        Error::new(ErrorKind::Full, text)
+        Err(self.space.full_error())
     }
 }
 

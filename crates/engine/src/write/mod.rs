@@ -1,4 +1,4 @@
-//! From an accepted write to a batch in the log. Volumes call it with writes that `space` has
+//! From an accepted write to a batch in the log. Volumes call it with writes that `make_room` has
 //! admitted and that their quota allows (`quota`).
 //!
 //! 1. A write waits for room in the write buffer and in the standby memory (`room`), and is put

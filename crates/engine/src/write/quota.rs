@@ -29,9 +29,6 @@ use crate::objects::object::Object;
 use crate::objects::properties;
 use crate::pool::core::Core;
 
-/// Upper bound of volumes named in a message, to keep it readable.
-const RESERVED_NAMED_MAX: usize = 3;
-
 impl Core {
     /// See [`Pool::at_quota`](crate::pool::Pool::at_quota).
     pub(crate) fn at_quota(&self) -> Vec<QuotaReached> {
@@ -151,71 +148,6 @@ impl Core {
         Ok(true)
     }
 
-    /// Returns the unused part of each volume's reservation, in bytes, if the reservations were
-    /// those of `reserved`.
-    fn unmet(&self, reserved: impl Fn(&Object) -> u64) -> impl Iterator<Item = (Arc<Object>, u64)> {
-        self.objects.volumes().into_iter().map(move |object| {
-            let unmet = reserved(&object).saturating_sub(object.stored_bytes());
-            (object, unmet)
-        })
-    }
-
-    /// Counts the unused part of reservations, and checks whether there are shares. Called when
-    /// properties or stored bytes have changed.
-    pub(crate) fn count_reservations(&self) {
-        let mut total = 0_u64;
-        for (object, unmet) in self.unmet(|object| object.settings.read().reservation_bytes) {
-            object.quota.unmet.store(unmet, Ordering::Relaxed);
-            total = unmet.saturating_add(total);
-        }
-        self.reserved_unmet.store(total, Ordering::Relaxed);
-        let has_shares = self.objects.volumes().iter().any(|object| object.is_share());
-        self.has_shares.store(has_shares, Ordering::Relaxed);
-    }
-
-    /// Returns the bytes kept for each volume with a reservation, as of the last checkpoint: name
-    /// and bytes, the largest first.
-    pub(crate) fn reserved_for(&self) -> Vec<(String, u64)> {
-        if self.reserved_unmet.load(Ordering::Relaxed) == 0 {
-            return Vec::new();
-        }
-        let of = |object: Arc<Object>| (object.title(), object.quota.unmet.load(Ordering::Relaxed));
-        let mut all: Vec<_> = self.objects.volumes().into_iter().map(of).filter(|(_, bytes)| *bytes > 0).collect();
-        all.sort_by(|a, b| b.1.cmp(&a.1).then_with(|| a.0.cmp(&b.0)));
-        all
-    }
-
-    /// Describes the kept part of the remaining room, as a suffix for the message of a full pool.
-    pub(crate) fn reserved_words(&self) -> String {
-        let for_cleaning = format_size(self.geometry.reserve_extents() * u64::from(self.geometry.extent_bytes));
-        let all = self.reserved_for();
-        if all.is_empty() {
-            return format!("; {for_cleaning} are kept for cleaning");
-        }
-        let total = all.iter().fold(0_u64, |sum, (_, bytes)| sum.saturating_add(*bytes));
-        let named =
-            all.iter().take(RESERVED_NAMED_MAX).map(|(name, bytes)| format!("'{name}' {}", format_size(*bytes)));
-        let named = named.collect::<Vec<_>>().join(", ");
-        let more = match all.len().saturating_sub(RESERVED_NAMED_MAX) {
-            0 => String::new(),
-            more => format!(", and {more} more"),
-        };
-        format!(
-            "; {} are kept for volumes with a reservation ({named}{more}), {for_cleaning} for cleaning",
-            format_size(total)
-        )
-    }
-
-    /// Extents that are kept for volumes other than `object`.
-    pub(crate) fn extents_reserved_against(&self, object: &Object) -> u64 {
-        let total = self.reserved_unmet.load(Ordering::Relaxed);
-        if total == 0 {
-            return 0;
-        }
-        let others = total.saturating_sub(object.quota.unmet.load(Ordering::Relaxed));
-        others.div_ceil(self.geometry.usable_bytes_min())
-    }
-
     /// Refuses a reservation that does not fit in addition to the pool's live data and other
     /// reservations.
     ///
@@ -260,14 +192,14 @@ impl Core {
     /// each volume's were that of `reserved` and a new volume had `of_a_new_one` bytes.
     fn check_reserved(&self, reserved: impl Fn(&Object) -> u64, of_a_new_one: u64, what: &str) -> Result<()> {
         let extents = u64::from(self.geometry.extents_usable()) - 1 - self.geometry.reserve_extents();
-        let extents = extents.saturating_sub(self.tree_extents());
+        let extents = extents.saturating_sub(self.space.tree_extents());
         let room = extents * self.geometry.usable_bytes_min();
         // Both as of one checkpoint: space that a volume has freed since is no longer live, and is
         // unmet again.
         let look = || {
             let _no_checkpoint = self.checkpoint.lock();
-            let wanted = self.unmet(&reserved).fold(of_a_new_one, |sum, (_, unmet)| sum.saturating_add(unmet));
-            let live = self.extents.lock().live_bytes();
+            let wanted = self.space.unmet(&reserved).fold(of_a_new_one, |sum, (_, unmet)| sum.saturating_add(unmet));
+            let live = self.space.extents.lock().live_bytes();
             (live, live.saturating_add(wanted) <= room)
         };
         if look().1 {

@@ -1,20 +1,12 @@
-//! Room in the write buffer and in the standby memory: its limits, and the writers that wait for
-//! it.
+//! Room in the write buffer and in the standby memory: the writers that wait for it. Owns no state;
+//! `space` has the limits. Threads of clients call it.
 
 use surface::Result;
 
 use crate::base::group::GroupKey;
-use crate::base::shares::BUFFER_BYTES_MIN;
 use crate::buffer::write_buffer::DirtyRun;
 use crate::pool::core::Core;
-
-/// The write buffer takes this part of the remaining room: dirty data may cost twice its bytes in
-/// the log (`space::admission`). With a quarter, writers would wait for the workers more often than
-/// for room.
-const ROOM_DIVISOR: u64 = 3;
-/// Lower bound of the limit that a slow codec can set for the write buffer: some batches for each
-/// worker.
-const BUFFER_TIMELY_MIN: usize = 8 << 20;
+use crate::space::admission::Admitted;
 
 /// Bytes in a buffer of `limit` bytes at which waiting writers continue: if they were woken for
 /// every batch, they would spend more time waking than writing.
@@ -64,27 +56,47 @@ impl Core {
             return self.drain_all();
         }
         self.workers.wake();
-        self.workers.wait_for_room(&self.buffer, room_mark(self.buffer_limit()))
+        self.workers.wait_for_room(&self.buffer, room_mark(self.space.buffer_limit()))
     }
 
-    /// Bytes that the write buffer may hold now: the least of these.
-    /// - Its share of memory.
-    /// - In a nearly full pool, a part of the log's room, because dirty data may take more than its
-    ///   size there. So writers wait for the workers and not for the last extent.
-    /// - With a slow codec, the bytes that are drained in a few seconds. So writers wait a little
-    ///   each, and no flush waits for minutes.
-    /// - The limit of the standby ring, if there is one.
-    pub(crate) fn buffer_limit(&self) -> usize {
-        let room = self.room_before(self.geometry.reserve_extents());
-        let limit = usize::try_from(room / ROOM_DIVISOR).unwrap_or(usize::MAX).max(BUFFER_BYTES_MIN);
-        let timely = self.chooser.meter.timely_bytes(self.vitals.options.workers).max(BUFFER_TIMELY_MIN);
-        let standby = self.buffer.standby().map_or(usize::MAX, |ring| ring.limit());
-        limit.min(timely).min(self.shares.write_buffer).min(standby)
+    /// Waits until the write buffer has room for data that has its room in the log.
+    ///
+    /// # Errors
+    /// Those of draining.
+    pub(crate) fn enter_buffer<'a>(&self, room: Admitted<'a>) -> Result<Admitted<'a>> {
+        if self.buffer.held() > room.buffer_limit() { self.wait_for_buffer(room) } else { Ok(room) }
     }
 
-    /// Waits until the write buffer has room, or drains it if no other thread does.
-    pub(crate) fn throttle(&self) -> Result<()> {
-        let mut limit = self.buffer_limit();
+    /// The same when the write buffer is full.
+    ///
+    /// # Errors
+    /// Those of draining.
+    pub(crate) fn wait_for_buffer<'a>(&self, mut room: Admitted<'a>) -> Result<Admitted<'a>> {
+        room.set_buffer_limit(self.drain_to(room.buffer_limit())?);
+        Ok(room)
+    }
+
+    /// Waits until the write buffer has room for the next part of a write, and wakes the workers.
+    ///
+    /// # Errors
+    /// Those of draining.
+    pub(crate) fn throttle(&self, room: &mut Admitted<'_>) -> Result<()> {
+        room.set_buffer_limit(self.drain_to(room.buffer_limit())?);
+        self.wake_workers(room.buffer_limit())
+    }
+
+    /// The same for data that was not admitted: it was once, or takes no room.
+    ///
+    /// # Errors
+    /// Those of draining.
+    pub(crate) fn throttle_unadmitted(&self) -> Result<()> {
+        let limit = self.drain_to(self.space.buffer_limit())?;
+        self.wake_workers(limit)
+    }
+
+    /// Waits until the write buffer holds no more than `limit`, or drains it if no other thread
+    /// does. Returns the limit by then.
+    fn drain_to(&self, mut limit: usize) -> Result<usize> {
         let mut mark = limit;
         while self.buffer.held() > mark {
             self.vitals.check_failed()?;
@@ -96,9 +108,17 @@ impl Core {
             // uses the present limit.
             self.workers.wake();
             self.workers.wait_for_room(&self.buffer, room_mark(limit))?;
-            limit = self.buffer_limit();
+            limit = self.space.buffer_limit();
             mark = room_mark(limit);
         }
+        Ok(limit)
+    }
+
+    /// Wakes workers for the data in the write buffer, if there is much, or to compress some ahead.
+    ///
+    /// # Errors
+    /// Without threads, those of compressing.
+    pub(crate) fn wake_workers(&self, limit: usize) -> Result<()> {
         if self.buffer.held() > limit / 2 {
             self.workers.wake();
             return Ok(());

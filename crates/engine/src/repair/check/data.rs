@@ -40,7 +40,7 @@ const ENTRIES_MIN: u64 = 4096;
 impl Checker<'_> {
     /// Steps 2 and 3. `progress` gets bytes of fragments done and to do.
     pub(crate) fn data(&mut self, progress: &mut dyn FnMut(u64, u64)) -> Result<()> {
-        let total = self.core.extents.lock().live_bytes();
+        let total = self.core.space.extents.lock().live_bytes();
         let max = (self.core.vitals.options.memory_bytes / MEMORY_DIVISOR / size_of::<Entry>() as u64).max(ENTRIES_MIN);
         let counts: Vec<(ExtentIndex, u64)> = self.counted.iter().map(|(e, counted)| (*e, counted.fragments)).collect();
         let mut rest = &counts[..];

@@ -8,7 +8,6 @@ pub(crate) mod history;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::ControlFlow;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use env::MapBatch;
 use format::{
@@ -176,7 +175,7 @@ impl Core {
             if !matches!(round, Round::Cleaned { .. } | Round::NeedsCheckpoint | Round::Busy) {
                 break;
             }
-            if u64::from(self.extents.lock().live_of(extent)) <= headers.damaged_bytes {
+            if u64::from(self.space.extents.lock().live_of(extent)) <= headers.damaged_bytes {
                 return Ok(true);
             }
         }
@@ -404,7 +403,7 @@ impl Checker<'_> {
     fn usage(&mut self) -> Result<()> {
         let mut wrong = Vec::new();
         {
-            let extents = self.core.extents.lock();
+            let extents = self.core.space.extents.lock();
             for index in 0..self.core.geometry.extents() {
                 let extent = ExtentIndex(index);
                 let counted = self.counted.get(&extent).map_or(0, |counted| counted.live_bytes);
@@ -439,7 +438,7 @@ impl Checker<'_> {
         put_pages(&mut batch, wrong.iter().map(|(extent, _, _)| extent.0), counted)?;
         // No checkpoint is taken during a check, so this is still the last one, and the extents
         // match it.
-        let mut extents = self.core.extents.lock();
+        let mut extents = self.core.space.extents.lock();
         for (extent, _, counted) in wrong {
             extents.recount(*extent, usage_of_extent(*counted)?);
         }
@@ -447,8 +446,7 @@ impl Checker<'_> {
             last.live_bytes = extents.live_bytes();
             batch.put(KEY_CHECKPOINT, last.encode());
         }
-        self.core.extents_free.store(extents.free(), Ordering::Relaxed);
-        self.core.live_bytes.store(extents.live_bytes(), Ordering::Relaxed);
+        self.core.space.publish(&extents);
         drop(extents);
         store.commit(batch).and_then(|()| store.persist()).map_err(store_error)
     }

@@ -13,9 +13,9 @@ use units::BlockIndex;
 
 use crate::base::testing::pool_on;
 use crate::log::Purpose;
+use crate::make_room::Asks;
 use crate::pool::Pool;
 use crate::pool::core::Core;
-use crate::space::admission::Asks;
 
 /// Runs an action while a checkpoint syncs the log, or when it has put extents on the list.
 struct MeddlingDisk {
@@ -88,11 +88,11 @@ fn room_that_others_used_up_at_once_is_no_full_pool() {
     let (disk, pool) = pool_with(&machine, use_up);
     use_up(&pool.core);
     disk.at_end.store(true, Ordering::Relaxed);
-    pool.core.make_room(Purpose::Data).unwrap();
+    pool.core.refill_list(Purpose::Data).unwrap();
     disk.at_end.store(false, Ordering::Relaxed);
     assert!(disk.meddled.load(Ordering::Relaxed), "nothing came between");
     assert!(pool.core.log.ahead() <= pool.core.geometry.kept_back(Purpose::Data));
-    pool.core.make_room(Purpose::Data).unwrap();
+    pool.core.refill_list(Purpose::Data).unwrap();
     assert!(pool.core.log.ahead() > pool.core.geometry.kept_back(Purpose::Data));
 }
 
@@ -141,12 +141,12 @@ fn room_that_a_round_of_the_cleaner_has_set_aside_is_waited_for() {
     assert_eq!(refused.unwrap().kind(), ErrorKind::Full);
     let core = &pool.core;
     let object = core.objects.named("s").unwrap();
-    drop(core.admit_new(&object, 4096, Asks::Tree).unwrap());
-    let all = core.room_before(core.geometry.reserve_extents()) - core.committed_bytes();
+    drop(core.admit_new(&object, 4096, 0, Asks::Tree).unwrap());
+    let all = core.space.room_before(core.geometry.reserve_extents()) - core.space.committed_bytes();
     let asked = std::thread::scope(|scope| {
         let round = core.cleaning.read();
-        let aside = core.reserve_for_cleaning(all);
-        let asks = scope.spawn(|| core.admit_new(&object, 4096, Asks::Tree).map(drop));
+        let aside = core.space.reserve_for_cleaning(all);
+        let asks = scope.spawn(|| core.admit_new(&object, 4096, 0, Asks::Tree).map(drop));
         // It is refused at once, or waits for the end of the round: then no other round begins.
         while !asks.is_finished() && core.cleaning.try_read().is_some() {
             std::thread::yield_now();

@@ -1,0 +1,145 @@
+//! Room for writes: admits a write, and makes room for it when there is none. Owns the order of the
+//! means by which room is made, and the lock by which one writer at a time uses them; `space` has
+//! the accounts and decides. Threads of clients call it; they may wait for the cleaner, for the
+//! data file and for the map store.
+//!
+//! 1. The write's quota is charged (`write::quota`), and `space` decides on it.
+//! 2. A write that does not fit before its wall gets the wall of its claim (`space::claims`), and
+//!    waits for the cleaner's threads.
+//! 3. If cleaning gains nothing, the write makes room itself (`find`): dirty data is drained (it
+//!    may be compressible), a checkpoint is taken (it may free extents), fetched groups of images
+//!    are dropped, and extents are cleaned for as long as that gains anything.
+//! 4. Only if there is no room then, up to the reserve instead of the soft wall, the pool is full.
+//!    That result stays valid until something is applied.
+
+mod find;
+#[cfg(test)]
+mod room_tests;
+
+use surface::Result;
+
+use crate::objects::object::Object;
+use crate::pool::core::Core;
+use crate::space::admission::{Admitted, Ask, Decision, cost_of};
+use crate::space::claims::Claim;
+
+/// The kind of data for which a write needs room.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Asks {
+    /// Data of users.
+    Data,
+    /// File metadata of a share's tree. Neither a quota nor the wall of new data applies to it.
+    Tree,
+}
+
+impl Core {
+    /// Admits a write of `length` bytes at `offset` of an object, and waits until the write buffer
+    /// takes it; the room is reserved until the result is dropped.
+    ///
+    /// The wall of new data is the soft wall (`space::brake`) plus the extents kept for overwrites
+    /// and other volumes, a part of which small writes may take (`space::claims`). The wall of
+    /// overwrites is the soft wall plus the reservations of other volumes.
+    ///
+    /// # Errors
+    /// [`surface::ErrorKind::Full`], and the errors of draining.
+    pub(crate) fn admit(&self, object: &Object, offset: u64, length: u64) -> Result<Admitted<'_>> {
+        match self.decide(object, offset, length)? {
+            Decision::Admit(room) => Ok(room),
+            Decision::WaitForBuffer(room) => self.wait_for_buffer(room),
+            Decision::MakeRoom => self.enter_buffer(self.make_room_by_claim(object, offset, length)?),
+        }
+    }
+
+    /// The same for data that is appended to the log without the write buffer.
+    ///
+    /// # Errors
+    /// Those of [`admit`](Self::admit).
+    pub(crate) fn admit_to_log(&self, object: &Object, offset: u64, length: u64) -> Result<Admitted<'_>> {
+        match self.decide(object, offset, length)? {
+            Decision::Admit(room) | Decision::WaitForBuffer(room) => Ok(room),
+            Decision::MakeRoom => self.make_room_by_claim(object, offset, length),
+        }
+    }
+
+    /// Admits data that overwrites nothing, or the tree's own files. Does not wait for the write
+    /// buffer; `paced_bytes`: see [`Ask`].
+    ///
+    /// # Errors
+    /// Those of [`admit`](Self::admit).
+    pub(crate) fn admit_new(&self, object: &Object, length: u64, paced_bytes: u64, asks: Asks) -> Result<Admitted<'_>> {
+        let bytes = cost_of(length);
+        let kept = || match asks {
+            Asks::Data => self.space.extents_kept(object, bytes, Claim::New),
+            Asks::Tree => self.space.extents_kept_from_tree(object, bytes),
+        };
+        let first = match asks {
+            Asks::Data => {
+                self.charge(object, length, || Ok(false))?;
+                self.space.extents_promised(object, Claim::New)
+            }
+            Asks::Tree => kept(),
+        };
+        match self.space.decide(Ask { bytes, kept: first, paced_bytes }) {
+            Decision::Admit(room) | Decision::WaitForBuffer(room) => Ok(room),
+            Decision::MakeRoom => self.make_room_for(bytes, &kept),
+        }
+    }
+
+    /// Step 1.
+    fn decide(&self, object: &Object, offset: u64, length: u64) -> Result<Decision<'_>> {
+        self.charge(object, length, || self.overwrites(object, offset, length))?;
+        let kept = self.space.extents_promised(object, Claim::New);
+        Ok(self.space.decide(Ask { bytes: cost_of(length), kept, paced_bytes: length }))
+    }
+
+    /// Steps 2 to 4.
+    fn make_room_by_claim(&self, object: &Object, offset: u64, length: u64) -> Result<Admitted<'_>> {
+        let bytes = cost_of(length);
+        let is_kept = self.space.extents_kept(object, bytes, Claim::New) > 0;
+        let claim = if is_kept {
+            Claim::of(object, offset, length, self.overwrites(object, offset, length)?)
+        } else {
+            Claim::New
+        };
+        // Evaluated again on each try: conservative estimates become exact with the next
+        // checkpoint.
+        self.make_room_for(bytes, &|| self.space.extents_kept(object, bytes, claim))
+    }
+
+    /// Admits `bytes` so that the extents `kept` are left.
+    fn make_room_for(&self, bytes: u64, kept: &dyn Fn() -> u64) -> Result<Admitted<'_>> {
+        if let Some(admitted) = self.space.try_admit(bytes, kept()) {
+            return Ok(admitted);
+        }
+        // The last attempt gained nothing.
+        let hopeless = self.space.is_full();
+        if hopeless && self.buffer.bytes() == 0 && self.is_surely_full(bytes) {
+            self.vitals.counters.refused_writes.add(1);
+            return Err(self.space.full_error());
+        }
+        if !hopeless && let Some(admitted) = self.wait_for_cleaner(bytes, kept) {
+            return Ok(admitted);
+        }
+        if let Some(admitted) = self.find_room(bytes, kept)? {
+            return Ok(admitted);
+        }
+        self.space.note_full();
+        self.vitals.counters.refused_writes.add(1);
+        Err(self.space.full_error())
+    }
+
+    /// Returns whether `bytes` do not even fit before the reserve. `false` while a checkpoint is
+    /// running: the extents that it puts on the log's list are for a moment neither free nor
+    /// listed.
+    ///
+    /// A round of the cleaner may reserve all room while it runs. That does not make the pool full:
+    /// callers then wait for the end of the round.
+    fn is_surely_full(&self, bytes: u64) -> bool {
+        // In this order: it must no longer appear as room when it is no longer counted as taken.
+        let cleaning = self.space.cleaning_bytes();
+        self.checkpoint.try_lock().is_some_and(|_still| {
+            let taken = (self.space.committed_bytes() + bytes).saturating_sub(cleaning);
+            self.space.room_before(self.geometry.reserve_extents()) < taken
+        })
+    }
+}
