@@ -116,3 +116,31 @@ fn is_deletion(error: &Error) -> bool {
     let mut causes = causes.filter_map(|cause| cause.downcast_ref::<std::io::Error>());
     causes.any(|cause| cause.kind() == std::io::ErrorKind::NotFound)
 }
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use std::io;
+
+    use sim::Machine;
+    use surface::{Error, ErrorKind};
+
+    use crate::base::testing::pool_on;
+
+    /// A user who followed the advice, after growing the pool, lost all data.
+    #[test]
+    fn nobody_is_told_to_close_a_pool_whose_data_has_been_deleted() {
+        for (kind, is_advised) in [(io::ErrorKind::NotFound, false), (io::ErrorKind::Other, true)] {
+            let machine = Machine::new(4 << 20, 1);
+            let pool = pool_on(&machine, machine.disk.handle(), 4 << 20, 0);
+            let below = io::Error::new(kind, "do not stop it before you have made a copy");
+            pool.core.vitals.fail(&Error::from_io("syncing the larger data file failed", below));
+            // A consequential error does not mention the deletion.
+            pool.core.vitals.fail(&Error::new(ErrorKind::Io, "it cannot be written"));
+            let text = pool.flush().unwrap_err().to_string();
+            assert_eq!(text.contains("close and reopen"), is_advised, "{text}");
+            assert!(text.contains("made a copy"), "{text}");
+        }
+    }
+}

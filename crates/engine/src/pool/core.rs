@@ -1,14 +1,12 @@
-//! The shared state of an open pool, and the guarantee that involves several parts of it: flush.
-//! Any thread may call it; `base::ranks` has the order of its locks.
+//! The shared state of an open pool. Any thread may call it; `base::ranks` has the order of its
+//! locks.
 
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
-use std::time::Duration;
 
 use env::MapBatch;
 use format::KEY_END;
-use surface::Result;
 
 use crate::base::buffers::BufferPool;
 use crate::base::ranked::{Mutex, RwLock};
@@ -226,70 +224,5 @@ impl Core {
         let mut batch = MapBatch::default();
         batch.put(KEY_END, end.encode());
         let _ = self.vitals.env.store.commit(batch);
-    }
-
-    /// Makes everything acknowledged before the call durable.
-    ///
-    /// 1. Everything dirty by now is drained, by this thread and by the workers.
-    /// 2. The log is synced; flushes that wait at the same time share a sync.
-    /// 3. The flush is acknowledged.
-    pub(crate) fn flush(&self) -> Result<()> {
-        self.vitals.counters.flushes.add(1);
-        self.drain_all()?;
-        self.log.sync()?;
-        if let Some(ring) = self.buffer.standby() {
-            ring.log_is_durable(self.log.durable_before());
-        }
-        self.ahead.flushed(self.buffer.groups());
-        Ok(())
-    }
-
-    /// Step 1 of a flush.
-    pub(crate) fn drain_all(&self) -> Result<()> {
-        self.vitals.check_failed()?;
-        let _flushing = self.ahead.flush(self.buffer.bytes());
-        let generation = self.buffer.begin_flush();
-        if self.buffer.bytes() > 2 * crate::write::drain::BATCH_RAW_BYTES {
-            self.workers.wake();
-        }
-        loop {
-            if self.drain(generation)? {
-                continue;
-            }
-            // Other threads are draining the remaining groups. If one of them fails, its groups are
-            // queued again, and this thread takes them and sees the error itself.
-            if self.buffer.wait_drained(generation, Duration::from_millis(100)) {
-                return Ok(());
-            }
-            self.vitals.check_failed()?;
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    #![allow(clippy::unwrap_used)]
-
-    use std::io;
-
-    use sim::Machine;
-    use surface::{Error, ErrorKind};
-
-    use crate::base::testing::pool_on;
-
-    /// A user who followed the advice, after growing the pool, lost all data.
-    #[test]
-    fn nobody_is_told_to_close_a_pool_whose_data_has_been_deleted() {
-        for (kind, is_advised) in [(io::ErrorKind::NotFound, false), (io::ErrorKind::Other, true)] {
-            let machine = Machine::new(4 << 20, 1);
-            let pool = pool_on(&machine, machine.disk.handle(), 4 << 20, 0);
-            let below = io::Error::new(kind, "do not stop it before you have made a copy");
-            pool.core.vitals.fail(&Error::from_io("syncing the larger data file failed", below));
-            // A consequential error does not mention the deletion.
-            pool.core.vitals.fail(&Error::new(ErrorKind::Io, "it cannot be written"));
-            let text = pool.flush().unwrap_err().to_string();
-            assert_eq!(text.contains("close and reopen"), is_advised, "{text}");
-            assert!(text.contains("made a copy"), "{text}");
-        }
     }
 }

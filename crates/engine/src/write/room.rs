@@ -1,5 +1,8 @@
-//! Room in the write buffer and in the standby memory: the writers that wait for it. Owns no state;
-//! `space` has the limits. Threads of clients call it.
+//! Flushes, and writers that wait for room in the write buffer or in the standby memory: both wait
+//! until it is drained, or drain it. Owns no state; `space` has the limits. Threads of clients call
+//! it, and wait for drains and syncs here.
+
+use std::time::Duration;
 
 use surface::Result;
 
@@ -7,6 +10,10 @@ use crate::base::group::GroupKey;
 use crate::buffer::write_buffer::DirtyRun;
 use crate::pool::core::Core;
 use crate::space::admission::Admitted;
+use crate::write::drain::BATCH_RAW_BYTES;
+
+/// How long a flush waits for drains of other threads before it looks again.
+const DRAIN_WAIT: Duration = Duration::from_millis(100);
 
 /// Bytes in a buffer of `limit` bytes at which waiting writers continue: if they were woken for
 /// every batch, they would spend more time waking than writing.
@@ -15,6 +22,43 @@ pub(crate) const fn room_mark(limit: usize) -> usize {
 }
 
 impl Core {
+    /// Makes everything acknowledged before the call durable.
+    ///
+    /// 1. Everything dirty by now is drained, by this thread and by the workers.
+    /// 2. The log is synced; flushes that wait at the same time share a sync.
+    /// 3. The flush is acknowledged.
+    pub(crate) fn flush(&self) -> Result<()> {
+        self.vitals.counters.flushes.add(1);
+        self.drain_all()?;
+        self.log.sync()?;
+        if let Some(ring) = self.buffer.standby() {
+            ring.log_is_durable(self.log.durable_before());
+        }
+        self.ahead.flushed(self.buffer.groups());
+        Ok(())
+    }
+
+    /// Step 1 of a flush.
+    pub(crate) fn drain_all(&self) -> Result<()> {
+        self.vitals.check_failed()?;
+        let _flushing = self.ahead.flush(self.buffer.bytes());
+        let generation = self.buffer.begin_flush();
+        if self.buffer.bytes() > 2 * BATCH_RAW_BYTES {
+            self.workers.wake();
+        }
+        loop {
+            if self.drain(generation)? {
+                continue;
+            }
+            // Other threads are draining the remaining groups. If one of them fails, its groups are
+            // queued again, and this thread takes them and sees the error itself.
+            if self.buffer.wait_drained(generation, DRAIN_WAIT) {
+                return Ok(());
+            }
+            self.vitals.check_failed()?;
+        }
+    }
+
     /// Drains all data that is dirty now, and returns when none of its records would be replayed
     /// any more.
     ///
