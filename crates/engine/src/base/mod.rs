@@ -14,6 +14,7 @@ pub(crate) mod ranked;
 pub(crate) mod ranks;
 pub(crate) mod scratch;
 pub(crate) mod shares;
+pub(crate) mod signals;
 pub(crate) mod status;
 pub(crate) mod storage_check;
 pub(crate) mod store_error;

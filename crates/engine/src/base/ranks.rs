@@ -194,8 +194,10 @@ ranks! {
     StandbyFacts "standby facts";
     /// Throttled writers wait with it.
     Easing "easing";
-    /// Work of the pool's threads.
+    /// Signals between the pool's threads and their callers.
     Work "work";
+    /// Jobs of the threads that read ahead.
+    Jobs "jobs";
     /// Batches that wait for a writer thread.
     LogQueue "log queue";
     /// Parts that were compressed before a flush.

@@ -77,7 +77,7 @@ impl Core {
             return;
         }
         if self.checkpoint_due() {
-            self.workers.wake_keeper();
+            self.signals.wake_keeper();
         }
     }
 }

@@ -82,7 +82,7 @@ pub(crate) fn run(core: &Weak<Core>) {
     let mut pause = REST;
     let mut written = 0;
     while let Some(core) = core.upgrade() {
-        if core.workers.rest(pause) {
+        if core.signals.rest(pause) {
             return;
         }
         let now = core.vitals.counters.written_bytes.get();
@@ -125,7 +125,7 @@ pub(crate) fn run(core: &Weak<Core>) {
 pub(crate) fn help(core: &Weak<Core>) {
     let mut pause = REST;
     while let Some(core) = core.upgrade() {
-        if core.workers.rest(pause) {
+        if core.signals.rest(pause) {
             return;
         }
         let is_needed = core.space.is_needed_soon();
@@ -225,7 +225,7 @@ impl Core {
                     if self.vitals.is_inline() {
                         self.take_light_checkpoint()?;
                     } else {
-                        self.workers.wake_keeper();
+                        self.signals.wake_keeper();
                     }
                 }
                 Ok(Paced::Worked)

@@ -94,7 +94,7 @@ impl Pool {
         let _admin = self.core.admin.lock();
         let bookmark = self.core.objects.bookmark_named(name)?;
         self.destroy_in_steps(&[bookmark])?;
-        self.core.workers.wake_keeper();
+        self.core.signals.wake_keeper();
         Ok(())
     }
 

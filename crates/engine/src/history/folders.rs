@@ -218,7 +218,7 @@ impl Pool {
             gone.push(object.clone());
             self.destroy_in_steps(&gone)?;
         }
-        self.core.workers.wake_keeper();
+        self.core.signals.wake_keeper();
         Ok(())
     }
 

@@ -182,7 +182,7 @@ impl Pool {
         let properties = properties::with_moment(head.properties, &moment);
         let head = ObjectDescriptor { epoch, cuts, size_bytes, properties, numbers, ..head };
         core.append_durably(vec![Entry::Object(head)])?;
-        core.workers.wake_keeper();
+        core.signals.wake_keeper();
         Ok(())
     }
 
@@ -252,7 +252,7 @@ impl Pool {
             && let Some(partial) = core.objects.partial_named(name)
         {
             self.give_up_receive(&partial)?;
-            core.workers.wake_keeper();
+            core.signals.wake_keeper();
             return Ok(());
         }
         if let VolumeRef::Name(name) = target
@@ -275,7 +275,7 @@ impl Pool {
             gone.splice(0..0, core.objects.bookmarks_of(object.id).into_iter().chain(snapshots));
         }
         self.destroy_in_steps(&gone)?;
-        core.workers.wake_keeper();
+        core.signals.wake_keeper();
         Ok(())
     }
 

@@ -44,7 +44,7 @@ pub(crate) fn run(core: &Weak<Core>) {
                 }
             }
         };
-        if core.workers.rest(rest) || core.images.is_stopped() {
+        if core.signals.rest(rest) || core.images.is_stopped() {
             return;
         }
     }

@@ -81,7 +81,7 @@ impl Core {
             self.space.brake.keep(wanted);
         }
         self.space.brake.waiting.fetch_add(1, Ordering::AcqRel);
-        self.workers.wake_cleaner();
+        self.signals.wake_cleaner();
         let mut futile = self.space.brake.futile.lock();
         let before = *futile;
         let mut taken = None;

@@ -12,6 +12,7 @@ use crate::base::buffers::BufferPool;
 use crate::base::ranked::{Mutex, RwLock};
 use crate::base::ranks;
 use crate::base::shares::Shares;
+use crate::base::signals::Signals;
 use crate::base::status::Problem;
 use crate::base::users::Users;
 use crate::base::vitals::Vitals;
@@ -98,6 +99,7 @@ pub(crate) struct Core {
     pub rewrites: Rewrites,
     pub cold_pace: ColdPace,
     pub dictionaries: Dictionaries,
+    pub signals: Signals,
     pub workers: Workers,
     pub ahead: Ahead,
     /// Held by all changes to the table of objects.
@@ -186,7 +188,8 @@ impl Core {
                 shares.dictionaries,
                 Sampling::new(parts.vitals.options.training, parts.vitals.options.memory_bytes),
             ),
-            workers: Workers::new(),
+            signals: Signals::default(),
+            workers: Workers::default(),
             ahead: Ahead::new(),
             admin: Mutex::new(()),
             passed_on: Mutex::new(0),

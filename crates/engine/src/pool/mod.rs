@@ -291,7 +291,7 @@ impl Pool {
         let entered = done.is_ok().then(|| self.core.enter_suspects());
         let done = done.and_then(|()| self.core.take_last_checkpoint()).and(entered.unwrap_or(Ok(())));
         self.core.images.stop();
-        self.core.workers.stop(&self.core.log);
+        self.core.workers.stop(&self.core.signals, &self.core.log);
         self.core.vitals.close();
         self.core.end_standby(done.is_ok());
         self.core.end_log();
@@ -543,6 +543,6 @@ impl Drop for Core {
             ring.freeze();
         }
         self.images.stop();
-        self.workers.stop(&self.log);
+        self.workers.stop(&self.signals, &self.log);
     }
 }

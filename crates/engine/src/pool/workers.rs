@@ -4,72 +4,44 @@
 //! callers do all the work.
 
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
-use std::time::Duration;
 
-use surface::{Error, ErrorKind, Result};
+use surface::{Error, Result};
 
 use crate::base::ranked::{Condvar, Mutex};
 use crate::base::ranks;
-use crate::buffer::write_buffer::WriteBuffer;
+use crate::base::signals::{PERIOD, Signals};
 use crate::log::{Log, Wrote};
 use crate::pool::core::Core;
 use crate::write::room::room_mark;
 
 /// Upper bound of waiting jobs: more read-ahead than this would be stale before it ran.
 const JOBS_MAX: usize = 64;
-/// Interval at which the keeper checks for due work.
-const KEEPER_PERIOD: Duration = Duration::from_millis(100);
 /// Threads that read ahead. They are separate from the compressing ones, so that a reader never
 /// waits for a batch; several, because each waits for the device most of the time.
 const READERS: usize = 6;
 /// Threads that write batches to the log. A device reaches full speed only with several requests in
 /// flight.
 const WRITERS: usize = 4;
-/// Pause of a worker after an error, unless it is woken.
-const ERROR_PAUSE: Duration = Duration::from_millis(500);
 
 pub(crate) type Job = Box<dyn FnOnce(&Core) + Send>;
 
 #[derive(Default)]
-struct State {
-    jobs: VecDeque<Job>,
-    /// Raised by `wake`; a worker that saw an older number checks again.
-    wakes: u64,
-    keeper_wakes: u64,
+struct Jobs {
+    waiting: VecDeque<Job>,
     stop: bool,
-    /// The last error of a drain, until one succeeds.
-    error: Option<(ErrorKind, String)>,
 }
 
+/// See the module.
+#[derive(Default)]
 pub(crate) struct Workers {
-    state: Mutex<State, ranks::Work>,
-    work: Condvar,
+    jobs: Mutex<Jobs, ranks::Jobs>,
     reading: Condvar,
-    keeper: Condvar,
-    cleaner: Condvar,
-    /// Writers wait here for room.
-    room: Condvar,
-    idle: AtomicUsize,
     threads: Mutex<Vec<JoinHandle<()>>, ranks::Threads>,
 }
 
 impl Workers {
-    pub(crate) fn new() -> Self {
-        Self {
-            state: Mutex::default(),
-            work: Condvar::new(),
-            reading: Condvar::new(),
-            keeper: Condvar::new(),
-            cleaner: Condvar::new(),
-            room: Condvar::new(),
-            idle: AtomicUsize::new(0),
-            threads: Mutex::default(),
-        }
-    }
-
     /// Starts the threads.
     ///
     /// # Errors
@@ -98,17 +70,14 @@ impl Workers {
 
     /// Stops the threads and waits for them; jobs that have not begun are dropped, waiting batches
     /// are written.
-    pub(crate) fn stop(&self, log: &Log) {
+    pub(crate) fn stop(&self, signals: &Signals, log: &Log) {
         {
-            let mut state = self.state.lock();
-            state.stop = true;
-            state.jobs.clear();
+            let mut jobs = self.jobs.lock();
+            jobs.stop = true;
+            jobs.waiting.clear();
         }
-        self.work.notify_all();
         self.reading.notify_all();
-        self.keeper.notify_all();
-        self.cleaner.notify_all();
-        self.room.notify_all();
+        signals.stop();
         log.stop_writers();
         let me = std::thread::current().id();
         for thread in self.threads.lock().drain(..) {
@@ -119,83 +88,14 @@ impl Workers {
         }
     }
 
-    /// Pauses the cleaner or the trainer. Returns `true` if the pool is being closed.
-    pub(crate) fn rest(&self, time: Duration) -> bool {
-        let mut state = self.state.lock();
-        if !state.stop && !time.is_zero() {
-            self.cleaner.wait_for(&mut state, time);
-        }
-        state.stop
-    }
-
-    /// Wakes the workers: there is data to drain.
-    pub(crate) fn wake(&self) {
-        if self.idle.load(Ordering::Acquire) > 0 {
-            let mut state = self.state.lock();
-            state.wakes += 1;
-            // They are on their way: no other thread need wake them.
-            self.idle.store(0, Ordering::Release);
-            drop(state);
-            self.work.notify_all();
-        }
-    }
-
-    /// Wakes one worker for work other than draining.
-    pub(crate) fn wake_one(&self) {
-        drop(self.state.lock());
-        self.work.notify_one();
-    }
-
-    /// Wakes the cleaner: a writer waits for space.
-    pub(crate) fn wake_cleaner(&self) {
-        self.cleaner.notify_all();
-    }
-
-    /// Wakes the keeper: a checkpoint is due.
-    pub(crate) fn wake_keeper(&self) {
-        self.state.lock().keeper_wakes += 1;
-        self.keeper.notify_all();
-    }
-
-    /// Passes a job to the workers; dropped when too many wait.
+    /// Passes a job to the readers; dropped when too many wait.
     pub(crate) fn submit(&self, job: Job) {
-        let mut state = self.state.lock();
-        if state.jobs.len() < JOBS_MAX && !state.stop {
-            state.jobs.push_back(job);
-            drop(state);
+        let mut jobs = self.jobs.lock();
+        if jobs.waiting.len() < JOBS_MAX && !jobs.stop {
+            jobs.waiting.push_back(job);
+            drop(jobs);
             self.reading.notify_one();
         }
-    }
-
-    /// Lets waiting writers continue if there is room again.
-    fn tell_room(&self, core: &Core) {
-        if core.buffer.held() <= room_mark(core.space.buffer_limit()) {
-            self.room.notify_all();
-        }
-    }
-
-    /// Notes a successful drain by any thread: the error that kept a worker from draining is over.
-    pub(crate) fn drained(&self) {
-        self.state.lock().error = None;
-    }
-
-    /// Waits briefly until the buffer has no more than `bytes` bytes.
-    ///
-    /// # Errors
-    /// When the workers cannot drain it.
-    pub(crate) fn wait_for_room(&self, buffer: &WriteBuffer, bytes: usize) -> Result<()> {
-        let mut state = self.state.lock();
-        if buffer.held() <= bytes {
-            return Ok(());
-        }
-        if let Some((kind, text)) = &state.error {
-            return Err(Error::new(*kind, text.clone()));
-        }
-        if state.stop {
-            return Err(Error::new(ErrorKind::Io, "the pool is being closed"));
-        }
-        self.room.wait_for(&mut state, KEEPER_PERIOD);
-        Ok(())
     }
 }
 
@@ -211,15 +111,8 @@ fn work(core: &Weak<Core>) {
     let mut seen = 0;
     let mut keep_off = env::KeepOff::default();
     while let Some(core) = core.upgrade() {
-        let workers = &core.workers;
         let pressed = core.buffer.held() > core.space.buffer_limit() / 4;
-        let wakes = {
-            let state = workers.state.lock();
-            if state.stop {
-                return;
-            }
-            state.wakes
-        };
+        let Some(wakes) = core.signals.wakes() else { return };
         if pressed || wakes != seen {
             keep_off.clear();
             match core.drain_ahead() {
@@ -227,19 +120,14 @@ fn work(core: &Weak<Core>) {
                     if !drained {
                         seen = wakes;
                     }
-                    workers.drained();
+                    core.signals.drained();
                     if drained {
                         continue;
                     }
                 }
                 Err(error) => {
                     seen = wakes;
-                    let mut state = workers.state.lock();
-                    state.error = Some((error.kind(), error.to_string()));
-                    workers.room.notify_all();
-                    if !state.stop && state.wakes == wakes {
-                        workers.work.wait_for(&mut state, ERROR_PAUSE);
-                    }
+                    core.signals.drain_failed(&error, wakes);
                     continue;
                 }
             }
@@ -248,15 +136,7 @@ fn work(core: &Weak<Core>) {
             // The flush that waits for the failed groups gets the same error.
             while core.compress_ahead().unwrap_or(false) {}
         }
-        let mut state = workers.state.lock();
-        if !state.stop && state.wakes == seen && !core.ahead.is_asked() {
-            workers.idle.fetch_add(1, Ordering::AcqRel);
-            workers.work.wait_for(&mut state, KEEPER_PERIOD);
-            // The waking thread has set the count of idle workers to zero.
-            if state.wakes == seen {
-                workers.idle.fetch_sub(1, Ordering::AcqRel);
-            }
-        }
+        core.signals.wait_for_work(seen, || core.ahead.is_asked());
     }
 }
 
@@ -264,14 +144,14 @@ fn work(core: &Weak<Core>) {
 fn read(core: &Weak<Core>) {
     while let Some(core) = core.upgrade() {
         let job = {
-            let mut state = core.workers.state.lock();
-            if state.stop {
+            let mut jobs = core.workers.jobs.lock();
+            if jobs.stop {
                 return;
             }
-            if state.jobs.is_empty() {
-                core.workers.reading.wait_for(&mut state, KEEPER_PERIOD);
+            if jobs.waiting.is_empty() {
+                core.workers.reading.wait_for(&mut jobs, PERIOD);
             }
-            state.jobs.pop_front()
+            jobs.waiting.pop_front()
         };
         if let Some(job) = job {
             job(&core);
@@ -279,11 +159,15 @@ fn read(core: &Weak<Core>) {
     }
 }
 
-/// A writer: writes waiting batches.
+/// A writer: writes waiting batches, and lets waiting clients continue if there is room again.
 fn write(core: &Weak<Core>) {
     while let Some(core) = core.upgrade() {
-        match core.log.write_queued(KEEPER_PERIOD) {
-            Wrote::Batch => core.workers.tell_room(&core),
+        match core.log.write_queued(PERIOD) {
+            Wrote::Batch => {
+                if core.buffer.held() <= room_mark(core.space.buffer_limit()) {
+                    core.signals.note_room();
+                }
+            }
             Wrote::Nothing => {}
             Wrote::Stopped => return,
         }
@@ -296,14 +180,10 @@ fn keep(core: &Weak<Core>) {
     while let Some(core) = core.upgrade() {
         // An error occurs again in the next flush or write, which reports it.
         let _ = core.tick();
-        let mut state = core.workers.state.lock();
-        if state.stop {
-            return;
+        match core.signals.wait_for_keeping(seen) {
+            Some(wakes) => seen = wakes,
+            None => return,
         }
-        if state.keeper_wakes == seen {
-            core.workers.keeper.wait_for(&mut state, KEEPER_PERIOD);
-        }
-        seen = state.keeper_wakes;
     }
 }
 
@@ -350,7 +230,7 @@ impl Core {
 mod tests {
     use bytes::Bytes;
     use sim::Machine;
-    use surface::{BlockDevice, WriteOptions};
+    use surface::{BlockDevice, ErrorKind, WriteOptions};
     use units::BLOCK_BYTES;
 
     use super::*;
@@ -363,10 +243,12 @@ mod tests {
         let machine = Machine::new(8 << 20, 1);
         let pool = pool_on(&machine, machine.disk.handle(), 8 << 20, 0);
         pool.create_volume("v", 1 << 20, &Default::default()).unwrap();
-        pool.core.workers.state.lock().error = Some((ErrorKind::Io, "a write that failed".to_owned()));
+        // As a worker that was woken since.
+        pool.core.signals.drain_failed(&Error::new(ErrorKind::Io, "a write that failed"), u64::MAX);
+        assert!(pool.core.signals.wait_for_room(|| true).is_err());
         let data = Bytes::from(vec![1; BLOCK_BYTES]);
         pool.volume("v").unwrap().write(0, data, WriteOptions::default()).unwrap();
         pool.flush().unwrap();
-        assert!(pool.core.workers.state.lock().error.is_none());
+        assert!(pool.core.signals.wait_for_room(|| true).is_ok());
     }
 }

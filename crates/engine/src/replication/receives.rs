@@ -118,7 +118,7 @@ impl Pool {
             return Err(Error::new(kind, text));
         };
         self.give_up_receive(&partial)?;
-        core.workers.wake_keeper();
+        core.signals.wake_keeper();
         Ok(())
     }
 

@@ -41,7 +41,7 @@ const PERIOD: Duration = Duration::from_millis(500);
 /// The trainer's thread.
 pub(crate) fn run(core: &Weak<Core>) {
     while let Some(core) = core.upgrade() {
-        if core.workers.rest(PERIOD) {
+        if core.signals.rest(PERIOD) {
             return;
         }
         // Nothing depends on it: an error here occurs again where data is written.

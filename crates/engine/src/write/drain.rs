@@ -84,7 +84,7 @@ impl Core {
     /// Appends drained parts and waits until they are written.
     pub(crate) fn append_drained(&self, parts: Vec<Prepared>) -> Result<()> {
         self.append_parts(parts, |prepared, purpose| self.append(prepared, purpose))?;
-        self.workers.drained();
+        self.signals.drained();
         Ok(())
     }
 

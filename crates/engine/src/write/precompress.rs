@@ -173,7 +173,7 @@ impl Core {
         }
         let asked_on = &self.ahead.asked_on;
         if !self.ahead.is_asked() && asked_on.swap(env::current_cpu(), Ordering::AcqRel) == NOWHERE {
-            self.workers.wake_one();
+            self.signals.wake_one();
         }
         Ok(())
     }

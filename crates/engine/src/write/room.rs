@@ -44,7 +44,7 @@ impl Core {
         let _flushing = self.ahead.flush(self.buffer.bytes());
         let generation = self.buffer.begin_flush();
         if self.buffer.bytes() > 2 * BATCH_RAW_BYTES {
-            self.workers.wake();
+            self.signals.wake();
         }
         loop {
             if self.drain(generation)? {
@@ -99,8 +99,9 @@ impl Core {
         if self.vitals.is_inline() {
             return self.drain_all();
         }
-        self.workers.wake();
-        self.workers.wait_for_room(&self.buffer, room_mark(self.space.buffer_limit()))
+        self.signals.wake();
+        let mark = room_mark(self.space.buffer_limit());
+        self.signals.wait_for_room(|| self.buffer.held() > mark)
     }
 
     /// Waits until the write buffer has room for data that has its room in the log.
@@ -150,8 +151,8 @@ impl Core {
             }
             // Each time: a worker that was about to rest has missed the signal, and a resting one
             // uses the present limit.
-            self.workers.wake();
-            self.workers.wait_for_room(&self.buffer, room_mark(limit))?;
+            self.signals.wake();
+            self.signals.wait_for_room(|| self.buffer.held() > room_mark(limit))?;
             limit = self.space.buffer_limit();
             mark = room_mark(limit);
         }
@@ -164,7 +165,7 @@ impl Core {
     /// Without threads, those of compressing.
     pub(crate) fn wake_workers(&self, limit: usize) -> Result<()> {
         if self.buffer.held() > limit / 2 {
-            self.workers.wake();
+            self.signals.wake();
             return Ok(());
         }
         self.ask_to_compress_ahead()
