@@ -4,7 +4,7 @@
 //!
 //! The rooms, from the lowest floor up: `base`; `buffer` and `log`; `objects`, `space` and `map`;
 //! `codecs`, `read` and `write`; `checkpoint`, `clean` and `make_room`; `volume`, `history`,
-//! `replication` and `images`; `repair`, `upkeep` and `pool`. A room names only rooms below it
+//! `images` and `replication`; `repair`, `upkeep` and `pool`. A room names only rooms below it
 //! (`tools/rooms.txt`), and the head of each names the state that it owns. The order of writes and
 //! syncs, on which all guarantees after a crash rest, is decided in `log`, `checkpoint` and
 //! `repair::recovery` only.

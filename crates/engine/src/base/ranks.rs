@@ -182,6 +182,8 @@ ranks! {
     Unpunched "unpunched";
     /// Places of suspected damage.
     Suspicion "suspicion";
+    /// The last report of damage.
+    DamageReported "damage reported";
     /// Damage that the opening has repaired.
     Mended "mended";
     /// Corrections by the opening.

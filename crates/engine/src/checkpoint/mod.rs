@@ -148,6 +148,17 @@ impl Core {
         self.checkpoint_unless(Kind::Light, |_| false)
     }
 
+    /// Flushes, takes a full checkpoint, and reparents clones as far as that is possible then.
+    ///
+    /// # Errors
+    /// Those of both.
+    pub(crate) fn flush_and_checkpoint(&self) -> Result<()> {
+        self.flush()?;
+        self.take_checkpoint()?;
+        self.pass_on();
+        Ok(())
+    }
+
     /// Takes a checkpoint unless `done` returns, once no other checkpoint runs, that it is not
     /// needed any more. A light one becomes a full one if there is more to do.
     pub(crate) fn checkpoint_unless(&self, kind: Kind, done: impl Fn(&Self) -> bool) -> Result<()> {

@@ -48,7 +48,7 @@ impl Pool {
         let old = core.objects.snapshot_named(from)?;
         let new = core.objects.readable(to)?;
         if start == 0 {
-            self.checkpoint()?;
+            self.core.flush_and_checkpoint()?;
         }
         loop {
             let (old_levels, new_levels) = (old.levels(), new.levels());

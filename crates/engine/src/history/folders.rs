@@ -154,7 +154,7 @@ impl Pool {
         for (volume, name) in &volumes {
             let title = format!("{}@{name}", volume.title());
             self.check_free(&title)?;
-            self.check_no_receive(volume)?;
+            self.core.objects.check_no_receive(volume)?;
             if volume.levels().len() >= LEVELS_MAX {
                 return Err(too_deep(&volume.title()));
             }

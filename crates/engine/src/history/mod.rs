@@ -71,7 +71,7 @@ impl Pool {
         let _admin = core.admin.lock();
         let object = core.objects.named(volume)?;
         self.check_free(&format!("{volume}@{name}"))?;
-        self.check_no_receive(&object)?;
+        self.core.objects.check_no_receive(&object)?;
         if object.levels().len() >= LEVELS_MAX {
             return Err(too_deep(volume));
         }
@@ -210,7 +210,7 @@ impl Pool {
         let (Some(volume), Some(origin)) = (volume, origin) else {
             return Err(refused(ErrorKind::NotFound, format!("the volume of '{}' is gone", snapshot.title())));
         };
-        self.check_no_receive(&volume)?;
+        self.core.objects.check_no_receive(&volume)?;
         if origin.object != volume.id {
             let text = format!(
                 "'{}' was taken before '{}' became independent: clone it instead, and rename the clone",
@@ -312,7 +312,7 @@ impl Pool {
         if recursive {
             return check_unheld(&snapshots);
         }
-        self.check_no_receive(object)?;
+        self.core.objects.check_no_receive(object)?;
         if !snapshots.is_empty() {
             let (name, snapshots) = (object.title(), titles(&snapshots));
             let text = format!(
@@ -462,7 +462,7 @@ impl Pool {
     /// Whether a snapshot, a volume or a folder may have that full name.
     pub(crate) fn check_free(&self, title: &str) -> Result<()> {
         check_title(title.len())?;
-        self.check_not_coming(title)?;
+        self.core.objects.check_not_coming(title)?;
         let is_folder = self.core.objects.folder(title).is_some();
         match self.core.objects.readable(title) {
             Err(_) if is_folder => Err(refused(ErrorKind::Exists, format!("the pool has a folder '{title}' already"))),

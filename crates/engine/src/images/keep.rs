@@ -22,13 +22,13 @@ use crate::base::scratch;
 use crate::checkpoint::Captured;
 use crate::checkpoint::merge::Merged;
 use crate::checkpoint::reap::put_group;
+use crate::codecs::compress::with_unit;
 use crate::images::state::{Arrived, CHUNK_GROUPS};
 use crate::log::Purpose;
 use crate::log::prepared::Prepared;
 use crate::map::overlay::Overlay;
 use crate::objects::Object;
 use crate::pool::core::Core;
-use crate::replication::send::with_unit;
 use crate::space::admission::GROUP_COST_BYTES;
 use crate::space::dead_map::Death;
 

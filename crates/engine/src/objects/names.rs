@@ -1,7 +1,10 @@
-//! Which names volumes, folders and snapshots can have, and messages that list them.
+//! Which names volumes, folders and snapshots can have, messages that list them, and names that are
+//! taken by a stream in progress.
 
 use surface::{Error, ErrorKind, Result};
 use units::did_you_mean;
+
+use crate::objects::{Object, Objects};
 
 /// Longest name of a volume with its folders and its snapshot's name: an NBD export name and a path
 /// component both allow this much. Also bounds the nesting of folders.
@@ -64,6 +67,35 @@ pub(crate) fn name_list<'a>(names: impl Iterator<Item = &'a str>) -> String {
 pub(crate) fn missing<'a>(what: &str, name: &str, known: impl Iterator<Item = &'a str> + Clone) -> Error {
     let (there, suggestion) = (name_list(known.clone()), did_you_mean(name, known));
     Error::new(ErrorKind::NotFound, format!("{what} '{name}'; it has {there}{suggestion}"))
+}
+
+impl Objects {
+    /// Fails if a volume or a snapshot of that name is being received.
+    pub(crate) fn check_not_coming(&self, title: &str) -> Result<()> {
+        match self.partial_named(title) {
+            Some(_) => {
+                let text =
+                    format!("'{title}' is being received: let that finish, or abandon it with destroy --partial");
+                Err(Error::new(ErrorKind::Exists, text))
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// Fails if a snapshot of a volume is being received: its epochs must stay the same.
+    pub(crate) fn check_no_receive(&self, volume: &Object) -> Result<()> {
+        match self.partial_of(volume.id) {
+            Some(partial) => {
+                let text = format!(
+                    "'{}' is receiving '{}': let that finish, or abandon it with destroy --partial",
+                    volume.title(),
+                    partial.title()
+                );
+                Err(Error::new(ErrorKind::InUse, text))
+            }
+            None => Ok(()),
+        }
+    }
 }
 
 #[cfg(test)]

@@ -34,16 +34,17 @@ use crate::map::Map;
 use crate::map::apply::Applier;
 use crate::objects::Objects;
 use crate::pool::workers::Workers;
+use crate::read::suspects::Suspects;
 use crate::read::unit_cache::UnitCache;
-use crate::repair::damages::Suspicion;
+use crate::repair::damages::Reported;
 use crate::repair::loss::Losses;
+use crate::repair::standby_open::StandbyFacts;
 use crate::space::Space;
 use crate::space::extents::Extents;
 use crate::upkeep::defrag::SortWalk;
 use crate::upkeep::scrub::Scrubbing;
 use crate::volume::claims::Claims;
 use crate::write::precompress::Ahead;
-use crate::write::standby_open::StandbyFacts;
 
 pub(crate) struct Core {
     pub vitals: Arc<Vitals>,
@@ -68,9 +69,9 @@ pub(crate) struct Core {
     /// Held by the round that may take the extents kept for moves.
     pub dipping: Mutex<(), ranks::Dipping>,
     pub scrub: Mutex<Scrubbing, ranks::Scrub>,
-    /// Places of suspected damage, and the last report of it. Never held while anything else is
-    /// waited for.
-    pub suspicion: Mutex<Suspicion, ranks::Suspicion>,
+    pub suspects: Suspects,
+    /// The last report of damage.
+    pub damage_reported: Mutex<Reported, ranks::DamageReported>,
     /// Damage that opening the pool has repaired; a check reports it.
     pub mended: Mutex<Vec<Problem>, ranks::Mended>,
     /// Damaged copies that opening the pool has corrected, for the report of `check`.
@@ -175,7 +176,8 @@ impl Core {
             cleaning: RwLock::new(()),
             dipping: Mutex::new(()),
             scrub: Mutex::default(),
-            suspicion: Mutex::default(),
+            suspects: Suspects::new(geometry.clone()),
+            damage_reported: Mutex::default(),
             mended: Mutex::default(),
             opening_notes: Mutex::default(),
             losses: Mutex::default(),

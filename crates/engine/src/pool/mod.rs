@@ -47,12 +47,12 @@ use crate::pool::workers::Workers;
 use crate::repair::loss::Losses;
 use crate::repair::mend::identities;
 use crate::repair::recovery::Mending;
+use crate::repair::standby_open;
 use crate::repair::{loss, mend, recovery, standby_lost};
 use crate::space::dead_map::Deaths;
 use crate::space::extents::Extents;
 use crate::volume::Volume;
 use crate::volume::devices::VolumeRef;
-use crate::write::standby_open;
 
 /// An open pool. Clones share it. Without threads, dropping the last one without
 /// [`close`](Self::close) is like a crash: unflushed data is lost, and the next open recovers. With
@@ -490,10 +490,7 @@ impl Pool {
     /// # Errors
     /// When the storage fails.
     pub fn checkpoint(&self) -> Result<()> {
-        self.core.flush()?;
-        self.core.take_checkpoint()?;
-        self.core.pass_on();
-        Ok(())
+        self.core.flush_and_checkpoint()
     }
 
     /// The same as cheaply as possible: dead extents become free, and recovery has less to do, but

@@ -19,4 +19,5 @@ pub(crate) mod prefetch;
 pub(crate) mod read_ahead;
 pub(crate) mod reader;
 pub(crate) mod runs;
+pub(crate) mod suspects;
 pub(crate) mod unit_cache;

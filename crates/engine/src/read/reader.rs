@@ -178,7 +178,7 @@ impl Core {
             let (mut pieces, unknown) = self.map.lookup_partly(&levels, group, missing).map_err(|error| {
                 let (first, _) = missing.first_run().unwrap_or_default();
                 let offset = group.first_block().offset_bytes() + u64::from(first) * BLOCK_BYTES as u64;
-                self.suspect_record(object.title(), offset, &error);
+                self.suspects.note_record(object.title(), offset, &error);
                 at(error, object, group, missing)
             })?;
             if let Some(image) = image_below(&levels) {
@@ -362,7 +362,7 @@ impl Core {
         if let Err(error) = self.vitals.env.disk.read_at(start, large.as_mut().unwrap_or(&mut scratch.io), len) {
             if span.len() == 1 {
                 let text = format!("reading {len} bytes at byte {start} of the data file failed: {error}");
-                self.suspect(start);
+                self.suspects.note(start);
                 return Err(self.or_fetched(first, name(first, ErrorKind::Io, text)));
             }
             drop(large);
@@ -378,7 +378,7 @@ impl Core {
         for (index, wanted) in span.iter().enumerate() {
             let payload = payload_of(wanted, io, start);
             verify(wanted.group, &wanted.piece, payload).map_err(|text| {
-                self.suspect(wanted.piece.fragment.location);
+                self.suspects.note(wanted.piece.fragment.location);
                 self.or_fetched(wanted, name(wanted, ErrorKind::Corrupt, text))
             })?;
             each(index, payload, codecs, unit).map_err(|error| {
@@ -392,7 +392,7 @@ impl Core {
     /// Records suspected damage: a verified payload does not decode.
     pub(crate) fn suspect_undecoded(&self, wanted: &Wanted, error: &Error) {
         if error.kind() == ErrorKind::Corrupt {
-            self.suspect(wanted.piece.fragment.location);
+            self.suspects.note(wanted.piece.fragment.location);
         }
     }
 

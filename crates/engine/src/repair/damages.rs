@@ -1,8 +1,8 @@
 //! Known damage, until it is repaired or acknowledged: one list, kept in the map store with the
 //! state of scrubbing.
 //!
-//! 1. An extent comes under suspicion when any reader of the data (a client, the cleaner, `send`,
-//!    recompression, `check`) meets bytes in it that do not match, or do not decode.
+//! 1. An extent comes under suspicion (`read::suspects`) when any reader of the data meets bytes in
+//!    it that do not match, or do not decode.
 //! 2. Scrubbing, every request for a [`DamageReport`], and the end of the pool verify suspected
 //!    extents again. Data that no checkpoint has counted yet gets a light one first. The result
 //!    replaces the list's entries of the extent. So damage that was overwritten, discarded or
@@ -19,19 +19,19 @@ use std::collections::BTreeSet;
 
 use env::MapBatch;
 use format::{KEY_SCRUB, ScrubDamage, ScrubState};
-use surface::{Error, ErrorKind, Result};
+use surface::{Error, Result};
 use units::ExtentIndex;
 
 use crate::base::status::Problem;
 use crate::base::store_error::store_error;
 use crate::pool::Pool;
 use crate::pool::core::Core;
+use crate::read::suspects::SUSPECTS_MAX;
 use crate::space::extents::{Extents, Victim};
 
-/// Upper bound of damages that are kept one by one; beyond them only the count matters.
-pub(crate) const DAMAGES_MAX: usize = 1000;
-/// Upper bound of suspected extents: as many as can have a damage of their own on the list.
-const SUSPECTS_MAX: usize = DAMAGES_MAX;
+/// Upper bound of damages that are kept one by one; beyond them only the count matters. As many as
+/// there can be suspected extents, each with a damage of its own.
+pub(crate) const DAMAGES_MAX: usize = SUSPECTS_MAX;
 /// Extents that one damage report verifies again: 16 MiB at the usual size, a fraction of a second.
 const LOOKED_AT: usize = 16;
 /// A scrub is reported as running for this long after its last slice: longer than it rests under
@@ -61,17 +61,12 @@ pub struct DamageReport {
     pub acknowledged: u64,
 }
 
-/// Extents under suspicion, and the last report.
+/// The last report, and the turn of the list's extents.
 #[derive(Debug, Default)]
-pub(crate) struct Suspicion {
-    extents: BTreeSet<ExtentIndex>,
-    /// Damage that has no extent.
-    met: Vec<ScrubDamage>,
-    /// There was not enough room for all of them.
-    has_overflowed: bool,
+pub(crate) struct Reported {
     /// The next extent to verify, of those with damages on the list.
     next: ExtentIndex,
-    reported: DamageReport,
+    report: DamageReport,
     /// When the last slice of a scrub ended.
     slice_ended_ns: Option<u64>,
 }
@@ -84,7 +79,7 @@ impl Pool {
 
     /// Returns whether possible damage was found since the last report.
     pub fn suspects_damage(&self) -> bool {
-        self.core.suspicion.lock().is_waiting()
+        self.core.suspects.is_waiting()
     }
 
     /// Acknowledges all known damage: it stays on the list, and is counted apart. Returns how much
@@ -97,54 +92,13 @@ impl Pool {
     }
 }
 
-impl Suspicion {
-    /// Returns whether a suspected extent was not verified yet.
-    fn is_waiting(&self) -> bool {
-        !self.extents.is_empty() || !self.met.is_empty() || self.has_overflowed
-    }
-}
-
 impl Core {
-    /// Records that bytes at `location` of the data file do not match their checksum, or cannot be
-    /// read.
-    pub(crate) fn suspect(&self, location: u64) {
-        self.suspect_extent(self.geometry.extent_at(location));
-    }
-
-    pub(crate) fn suspect_extent(&self, extent: ExtentIndex) {
-        if extent.0 == 0 || extent.0 >= self.geometry.extents() {
-            return;
-        }
-        let mut suspicion = self.suspicion.lock();
-        if suspicion.extents.len() < SUSPECTS_MAX || suspicion.extents.contains(&extent) {
-            suspicion.extents.insert(extent);
-        } else {
-            suspicion.has_overflowed = true;
-        }
-    }
-
-    /// Records that the map's entry for a byte of an object does not decode.
-    pub(crate) fn suspect_record(&self, volume: String, offset: u64, error: &Error) {
-        if error.kind() != ErrorKind::Corrupt {
-            return;
-        }
-        let mut suspicion = self.suspicion.lock();
-        if suspicion.met.iter().any(|met| met.volume == volume && met.offset == offset) {
-            return;
-        }
-        if suspicion.met.len() < SUSPECTS_MAX {
-            suspicion.met.push(ScrubDamage { volume, offset, ..of_extent(error) });
-        } else {
-            suspicion.has_overflowed = true;
-        }
-    }
-
     /// Stores the result of a scrub's slice.
     pub(crate) fn publish_damage(&self, report: DamageReport, slice_ended: bool) {
-        let mut suspicion = self.suspicion.lock();
-        suspicion.reported = report;
+        let mut reported = self.damage_reported.lock();
+        reported.report = report;
         if slice_ended {
-            suspicion.slice_ended_ns = Some(self.vitals.env.clock.now_ns());
+            reported.slice_ended_ns = Some(self.vitals.env.clock.now_ns());
         }
     }
 
@@ -162,15 +116,19 @@ impl Core {
                 known.keep(state);
             }
         }
-        let suspicion = self.suspicion.lock();
-        let mut report = suspicion.reported.clone();
+        let (mut report, slice_ended_ns) = {
+            let reported = self.damage_reported.lock();
+            (reported.report.clone(), reported.slice_ended_ns)
+        };
         if cannot_look {
-            report.damages.extend(suspicion.extents.iter().map(|extent| problem(&self.not_looked_at(*extent))));
-            report.damages.extend(suspicion.met.iter().map(problem));
-            report.unlisted += u64::from(suspicion.has_overflowed);
+            self.suspects.with(|suspected| {
+                report.damages.extend(suspected.extents.iter().map(|extent| problem(&self.not_looked_at(*extent))));
+                report.damages.extend(suspected.met.iter().map(problem));
+                report.unlisted += u64::from(suspected.has_overflowed);
+            });
         }
         let since = |ended: u64| self.vitals.env.clock.now_ns().saturating_sub(ended);
-        let is_paced = suspicion.slice_ended_ns.is_some_and(|ended| since(ended) < UNDER_WAY_NS);
+        let is_paced = slice_ended_ns.is_some_and(|ended| since(ended) < UNDER_WAY_NS);
         report.is_scrubbing = is_in_slice || is_paced && report.finished_unix_s == 0;
         report
     }
@@ -198,7 +156,7 @@ impl Core {
 
     /// Enters all suspects: for a check, which has read everything, and for closing the pool.
     pub(crate) fn enter_suspects(&self) -> Result<()> {
-        if !self.suspicion.lock().is_waiting() {
+        if !self.suspects.is_waiting() {
             return Ok(());
         }
         let mut known = self.scrub.lock();
@@ -211,20 +169,21 @@ impl Core {
     /// Step 2: verifies suspected extents, and at most so many of those with damages on the list.
     /// Suspects stay suspects if that fails.
     fn look_again(&self, state: &mut ScrubState, max: usize) -> Result<()> {
-        let (suspects, extents, met, has_overflowed) = {
-            let mut suspicion = self.suspicion.lock();
-            let suspects: Vec<_> = std::iter::from_fn(|| suspicion.extents.pop_first()).take(max).collect();
+        let suspected = self.suspects.take(max);
+        let suspects: Vec<_> = suspected.extents.iter().copied().collect();
+        let extents = {
+            let mut reported = self.damage_reported.lock();
             let known: BTreeSet<_> = state.damages.iter().map(|damage| damage.extent).collect();
-            let next = suspicion.next;
+            let next = reported.next;
             let in_turn = known.range(next..).chain(known.range(..next)).filter(|extent| extent.0 > 0);
             let mut extents = suspects.clone();
             extents.extend(in_turn.take(max - suspects.len()));
-            suspicion.next = extents.last().map_or(next, |last| ExtentIndex(last.0 + 1));
-            (suspects, extents, std::mem::take(&mut suspicion.met), std::mem::take(&mut suspicion.has_overflowed))
+            reported.next = extents.last().map_or(next, |last| ExtentIndex(last.0 + 1));
+            extents
         };
         let before = (state.damages.clone(), state.unlisted);
-        enter_met(state, &met);
-        state.unlisted = state.unlisted.max(has_overflowed.into());
+        enter_met(state, &suspected.met);
+        state.unlisted = state.unlisted.max(suspected.has_overflowed.into());
         let looked = self.look_at(state, &suspects, extents);
         let kept = looked.and_then(|()| {
             if (&state.damages, state.unlisted) == (&before.0, before.1) {
@@ -234,10 +193,7 @@ impl Core {
             }
         });
         if kept.is_err() {
-            let mut suspicion = self.suspicion.lock();
-            suspicion.extents.extend(suspects);
-            suspicion.met.extend(met);
-            suspicion.has_overflowed |= has_overflowed;
+            self.suspects.put_back(suspected);
         }
         kept
     }

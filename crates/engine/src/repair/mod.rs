@@ -1,9 +1,10 @@
 //! Opens, checks and repairs a pool after a crash or damage, and rescues data from one that cannot
 //! be repaired. Owns the lists of known damage (`damages`) and of losses (`loss`).
 //!
-//! 1. An opening applies the log after the last checkpoint (`recovery`), and reports the data that
-//!    a lost standby memory may have had (`standby_lost`). Nothing is dropped unless the caller
-//!    accepts the loss.
+//! 1. An opening applies the log after the last checkpoint (`recovery`), replays writes that a dead
+//!    process had acknowledged and not drained (`standby_open`, `standby_left`), and reports the
+//!    data that a lost standby memory may have had (`standby_lost`). Nothing is dropped unless the
+//!    caller accepts the loss.
 //! 2. With `check --repair`, a damaged map store is repaired before that (`mend`).
 //! 3. A check reads everything, and compares (`check`).
 //! 4. Where nothing else helps, `salvage` rebuilds volumes in another pool from the log alone.
@@ -16,4 +17,8 @@ pub(crate) mod recovery;
 #[cfg(test)]
 pub(crate) mod recovery_tests;
 pub(crate) mod salvage;
+pub(crate) mod standby_left;
 pub(crate) mod standby_lost;
+pub(crate) mod standby_open;
+#[cfg(test)]
+pub(crate) mod standby_tests;

@@ -33,7 +33,7 @@ use crate::base::store_error::store_error;
 use crate::objects::Objects;
 use crate::pool::core::Core;
 use crate::repair::loss::Losses;
-use crate::write::standby_open::Found;
+use crate::repair::standby_open::Found;
 
 /// Data that an opening knows to be missing.
 #[derive(Debug, Default)]

@@ -18,11 +18,11 @@ use units::{BLOCK_BYTES, BlockIndex, Epoch};
 
 use crate::base::canary::Canary;
 use crate::base::scratch;
+use crate::codecs::compress::with_unit;
 use crate::log::prepared::Prepared;
 use crate::log::{Purpose, Ticket};
 use crate::objects::Object;
 use crate::pool::core::Core;
-use crate::replication::send::with_unit;
 use crate::volume::punch::PIECE_BLOCKS_MIN;
 
 /// Upper bound of fragments and hole ranges of one batch: their entries, and the descriptor, fit

@@ -73,33 +73,6 @@ impl Pool {
         self.core.objects.partial_named(name).is_some()
     }
 
-    /// Fails if a volume or a snapshot of that name is being received.
-    pub(crate) fn check_not_coming(&self, title: &str) -> Result<()> {
-        match self.core.objects.partial_named(title) {
-            Some(_) => {
-                let text =
-                    format!("'{title}' is being received: let that finish, or abandon it with destroy --partial");
-                Err(Error::new(ErrorKind::Exists, text))
-            }
-            None => Ok(()),
-        }
-    }
-
-    /// Fails if a snapshot of a volume is being received: its epochs must stay the same.
-    pub(crate) fn check_no_receive(&self, volume: &Object) -> Result<()> {
-        match self.core.objects.partial_of(volume.id) {
-            Some(partial) => {
-                let text = format!(
-                    "'{}' is receiving '{}': let that finish, or abandon it with destroy --partial",
-                    volume.title(),
-                    partial.title()
-                );
-                Err(Error::new(ErrorKind::InUse, text))
-            }
-            None => Ok(()),
-        }
-    }
-
     /// Destroys the received part of a volume or of a snapshot (`VOLUME@SNAPSHOT`), and never a
     /// complete one.
     ///

@@ -17,14 +17,15 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
 
-use codec::{Codec, CodecId};
-use format::{FragmentEntry, ImagePart, ResumeToken, StreamBegin, StreamData, StreamWriter, stream_checksum};
-use policy::{Settings, dst_limit};
+use codec::CodecId;
+use format::{FragmentEntry, ImagePart, ResumeToken, StreamBegin, StreamData, StreamWriter};
+use policy::Settings;
 use surface::{Error, ErrorKind, Result};
 use units::{BLOCK_BYTES, BlockIndex, BlockMask, GROUP_BYTES, GroupIndex};
 
 use crate::base::group::GroupKey;
 use crate::base::scratch;
+use crate::codecs::compress::with_unit;
 use crate::codecs::dictionaries::Readers;
 use crate::map::Piece;
 use crate::map::group_pages::is_absent;
@@ -151,7 +152,7 @@ impl Pool {
                 return Err(Error::new(ErrorKind::Unsupported, text));
             }
         }
-        self.checkpoint()?;
+        self.core.flush_and_checkpoint()?;
         let identity = |object: &Object| {
             object.descriptor.read().identity.ok_or_else(|| {
                 Error::new(ErrorKind::Corrupt, format!("the descriptor of '{}' has no identity", object.title()))
@@ -500,29 +501,6 @@ fn recut(
         let first = BlockIndex(group.first_block().0 + u64::from(first));
         with_unit(first, part, id, codecs, settings, &mut |fragment, payload| packed.push(fragment, payload));
     }
-}
-
-/// Compresses a unit with a codec, or leaves it raw if that saves too little, and gives it a
-/// stream's checksum.
-pub(crate) fn with_unit(
-    first: BlockIndex,
-    raw: &[u8],
-    codec: CodecId,
-    codecs: &mut codec::Workspace,
-    settings: &Settings,
-    take: &mut dyn FnMut(FragmentEntry, &[u8]),
-) {
-    let mut target = vec![0; dst_limit(raw.len(), settings)];
-    let compressed = Codec::all()
-        .find(|known| known.id() == codec && *known != Codec::Off)
-        .and_then(|codec| Some((codec.id(), codecs.compress(codec, raw, &mut target)?)));
-    let (id, payload) = match compressed {
-        Some((id, len)) => (id, &target[..len]),
-        None => (CodecId::RAW, raw),
-    };
-    let count = (raw.len() / BLOCK_BYTES) as u8;
-    let fragment = FragmentEntry { first, count, codec: id.0, stored: payload.len() as u32, checksum: 0 };
-    take(FragmentEntry { checksum: stream_checksum(&fragment, payload), ..fragment }, payload);
 }
 
 #[cfg(test)]

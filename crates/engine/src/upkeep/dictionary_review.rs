@@ -146,7 +146,7 @@ impl Core {
             self.vitals.env.disk.read_at(start, &mut scratch.io, len).ok()?;
             let from = (fragment.location - start) as usize;
             let payload = &scratch.io[from..from + fragment.stored as usize];
-            verify(group, piece, payload).inspect_err(|_| self.suspect(fragment.location)).ok()?;
+            verify(group, piece, payload).inspect_err(|_| self.suspects.note(fragment.location)).ok()?;
             DictionaryNumber::split(payload).map(|(number, _)| ObjectId(number.0.into()))
         })
     }

@@ -315,7 +315,7 @@ impl Core {
                 let claim = claim.take();
                 if let Err(text) = verify(wanted.group, &wanted.piece, payload) {
                     if *is_asked {
-                        self.suspect(wanted.piece.fragment.location);
+                        self.suspects.note(wanted.piece.fragment.location);
                         return Err(Error::new(ErrorKind::Corrupt, text));
                     }
                     continue;

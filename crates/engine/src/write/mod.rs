@@ -10,16 +10,9 @@
 //! 4. A flush drains everything and syncs the log (`room`). **Here it is acknowledged.**
 //!
 //! New objects with content come into the log by themselves (`whole_object`).
-//!
-//! An opening replays writes that a dead process had acknowledged and not drained (`standby_open`,
-//! `standby_left`). The pool's own standby memory is created and verified in `pool::standby`.
 
 pub(crate) mod drain;
 pub(crate) mod precompress;
 pub(crate) mod quota;
 pub(crate) mod room;
-pub(crate) mod standby_left;
-pub(crate) mod standby_open;
-#[cfg(test)]
-pub(crate) mod standby_tests;
 pub(crate) mod whole_object;

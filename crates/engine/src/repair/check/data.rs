@@ -174,7 +174,7 @@ impl Checker<'_> {
         self.report.fragment_bytes += u64::from(fragment.stored);
         self.done_bytes += u64::from(fragment.stored);
         let Err(detail) = found else { return };
-        self.core.suspect(fragment.location);
+        self.core.suspects.note(fragment.location);
         let RecordKey { object, group, epoch } = entry.key;
         if let Some(object) = self.core.objects.get(object) {
             let place = Place { group, epoch, fragment: Some((fragment.location, fragment.live)) };

@@ -86,7 +86,7 @@ impl Pool {
         // Clones may still hold records that they no longer need. These are not damage: reap them
         // first.
         self.core.objects.begin_circles();
-        self.checkpoint()?;
+        self.core.flush_and_checkpoint()?;
         // An object whose clones were reparented would be destroyed, unseen, and still there.
         let passing_on = self.core.passed_on.lock();
         while self.core.objects.has_reaping() {
@@ -123,7 +123,7 @@ impl Pool {
         for headers in headers {
             let repaired = repair && self.core.evacuate(&headers)?;
             if !repaired {
-                self.core.suspect_extent(headers.extent);
+                self.core.suspects.note_extent(headers.extent);
             }
             let detail = headers.words(self.core.geometry.start(headers.extent), repair, repaired);
             report.add(Problem { kind: "header", detail, repaired, ..Problem::default() });

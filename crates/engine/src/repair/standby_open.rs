@@ -35,7 +35,7 @@ use crate::base::group::GroupKey;
 use crate::base::options::PoolEnv;
 use crate::buffer::standby::ring_bytes;
 use crate::pool::core::Core;
-use crate::write::standby_left::Left;
+use crate::repair::standby_left::Left;
 
 /// Loss that is noted when journals are set aside and no other loss is noted with it.
 const NAMES_LOST: &str = "acknowledged names of shares are missing: their journals do not match the standby \
