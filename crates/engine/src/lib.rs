@@ -3,7 +3,7 @@
 //! and randomness only through `env`.
 //!
 //! The rooms, from the lowest floor up: `base`; `buffer` and `log`; `objects`, `space` and `map`;
-//! `codecs`, `read` and `write`; `checkpoint`, `clean` and `make_room`; `volume`, `history`,
+//! `codecs` and `read`; `checkpoint` and `write`; `clean` and `make_room`; `volume`, `history`,
 //! `images` and `replication`; `repair`, `upkeep` and `pool`. A room names only rooms below it
 //! (`tools/rooms.txt`), and the head of each names the state that it owns. The order of writes and
 //! syncs, on which all guarantees after a crash rest, is decided in `log`, `checkpoint` and

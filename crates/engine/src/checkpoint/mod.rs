@@ -36,7 +36,6 @@ mod needs;
 pub(crate) mod opening;
 mod punching;
 pub(crate) mod reap;
-pub(crate) mod reparent;
 pub(crate) mod schedule;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -146,17 +145,6 @@ impl Core {
     /// Takes the kind of checkpoint that frees space soonest.
     pub(crate) fn take_light_checkpoint(&self) -> Result<()> {
         self.checkpoint_unless(Kind::Light, |_| false)
-    }
-
-    /// Flushes, takes a full checkpoint, and reparents clones as far as that is possible then.
-    ///
-    /// # Errors
-    /// Those of both.
-    pub(crate) fn flush_and_checkpoint(&self) -> Result<()> {
-        self.flush()?;
-        self.take_checkpoint()?;
-        self.pass_on();
-        Ok(())
     }
 
     /// Takes a checkpoint unless `done` returns, once no other checkpoint runs, that it is not

@@ -18,6 +18,7 @@ pub(crate) mod bookmarks;
 pub(crate) mod diff;
 pub(crate) mod folders;
 pub(crate) mod holds;
+pub(crate) mod reparent;
 pub(crate) mod usage;
 
 use std::collections::HashMap;

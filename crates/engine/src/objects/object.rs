@@ -214,7 +214,7 @@ impl Object {
     }
 
     /// Returns the chain of levels of the object. It does not change while its gate is held, except
-    /// for empty levels (`checkpoint::reparent`).
+    /// for empty levels (`history::reparent`).
     pub(crate) fn levels(&self) -> Arc<[Level]> {
         self.levels.read().clone()
     }

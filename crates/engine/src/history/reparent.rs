@@ -1,8 +1,8 @@
 //! Reparents clones of an object that has no data left.
 //!
 //! A destroyed volume stays while clones read through it. Once they have overwritten all inherited
-//! data, it has no records any more (`objects::clone_needs`). But each look-up would still visit it, and chains
-//! would grow with each round of promoting and destroying. So:
+//! data, it has no records any more (`objects::clone_needs`). But each look-up would still visit
+//! it, and chains would grow with each round of promoting and destroying. So:
 //! 1. After a full checkpoint, look for destroyed objects without figures that have clones and that
 //!    no other point sees.
 //! 2. Verify that such an object is empty: no record in the store, none in any layer above it, and
@@ -25,6 +25,17 @@ use crate::base::store_error::store_error;
 use crate::pool::core::Core;
 
 impl Core {
+    /// Flushes, takes a full checkpoint, and reparents clones as far as that is possible then.
+    ///
+    /// # Errors
+    /// Those of both.
+    pub(crate) fn flush_and_checkpoint(&self) -> Result<()> {
+        self.flush()?;
+        self.take_checkpoint()?;
+        self.pass_on();
+        Ok(())
+    }
+
     /// Runs all steps, if a full checkpoint has been taken since the last time. It waits for no
     /// lock: steps that other threads block are tried again.
     pub(crate) fn pass_on(&self) {
