@@ -3,7 +3,7 @@
 //! been read already and will be written anyway, so only CPU time is spent; and smaller data lets
 //! the log write less.
 //!
-//! *Cold* is data that is not written repeatedly, as far as `clean::write_heat` knows. A fragment
+//! *Cold* is data that is not written repeatedly, as far as `write::write_heat` knows. A fragment
 //! is tried when it is moved for the first time. One that was moved before may have been tried
 //! without success, or there was no time: the share of these that is tried equals the share that
 //! has lately gained. One with another codec than its volume writes was most likely recompressed

@@ -6,7 +6,7 @@
 //! 2. *Which*: a round chooses victims (`round`) and reads them whole (`victim_reads`).
 //! 3. *Data*: the live fragments in them (`extent_liveness`), verified, cut down to the parts that
 //!    are still read, and in order (`survivors`). Cold ones are recompressed where that is wanted
-//!    (`cold`, `recode`); hot ones are kept apart (`write_heat`).
+//!    (`cold`, `recode`); hot ones are kept apart (`write::write_heat`).
 //! 4. They are appended as moves, which take effect only where no newer data exists (`map::apply`).
 //! 5. The next checkpoint finds the victims empty, and frees them.
 
@@ -18,4 +18,3 @@ pub(crate) mod round;
 pub(crate) mod survivors;
 pub(crate) mod victim_reads;
 pub(crate) mod walked;
-pub(crate) mod write_heat;

@@ -10,7 +10,7 @@
 //!    saves space. Whole units move unchanged: their checksum covers their identity, not their
 //!    location.
 //! 4. *Order*: by object and block over all extents of a round, so that neighbours come together
-//!    again; frequently written data apart (`clean::write_heat`).
+//!    again; frequently written data apart (`write::write_heat`).
 //! 5. *Pack* into batches of at most an extent, of one stream each.
 
 use std::collections::{BTreeMap, VecDeque};

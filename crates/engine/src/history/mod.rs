@@ -325,6 +325,45 @@ impl Pool {
         Ok(())
     }
 
+    /// Destroys the received part of a snapshot, and the volume if it was to come with it. The
+    /// caller holds `admin`.
+    pub(crate) fn give_up_receive(&self, partial: &Arc<Object>) -> Result<()> {
+        let core = &self.core;
+        let (parent, origin) = {
+            let descriptor = partial.descriptor.read();
+            (descriptor.parent, descriptor.origin)
+        };
+        let (Some(volume), Some(Origin { epoch: received, .. })) = (parent.and_then(|id| core.objects.get(id)), origin)
+        else {
+            return self.destroy_in_steps(std::slice::from_ref(partial));
+        };
+        if !volume.is_live() {
+            return self.destroy_in_steps(&[partial.clone(), volume]);
+        }
+        // Cuts go when the records that they hide are gone.
+        while volume.descriptor.read().cuts.len() >= CUTS_MAX && core.objects.has_reaping() {
+            core.take_checkpoint()?;
+        }
+        let _gates = (volume.gate.write(), partial.gate.write());
+        // Dirty data belongs to the epoch in force.
+        core.drain_past_current()?;
+        let head = volume.descriptor.read().clone();
+        if head.cuts.len() >= CUTS_MAX {
+            let text = format!(
+                "'{}' has been rolled back {CUTS_MAX} times while clones of the discarded data exist: destroy \
+                 some of them first",
+                volume.title()
+            );
+            return Err(Error::new(ErrorKind::Unsupported, text));
+        }
+        let before = next_epoch(&ObjectDescriptor { epoch: received, ..head.clone() })?;
+        let mut cuts = head.cuts.clone();
+        cuts.push(Cut { after: head.epoch, before });
+        let gone =
+            ObjectDescriptor { state: ObjectState::Deleting, receive: None, ..partial.descriptor.read().clone() };
+        core.append_durably(vec![Entry::Object(gone), Entry::Object(ObjectDescriptor { epoch: before, cuts, ..head })])
+    }
+
     /// Destroys objects in their order, as many in one batch as fit in a piece of an extent. A
     /// crash may leave the later ones.
     pub(crate) fn destroy_in_steps(&self, objects: &[Arc<Object>]) -> Result<()> {

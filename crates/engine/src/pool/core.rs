@@ -22,7 +22,6 @@ use crate::checkpoint::opening::Noted;
 use crate::clean::cold::ColdPace;
 use crate::clean::round::Cleaner;
 use crate::clean::walked::Walked;
-use crate::clean::write_heat::Rewrites;
 use crate::codecs::chooser::Chooser;
 use crate::codecs::dictionaries::Dictionaries;
 use crate::codecs::samples::Sampling;
@@ -45,6 +44,7 @@ use crate::upkeep::defrag::SortWalk;
 use crate::upkeep::scrub::Scrubbing;
 use crate::volume::claims::Claims;
 use crate::write::precompress::Ahead;
+use crate::write::write_heat::Rewrites;
 
 pub(crate) struct Core {
     pub vitals: Arc<Vitals>,

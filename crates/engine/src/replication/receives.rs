@@ -1,19 +1,17 @@
-//! Partial receives: snapshots between the first chunk of their stream and the last one, and how
-//! they are abandoned.
+//! Partial receives: snapshots between the first chunk of their stream and the last one.
 //!
 //! The received data is in the target volume, in an epoch that the volume has not reached, so that
 //! no reader sees it; a *partial* object looks from there, so that it is kept. For a volume that
 //! does not exist yet there is a hidden one. It becomes visible in one batch (see `receive`), and
-//! is removed in one batch: the partial object is destroyed, and the volume steps over the epoch
-//! with a cut, as in a rollback.
+//! is removed in one batch (`history`): the partial object is destroyed, and the volume steps over
+//! the epoch with a cut, as in a rollback.
 
 use std::sync::Arc;
 
-use format::{CUTS_MAX, Cut, Entry, ObjectDescriptor, ObjectState, Origin, ResumeToken, SnapshotIdentity};
+use format::{ResumeToken, SnapshotIdentity};
 use surface::{Error, ErrorKind, Result};
 
 use crate::base::options::PoolEnv;
-use crate::history::next_epoch;
 use crate::objects::Object;
 use crate::pool::Pool;
 
@@ -93,44 +91,5 @@ impl Pool {
         self.give_up_receive(&partial)?;
         core.signals.wake_keeper();
         Ok(())
-    }
-
-    /// Destroys the received part of a snapshot, and the volume if it was to come with it. The
-    /// caller holds `admin`.
-    pub(crate) fn give_up_receive(&self, partial: &Arc<Object>) -> Result<()> {
-        let core = &self.core;
-        let (parent, origin) = {
-            let descriptor = partial.descriptor.read();
-            (descriptor.parent, descriptor.origin)
-        };
-        let (Some(volume), Some(Origin { epoch: received, .. })) = (parent.and_then(|id| core.objects.get(id)), origin)
-        else {
-            return self.destroy_in_steps(std::slice::from_ref(partial));
-        };
-        if !volume.is_live() {
-            return self.destroy_in_steps(&[partial.clone(), volume]);
-        }
-        // Cuts go when the records that they hide are gone.
-        while volume.descriptor.read().cuts.len() >= CUTS_MAX && core.objects.has_reaping() {
-            core.take_checkpoint()?;
-        }
-        let _gates = (volume.gate.write(), partial.gate.write());
-        // Dirty data belongs to the epoch in force.
-        core.drain_past_current()?;
-        let head = volume.descriptor.read().clone();
-        if head.cuts.len() >= CUTS_MAX {
-            let text = format!(
-                "'{}' has been rolled back {CUTS_MAX} times while clones of the discarded data exist: destroy \
-                 some of them first",
-                volume.title()
-            );
-            return Err(Error::new(ErrorKind::Unsupported, text));
-        }
-        let before = next_epoch(&ObjectDescriptor { epoch: received, ..head.clone() })?;
-        let mut cuts = head.cuts.clone();
-        cuts.push(Cut { after: head.epoch, before });
-        let gone =
-            ObjectDescriptor { state: ObjectState::Deleting, receive: None, ..partial.descriptor.read().clone() };
-        core.append_durably(vec![Entry::Object(gone), Entry::Object(ObjectDescriptor { epoch: before, cuts, ..head })])
     }
 }

@@ -6,7 +6,7 @@
 //!    that its properties name or that `chooser` picks; one that saves too little is stored raw.
 //!    The checksum is computed while the bytes are hot.
 //! 4. In a pool that the cleaner has to work for, data that is not written often is separated for
-//!    the log's cold stream (`clean::write_heat`).
+//!    the log's cold stream (`write::write_heat`).
 //! 5. Copies of other data are always separated: a batch begins a block of the medium, so that one
 //!    damaged block never destroys data and its copy.
 //! 6. The batch, or all of them, are appended; when the last one is applied, the groups leave the

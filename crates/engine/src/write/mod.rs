@@ -16,3 +16,4 @@ pub(crate) mod precompress;
 pub(crate) mod quota;
 pub(crate) mod room;
 pub(crate) mod whole_object;
+pub(crate) mod write_heat;
