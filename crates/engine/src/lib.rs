@@ -3,17 +3,18 @@
 //! and randomness only through `env`.
 //!
 //! The rooms, from the lowest floor up: `base`; `buffer` and `log`; `objects`, `space` and `map`;
-//! `codecs` and `read`; `checkpoint` and `write`; `clean` and `make_room`; `volume`, `history`,
-//! `images` and `replication`; `repair`, `upkeep` and `pool`. A room names only rooms below it
-//! (`tools/rooms.txt`), and the head of each names the state that it owns. The order of writes and
-//! syncs, on which all guarantees after a crash rest, is decided in `log`, `checkpoint` and
-//! `repair::recovery` only.
+//! `codecs` and `read`; `checkpoint` and `write`; `fetch`, `clean` and `make_room`; `volume`,
+//! `history`, `images` and `replication`; `repair`, `upkeep` and `pool`. A room names only rooms
+//! below it (`tools/rooms.txt`), and the head of each names the state that it owns. The order of
+//! writes and syncs, on which all guarantees after a crash rest, is decided in `log`, `checkpoint`
+//! and `repair::recovery` only.
 
 mod base;
 mod buffer;
 mod checkpoint;
 mod clean;
 mod codecs;
+mod fetch;
 mod history;
 mod images;
 mod log;
@@ -41,16 +42,18 @@ pub use codecs::trace::TraceRecord;
 pub use history::bookmarks::BookmarkStatus;
 pub use history::diff::{Changed, DiffPage};
 pub use history::holds::Hold;
+pub use images::ImageStatus;
 pub use images::push::{GroupsPage, PushBase};
-pub use images::{ImageStatus, Unwritten};
 pub use objects::effort::{CodecEffort, VolumeEffort};
 pub use pool::Pool;
 pub use pool::creation::FileBlock;
 pub use pool::figures::{MachineFigures, PoolFigures};
+pub use read::ending::Unwritten;
 pub use repair::damages::DamageReport;
 pub use repair::salvage::{
     Completeness, DamagedRange, PoolPrefix, SalvageProgress, SalvageReport, SalvageSource, SalvageStep, SalvagedVolume,
 };
+pub use repair::scrub::ScrubReport;
 pub use replication::receive::{ReceiveReport, Receiver};
 pub use replication::receives::ReceiveStatus;
 pub use replication::send::Sender;
@@ -60,7 +63,6 @@ pub use upkeep::explain::{CodecUse, RegionDetail, RegionReport, Remembered, Tria
 pub use upkeep::explain_files::{FilePart, FileStored};
 pub use upkeep::explain_map::{CELLS_MAX, CodecMap, MapCell};
 pub use upkeep::recompress::{Advise, RecompressReport};
-pub use upkeep::scrub::ScrubReport;
 pub use upkeep::shrink::ShrinkReport;
 pub use volume::Volume;
 pub use volume::claims::{TreeClaim, TreeUse};

@@ -21,6 +21,7 @@ use format::{Reap, Record, RecordKey, object_key, parse_record_key, record_key, 
 use surface::Result;
 use units::{GroupIndex, ObjectId};
 
+use crate::base::canary::Canary;
 use crate::base::group::{GroupKey, GroupRecords};
 use crate::base::store_error::store_error;
 use crate::checkpoint::Captured;
@@ -232,6 +233,47 @@ impl Core {
             figures.0 -= i64::from(lost.live.count());
             figures.1 -= bytes;
         })
+    }
+
+    /// Drops groups: a full checkpoint removes their records, as far as it does nothing else with
+    /// them. The others stay, and are chosen again.
+    pub(super) fn drop_groups(
+        &self,
+        frozen: &Overlay,
+        settled: &Overlay,
+        captured: &Captured,
+        merged: &mut Merged,
+    ) -> Result<()> {
+        let mut drops = captured.drops.clone();
+        drops.sort_unstable();
+        drops.dedup();
+        for key in drops {
+            let Some(object) = self.objects.get(key.object) else { continue };
+            let is_changed = [frozen, settled].iter().any(|overlay| overlay.with(key, |_| ()).is_some());
+            let is_reaped = captured.reaping.iter().any(|(id, _, _)| *id == key.object);
+            if is_changed || is_reaped || merged.below.contains(&key) {
+                continue;
+            }
+            let base = self.map.base_for_checkpoint(key, object.epoch(), &GroupRecords::new())?.records;
+            let mut records = (*base).clone();
+            let figures = merged.objects.entry(key.object).or_default();
+            for (_, record) in &mut records {
+                let known = record.known();
+                record.forget(known, &mut |lost| {
+                    let bytes = i64::from(lost.live_bytes());
+                    *merged.usage.entry(self.geometry.extent_at(lost.location)).or_default() -= bytes;
+                    merged.deaths.push(Death::of(&self.geometry, lost, lost.live));
+                    figures.0 -= i64::from(lost.live.count());
+                    figures.1 -= bytes;
+                });
+            }
+            if Canary::DroppedNotCounted.is_planted() {
+                continue;
+            }
+            put_group(key, &base, &GroupRecords::new(), &mut records, &mut merged.batch);
+            merged.trimmed.push((key, Some(records)));
+        }
+        Ok(())
     }
 }
 

@@ -9,7 +9,7 @@ use std::sync::Weak;
 use std::time::Duration;
 
 use surface::Result;
-use units::{BlockMask, GROUP_BYTES, GroupIndex, ObjectId};
+use units::{BlockMask, GROUP_BYTES, GroupIndex};
 
 use crate::base::group::GroupKey;
 use crate::objects::{Object, clone_needs};
@@ -28,7 +28,7 @@ const REST: Duration = Duration::from_secs(1);
 /// The thread.
 pub(crate) fn run(core: &Weak<Core>) {
     while let Some(core) = core.upgrade() {
-        let fastest = core.objects.images().iter().filter_map(|image| core.hydration_of(image.id)).max();
+        let fastest = core.objects.images().iter().filter_map(|image| core.objects.hydration_of(image.id)).max();
         let rest = match fastest {
             None => REST,
             Some(rate) => {
@@ -51,13 +51,6 @@ pub(crate) fn run(core: &Weak<Core>) {
 }
 
 impl Core {
-    /// Returns the highest rate at which a volume asks for the rest of an image; none if none does.
-    pub(crate) fn hydration_of(&self, image: ObjectId) -> Option<u64> {
-        let sees = |object: &Object| object.levels().last().is_some_and(|level| level.object == image);
-        let volumes = self.objects.volumes().into_iter().filter(|volume| sees(volume));
-        volumes.filter_map(|volume| volume.settings.read().remote.hydrate).max()
-    }
-
     /// Fetches about so many bytes of the rest; returns the bytes of the arrived groups.
     ///
     /// # Errors
@@ -65,7 +58,7 @@ impl Core {
     pub(crate) fn hydrate_some(&self, bytes: u64) -> Result<u64> {
         let mut fetched = 0;
         for image in self.objects.images() {
-            if self.hydration_of(image.id).is_none() {
+            if self.objects.hydration_of(image.id).is_none() {
                 continue;
             }
             while fetched < bytes {

@@ -6,10 +6,10 @@ use env::RemoteImage;
 use surface::Result;
 use units::BLOCK_BYTES;
 
-use crate::images::ending::Unwritten;
 use crate::objects::Object;
 use crate::objects::images::remote_of;
 use crate::pool::Pool;
+use crate::read::ending::Unwritten;
 use crate::read::lacking::Patience;
 
 /// An image that volumes of the pool need.
@@ -122,7 +122,7 @@ impl Pool {
             is_damaged: contact.damaged.is_some() && !contact.is_whole,
             last_error: contact.last_error.or(contact.unheld),
             waiting: contact.waiting,
-            lacks_room: contact.lacks_room && self.core.hydration_of(object.id).is_some(),
+            lacks_room: contact.lacks_room && self.core.objects.hydration_of(object.id).is_some(),
             is_whole: contact.is_whole,
         })
     }

@@ -36,4 +36,11 @@ impl Objects {
         let is_it = |object: &Arc<Object>| object.descriptor.read().image.as_deref() == Some(image);
         self.images().into_iter().find(is_it)
     }
+
+    /// Returns the highest rate at which a volume asks for the rest of an image; none if none does.
+    pub(crate) fn hydration_of(&self, image: ObjectId) -> Option<u64> {
+        let sees = |object: &Object| object.levels().last().is_some_and(|level| level.object == image);
+        let volumes = self.volumes().into_iter().filter(|volume| sees(volume));
+        volumes.filter_map(|volume| volume.settings.read().remote.hydrate).max()
+    }
 }

@@ -2,7 +2,8 @@
 //! ahead. Changes nothing that is stored. Volumes call it for their clients; `replication`,
 //! `upkeep` and `repair` call it for snapshots and for data that they verify.
 //!
-//! 1. Dirty blocks come from the write buffer, blocks of images that have just arrived from memory.
+//! 1. Dirty blocks come from the write buffer, blocks of images that have just arrived from memory
+//!    (`images`).
 //! 2. The map has the locations of the others (`allocation` answers that alone).
 //! 3. Decoded units come from the cache (`unit_cache`). The rest is read, verified and decoded
 //!    (`reader`), with neighbours while there is room for them (`prefetch`).
@@ -14,6 +15,8 @@
 
 pub(crate) mod allocation;
 pub(crate) mod damage_owners;
+pub(crate) mod ending;
+pub(crate) mod images;
 pub(crate) mod lacking;
 pub(crate) mod prefetch;
 pub(crate) mod read_ahead;

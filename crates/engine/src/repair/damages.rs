@@ -13,7 +13,7 @@
 //!
 //! Suspected extents that could not be verified, because the pool has failed, are reported too.
 //!
-//! Owns the list. [`scrub`](crate::upkeep::scrub) owns how an extent is verified.
+//! Owns the list. [`scrub`](crate::repair::scrub) owns how an extent is verified.
 
 use std::collections::BTreeSet;
 

@@ -6,7 +6,8 @@
 //!    data that a lost standby memory may have had (`standby_lost`). Nothing is dropped unless the
 //!    caller accepts the loss.
 //! 2. With `check --repair`, a damaged map store is repaired before that (`mend`).
-//! 3. A check reads everything, and compares (`check`).
+//! 3. A check reads everything, and compares (`check`). A scrub verifies the data while the pool is
+//!    in use (`scrub`).
 //! 4. Where nothing else helps, `salvage` rebuilds volumes in another pool from the log alone.
 
 pub(crate) mod check;
@@ -17,6 +18,7 @@ pub(crate) mod recovery;
 #[cfg(test)]
 pub(crate) mod recovery_tests;
 pub(crate) mod salvage;
+pub(crate) mod scrub;
 pub(crate) mod standby_left;
 pub(crate) mod standby_lost;
 pub(crate) mod standby_open;

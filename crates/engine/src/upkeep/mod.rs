@@ -2,7 +2,7 @@
 //! which is kept in the map store. Most tasks run in slices that a client requests, so that the
 //! client decides on the pace.
 //!
-//! - `defrag` sorts scattered data, `recompress` recompresses it, `scrub` verifies it.
+//! - `defrag` sorts scattered data, `recompress` recompresses it.
 //! - `training` makes dictionaries, `dictionary_review` drops those that no fragment needs.
 //! - `calibration` measures codecs on this machine; `explain` and `explain_files` explain how data
 //!   is stored.
@@ -16,6 +16,5 @@ pub(crate) mod explain_files;
 pub(crate) mod explain_map;
 pub(crate) mod grow;
 pub(crate) mod recompress;
-pub(crate) mod scrub;
 pub(crate) mod shrink;
 pub(crate) mod training;

@@ -10,8 +10,8 @@ use units::{BLOCK_BYTES, BlockMask, ObjectId};
 use crate::base::group::GroupKey;
 use crate::base::ranked::{Condvar, Mutex};
 use crate::base::ranks;
-use crate::images::ending::Unwritten;
 use crate::map::Piece;
+use crate::read::ending::Unwritten;
 
 /// Groups whose last use is remembered together.
 pub(crate) const CHUNK_GROUPS: u64 = 16;

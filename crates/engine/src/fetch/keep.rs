@@ -15,22 +15,16 @@ use format::{Entry, FragmentEntry, FragmentIdentity, fragment_checksum, header_b
 use surface::Result;
 use units::{BLOCK_BYTES, BlockIndex, Epoch, GROUP_BYTES, GroupIndex, ObjectId};
 
-use crate::base::canary::Canary;
-use crate::base::group::{GroupKey, GroupRecords};
+use crate::base::group::GroupKey;
 use crate::base::options::Properties;
 use crate::base::scratch;
-use crate::checkpoint::Captured;
-use crate::checkpoint::merge::Merged;
-use crate::checkpoint::reap::put_group;
 use crate::codecs::compress::with_unit;
-use crate::images::state::{Arrived, CHUNK_GROUPS};
 use crate::log::Purpose;
 use crate::log::prepared::Prepared;
-use crate::map::overlay::Overlay;
 use crate::objects::Object;
 use crate::pool::core::Core;
+use crate::read::images::{Arrived, CHUNK_GROUPS};
 use crate::space::admission::GROUP_COST_BYTES;
-use crate::space::dead_map::Death;
 
 /// Epoch of all records of an image.
 const EPOCH: Epoch = Epoch(0);
@@ -176,10 +170,11 @@ impl Core {
     /// it, for that.
     fn has_share_for(&self, object: &Object, bytes: u64) -> Result<bool> {
         // An image that a volume wants entirely has no bound.
-        if self.hydration_of(object.id).is_some() {
+        if self.objects.hydration_of(object.id).is_some() {
             return Ok(true);
         }
-        let bounded = || self.objects.images().into_iter().filter(|image| self.hydration_of(image.id).is_none());
+        let bounded =
+            || self.objects.images().into_iter().filter(|image| self.objects.hydration_of(image.id).is_none());
         let taken = || bounded().map(|image| image.stored_now()).sum::<u64>();
         let most = self.images_bytes_max();
         if bytes > most {
@@ -240,46 +235,5 @@ impl Core {
         state.drops.extend(drops);
         drop(state);
         Ok(is_any)
-    }
-
-    /// Drops groups: a full checkpoint removes their records, as far as it does nothing else with
-    /// them. The others stay, and are chosen again.
-    pub(crate) fn drop_groups(
-        &self,
-        frozen: &Overlay,
-        settled: &Overlay,
-        captured: &Captured,
-        merged: &mut Merged,
-    ) -> Result<()> {
-        let mut drops = captured.drops.clone();
-        drops.sort_unstable();
-        drops.dedup();
-        for key in drops {
-            let Some(object) = self.objects.get(key.object) else { continue };
-            let is_changed = [frozen, settled].iter().any(|overlay| overlay.with(key, |_| ()).is_some());
-            let is_reaped = captured.reaping.iter().any(|(id, _, _)| *id == key.object);
-            if is_changed || is_reaped || merged.below.contains(&key) {
-                continue;
-            }
-            let base = self.map.base_for_checkpoint(key, object.epoch(), &GroupRecords::new())?.records;
-            let mut records = (*base).clone();
-            let figures = merged.objects.entry(key.object).or_default();
-            for (_, record) in &mut records {
-                let known = record.known();
-                record.forget(known, &mut |lost| {
-                    let bytes = i64::from(lost.live_bytes());
-                    *merged.usage.entry(self.geometry.extent_at(lost.location)).or_default() -= bytes;
-                    merged.deaths.push(Death::of(&self.geometry, lost, lost.live));
-                    figures.0 -= i64::from(lost.live.count());
-                    figures.1 -= bytes;
-                });
-            }
-            if Canary::DroppedNotCounted.is_planted() {
-                continue;
-            }
-            put_group(key, &base, &GroupRecords::new(), &mut records, &mut merged.batch);
-            merged.trimmed.push((key, Some(records)));
-        }
-        Ok(())
     }
 }

@@ -6,8 +6,8 @@ use std::ops::Range;
 
 use surface::{Error, ErrorKind};
 
-use crate::images::state::Images;
 use crate::objects::Object;
+use crate::read::images::Images;
 
 /// Changes of a volume that failed while the process was about to end.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -25,12 +25,12 @@ use units::{BLOCK_BYTES, BlockMask, GROUP_BYTES, GroupIndex, ObjectId};
 use crate::base::canary::Canary;
 use crate::base::group::GroupKey;
 use crate::base::scratch;
-use crate::images::ahead;
-use crate::images::keep::Kept;
-use crate::images::state::Arrived;
+use crate::fetch::ahead;
+use crate::fetch::keep::Kept;
 use crate::objects::Object;
 use crate::objects::images::remote_of;
 use crate::pool::core::Core;
+use crate::read::images::Arrived;
 use crate::read::lacking::MissingGroups;
 use crate::read::lacking::Patience;
 
