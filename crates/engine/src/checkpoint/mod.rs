@@ -39,8 +39,9 @@ pub(crate) mod reap;
 pub(crate) mod schedule;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use format::{
     Checkpoint, Filled, KEY_CHECKPOINT, KEY_LEARNED, ObjectDescriptor, Reap, delta_key, encode_usage_page, object_key,
@@ -51,11 +52,12 @@ use units::{ExtentIndex, ObjectId};
 
 use crate::base::canary::Canary;
 use crate::base::group::GroupKey;
-use crate::base::ranked::MutexGuard;
+use crate::base::ranked::{Mutex, MutexGuard, RwLock};
 use crate::base::ranks;
 use crate::base::store_error::store_error;
 use crate::checkpoint::fold::Folding;
 use crate::checkpoint::merge::Merged;
+use crate::checkpoint::opening::Noted;
 use crate::log::Position;
 use crate::log::catalogue::Pins;
 use crate::log::inventory::Stand;
@@ -131,6 +133,40 @@ impl CheckpointState {
 /// The state, held by the thread that takes a checkpoint.
 type Running<'a> = MutexGuard<'a, CheckpointState, ranks::Checkpoint>;
 
+/// The state of checkpoints, and what others must not do while one captures.
+pub(crate) struct Checkpoints {
+    pub state: Mutex<CheckpointState, ranks::Checkpoint>,
+    /// Held shared from a look at the map to the moves that follow from it, exclusively for a
+    /// moment while a checkpoint captures.
+    pub still: RwLock<(), ranks::Still>,
+    /// Raised when a checkpoint captures, and before and after it is published: a look in between
+    /// may have seen a mixture.
+    pub map_version: AtomicU64,
+    /// Number of the checkpoint that captured last.
+    pub captured: AtomicU64,
+    noted: Noted,
+    /// Unreadable areas after the end of the log, until the first checkpoint is durable.
+    unreadable: Mutex<Vec<Range<u64>>, ranks::Unreadable>,
+    /// Bytes of the log since the last checkpoint when that figure last changed, and the time of
+    /// that.
+    resting: Mutex<(u64, u64), ranks::Resting>,
+}
+
+impl Checkpoints {
+    /// `captured`: the number of the last one.
+    pub(crate) fn new(state: CheckpointState, captured: u64, unreadable: Vec<Range<u64>>) -> Self {
+        Self {
+            state: Mutex::new(state),
+            still: RwLock::new(()),
+            map_version: AtomicU64::new(0),
+            captured: AtomicU64::new(captured),
+            noted: Noted::default(),
+            unreadable: Mutex::new(unreadable),
+            resting: Mutex::new((0, 0)),
+        }
+    }
+}
+
 /// Returns whether the delta of an earlier checkpoint stays when one of this kind is taken.
 const fn is_kept(kind: Kind, folded: u64, number: u64) -> bool {
     matches!(kind, Kind::Light) && number > folded
@@ -150,7 +186,7 @@ impl Core {
     /// Takes a checkpoint unless `done` returns, once no other checkpoint runs, that it is not
     /// needed any more. A light one becomes a full one if there is more to do.
     pub(crate) fn checkpoint_unless(&self, kind: Kind, done: impl Fn(&Self) -> bool) -> Result<()> {
-        let mut state = self.checkpoint.lock();
+        let mut state = self.checkpoints.state.lock();
         if done(self) {
             return Ok(());
         }
@@ -160,7 +196,7 @@ impl Core {
     /// Takes a full checkpoint and holds off the next one for the lifetime of the returned guard:
     /// the store has everything.
     pub(crate) fn checkpoint_and_hold(&self) -> Result<Running<'_>> {
-        let mut state = self.checkpoint.lock();
+        let mut state = self.checkpoints.state.lock();
         self.checkpoint_with(&mut state, Kind::Full)?;
         Ok(state)
     }
@@ -212,9 +248,9 @@ impl Core {
     /// Step 1.
     fn capture(&self, number: u64) -> Captured {
         // Moves that follow from a look at the map are applied first.
-        let _still = self.still.write();
-        self.map_version.fetch_add(1, Ordering::AcqRel);
-        self.captured.store(number, Ordering::Release);
+        let _still = self.checkpoints.still.write();
+        self.checkpoints.map_version.fetch_add(1, Ordering::AcqRel);
+        self.checkpoints.captured.store(number, Ordering::Release);
         let evacuated = self.space.evacuated();
         let mut descriptors = Vec::new();
         let (mut next_object, mut objects) = (0, 0);
@@ -293,11 +329,11 @@ impl Core {
         if kind == Kind::Full {
             state.last_full = state.number;
         }
-        self.inventory_holds(&captured.position);
+        self.applier.inventories.is_durable(&captured.position);
         self.note_opening(captured.position.incarnation)?;
         // Before anything is appended: the log, or a catalogue that moves to the open extent, may
         // get there immediately.
-        write_over(&*self.vitals.env.disk, &std::mem::take(&mut *self.unreadable.lock()));
+        write_over(&*self.vitals.env.disk, &std::mem::take(&mut *self.checkpoints.unreadable.lock()));
         self.catalogue.begin();
         let count = if kind == Kind::Full {
             &self.vitals.counters.checkpoints
@@ -405,7 +441,7 @@ impl Core {
             self.log.sync()?;
         }
         if !Canary::InventoryNotWritten.is_planted() {
-            self.write_inventory(stand);
+            self.applier.inventories.write(&*self.vitals.env.disk, &self.geometry, self.pool_id, stand);
         }
         if syncs { self.log.sync_all() } else { Ok(()) }
     }
@@ -464,9 +500,9 @@ impl Core {
             deaths.take(&merged.deaths, &plan.freed);
             deaths.begin(&plan.listed, (captured.position.incarnation, captured.position.next_seq));
         }
-        self.map_version.fetch_add(1, Ordering::AcqRel);
+        self.checkpoints.map_version.fetch_add(1, Ordering::AcqRel);
         self.map.thaw(kind, merged.trimmed);
-        self.map_version.fetch_add(1, Ordering::AcqRel);
+        self.checkpoints.map_version.fetch_add(1, Ordering::AcqRel);
         // Not earlier: until here the frozen changes may have named blocks that a dropped cut
         // hides.
         for reaped in &merged.reaped {

@@ -106,7 +106,7 @@ impl Core {
     /// # Errors
     /// When the sync of the data or of the map failed: then writes are refused.
     pub(crate) fn note_opening(&self, incarnation: u64) -> Result<()> {
-        if self.noted.tried.swap(incarnation, Ordering::Relaxed) == incarnation {
+        if self.checkpoints.noted.tried.swap(incarnation, Ordering::Relaxed) == incarnation {
             return Ok(());
         }
         if write_note(&*self.vitals.env.disk, self.pool_id, incarnation).inspect_err(|error| self.vitals.fail(error))?

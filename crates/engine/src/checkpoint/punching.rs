@@ -20,7 +20,7 @@ impl Core {
             return;
         }
         // A running checkpoint does it by itself, or leaves it for the next time.
-        if let Some(_still) = self.checkpoint.try_lock() {
+        if let Some(_still) = self.checkpoints.state.try_lock() {
             self.space.punch_turn();
         }
     }
@@ -51,7 +51,7 @@ impl Core {
             && self.vitals.env.clock.now_ns() < until
         {
             let to = from.saturating_add(self.space.turn_extents()).min(self.geometry.extents());
-            let _still = self.checkpoint.lock();
+            let _still = self.checkpoints.state.lock();
             self.space.punch_free((from..to).map(ExtentIndex));
             from = to;
         }

@@ -35,7 +35,7 @@ impl Core {
         let bytes = self.log.bytes_since_checkpoint();
         let now = self.vitals.env.clock.now_ns();
         {
-            let mut resting = self.resting.lock();
+            let mut resting = self.checkpoints.resting.lock();
             let has_grown = resting.0 != bytes;
             if has_grown || !self.has_much_changed() || now.saturating_sub(resting.1) < IDLE_NS {
                 if has_grown {
@@ -55,7 +55,7 @@ impl Core {
 
     /// Returns whether the log has been idle for a while.
     pub(crate) fn is_resting(&self) -> bool {
-        let resting = self.resting.lock();
+        let resting = self.checkpoints.resting.lock();
         resting.0 == self.log.bytes_since_checkpoint()
             && self.vitals.env.clock.now_ns().saturating_sub(resting.1) >= IDLE_NS
     }

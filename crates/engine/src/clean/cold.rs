@@ -106,21 +106,21 @@ impl<'a> ColdRecoder<'a> {
         let Some((_, written, Some(settings))) = &self.known else { return false };
         let is_moved = resident.stored.is_moved;
         let is_other = is_moved && is_other(*written, CodecId(resident.stored.fragment.codec));
-        let share = if is_other { AGAIN_PERMILLE_MIN } else { core.cold_pace.again_permille() };
+        let share = if is_other { AGAIN_PERMILLE_MIN } else { core.clean.cold_pace.again_permille() };
         if is_moved && !is_turn(resident.location, share) || core.rewrites.are_hot(id, resident.key().group, live) {
             return false;
         }
         let is_short = core.space.is_needed_soon();
-        if is_short && !core.cold_pace.has_credit() {
+        if is_short && !core.clean.cold_pace.has_credit() {
             return false;
         }
         let began = core.vitals.env.clock.now_ns();
         let done = self.recoder.recode(resident, live, payload, settings, Hint::default(), survivors);
         if is_moved && !is_other {
-            core.cold_pace.tried_again(done.is_some());
+            core.clean.cold_pace.tried_again(done.is_some());
         }
         if is_short {
-            core.cold_pace.spend(core.vitals.env.clock.now_ns().saturating_sub(began));
+            core.clean.cold_pace.spend(core.vitals.env.clock.now_ns().saturating_sub(began));
         }
         let Some((before, after)) = done else { return false };
         self.part = (self.part.0 + before as u64, self.part.1 + after as u64);

@@ -18,3 +18,22 @@ pub(crate) mod round;
 pub(crate) mod survivors;
 pub(crate) mod victim_reads;
 pub(crate) mod walked;
+
+use crate::base::ranked::{Mutex, RwLock};
+use crate::base::ranks;
+use crate::clean::cold::ColdPace;
+use crate::clean::round::Cleaner;
+
+/// The state of cleaning.
+#[derive(Default)]
+pub(crate) struct Cleaning {
+    cleaner: Mutex<Cleaner, ranks::Cleaner>,
+    /// Held shared by rounds in the background, exclusively by a writer that determines how much
+    /// can be gained at all.
+    pub rounds: RwLock<(), ranks::Cleaning>,
+    /// Held by the round that may take the extents kept for moves.
+    dipping: Mutex<(), ranks::Dipping>,
+    cold_pace: ColdPace,
+    /// Damage that cleaning could not move.
+    pub damages: Mutex<Vec<String>, ranks::Damages>,
+}

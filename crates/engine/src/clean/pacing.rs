@@ -196,7 +196,7 @@ impl Core {
 
     /// A bounded piece of background cleaning, if it is due.
     pub(crate) fn clean_some(&self, idle: bool) -> Result<Paced> {
-        let Some(rule) = self.clean_pace(&mut self.cleaner.lock(), idle) else { return Ok(Paced::Nothing) };
+        let Some(rule) = self.clean_pace(&mut self.clean.cleaner.lock(), idle) else { return Ok(Paced::Nothing) };
         let began = self.vitals.env.clock.now_ns();
         let at_once = self.space.brake.rounds.fetch_add(1, Ordering::AcqRel) + 1;
         let round = self.clean_round_shared(rule);
@@ -236,7 +236,7 @@ impl Core {
     /// Runs a round in the background. A writer that determines how much can be gained at all keeps
     /// it out; otherwise the round's victims would be missing from its result.
     pub(crate) fn clean_round_shared(&self, rule: Rule) -> Result<Round> {
-        let _shared = self.cleaning.read();
+        let _shared = self.clean.rounds.read();
         self.clean_round(rule)
     }
 
@@ -257,7 +257,7 @@ impl Core {
                 break;
             }
             let round = {
-                let _alone = self.cleaning.write();
+                let _alone = self.clean.rounds.write();
                 self.clean_round(rule)?
             };
             match round {

@@ -124,7 +124,7 @@ struct Claim<'a> {
 
 impl Drop for Claim<'_> {
     fn drop(&mut self) {
-        let mut cleaner = self.core.cleaner.lock();
+        let mut cleaner = self.core.clean.cleaner.lock();
         for victim in &self.victims {
             cleaner.busy.remove(&victim.extent);
         }
@@ -228,11 +228,11 @@ impl Core {
         self.vitals.check_failed()?;
         self.heal()?;
         let began = self.vitals.env.clock.now_ns();
-        let dipping = self.dipping.try_lock();
+        let dipping = self.clean.dipping.try_lock();
         let Some(allowance) = self.allowance(rule, dipping.is_some()) else { return Ok(Round::NeedsCheckpoint) };
-        let seen = self.map_version.load(Ordering::Acquire);
+        let seen = self.checkpoints.map_version.load(Ordering::Acquire);
         let mut claim = {
-            let mut cleaner = self.cleaner.lock();
+            let mut cleaner = self.clean.cleaner.lock();
             cleaner.forget_before(self.space.extents.lock().checkpoint());
             let (number, mut victims) = self.choose(&cleaner, rule);
             if victims.is_empty() {
@@ -250,7 +250,7 @@ impl Core {
             cold.finish(matches!(round, Ok(Round::Cleaned { .. })));
         }
         let took = self.vitals.env.clock.now_ns().saturating_sub(began);
-        self.cold_pace.earn(took);
+        self.clean.cold_pace.earn(took);
         self.vitals.counters.cleaning_ns.add(took);
         round
     }
@@ -273,7 +273,7 @@ impl Core {
         let budget = allowance.bytes - if apart { extent_bytes } else { 0 };
         let Claim { number, ref victims, ref mut survivors, .. } = *claim;
         // A running checkpoint holds the lock.
-        let is_current = || self.checkpoint.try_lock().is_some_and(|checkpoint| checkpoint.number == number);
+        let is_current = || self.checkpoints.state.try_lock().is_some_and(|checkpoint| checkpoint.number == number);
         let (mut taken, mut overflowed) = (Vec::new(), false);
         let mut reads = VictimReads::new(self, victims.clone());
         while let Some((victim, read)) = reads.next() {
@@ -304,7 +304,7 @@ impl Core {
                     self.remember_damage(why);
                     if !rule.despite_damage || survivors.mark() == mark {
                         survivors.cut_back(mark);
-                        self.cleaner.lock().shun(victim, true);
+                        self.clean.cleaner.lock().shun(victim, true);
                         continue;
                     }
                 }
@@ -333,7 +333,7 @@ impl Core {
             packed = survivors.measure(self.geometry.extent_bytes).bytes;
         }
         if !wins(packed) && !rule.away {
-            let mut cleaner = self.cleaner.lock();
+            let mut cleaner = self.clean.cleaner.lock();
             taken.into_iter().for_each(|victim| cleaner.shun(victim, false));
             return Ok(Round::Shunned);
         }
@@ -341,12 +341,12 @@ impl Core {
         let moved_at = self.move_survivors(survivors, seen, cleaned, allowance.purpose)?;
         let Some(moved_at) = moved_at else { return Ok(Round::NeedsCheckpoint) };
         let evacuated = taken.iter().map(|victim| victim.extent).collect();
-        self.cleaner.lock().evacuated.push((moved_at, evacuated));
+        self.clean.cleaner.lock().evacuated.push((moved_at, evacuated));
         Ok(Round::Cleaned { extents: taken.len() as u64, moved: packed })
     }
 
     fn remember_damage(&self, what: Option<String>) {
-        let mut damages = self.damages.lock();
+        let mut damages = self.clean.damages.lock();
         if damages.len() < DAMAGES_MAX {
             let new = what.filter(|what| !damages.contains(what));
             damages.extend(new);
@@ -368,8 +368,8 @@ impl Core {
         cleaned: Option<(u64, u64)>,
         purpose: Purpose,
     ) -> Result<Option<u64>> {
-        let _still = self.still.read();
-        if self.map_version.load(Ordering::Acquire) != seen {
+        let _still = self.checkpoints.still.read();
+        if self.checkpoints.map_version.load(Ordering::Acquire) != seen {
             self.keep_unmoved(survivors)?;
         }
         let mut last = None;
@@ -413,6 +413,6 @@ impl Core {
                 self.vitals.counters.cleaned_extents.add(victims);
             }
         }
-        Ok(done.then(|| self.captured.load(Ordering::Acquire)))
+        Ok(done.then(|| self.checkpoints.captured.load(Ordering::Acquire)))
     }
 }

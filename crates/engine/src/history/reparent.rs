@@ -58,8 +58,8 @@ impl Core {
 
     /// Step 2: returns whether any record of an object is left; `None`: a checkpoint is running.
     fn is_left(&self, id: ObjectId) -> Result<Option<bool>> {
-        let Some(_checkpoint) = self.checkpoint.try_lock() else { return Ok(None) };
-        let _still = self.still.write();
+        let Some(_checkpoint) = self.checkpoints.state.try_lock() else { return Ok(None) };
+        let _still = self.checkpoints.still.write();
         if self.map.has_changes_of(id) {
             return Ok(Some(true));
         }

@@ -34,7 +34,6 @@ use crate::base::ranked::Mutex;
 use crate::base::ranks;
 use crate::log::Position;
 use crate::log::geometry::Geometry;
-use crate::pool::core::Core;
 
 /// State of one copy.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -188,15 +187,14 @@ pub(crate) struct Stand<'a> {
     pub is_closed: bool,
 }
 
-impl Core {
+impl Inventories {
     /// Step 2, before the sync. If a copy cannot be written, it is skipped: salvage then reports
     /// that completeness is unknown. The caller holds the checkpoint's lock, so there is one
     /// writer.
-    pub(crate) fn write_inventory(&self, stand: Stand<'_>) {
+    pub(crate) fn write(&self, disk: &dyn Disk, geometry: &Geometry, pool: [u8; 16], stand: Stand<'_>) {
         let Stand { number, position, filled, objects, pinned, used, is_closed } = stand;
-        let owner = &self.applier.inventories;
-        let known = owner.of(used, filled);
-        let mut entries = vec![ExtentEntry::UNUSED; self.geometry.extents() as usize];
+        let known = self.of(used, filled);
+        let mut entries = vec![ExtentEntry::UNUSED; geometry.extents() as usize];
         for (extent, entry) in &known {
             if let Some(slot) = entries.get_mut(extent.0 as usize) {
                 *slot = *entry;
@@ -208,7 +206,7 @@ impl Core {
             Some((open.extent, Filled { end: open.offset, last }))
         });
         let inventory = Inventory {
-            pool: self.pool_id,
+            pool,
             number,
             incarnation: position.incarnation,
             next_seq: position.next_seq,
@@ -219,27 +217,26 @@ impl Core {
             pinned,
             objects: Some(objects),
         };
-        let places = inventory_places(self.geometry.extent_bytes);
+        let places = inventory_places(geometry.extent_bytes);
         let (next, is_bare) = {
-            let state = owner.state.lock();
+            let state = self.state.lock();
             (state.next, state.is_bare)
         };
-        let disk = &*self.vitals.env.disk;
         let order = if is_bare { vec![next, 1 - next] } else { vec![next] };
         for index in order {
             let (offset, room) = places[index];
             // A failure needs no handling: salvage recognises an invalid copy.
             drop(write_at(disk, offset, &inventory.encode(room)));
         }
-        let mut state = owner.state.lock();
+        let mut state = self.state.lock();
         state.known = known;
         state.is_bare = false;
     }
 
     /// Notes that the checkpoint is durable: the next one writes over the other copy, and passed
     /// extents are not filled any more.
-    pub(crate) fn inventory_holds(&self, position: &Position) {
-        let mut state = self.applier.inventories.state.lock();
+    pub(crate) fn is_durable(&self, position: &Position) {
+        let mut state = self.state.lock();
         state.next = 1 - state.next;
         for extent in &position.passed {
             state.filled.remove(extent);

@@ -118,7 +118,7 @@ impl Core {
         let mut rounds = 2 * GAIN_DIVISOR * u64::from(self.geometry.extents());
         let mut progress = Progress::default();
         loop {
-            let alone = self.cleaning.write();
+            let alone = self.clean.rounds.write();
             let soft = self.space.brake.soft.load(Ordering::Relaxed);
             let enough = |core: &Self| core.space.has_room_for(bytes, core.space.soft_wall() + kept() + soft / 2);
             let mut turn = 0;
@@ -161,7 +161,7 @@ impl Core {
             let wall = wall + kept();
             let admitted = {
                 // See `Core::is_surely_full`.
-                let _still = self.checkpoint.lock();
+                let _still = self.checkpoints.state.lock();
                 self.space.try_reserve(bytes, wall)
             };
             // Other writers may have been quicker to take the gained space: that does not make the

@@ -137,7 +137,7 @@ impl Core {
     fn is_surely_full(&self, bytes: u64) -> bool {
         // In this order: it must no longer appear as room when it is no longer counted as taken.
         let cleaning = self.space.cleaning_bytes();
-        self.checkpoint.try_lock().is_some_and(|_still| {
+        self.checkpoints.state.try_lock().is_some_and(|_still| {
             let taken = (self.space.committed_bytes() + bytes).saturating_sub(cleaning);
             self.space.room_before(self.geometry.reserve_extents()) < taken
         })

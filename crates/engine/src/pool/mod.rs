@@ -238,8 +238,8 @@ impl Pool {
             unreadable: replayed.unreadable,
         }));
         mended.extend(core.estrange(&doubtful)?);
-        *core.mended.lock() = mended;
-        *core.losses.lock() = losses;
+        *core.repairs.mended.lock() = mended;
+        *core.repairs.losses.lock() = losses;
         core.space.refresh_host_space();
         // Until here nothing has been written to the map, except repairs.
         superblock_io::bring_up_to_date(&*core.vitals.env.disk, &superblock)?;
@@ -256,7 +256,7 @@ impl Pool {
                 superblock_io::mark_feature(&*core.vitals.env.disk, feature)?;
             }
         }
-        *core.opening_notes.lock() = superblock_copies::bring_up_to_date(&core.vitals.env)?;
+        *core.repairs.opening_notes.lock() = superblock_copies::bring_up_to_date(&core.vitals.env)?;
         // Not earlier: until here another opening could have got the same number, and nothing may
         // be written under it.
         core.mark_opening();
@@ -301,7 +301,7 @@ impl Pool {
     /// Returns the repairs made when the pool was opened with [`repair`](PoolOptions::repair),
     /// until [`check`](Self::check) takes them into its report.
     pub fn mended(&self) -> Vec<Problem> {
-        self.core.mended.lock().clone()
+        self.core.repairs.mended.lock().clone()
     }
 
     /// Destroys a volume that has no snapshots: see [`destroy`](Self::destroy).
@@ -417,7 +417,7 @@ impl Pool {
         let live_bytes = live_bytes.saturating_add_signed(since.sum::<i64>());
         let extents_total = u64::from(core.geometry.extents()) - 1;
         let extents_free = free + core.log.ahead() as u64;
-        let damages = core.damages.lock().clone();
+        let damages = core.clean.damages.lock().clone();
         let c = &core.vitals.counters;
         PoolStatus {
             id: hex(&core.pool_id),

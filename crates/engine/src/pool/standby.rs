@@ -87,7 +87,7 @@ impl Core {
     pub(crate) fn look_at_standby(&self) {
         let fault = self.standby_fault();
         {
-            let mut facts = self.standby.lock();
+            let mut facts = self.repairs.standby.lock();
             let now = self.vitals.env.clock.now_ns();
             if !facts.is_wanted || fault.is_none() && facts.why_none.is_none() || now < facts.next_try_ns {
                 return;
@@ -103,7 +103,7 @@ impl Core {
             (_, None) => self.begin_standby(),
         };
         let complete = made.and_then(|()| self.drain_all().map_err(|error| error.to_string()));
-        self.standby.lock().why_none = complete.err();
+        self.repairs.standby.lock().why_none = complete.err();
     }
 
     /// Moves the ring to new memory. A file in its place is set aside.
@@ -115,13 +115,13 @@ impl Core {
             Err(error) => return Err(error),
         };
         ring.replace(&standby.pool_path(), |bytes, fill| standby.make(&self.pool_id, bytes, fill))?;
-        self.standby.lock().replaced = Some(format!("standby memory was recreated: {fault}{aside}"));
+        self.repairs.standby.lock().replaced = Some(format!("standby memory was recreated: {fault}{aside}"));
         Ok(())
     }
 
     /// For `status`.
     pub(crate) fn standby_status(&self) -> StandbyStatus {
-        let facts = self.standby.lock().clone();
+        let facts = self.repairs.standby.lock().clone();
         let StandbyFacts { replayed, replayed_bytes, mut notes, is_wanted, why_none, replaced, .. } = facts;
         // The reason of the last attempt names the fault, and why there is still no other memory.
         let why_none = why_none.or_else(|| self.standby_fault()).filter(|_| is_wanted);
@@ -136,7 +136,7 @@ impl Core {
     /// Called when the pool has been closed. If all data is in the log, the standby memory is
     /// removed; otherwise it stays for the next opening.
     pub(crate) fn end_standby(&self, is_durable: bool) {
-        self.standby.lock().is_wanted = false;
+        self.repairs.standby.lock().is_wanted = false;
         let Some(ring) = self.buffer.standby() else { return };
         ring.freeze();
         if let Some(standby) = &self.vitals.env.standby

@@ -95,7 +95,7 @@ impl Pool {
 impl Core {
     /// Stores the result of a scrub's slice.
     pub(crate) fn publish_damage(&self, report: DamageReport, slice_ended: bool) {
-        let mut reported = self.damage_reported.lock();
+        let mut reported = self.repairs.damage_reported.lock();
         reported.report = report;
         if slice_ended {
             reported.slice_ended_ns = Some(self.vitals.env.clock.now_ns());
@@ -105,7 +105,7 @@ impl Core {
     fn damage_report(&self) -> DamageReport {
         // While a slice is running, the list is reported as of the beginning of that slice.
         let (mut is_in_slice, mut cannot_look) = (true, false);
-        if let Some(mut known) = self.scrub.try_lock() {
+        if let Some(mut known) = self.repairs.scrub.try_lock() {
             (is_in_slice, cannot_look) = (false, true);
             // Without the map nothing can be verified; the last report stands.
             if self.vitals.failure().is_none()
@@ -117,7 +117,7 @@ impl Core {
             }
         }
         let (mut report, slice_ended_ns) = {
-            let reported = self.damage_reported.lock();
+            let reported = self.repairs.damage_reported.lock();
             (reported.report.clone(), reported.slice_ended_ns)
         };
         if cannot_look {
@@ -134,7 +134,7 @@ impl Core {
     }
 
     fn acknowledge_damage(&self) -> Result<u64> {
-        let mut known = self.scrub.lock();
+        let mut known = self.repairs.scrub.lock();
         let mut state = known.state(self)?;
         let count = state.damages.iter().filter(|damage| !damage.is_acknowledged).count() as u64 + state.unlisted;
         state.damages.iter_mut().for_each(|damage| damage.is_acknowledged = true);
@@ -159,7 +159,7 @@ impl Core {
         if !self.suspects.is_waiting() {
             return Ok(());
         }
-        let mut known = self.scrub.lock();
+        let mut known = self.repairs.scrub.lock();
         let mut state = known.state(self)?;
         let result = self.look_again(&mut state, SUSPECTS_MAX);
         known.keep(state);
@@ -172,7 +172,7 @@ impl Core {
         let suspected = self.suspects.take(max);
         let suspects: Vec<_> = suspected.extents.iter().copied().collect();
         let extents = {
-            let mut reported = self.damage_reported.lock();
+            let mut reported = self.repairs.damage_reported.lock();
             let known: BTreeSet<_> = state.damages.iter().map(|damage| damage.extent).collect();
             let next = reported.next;
             let in_turn = known.range(next..).chain(known.range(..next)).filter(|extent| extent.0 > 0);
@@ -204,7 +204,7 @@ impl Core {
             self.take_light_checkpoint()?;
         }
         for extent in extents {
-            let number = self.checkpoint.lock().number;
+            let number = self.checkpoints.state.lock().number;
             let live = self.space.extents.lock().live_of(extent);
             let mut found = Vec::new();
             if live > 0 {

@@ -329,13 +329,13 @@ impl Pool {
     /// Returns the loss that this opening accepted because
     /// [`accept_loss`](crate::PoolOptions::accept_loss) was set.
     pub fn accepted_loss(&self) -> Option<Loss> {
-        self.core.losses.lock().accepted.clone()
+        self.core.repairs.losses.lock().accepted.clone()
     }
 
     /// Returns the losses of this and earlier repairs that were not acknowledged: when (seconds
     /// since 1970), and which data.
     pub fn losses(&self) -> Vec<(u64, String)> {
-        let losses = self.core.losses.lock();
+        let losses = self.core.repairs.losses.lock();
         losses.known.iter().filter(|loss| !loss.is_acknowledged).map(|loss| (loss.unix_s, loss.text.clone())).collect()
     }
 
@@ -345,7 +345,7 @@ impl Pool {
     /// # Errors
     /// When the map store fails.
     pub fn remember_loss(&self, text: &str) -> Result<()> {
-        self.core.losses.lock().add(&self.core.vitals.env, text)
+        self.core.repairs.losses.lock().add(&self.core.vitals.env, text)
     }
 
     /// Acknowledges all losses so far. Durable on return.
@@ -353,7 +353,7 @@ impl Pool {
     /// # Errors
     /// When the map store fails.
     pub fn acknowledge_losses(&self) -> Result<()> {
-        let mut losses = self.core.losses.lock();
+        let mut losses = self.core.repairs.losses.lock();
         let mut known = losses.known.clone();
         known.iter_mut().for_each(|loss| (loss.is_acknowledged, loss.is_untold) = (true, false));
         if known != losses.known {
@@ -372,7 +372,7 @@ impl Pool {
     /// When the map store fails.
     pub fn note_loss(&self, text: &str) -> Result<()> {
         let text = text[..text.floor_char_boundary(LOSS_TEXT_BYTES_MAX)].to_owned();
-        let mut losses = self.core.losses.lock();
+        let mut losses = self.core.repairs.losses.lock();
         if losses.known.iter().any(|loss| loss.is_untold && loss.text == text) {
             return Ok(());
         }
@@ -386,7 +386,7 @@ impl Pool {
 
     /// Returns losses that were recorded but not yet reported by a repair.
     pub fn unreported_losses(&self) -> Vec<String> {
-        let losses = self.core.losses.lock();
+        let losses = self.core.repairs.losses.lock();
         losses.known.iter().filter(|loss| loss.is_untold).map(|loss| loss.text.clone()).collect()
     }
 
@@ -396,7 +396,7 @@ impl Pool {
     /// # Errors
     /// When the map store fails.
     pub fn mark_losses_reported(&self) -> Result<()> {
-        let mut losses = self.core.losses.lock();
+        let mut losses = self.core.repairs.losses.lock();
         let mut known = losses.known.clone();
         known.iter_mut().for_each(|loss| loss.is_untold = false);
         if known != losses.known {
@@ -409,12 +409,12 @@ impl Pool {
     /// The same, if a batch is torn there: acknowledged data is gone, or the batch was never
     /// acknowledged.
     pub fn torn_end(&self) -> Option<String> {
-        let losses = self.core.losses.lock();
+        let losses = self.core.repairs.losses.lock();
         losses.end.clone().filter(|_| losses.is_torn)
     }
 
     /// Describes the end of the log as this opening found it; `None` after an orderly end.
     pub fn log_end(&self) -> Option<String> {
-        self.core.losses.lock().end.clone()
+        self.core.repairs.losses.lock().end.clone()
     }
 }

@@ -24,3 +24,27 @@ pub(crate) mod standby_lost;
 pub(crate) mod standby_open;
 #[cfg(test)]
 pub(crate) mod standby_tests;
+
+use crate::base::ranked::Mutex;
+use crate::base::ranks;
+use crate::base::status::Problem;
+use crate::repair::damages::Reported;
+use crate::repair::loss::Losses;
+use crate::repair::scrub::Scrubbing;
+use crate::repair::standby_open::StandbyFacts;
+
+/// Known damage and losses, and what the opening of the pool found.
+#[derive(Default)]
+pub(crate) struct Repairs {
+    scrub: Mutex<Scrubbing, ranks::Scrub>,
+    /// The last report of damage.
+    damage_reported: Mutex<Reported, ranks::DamageReported>,
+    /// Damage that opening the pool has repaired; a check reports it.
+    pub mended: Mutex<Vec<Problem>, ranks::Mended>,
+    /// Damaged copies that opening the pool has corrected, for the report of `check`.
+    pub opening_notes: Mutex<Vec<String>, ranks::OpeningNotes>,
+    /// Losses by repairs, and how the log ended.
+    pub losses: Mutex<Losses, ranks::Losses>,
+    /// The state in which the standby memory was found when the pool was opened.
+    pub standby: Mutex<StandbyFacts, ranks::StandbyFacts>,
+}

@@ -149,7 +149,7 @@ impl Scrubbing {
 impl Core {
     fn scrub(&self, bytes: u64, restart: bool) -> Result<ScrubReport> {
         self.vitals.check_failed()?;
-        let mut known = self.scrub.lock();
+        let mut known = self.repairs.scrub.lock();
         let mut state = known.state(self)?;
         if restart || (bytes > 0 && state.started_unix_s == 0) {
             if !Canary::ScrubSkipsRecent.is_planted() {
@@ -186,7 +186,7 @@ impl Core {
         let extent_bytes = u64::from(self.geometry.extent_bytes);
         let first = state.next;
         let (number, victims, end) = {
-            let checkpoint = self.checkpoint.lock();
+            let checkpoint = self.checkpoints.state.lock();
             let extents = self.space.extents.lock();
             let (mut victims, mut at) = (Vec::new(), state.next);
             while (victims.len() as u64) < bytes.div_ceil(extent_bytes) && at.0 < self.geometry.extents() {
@@ -252,7 +252,7 @@ impl Core {
         verified: &mut Verified,
     ) -> Result<()> {
         let start = self.geometry.start(victim.extent);
-        let is_current = || self.checkpoint.try_lock().is_some_and(|checkpoint| checkpoint.number == number);
+        let is_current = || self.checkpoints.state.try_lock().is_some_and(|checkpoint| checkpoint.number == number);
         let Found { read, residents, are_headers_whole } = self.find_residents(victim, read, is_current)?;
         let bytes = self.bytes_of(&read);
         let mut can_be_read = false;
@@ -314,7 +314,7 @@ impl Core {
             return Ok(Found { read, residents: named, are_headers_whole: true });
         }
         if !is_current() {
-            let _held = self.checkpoint.lock();
+            let _held = self.checkpoints.state.lock();
             let counted = self.space.extents.lock().live_of(victim.extent);
             let again = self.read_extent(victim.extent).ok();
             named = self.named_residents(victim.extent, self.bytes_of(&again))?;
@@ -452,7 +452,7 @@ mod tests {
         let header = location / 512 * 512;
         (1..=8).for_each(|sector| machine.disk.flip_bit(header - sector * 512 + 9, 1));
         machine.disk.flip_bit(location + 100, 1);
-        let number = pool.core.checkpoint.lock().number;
+        let number = pool.core.checkpoints.state.lock().number;
         for stale in [0, 1] {
             let live = pool.core.space.extents.lock().live_of(extent) - 4096 * stale;
             let read = pool.core.read_extent(extent).ok();

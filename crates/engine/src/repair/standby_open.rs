@@ -182,12 +182,12 @@ impl Core {
             let is_late = Canary::StandbyLossNotedLate.is_planted();
             // Durable before the journals go: an opening after a crash in between finds none.
             if is_lost && !is_late {
-                self.losses.lock().add(&self.vitals.env, NAMES_LOST)?;
+                self.repairs.losses.lock().add(&self.vitals.env, NAMES_LOST)?;
             }
             self.forget_journals(&noted.ours)?;
             let kept = standby.pass_over_beside(&self.pool_id, is_void);
             if is_lost && is_late {
-                self.losses.lock().add(&self.vitals.env, NAMES_LOST)?;
+                self.repairs.losses.lock().add(&self.vitals.env, NAMES_LOST)?;
             }
             facts.notes.extend(kept.into_iter().map(|place| {
                 format!(
@@ -226,7 +226,7 @@ impl Core {
                     Error::with_source(error.kind(), text, error)
                 })?;
                 if Canary::StandbyReplayedTwice.is_planted() {
-                    *self.standby.lock() = facts;
+                    *self.repairs.standby.lock() = facts;
                     return Ok(());
                 }
                 self.forget_need()?;
@@ -247,7 +247,7 @@ impl Core {
             facts.why_none = self.begin_standby().err();
             facts.is_wanted = true;
         }
-        *self.standby.lock() = facts;
+        *self.repairs.standby.lock() = facts;
         Ok(())
     }
 

@@ -169,7 +169,7 @@ impl Scatter {
 impl Core {
     fn sort(&self, bytes: u64, restart: bool) -> Result<SortReport> {
         self.vitals.check_failed()?;
-        let mut walk = self.sorting.lock();
+        let mut walk = self.upkeep.sorting.lock();
         let kept = self.vitals.env.store.get(KEY_SORT).map_err(store_error)?;
         // A damaged state only means starting over.
         let mut state = kept.and_then(|value| SortState::decode(&value).ok()).unwrap_or_default();
@@ -321,7 +321,7 @@ impl Core {
             if !volume.is_live() {
                 return Ok(Outcome::Moved(0));
             }
-            let punches = self.punches.load(Ordering::Acquire);
+            let punches = self.volumes.punches.load(Ordering::Acquire);
             let mut version = self.buffer.version(key);
             let Own { own, pieces, .. } = self.own_blocks(volume, group)?;
             let mut runs = Vec::new();
@@ -339,8 +339,8 @@ impl Core {
                 let sorted = Some(Sorted::of(BlockMask::run(first, count), fragments));
                 runs.push(DirtyRun { sorted, ..DirtyRun::of(first as u8, count as u8, Bytes::from(content)) });
             }
-            let Some(_no_punching) = self.punching.try_write_for(PUNCHING_PATIENCE) else { break };
-            if self.punches.load(Ordering::Acquire) != punches && !Canary::SortFillsAHole.is_planted() {
+            let Some(_no_punching) = self.volumes.punching.try_write_for(PUNCHING_PATIENCE) else { break };
+            if self.volumes.punches.load(Ordering::Acquire) != punches && !Canary::SortFillsAHole.is_planted() {
                 continue;
             }
             let mut bytes = 0;
@@ -406,7 +406,7 @@ mod tests {
             volume.write(index * 77 % 256 * BLOCK_BYTES as u64, block.into(), WriteOptions::default()).unwrap();
             pool.flush().unwrap();
         }
-        let discard = pool.core.punching.read();
+        let discard = pool.core.volumes.punching.read();
         // The discarding thread is not the sorting one.
         let report = std::thread::scope(|scope| scope.spawn(|| pool.sort(u64::MAX, true)).join()).unwrap().unwrap();
         assert!(report.is_finished && report.rewritten_bytes == 0, "{report:?}");

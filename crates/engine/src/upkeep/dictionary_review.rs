@@ -98,7 +98,7 @@ impl Core {
 
     /// Step 3 for one page from a key on; returns where the next one begins, if there is one.
     fn review_page(&self, from: &[u8], needed: &mut Needed) -> Option<Vec<u8>> {
-        let _still = self.checkpoint.lock();
+        let _still = self.checkpoints.state.lock();
         let mut pieces = Vec::new();
         let (mut groups, mut last) = (0, None);
         let scanned = self.map.scan_records(from, b"S", &mut |key, records| {

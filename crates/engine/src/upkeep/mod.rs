@@ -18,3 +18,22 @@ pub(crate) mod grow;
 pub(crate) mod recompress;
 pub(crate) mod shrink;
 pub(crate) mod training;
+
+use crate::base::ranked::Mutex;
+use crate::base::ranks;
+use crate::clean::walked::Walked;
+use crate::upkeep::defrag::SortWalk;
+use crate::upkeep::shrink::Shrinking;
+
+/// The tasks in progress.
+#[derive(Default)]
+pub(crate) struct Upkeep {
+    /// The shrink in progress.
+    shrinking: Mutex<Option<Shrinking>, ranks::Shrinking>,
+    /// Held by a slice of the recompression.
+    recompressing: Mutex<(), ranks::Recompressing>,
+    /// Progress of the recompression, after its last slice.
+    recompressed: Mutex<Walked, ranks::Recompressed>,
+    /// Held by the thread that sorts.
+    sorting: Mutex<SortWalk, ranks::Sorting>,
+}

@@ -146,8 +146,8 @@ impl Core {
     ) -> Result<RecompressReport> {
         self.vitals.check_failed()?;
         // One at a time: two would read the same extents.
-        let _turn = (bytes > 0).then(|| self.recompressing.lock());
-        let mut walked = self.recompressed.lock().clone();
+        let _turn = (bytes > 0).then(|| self.upkeep.recompressing.lock());
+        let mut walked = self.upkeep.recompressed.lock().clone();
         let kept = self.vitals.env.store.get(KEY_RECOMPRESS).map_err(store_error)?;
         // A damaged state only means starting over.
         let kept = kept.and_then(|value| RecompressState::decode(&value).ok()).unwrap_or_default();
@@ -168,7 +168,7 @@ impl Core {
             let mut batch = MapBatch::default();
             batch.put(KEY_RECOMPRESS, state.encode());
             self.vitals.env.store.commit(batch).map_err(store_error)?;
-            *self.recompressed.lock() = walked.clone();
+            *self.upkeep.recompressed.lock() = walked.clone();
             result?;
             if !was_finished
                 && state.next.0 >= self.geometry.extents()
@@ -227,9 +227,9 @@ impl Core {
     /// Runs all steps for one extent. Returns `false` if a checkpoint, or cleaning, is needed
     /// first.
     fn recompress_extent(&self, state: &mut RecompressState, how: How<'_>) -> Result<bool> {
-        let seen = self.map_version.load(Ordering::Acquire);
+        let seen = self.checkpoints.map_version.load(Ordering::Acquire);
         let (number, live) = {
-            let checkpoint = self.checkpoint.lock();
+            let checkpoint = self.checkpoints.state.lock();
             if checkpoint.is_unfinished() {
                 return Ok(false);
             }
@@ -241,7 +241,7 @@ impl Core {
         // If the extent cannot be read as a whole, the map names its fragments.
         let buf = self.read_extent(state.next).ok();
         let extent = buf.as_ref().map_or(&[][..], |buf| &buf[..self.geometry.extent_bytes as usize]);
-        let is_current = || self.checkpoint.try_lock().is_some_and(|checkpoint| checkpoint.number == number);
+        let is_current = || self.checkpoints.state.try_lock().is_some_and(|checkpoint| checkpoint.number == number);
         let mut residents = self.residents(Victim { extent: state.next, live }, extent, is_current)?;
         residents.retain(|resident| resident.stored.object == state.object);
         let mut survivors = Survivors::default();

@@ -126,13 +126,13 @@ impl Pool {
         let core = &self.core;
         let _admin = core.admin.lock();
         // The mark stays set. So once there is no data beyond it, there can be no new data there.
-        let mut shrinking = core.shrinking.lock();
+        let mut shrinking = core.upkeep.shrinking.lock();
         if shrinking.map(|s| s.extents) != Some(extents) {
             return Ok(false);
         }
         {
             // A checkpoint that began before the mark was set is not running any more.
-            let _checkpoint = core.checkpoint.lock();
+            let _checkpoint = core.checkpoints.state.lock();
             if core.space.extents.lock().used_from(extents as usize) != (0, 0) {
                 return Ok(false);
             }
@@ -161,7 +161,7 @@ impl Pool {
 impl Core {
     /// Sets the mark, or lifts it.
     fn mark(&self, shrinking: Option<Shrinking>) {
-        let mut present = self.shrinking.lock();
+        let mut present = self.upkeep.shrinking.lock();
         let extents = shrinking.map(|s| s.extents);
         if present.map(|s| s.extents) != extents {
             self.geometry.set_mark(extents);
@@ -176,7 +176,7 @@ impl Core {
 
     /// Lifts the mark if no slice was requested for a while.
     pub(crate) fn forget_shrinking(&self) {
-        let Some(shrinking) = *self.shrinking.lock() else { return };
+        let Some(shrinking) = *self.upkeep.shrinking.lock() else { return };
         if self.vitals.env.clock.now_ns().saturating_sub(shrinking.asked_ns) > PATIENCE_NS {
             self.mark(None);
         }
@@ -273,7 +273,7 @@ impl Core {
                     stuck += 1;
                 }
                 Round::Shunned | Round::Busy => {
-                    let damages = self.damages.lock().clone();
+                    let damages = self.clean.damages.lock().clone();
                     if let Some(damage) = damages.first().filter(|_| stuck > 0) {
                         let text =
                             format!("data beyond the new end cannot be moved: {damage}; 'shale scrub' lists all of it");
@@ -350,7 +350,7 @@ mod tests {
         }
         fn read_at(&self, offset: u64, buf: &mut AlignedBuf, len: usize) -> io::Result<()> {
             if let Some(core) = self.core.get().and_then(Weak::upgrade).filter(|_| len as u64 == EXTENT) {
-                assert!(core.cleaning.try_write().is_none(), "a round that nobody could wait for");
+                assert!(core.clean.rounds.try_write().is_none(), "a round that nobody could wait for");
                 self.seen.fetch_add(1, Ordering::Relaxed);
             }
             self.below.read_at(offset, buf, len)

@@ -86,7 +86,7 @@ impl Pool {
     /// # Errors
     /// [`ErrorKind::InUse`].
     pub fn claim_tree(&self, share: DeviceId, wanted: TreeUse, patience: Duration) -> Result<TreeClaim> {
-        self.core.tree_claims.claim(share, wanted, patience)
+        self.core.volumes.tree_claims.claim(share, wanted, patience)
     }
 }
 

@@ -64,7 +64,7 @@ impl Core {
         (from, to): (BlockIndex, BlockIndex),
         pace: &mut Pace,
     ) -> Result<BlockIndex> {
-        let _punching = self.punching.read();
+        let _punching = self.volumes.punching.read();
         let _no_parts = object.parts.write();
         self.drain_all()?;
         self.bound_changes()?;
@@ -72,7 +72,7 @@ impl Core {
         let end = BlockIndex(from.0 + blocks);
         let result = self.append_applied(vec![holes(object, from.0, end.0)]);
         // Even if it failed: it may have been applied.
-        self.punches.fetch_add(1, Ordering::AcqRel);
+        self.volumes.punches.fetch_add(1, Ordering::AcqRel);
         result.map(|()| end)
     }
 

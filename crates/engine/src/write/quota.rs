@@ -197,7 +197,7 @@ impl Core {
         // Both as of one checkpoint: space that a volume has freed since is no longer live, and is
         // unmet again.
         let look = || {
-            let _no_checkpoint = self.checkpoint.lock();
+            let _no_checkpoint = self.checkpoints.state.lock();
             let wanted = self.space.unmet(&reserved).fold(of_a_new_one, |sum, (_, unmet)| sum.saturating_add(unmet));
             let live = self.space.extents.lock().live_bytes();
             (live, live.saturating_add(wanted) <= room)
