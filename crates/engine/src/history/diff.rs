@@ -67,7 +67,7 @@ impl Pool {
         let mut objects: Vec<ObjectId> = old.iter().chain(new).map(|level| level.object).collect();
         objects.sort_unstable();
         objects.dedup();
-        let page = self.core.page_of_both(&objects, (old, new), BlockIndex::containing(start).group())?;
+        let page = self.core.map.page_of_both(&objects, (old, new), BlockIndex::containing(start).group())?;
         let mut changes = Changes::default();
         let end = sizes.0.max(sizes.1);
         for (group, of_all) in &page.groups {

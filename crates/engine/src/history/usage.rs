@@ -92,7 +92,7 @@ impl Core {
         objects.extend(below.iter().map(|level| level.object));
         let mut from = GroupIndex(0);
         loop {
-            let page = self.group_page(&objects, from)?;
+            let page = self.map.group_page(&objects, from)?;
             for of_all in page.groups.values() {
                 figures.add(timeline, &of_all[0], below, &objects, of_all);
             }

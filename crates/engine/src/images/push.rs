@@ -68,7 +68,7 @@ impl Pool {
         let mut objects: Vec<ObjectId> = old.iter().chain(new.iter()).map(|level| level.object).collect();
         objects.sort_unstable();
         objects.dedup();
-        let page = core.page_of_both(&objects, (&old, &new), GroupIndex(from))?;
+        let page = core.map.page_of_both(&objects, (&old, &new), GroupIndex(from))?;
         if !object.is_readable() {
             return Err(Error::new(ErrorKind::NotFound, format!("'{snapshot}' has been destroyed")));
         }

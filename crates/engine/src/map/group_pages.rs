@@ -9,9 +9,8 @@ use surface::Result;
 use units::{BlockMask, Epoch, GROUP_BLOCKS, GroupIndex, ObjectId};
 
 use crate::base::group::GroupRecords;
-use crate::map::{Piece, take};
+use crate::map::{Map, Piece, take};
 use crate::objects::level::Level;
-use crate::pool::core::Core;
 
 /// Records of each object in memory at the same time.
 const RECORDS_MAX: usize = 4096;
@@ -45,7 +44,7 @@ fn absent(level: &Level, live: BlockMask) -> Piece {
     Piece { object: level.object, epoch: Epoch(0), fragment }
 }
 
-impl Core {
+impl Map {
     /// Returns a page for a comparison of two states. If only one of them has an image below it,
     /// all groups of that are in the page, because each of them may hold data.
     ///
@@ -90,7 +89,7 @@ impl Core {
         for (index, object) in objects.iter().enumerate() {
             let (low, high) = record_key_range(*object, from, next.unwrap_or(GroupIndex(u64::MAX)));
             let mut count = 0;
-            self.map.scan_records(&low, &high, &mut |key, records| {
+            self.scan_records(&low, &high, &mut |key, records| {
                 if count >= RECORDS_MAX {
                     next = Some(key.group);
                     return ControlFlow::Break(());

@@ -118,7 +118,7 @@ impl Core {
         let mut next = holes.first().map(|(first, _)| first.group());
         let mut rest = holes;
         while let (Some(from), false) = (next, rest.is_empty()) {
-            let page = self.page_of_both(&objects, (&[], levels), from)?;
+            let page = self.map.page_of_both(&objects, (&[], levels), from)?;
             for (group, of_all) in &page.groups {
                 let begin = group.first_block().0;
                 rest = &rest[rest.partition_point(|hole| end(hole) <= begin)..];

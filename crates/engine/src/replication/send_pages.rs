@@ -127,7 +127,7 @@ impl Compared {
             new.iter().chain(old.iter().flat_map(|l| l.iter())).map(|l| l.object).collect();
         objects.sort_unstable();
         objects.dedup();
-        let page = core.page_of_both(&objects, (old.as_deref().unwrap_or_default(), &new), from)?;
+        let page = core.map.page_of_both(&objects, (old.as_deref().unwrap_or_default(), &new), from)?;
         self.check()?;
         let mut changes = VecDeque::new();
         let all_holes = self.lists_all_holes();
