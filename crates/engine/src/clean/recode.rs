@@ -18,10 +18,11 @@ use crate::clean::extent_liveness::Resident;
 use crate::clean::survivors::Survivors;
 use crate::codecs::chooser;
 use crate::codecs::compress::compress_with;
-use crate::codecs::dictionaries::{Encoders, Readers};
+use crate::codecs::dictionaries::Encoders;
 use crate::codecs::hints::{compression_of, place_of};
 use crate::codecs::regions::RegionKey;
 use crate::pool::core::Core;
+use crate::read::dictionaries::Readers;
 
 /// A fragment is moved only if that gains this share of its size: less is not worth a write and a
 /// dead location.

@@ -28,13 +28,13 @@ use crate::base::group::GroupKey;
 use crate::base::scratch;
 use crate::clean::cold::ColdRecoder;
 use crate::clean::extent_liveness::{Resident, is_same};
-use crate::codecs::dictionaries::Readers;
 use crate::log::extent_scan::Stored;
 use crate::log::prepared::Prepared;
 use crate::map::relocation_notes::MovedFrom;
 use crate::objects::Object;
 use crate::pool::core::Core;
-use crate::read::damage_owners::Place;
+use crate::read::damage_owners::{Concerned, Place};
+use crate::read::dictionaries::Readers;
 use crate::space::dead_map::Since;
 use crate::space::extents::Victim;
 use crate::write::drain::stream_of;
@@ -349,7 +349,7 @@ impl Core {
         }
         let damaged = |what: &str| {
             let place = Place { group: resident.key().group, epoch: stored.epoch, fragment: Some((*location, live)) };
-            let name = self.concerned(object, place).name;
+            let name = Concerned::of(&self.objects, &self.map, object, place).name;
             let (from, bytes) = (stored.fragment.first.offset_bytes(), stored.fragment.stored);
             Collected::Left(Some(format!(
                 "volume '{name}', byte {from}: the fragment of {bytes} bytes at byte {location} of the data file {what}"

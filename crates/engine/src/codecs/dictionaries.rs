@@ -1,5 +1,5 @@
-//! Dictionaries in use: prepared for decoding and encoding, in bounded caches, loaded from the log
-//! on demand. `training` makes them.
+//! Dictionaries in use: prepared for decoding and encoding, in bounded caches. Owns these. They are
+//! loaded from the log on demand (`read::dictionaries`); `training` makes them.
 //!
 //! A dictionary is an object that users do not see: its content is the dictionary
 //! ([`format::encode_dictionary`]), its parent the volume that it was trained for, its number the
@@ -22,10 +22,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use codec::{
-    CodecId, DICTIONARY_BYTES_MAX, DecodeDictionary, DictionaryNumber, EncodeDictionary, Workspace, ZstdLevel,
-};
-use format::{DICTIONARY_FRAME_BYTES, decode_dictionary};
+use codec::{DICTIONARY_BYTES_MAX, DecodeDictionary, DictionaryNumber, EncodeDictionary, ZstdLevel};
+use env::Clock;
+use format::DICTIONARY_FRAME_BYTES;
 use policy::{DICTIONARIES_IN_FORCE_MAX, Settings, judging_level};
 use quick_cache::Weighter;
 use quick_cache::sync::Cache;
@@ -36,8 +35,7 @@ use crate::base::canary::Canary;
 use crate::base::ranked::{Mutex, RwLock};
 use crate::base::ranks;
 use crate::codecs::samples::Sampling;
-use crate::objects::Object;
-use crate::pool::core::Core;
+use crate::objects::{Object, Objects};
 
 /// Minimum size of a cache of dictionaries, however small the memory budget is, in bytes.
 const CACHE_BYTES_MIN: u64 = 1 << 20;
@@ -63,15 +61,6 @@ impl Weighter<(u32, ZstdLevel), Arc<EncodeDictionary>> for MemoryWeight {
     fn weight(&self, _: &(u32, ZstdLevel), dictionary: &Arc<EncodeDictionary>) -> u64 {
         dictionary.memory_bytes() as u64
     }
-}
-
-/// Whether the caller holds [`Core::readers`].
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Readers {
-    /// The reader holds the lock.
-    Held,
-    /// The reader does not hold the lock.
-    Free,
 }
 
 /// The dictionaries of a pool.
@@ -115,18 +104,138 @@ impl Dictionaries {
         self.decoders.clear();
         self.encoders.clear();
     }
+
+    /// Compresses nothing with these from now on, except batches in flight.
+    pub(crate) fn retire(&self, ids: &BTreeSet<ObjectId>) {
+        self.unusable.lock().extend(ids.iter().copied());
+    }
+
+    /// Allows their use again: they have turned out to be needed.
+    pub(crate) fn recall(&self, ids: &BTreeSet<ObjectId>) {
+        self.unusable.lock().retain(|id| !ids.contains(id));
+    }
+
+    /// The dictionaries with which units of an object are written under these settings.
+    fn in_force(&self, objects: &Objects, object: &Object, settings: &Settings) -> Vec<DictionaryNumber> {
+        if !settings.dictionary || judging_level(settings).is_none() {
+            return Vec::new();
+        }
+        let unusable = self.unusable.lock();
+        let ids = objects.newest_dictionaries(object, self.in_force_max, |id| !unusable.contains(&id));
+        ids.iter().filter_map(|id| u32::try_from(id.0).ok().map(DictionaryNumber)).collect()
+    }
+
+    /// Returns a dictionary prepared to compress at a level, from the content that `load` returns
+    /// if the cache has it not. `None` if it cannot be used now.
+    pub(crate) fn encoder(
+        &self,
+        number: DictionaryNumber,
+        level: ZstdLevel,
+        clock: &dyn Clock,
+        load: impl FnOnce() -> Result<Vec<u8>>,
+    ) -> Option<Arc<EncodeDictionary>> {
+        if let Some(known) = self.encoders.get(&(number.0, level)) {
+            return Some(known);
+        }
+        if self.unreadable.lock().get(&number.0).is_some_and(|until| clock.now_ns() < *until) {
+            return None;
+        }
+        let bytes = match load() {
+            Ok(bytes) => Some(bytes),
+            Err(error) if error.kind() == ErrorKind::Corrupt => None,
+            // A failed read may succeed later.
+            Err(_) => {
+                let until = clock.now_ns().saturating_add(UNREADABLE_PAUSE_NS);
+                self.unreadable.lock().insert(number.0, until);
+                return None;
+            }
+        };
+        self.unreadable.lock().remove(&number.0);
+        let prepared = bytes.and_then(|bytes| EncodeDictionary::prepare(number, &bytes, level));
+        match prepared {
+            Some(prepared) => {
+                let prepared = Arc::new(prepared);
+                self.encoders.insert((number.0, level), Arc::clone(&prepared));
+                Some(prepared)
+            }
+            None => {
+                self.unusable.lock().insert(object_of(number));
+                None
+            }
+        }
+    }
+
+    /// Returns a dictionary prepared to decompress, from the content that `load` returns if the
+    /// cache has it not.
+    ///
+    /// # Errors
+    /// Those of loading it; [`ErrorKind::Corrupt`] if it is invalid.
+    pub(crate) fn decoder(
+        &self,
+        number: DictionaryNumber,
+        load: impl Fn(DictionaryNumber) -> Result<Vec<u8>>,
+    ) -> Result<Arc<DecodeDictionary>> {
+        if let Some(known) = self.decoders.get(&number.0) {
+            return Ok(known);
+        }
+        let mut bytes = load(number)?;
+        if Canary::WrongDictionary.is_planted()
+            && let Ok(other) = load(DictionaryNumber(number.0 - 1))
+        {
+            bytes = other;
+        }
+        let prepared = DecodeDictionary::prepare(number, &bytes).ok_or_else(|| {
+            Error::new(ErrorKind::Corrupt, format!("dictionary {number} is invalid, or there is no memory for it"))
+        })?;
+        let prepared = Arc::new(prepared);
+        self.decoders.insert(number.0, Arc::clone(&prepared));
+        Ok(prepared)
+    }
+}
+
+/// Returns the object whose content is a dictionary.
+///
+/// # Errors
+/// [`ErrorKind::Corrupt`] if there is none, or its length is impossible.
+pub(crate) fn find_object(objects: &Objects, number: DictionaryNumber) -> Result<Arc<Object>> {
+    let corrupt = |text: String| Error::new(ErrorKind::Corrupt, text);
+    let object = objects.get(object_of(number)).filter(|object| object.is_dictionary());
+    let object = object.ok_or_else(|| corrupt(format!("dictionary {number}, which the data needs, is missing")))?;
+    let length = object.size_bytes() as usize;
+    if length > DICTIONARY_BYTES_MAX + DICTIONARY_FRAME_BYTES {
+        return Err(corrupt(format!("dictionary {number} has an impossible length of {length} bytes")));
+    }
+    Ok(object)
+}
+
+/// Prepares dictionaries, which it loads where the cache has none: implemented by `read`.
+pub(crate) trait EncoderSource: Sync {
+    /// `None` if it cannot be used now.
+    fn encoder(&self, number: DictionaryNumber, level: ZstdLevel) -> Option<Arc<EncodeDictionary>>;
 }
 
 /// The dictionaries in force for an object's writes, prepared for the requested levels. They are
 /// numbered from 1 on, the newest last.
 pub(crate) struct Encoders<'a> {
-    core: &'a Core,
+    source: &'a dyn EncoderSource,
     /// At least one.
     numbers: Vec<DictionaryNumber>,
     made: Vec<(u8, ZstdLevel, Option<Arc<EncodeDictionary>>)>,
 }
 
-impl Encoders<'_> {
+impl<'a> Encoders<'a> {
+    /// The dictionaries with which units of an object are written under these settings, if there
+    /// are any.
+    pub(crate) fn of(
+        (dictionaries, objects): (&Dictionaries, &Objects),
+        object: &Object,
+        settings: &Settings,
+        source: &'a dyn EncoderSource,
+    ) -> Option<Self> {
+        let numbers = dictionaries.in_force(objects, object, settings);
+        (!numbers.is_empty()).then_some(Self { source, numbers, made: Vec::new() })
+    }
+
     /// How many there are.
     pub(crate) fn count(&self) -> u8 {
         self.numbers.len() as u8
@@ -148,7 +257,7 @@ impl Encoders<'_> {
         let number = self.number(index)?;
         let known = self.made.iter().position(|(of, made, _)| (*of, *made) == (index, level));
         let place = known.unwrap_or_else(|| {
-            self.made.push((index, level, self.core.encoder(number, level)));
+            self.made.push((index, level, self.source.encoder(number, level)));
             self.made.len() - 1
         });
         self.made.get(place).and_then(|(_, _, dictionary)| dictionary.as_ref())
@@ -158,135 +267,4 @@ impl Encoders<'_> {
 /// A dictionary's number is its object's; the format ensures that it fits.
 fn object_of(number: DictionaryNumber) -> ObjectId {
     ObjectId(number.0.into())
-}
-
-impl Core {
-    /// The dictionaries with which units of an object are written under these settings, if there
-    /// are any.
-    pub(crate) fn encoders(&self, object: &Object, settings: &Settings) -> Option<Encoders<'_>> {
-        if !settings.dictionary || judging_level(settings).is_none() {
-            return None;
-        }
-        let unusable = self.dictionaries.unusable.lock();
-        let most = self.dictionaries.in_force_max;
-        let ids = self.objects.newest_dictionaries(object, most, |id| !unusable.contains(&id));
-        let numbers: Vec<_> = ids.iter().filter_map(|id| u32::try_from(id.0).ok().map(DictionaryNumber)).collect();
-        (!numbers.is_empty()).then_some(Encoders { core: self, numbers, made: Vec::new() })
-    }
-
-    /// Compresses nothing with these from now on, except batches in flight.
-    pub(crate) fn retire_dictionaries(&self, ids: &BTreeSet<ObjectId>) {
-        self.dictionaries.unusable.lock().extend(ids.iter().copied());
-    }
-
-    /// Allows their use again: they have turned out to be needed.
-    pub(crate) fn recall_dictionaries(&self, ids: &BTreeSet<ObjectId>) {
-        self.dictionaries.unusable.lock().retain(|id| !ids.contains(id));
-    }
-
-    fn encoder(&self, number: DictionaryNumber, level: ZstdLevel) -> Option<Arc<EncodeDictionary>> {
-        let cache = &self.dictionaries.encoders;
-        if let Some(known) = cache.get(&(number.0, level)) {
-            return Some(known);
-        }
-        let unreadable = &self.dictionaries.unreadable;
-        let is_paused = unreadable.lock().get(&number.0).is_some_and(|until| self.vitals.env.clock.now_ns() < *until);
-        if is_paused {
-            return None;
-        }
-        let bytes = match self.load_dictionary(number, Readers::Free) {
-            Ok(bytes) => Some(bytes),
-            Err(error) if error.kind() == ErrorKind::Corrupt => None,
-            // A failed read may succeed later.
-            Err(_) => {
-                unreadable.lock().insert(number.0, self.vitals.env.clock.now_ns().saturating_add(UNREADABLE_PAUSE_NS));
-                return None;
-            }
-        };
-        unreadable.lock().remove(&number.0);
-        let prepared = bytes.and_then(|bytes| EncodeDictionary::prepare(number, &bytes, level));
-        match prepared {
-            Some(prepared) => {
-                let prepared = Arc::new(prepared);
-                cache.insert((number.0, level), Arc::clone(&prepared));
-                Some(prepared)
-            }
-            None => {
-                self.dictionaries.unusable.lock().insert(object_of(number));
-                None
-            }
-        }
-    }
-
-    fn decoder(&self, number: DictionaryNumber, readers: Readers) -> Result<Arc<DecodeDictionary>> {
-        let cache = &self.dictionaries.decoders;
-        if let Some(known) = cache.get(&number.0) {
-            return Ok(known);
-        }
-        let mut bytes = self.load_dictionary(number, readers)?;
-        if Canary::WrongDictionary.is_planted()
-            && let Ok(other) = self.load_dictionary(DictionaryNumber(number.0 - 1), readers)
-        {
-            bytes = other;
-        }
-        let prepared = DecodeDictionary::prepare(number, &bytes).ok_or_else(|| {
-            Error::new(ErrorKind::Corrupt, format!("dictionary {number} is invalid, or there is no memory for it"))
-        })?;
-        let prepared = Arc::new(prepared);
-        cache.insert(number.0, Arc::clone(&prepared));
-        Ok(prepared)
-    }
-
-    /// The bytes of a dictionary, verified.
-    ///
-    /// # Errors
-    /// [`ErrorKind::Corrupt`] if it is not there or damaged, [`ErrorKind::Io`] if the storage
-    /// fails.
-    pub(crate) fn load_dictionary(&self, number: DictionaryNumber, readers: Readers) -> Result<Vec<u8>> {
-        let corrupt = |text: String| Error::new(ErrorKind::Corrupt, text);
-        let object = self.objects.get(object_of(number)).filter(|object| object.is_dictionary());
-        let object = object.ok_or_else(|| corrupt(format!("dictionary {number}, which the data needs, is missing")))?;
-        let length = object.size_bytes() as usize;
-        if length > DICTIONARY_BYTES_MAX + DICTIONARY_FRAME_BYTES {
-            return Err(corrupt(format!("dictionary {number} has an impossible length of {length} bytes")));
-        }
-        let mut content = vec![0; length];
-        let in_extents = matches!(readers, Readers::Free).then(|| self.readers.read());
-        self.read_guarded(&object, 0, &mut content, false)?;
-        drop(in_extents);
-        match decode_dictionary(&content) {
-            Ok(bytes) => Ok(bytes.to_vec()),
-            Err(error) => Err(corrupt(format!("dictionary {number} is damaged: {error}"))),
-        }
-    }
-
-    /// Decodes at least the first `wanted` bytes of a verified payload of an object; `dst` is as
-    /// long as the unit.
-    ///
-    /// # Errors
-    /// [`ErrorKind::Corrupt`] if it cannot be decoded, and the errors of loading the dictionary
-    /// that it needs.
-    pub(crate) fn decode(
-        &self,
-        readers: Readers,
-        object: &Object,
-        codecs: &mut Workspace,
-        (id, payload): (CodecId, &[u8]),
-        dst: &mut [u8],
-        wanted: usize,
-    ) -> Result<()> {
-        let mut failure = None;
-        let mut find = |number| {
-            // A dictionary never needs one: a record that claims so is damaged, and must not cause
-            // a loop.
-            if object.is_dictionary() {
-                return None;
-            }
-            self.decoder(number, readers).map_err(|error| failure = Some(error)).ok()
-        };
-        let sizes = (dst.len(), payload.len());
-        let decode = || codecs.decompress_prefix_with(id, payload, dst, wanted, &mut find);
-        let done = self.vitals.counters.decoded.count(id, sizes, &*self.vitals.env.clock, decode);
-        done.map_err(|error| failure.unwrap_or_else(|| Error::new(ErrorKind::Corrupt, error.to_string())))
-    }
 }

@@ -6,7 +6,6 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::base::ranked::Mutex;
 use crate::base::ranks;
-use crate::pool::Pool;
 
 /// Records kept: 64 Ki units are 2 GiB of data at the default size, and some 10 MiB of memory.
 const RECORDS_MAX: usize = 1 << 16;
@@ -103,21 +102,6 @@ impl Trace {
         ring.read_unix_s = unix_s;
         let count = count.min(ring.records.len());
         ring.records.drain(..count).collect()
-    }
-}
-
-impl Pool {
-    /// Starts recording each unit that `auto` decides about, or ends that and drops the records.
-    /// Costs two reads of the clock for each unit while it is on. Ends by itself when no records
-    /// were taken for ten seconds.
-    pub fn set_trace(&self, on: bool) {
-        self.core.chooser.trace.set(on, self.core.vitals.env.clock.unix_s());
-    }
-
-    /// Takes up to `count` records out of the ring, the oldest first; starts the trace if it was
-    /// not on. Missing numbers were lost because the ring was full.
-    pub fn take_trace(&self, count: usize) -> Vec<TraceRecord> {
-        self.core.chooser.trace.take(count, self.core.vitals.env.clock.unix_s())
     }
 }
 

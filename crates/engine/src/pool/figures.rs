@@ -6,6 +6,7 @@ use policy::Power;
 
 use crate::base::decode_counts::DecodeEffort;
 use crate::base::status::{PoolRoom, QuotaReached};
+use crate::codecs::trace::TraceRecord;
 use crate::pool::Pool;
 use crate::volume::Volume;
 
@@ -103,6 +104,19 @@ impl Pool {
 }
 
 impl Pool {
+    /// Starts recording each unit that `auto` decides about, or ends that and drops the records.
+    /// Costs two reads of the clock for each unit while it is on. Ends by itself when no records
+    /// were taken for ten seconds.
+    pub fn set_trace(&self, on: bool) {
+        self.core.chooser.trace.set(on, self.core.vitals.env.clock.unix_s());
+    }
+
+    /// Takes up to `count` records out of the ring, the oldest first; starts the trace if it was
+    /// not on. Missing numbers were lost because the ring was full.
+    pub fn take_trace(&self, count: usize) -> Vec<TraceRecord> {
+        self.core.chooser.trace.take(count, self.core.vitals.env.clock.unix_s())
+    }
+
     /// How full it is.
     pub fn room(&self) -> PoolRoom {
         let space = &self.core.space;

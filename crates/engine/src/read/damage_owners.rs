@@ -5,8 +5,8 @@
 use format::ObjectState;
 use units::{BlockMask, Epoch, GroupIndex};
 
-use crate::objects::Object;
-use crate::pool::core::Core;
+use crate::map::Map;
+use crate::objects::{Object, Objects};
 
 /// Upper bound of other names in a message.
 const OTHERS_NAMED_MAX: usize = 4;
@@ -32,25 +32,12 @@ pub(crate) struct Concerned {
 }
 
 impl Concerned {
-    /// Returns the other names, as a suffix for a message.
-    pub(crate) fn others_suffix(&self) -> String {
-        if self.others.is_empty() {
-            return String::new();
-        }
-        let named: Vec<_> = self.others.iter().take(OTHERS_NAMED_MAX).map(String::as_str).collect();
-        let more = self.others.len() - named.len();
-        let more = if more > 0 { format!(" and {more} more") } else { String::new() };
-        format!("; also affects {}{more}", named.join(", "))
-    }
-}
-
-impl Core {
     /// Returns the objects that see the data stored at a place of an object. Examines all objects:
     /// for damaged data only.
-    pub(crate) fn concerned(&self, object: &Object, place: Place) -> Concerned {
+    pub(crate) fn of(objects: &Objects, map: &Map, object: &Object, place: Place) -> Self {
         let live = place.fragment.map_or(BlockMask::FULL, |(_, live)| live);
         let mut found = Vec::new();
-        for seer in self.objects.all() {
+        for seer in objects.all() {
             let state = seer.descriptor.read().state;
             let levels = seer.levels();
             let is_seen = levels.iter().any(|level| level.object == object.id && level.sees(place.epoch));
@@ -60,7 +47,7 @@ impl Core {
             let blocks = match place.fragment {
                 None => BlockMask::FULL,
                 // If the map cannot be read, neither can the data that it refers to.
-                Some((location, _)) => self.map.lookup_stored(&levels, place.group, live).map_or(live, |pieces| {
+                Some((location, _)) => map.lookup_stored(&levels, place.group, live).map_or(live, |pieces| {
                     let here = pieces.iter().filter(|piece| piece.fragment.location == location);
                     here.fold(BlockMask::EMPTY, |mask, piece| mask.or(piece.fragment.live))
                 }),
@@ -73,6 +60,17 @@ impl Core {
         found.sort_unstable_by_key(|(rank, age, ..)| (*rank, *age));
         let mut found = found.into_iter().map(|(_, _, name, blocks)| (name, blocks));
         let (name, blocks) = found.next().unwrap_or_else(|| (object.title(), live));
-        Concerned { name, blocks, others: found.map(|(name, _)| name).collect() }
+        Self { name, blocks, others: found.map(|(name, _)| name).collect() }
+    }
+
+    /// Returns the other names, as a suffix for a message.
+    pub(crate) fn others_suffix(&self) -> String {
+        if self.others.is_empty() {
+            return String::new();
+        }
+        let named: Vec<_> = self.others.iter().take(OTHERS_NAMED_MAX).map(String::as_str).collect();
+        let more = self.others.len() - named.len();
+        let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+        format!("; also affects {}{more}", named.join(", "))
     }
 }

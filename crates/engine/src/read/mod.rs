@@ -15,6 +15,7 @@
 
 pub(crate) mod allocation;
 pub(crate) mod damage_owners;
+pub(crate) mod dictionaries;
 pub(crate) mod ending;
 pub(crate) mod images;
 pub(crate) mod lacking;

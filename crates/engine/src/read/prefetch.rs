@@ -18,10 +18,10 @@ use surface::Result;
 use units::{BLOCK_BYTES, BlockMask};
 
 use crate::base::scratch;
-use crate::codecs::dictionaries::Readers;
 use crate::map::Piece;
 use crate::objects::Object;
 use crate::pool::core::Core;
+use crate::read::dictionaries::Readers;
 use crate::read::reader::{Wanted, at, groups_of, is_adjacent};
 use crate::read::unit_cache::{Claim, Unit, UnitBuffer, UnitKey};
 

@@ -18,12 +18,12 @@ use units::{BLOCK_BYTES, BlockIndex, BlockMask, GROUP_BLOCKS, GROUP_BYTES, Group
 use crate::base::canary::Canary;
 use crate::base::group::GroupKey;
 use crate::base::scratch::{self, READ_BYTES_MAX, Scratch};
-use crate::codecs::dictionaries::Readers;
 use crate::codecs::regions::RegionKey;
 use crate::map::Piece;
 use crate::map::group_pages::image_below;
 use crate::objects::Object;
 use crate::pool::core::Core;
+use crate::read::dictionaries::Readers;
 use crate::read::lacking::MissingGroups;
 use crate::read::unit_cache::UnitKey;
 

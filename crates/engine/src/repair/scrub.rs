@@ -32,11 +32,11 @@ use crate::base::status::Problem;
 use crate::clean::extent_liveness::{Lookup, Resident, Residents, is_same};
 use crate::clean::victim_reads::VictimReads;
 use crate::clean::walked::Walked;
-use crate::codecs::dictionaries::Readers;
 use crate::log::extent_scan::Stored;
 use crate::pool::Pool;
 use crate::pool::core::Core;
-use crate::read::damage_owners::Place;
+use crate::read::damage_owners::{Concerned, Place};
+use crate::read::dictionaries::Readers;
 use crate::repair::damages::{self, DamageReport};
 use crate::space::extents::Victim;
 
@@ -277,7 +277,7 @@ impl Core {
                 let group = resident.key().group;
                 let fragment = Some((resident.location, resident.reference.live));
                 let place = Place { group, epoch: resident.stored.epoch, fragment };
-                let seen = self.concerned(&resident.object, place);
+                let seen = Concerned::of(&self.objects, &self.map, &resident.object, place);
                 let first = BlockIndex(group.first_block().0 + u64::from(seen.blocks.0.trailing_zeros()));
                 let (count, others) = (blocks(seen.blocks.count()), seen.others_suffix());
                 let detail = format!("{count} from here cannot be read: {detail}{others}");

@@ -56,10 +56,10 @@ impl Core {
             return Ok(0);
         }
         // Step 1.
-        self.retire_dictionaries(&old);
+        self.dictionaries.retire(&old);
         let gone = self.destroy_unneeded(old.clone())?;
         old.retain(|id| !gone.contains(id));
-        self.recall_dictionaries(&old);
+        self.dictionaries.recall(&old);
         Ok(gone.len() as u64)
     }
 

@@ -22,13 +22,13 @@ use policy::{Settings, dst_limit, judging_level, train_dictionaries};
 use surface::{ErrorKind, Result};
 use units::{BLOCK_BYTES, BlockIndex, ObjectId};
 
-use crate::codecs::dictionaries::Readers;
 use crate::codecs::samples::Samples;
 use crate::log::Purpose;
 use crate::log::prepared::Prepared;
 use crate::objects::object::Object;
 use crate::pool::Pool;
 use crate::pool::core::Core;
+use crate::read::dictionaries::Readers;
 use crate::write::whole_object;
 
 /// Upper bound of dictionaries of one volume: a replaced one stays.

@@ -24,11 +24,11 @@ use units::{BLOCK_BYTES, Epoch, ExtentIndex, ObjectId};
 use crate::base::scratch;
 use crate::base::store_error::store_error;
 use crate::clean::victim_reads::VictimReads;
-use crate::codecs::dictionaries::Readers;
 use crate::log::extent_scan;
 use crate::map::Piece;
 use crate::pool::core::Core;
-use crate::read::damage_owners::Place;
+use crate::read::damage_owners::{Concerned, Place};
+use crate::read::dictionaries::Readers;
 use crate::read::reader::verify;
 use crate::repair::check::{Checker, DamagedHeaders, Entry};
 use crate::space::extents::Victim;
@@ -178,7 +178,7 @@ impl Checker<'_> {
         let RecordKey { object, group, epoch } = entry.key;
         if let Some(object) = self.core.objects.get(object) {
             let place = Place { group, epoch, fragment: Some((fragment.location, fragment.live)) };
-            let seen = self.core.concerned(&object, place);
+            let seen = Concerned::of(&self.core.objects, &self.core.map, &object, place);
             let block = group.first_block().0 + u64::from(seen.blocks.0.trailing_zeros());
             let text = format!("{} blocks from here cannot be read: {detail}", seen.blocks.count());
             self.problem_seen("fragment", seen, block * BLOCK_BYTES as u64, text, false);

@@ -347,7 +347,7 @@ impl Checker<'_> {
             Ok(record) => record,
             Err(error) => {
                 let place = Place { group: id.group, epoch: id.epoch, fragment: None };
-                let seen = self.core.concerned(&object, place);
+                let seen = Concerned::of(&self.core.objects, &self.core.map, &object, place);
                 let repaired = self.remove(&id)?;
                 self.problem_seen("record", seen, offset, format!("128 KiB from here: {error}"), repaired);
                 return Ok(());
