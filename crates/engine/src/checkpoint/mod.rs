@@ -285,7 +285,7 @@ impl Core {
             descriptors,
             timelines,
             reaping,
-            drops: self.images.take_drops(),
+            drops: self.reads.images.take_drops(),
             evacuated,
             filled,
         }
@@ -511,7 +511,7 @@ impl Core {
         self.vitals.counters.published.add(1);
         // A reader that looked up a location before the thaw has read it when this returns.
         if !Canary::ExtentFreedUnderReader.is_planted() {
-            self.readers.wait_until_gone();
+            self.reads.readers.wait_until_gone();
         }
         let freed = {
             let mut extents = self.space.extents.lock();

@@ -60,7 +60,7 @@ impl<'a> Recoder<'a> {
     ) -> Option<(usize, usize)> {
         let Resident { object: volume, stored, location, reference } = resident;
         if self.known.as_ref().is_none_or(|(known, _)| *known != volume.id) {
-            self.known = Some((volume.id, self.core.encoders(volume, settings)));
+            self.known = Some((volume.id, self.core.reads.encoders(volume, settings)));
         }
         let Self { core, batch, known } = self;
         let mut dictionaries = known.as_mut().and_then(|(_, dictionaries)| dictionaries.as_mut());
@@ -80,7 +80,7 @@ impl<'a> Recoder<'a> {
         scratch::with(|scratch| {
             let scratch::Scratch { codecs, unit, spare, .. } = scratch;
             let raw = &mut unit[..raw_len];
-            core.decode(Readers::Free, volume, codecs, (codec, payload), raw, raw_len).ok()?;
+            core.reads.decode(Readers::Free, volume, codecs, (codec, payload), raw, raw_len).ok()?;
             let mut target = vec![0; raw_len];
             sizes.iter().find_map(|unit_blocks| {
                 let mark = survivors.mark();

@@ -299,7 +299,7 @@ impl Core {
                 Collected::Left(why) => {
                     cold.iter_mut().for_each(|cold| cold.end_extent(false));
                     if why.is_some() {
-                        self.suspects.note_extent(victim.extent);
+                        self.reads.suspects.note_extent(victim.extent);
                     }
                     self.remember_damage(why);
                     if !rule.despite_damage || survivors.mark() == mark {

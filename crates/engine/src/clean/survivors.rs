@@ -389,7 +389,7 @@ impl Core {
     ) -> Result<bool, ()> {
         let settings = *object.settings.read();
         let id = CodecId(whole.fragment.codec);
-        let mut encoders = if id == CodecId::ZSTD_DICTIONARY { self.encoders(object, &settings) } else { None };
+        let mut encoders = if id == CodecId::ZSTD_DICTIONARY { self.reads.encoders(object, &settings) } else { None };
         let helped = encoders.as_mut().and_then(|encoders| {
             let same = DictionaryNumber::split(payload).and_then(|(number, _)| encoders.find(number));
             encoders.at(same.unwrap_or(encoders.count()), CUT_LEVEL).cloned()
@@ -402,7 +402,7 @@ impl Core {
             let raw_len = usize::from(whole.fragment.count) * BLOCK_BYTES;
             let scratch::Scratch { codecs, unit, .. } = scratch;
             let raw = &mut unit[..raw_len];
-            self.decode(Readers::Free, object, codecs, (id, payload), raw, raw_len).map_err(|_| ())?;
+            self.reads.decode(Readers::Free, object, codecs, (id, payload), raw, raw_len).map_err(|_| ())?;
             let mut target = vec![0; raw_len];
             for (first, blocks) in whole.live.runs() {
                 let skip = (first - whole.fragment.first.in_group()) as usize * BLOCK_BYTES;

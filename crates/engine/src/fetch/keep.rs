@@ -211,7 +211,7 @@ impl Core {
             group_bytes.insert(image.id, image.stored_now() / (groups.len() as u64).max(1));
             for group in groups {
                 let chunk = group.0 / CHUNK_GROUPS;
-                let used = self.images.used_at(image.id, chunk);
+                let used = self.reads.images.used_at(image.id, chunk);
                 chunks.entry((used, image.id, chunk)).or_default().push(group);
             }
         }
@@ -223,10 +223,10 @@ impl Core {
             }
             won += group_bytes.get(&object).copied().unwrap_or(0).clamp(1, GROUP_BYTES as u64) * groups.len() as u64;
             drops.extend(groups.into_iter().map(|group| GroupKey { object, group }));
-            self.images.forget_use(object, chunk);
+            self.reads.images.forget_use(object, chunk);
         }
         let is_any = !drops.is_empty();
-        let mut state = self.images.state.lock();
+        let mut state = self.reads.images.state.lock();
         for key in &drops {
             if let Some(contact) = state.contacts.get_mut(&key.object) {
                 contact.is_whole = false;

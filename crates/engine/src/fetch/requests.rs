@@ -104,7 +104,7 @@ impl Core {
                 done => {
                     if !held.is_empty() {
                         drop(held);
-                        self.images.drop_unheld();
+                        self.reads.images.drop_unheld();
                     }
                     return done;
                 }
@@ -137,7 +137,7 @@ impl Core {
         let patience = Patience::seconds(self.vitals.env.clock.now_ns(), AHEAD_SECONDS).for_one_more();
         // A failure is in the image's status.
         let _ = self.fetch_lacking(&lacking, &patience, true);
-        self.images.drop_unheld();
+        self.reads.images.drop_unheld();
     }
 
     /// Like `fetch`; with `looks`, groups that have arrived and been kept in the meantime are left
@@ -167,7 +167,7 @@ impl Core {
         let mut open: Vec<GroupKey> = keys.to_vec();
         open.sort_unstable();
         open.dedup();
-        self.images.state.lock().contacts.entry(object.id).or_default().waiting += 1;
+        self.reads.images.state.lock().contacts.entry(object.id).or_default().waiting += 1;
         let mut arrived = Vec::new();
         let done = loop {
             if let Err(error) = self.fetch_open(&object, &image, &mut open, &mut arrived, &mut waiting) {
@@ -177,7 +177,7 @@ impl Core {
                 break Ok(arrived);
             }
         };
-        if let Some(contact) = self.images.state.lock().contacts.get_mut(&object.id) {
+        if let Some(contact) = self.reads.images.state.lock().contacts.get_mut(&object.id) {
             contact.waiting -= 1;
         }
         done
@@ -194,7 +194,7 @@ impl Core {
     ) -> Result<()> {
         let patience = waiting.patience;
         let mine = {
-            let mut state = self.images.state.lock();
+            let mut state = self.reads.images.state.lock();
             open.retain(|key| match state.arrived.get(key).and_then(Weak::upgrade) {
                 Some(there) => {
                     arrived.push(there);
@@ -206,7 +206,7 @@ impl Core {
             let contact = state.contacts.entry(object.id).or_default();
             let (rests_until, error) = (contact.retry_at, contact.last_error.clone());
             let (moment, left) = (patience.moment(now), patience.left(now));
-            let ending_since = self.images.ending_since();
+            let ending_since = self.reads.images.ending_since();
             let has_ended = ending_since.is_some_and(|since| contact.failed_at >= since);
             let is_vain = left == 0 || has_ended || self.is_given_up(patience);
             let is_resting = rests_until > moment && ending_since.is_none();
@@ -222,7 +222,7 @@ impl Core {
                 if self.vitals.is_inline() {
                     patience.pause(rest);
                 } else {
-                    self.images.changed.wait_for(&mut state, Duration::from_nanos(rest));
+                    self.reads.images.changed.wait_for(&mut state, Duration::from_nanos(rest));
                 }
                 return Ok(());
             }
@@ -240,7 +240,7 @@ impl Core {
         let is_given_up = self.is_given_up(patience);
         let fetched_bytes = kept.iter().map(|(_, kept)| kept.bytes() as u64).sum::<u64>();
         {
-            let mut state = self.images.state.lock();
+            let mut state = self.reads.images.state.lock();
             state.claims.retain(|key| !mine.contains(key));
             let now = patience.moment(self.vitals.env.clock.now_ns());
             let contact = state.contacts.entry(object.id).or_default();
@@ -270,7 +270,7 @@ impl Core {
                 (contact.backoff, contact.retry_at, contact.failed_at, contact.last_error) = (0, 0, 0, None);
             }
         }
-        self.images.changed.notify_all();
+        self.reads.images.changed.notify_all();
         // Only this thread waits for the log. Groups that the log does not take are fetched again.
         let _ = self.keep(object, kept);
         let Some(failure) = failure else { return Ok(()) };
@@ -286,7 +286,7 @@ impl Core {
             OriginError::Unreachable(_) | OriginError::Denied(_) => false,
         };
         let is_last = patience.is_once() || patience.left(self.vitals.env.clock.now_ns()) == 0;
-        if give_up || is_last || is_given_up || self.images.ending_since().is_some() {
+        if give_up || is_last || is_given_up || self.reads.images.ending_since().is_some() {
             let is_damaged = matches!(failure, OriginError::Damaged(_));
             let kind = if is_damaged { ErrorKind::Corrupt } else { ErrorKind::Io };
             let at = open.first().copied().unwrap_or(mine[0]);
@@ -296,12 +296,12 @@ impl Core {
     }
 
     fn is_given_up(&self, patience: &Patience<'_>) -> bool {
-        self.images.is_stopped() || patience.is_over()
+        self.reads.images.is_stopped() || patience.is_over()
     }
 
     /// Returns whether an attempt that began then has used up its time in a process that is ending.
     fn takes_too_long_for_an_end(&self, asked_at: u64) -> bool {
-        let since = self.images.ending_since();
+        let since = self.reads.images.ending_since();
         since.is_some_and(|since| self.vitals.env.clock.now_ns().saturating_sub(since.max(asked_at)) >= ENDING_NS)
     }
 
@@ -317,8 +317,8 @@ impl Core {
         let (lacking, here): (Vec<GroupKey>, Vec<GroupKey>) = claimed.into_iter().partition(is_lacking);
         if !here.is_empty() {
             open.retain(|key| !here.contains(key));
-            self.images.state.lock().claims.retain(|key| !here.contains(key));
-            self.images.changed.notify_all();
+            self.reads.images.state.lock().claims.retain(|key| !here.contains(key));
+            self.reads.images.changed.notify_all();
         }
         lacking
     }
@@ -349,7 +349,7 @@ impl Core {
             match answer.and_then(|answer| unpack(image, key.group, answer)) {
                 Ok((bytes, keeps)) => {
                     let there = Arc::new(Arrived(bytes));
-                    self.images.keep_arrived(&mut self.images.state.lock(), *key, &there);
+                    self.reads.images.keep_arrived(&mut self.reads.images.state.lock(), *key, &there);
                     arrived.push(there.clone());
                     open.retain(|open| open != key);
                     kept.push((*key, keeps.into_kept(there)));

@@ -44,7 +44,7 @@ pub(crate) fn run(core: &Weak<Core>) {
                 }
             }
         };
-        if core.signals.rest(rest) || core.images.is_stopped() {
+        if core.signals.rest(rest) || core.reads.images.is_stopped() {
             return;
         }
     }
@@ -70,7 +70,7 @@ impl Core {
                         break;
                     }
                     self.fetch(&left, &Patience::once(self.vitals.env.clock.now_ns()))?;
-                    self.images.drop_unheld();
+                    self.reads.images.drop_unheld();
                 }
                 fetched += left.len() as u64 * GROUP_BYTES as u64;
                 if is_end || left.is_empty() {
@@ -84,7 +84,7 @@ impl Core {
     /// Returns whether so many groups could be kept, at their maximum cost; notes it if not.
     fn has_room_for_rest(&self, image: &Object, groups: usize) -> bool {
         let has_room = self.space.try_admit_fetched(image, 2 * groups as u64 * GROUP_BYTES as u64).is_some();
-        self.images.state.lock().contacts.entry(image.id).or_default().lacks_room = !has_room;
+        self.reads.images.state.lock().contacts.entry(image.id).or_default().lacks_room = !has_room;
         has_room
     }
 
@@ -94,7 +94,7 @@ impl Core {
         let levels = image.levels();
         let groups = levels.last().map_or(0, |level| level.image_groups());
         let from = {
-            let state = self.images.state.lock();
+            let state = self.reads.images.state.lock();
             state.contacts.get(&image.id).and_then(|contact| contact.next).unwrap_or(0)
         };
         let mut left = Vec::new();
@@ -108,7 +108,7 @@ impl Core {
             group += 1;
         }
         let is_end = group >= groups;
-        let mut state = self.images.state.lock();
+        let mut state = self.reads.images.state.lock();
         let contact = state.contacts.entry(image.id).or_default();
         contact.is_lacking = from > 0 && contact.is_lacking || !left.is_empty();
         if is_end {

@@ -69,7 +69,7 @@ impl Core {
     /// Notes that another volume begins as this image: it may need groups that all others have
     /// overwritten.
     pub(crate) fn mark_incomplete(&self, image: ObjectId) {
-        self.images.state.lock().contacts.entry(image).or_default().is_whole = false;
+        self.reads.images.state.lock().contacts.entry(image).or_default().is_whole = false;
     }
 }
 

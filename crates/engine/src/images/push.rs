@@ -104,7 +104,7 @@ impl Pool {
         let volume = Volume::new(self.core.clone(), object.clone());
         let mut bytes = vec![0; len];
         if Canary::PushLeavesOutRemote.is_planted() {
-            let _ = self.core.read(object, start, &mut bytes);
+            let _ = self.core.reads.read(object, start, &mut bytes);
         } else {
             volume.read(start, &mut bytes)?;
         }
@@ -114,7 +114,7 @@ impl Pool {
     /// Returns the stored form of a group if it is one unit, and no block of that is hidden.
     fn as_stored(&self, object: &Object, group: GroupIndex, len: usize) -> Result<Option<RemoteGroup>> {
         let core = &self.core;
-        let _in_extents = core.readers.read();
+        let _in_extents = core.reads.readers.read();
         let (pieces, _) = core.map.lookup_partly(&object.levels(), group, BlockMask::FULL)?;
         let [piece] = pieces[..] else { return Ok(None) };
         let fragment = piece.fragment;
@@ -125,7 +125,7 @@ impl Pool {
         }
         let mut bytes = Vec::new();
         let read = scratch::with(|scratch| {
-            core.with_payloads(object, &[Wanted { group, piece }], scratch, &mut |_, payload, _, _| {
+            core.reads.with_payloads(object, &[Wanted { group, piece }], scratch, &mut |_, payload, _, _| {
                 bytes.extend_from_slice(payload);
                 Ok(())
             })

@@ -65,7 +65,7 @@ impl Pool {
     /// that.
     pub fn note_gone(&self, image: &RemoteImage, why: String) {
         if let Some(object) = self.object_of(image) {
-            self.core.images.state.lock().contacts.entry(object.id).or_default().unheld = Some(why);
+            self.core.reads.images.state.lock().contacts.entry(object.id).or_default().unheld = Some(why);
         }
     }
 
@@ -74,7 +74,7 @@ impl Pool {
     pub fn note_held(&self, image: &RemoteImage) {
         let Some(object) = self.object_of(image) else { return };
         let gone = {
-            let mut state = self.core.images.state.lock();
+            let mut state = self.core.reads.images.state.lock();
             let Some(contact) = state.contacts.get_mut(&object.id) else { return };
             (contact.unheld, contact.retry_at) = (None, 0);
             contact.gone
@@ -88,12 +88,12 @@ impl Pool {
     /// Notes that the process is about to end: from now on no request waits long for the store of
     /// an image that does not answer. One that answers is still used.
     pub fn end_fetching(&self) {
-        self.core.images.end(self.core.vitals.env.clock.now_ns());
+        self.core.reads.images.end(self.core.vitals.env.clock.now_ns());
     }
 
     /// Returns the changes of volumes that failed since then.
     pub fn unwritten(&self) -> Vec<Unwritten> {
-        self.core.images.state.lock().unwritten.values().cloned().collect()
+        self.core.reads.images.state.lock().unwritten.values().cloned().collect()
     }
 
     fn object_of(&self, image: &RemoteImage) -> Option<Arc<Object>> {
@@ -108,7 +108,7 @@ impl Pool {
         let sees = |volume: &Object| volume.levels().last().is_some_and(|level| level.object == object.id);
         let volumes = self.core.objects.volumes().into_iter().filter(|volume| sees(volume));
         let incoming = self.core.objects.all_incoming().into_iter().filter(|volume| sees(volume));
-        let contact = self.core.images.state.lock().contacts.get(&object.id).cloned().unwrap_or_default();
+        let contact = self.core.reads.images.state.lock().contacts.get(&object.id).cloned().unwrap_or_default();
         Some(ImageStatus {
             image: remote_of(&image),
             volumes: volumes.map(|volume| volume.title()).collect(),

@@ -12,7 +12,6 @@ use crate::base::ranked::Mutex;
 use crate::base::ranks;
 use crate::base::shares::Shares;
 use crate::base::signals::Signals;
-use crate::base::users::Users;
 use crate::base::vitals::Vitals;
 use crate::buffer::write_buffer::WriteBuffer;
 use crate::checkpoint::{CheckpointState, Checkpoints};
@@ -27,9 +26,7 @@ use crate::map::Map;
 use crate::map::apply::Applier;
 use crate::objects::Objects;
 use crate::pool::workers::Workers;
-use crate::read::images::Images;
-use crate::read::suspects::Suspects;
-use crate::read::unit_cache::UnitCache;
+use crate::read::Reads;
 use crate::repair::Repairs;
 use crate::space::Space;
 use crate::space::extents::Extents;
@@ -56,17 +53,12 @@ pub(crate) struct Core {
     pub volumes: Volumes,
     pub repairs: Repairs,
     pub upkeep: Upkeep,
-    pub suspects: Suspects,
-    /// Held while a reader uses locations; a checkpoint waits until all earlier readers are done,
-    /// before extents are reused.
-    pub readers: Users,
-    pub units: UnitCache,
-    pub images: Images,
+    pub reads: Reads,
     /// State of `compression=auto`.
-    pub chooser: Chooser,
+    pub chooser: Arc<Chooser>,
     /// Groups written lately.
     pub rewrites: Rewrites,
-    pub dictionaries: Dictionaries,
+    pub dictionaries: Arc<Dictionaries>,
     pub signals: Signals,
     pub workers: Workers,
     pub ahead: Ahead,
@@ -111,6 +103,16 @@ impl Core {
             parts.extents,
             shares.write_buffer,
         );
+        let sampling = Sampling::new(parts.vitals.options.training, parts.vitals.options.memory_bytes);
+        let dictionaries = Arc::new(Dictionaries::new(shares.dictionaries, sampling));
+        let chooser = Arc::new(parts.chooser);
+        let applier = &parts.applier;
+        let reads = Reads::new(
+            (parts.vitals.clone(), geometry.clone(), parts.buffers.clone()),
+            (applier.buffer.clone(), applier.map.clone(), applier.objects.clone()),
+            (chooser.clone(), dictionaries.clone()),
+            shares.units,
+        );
         Self {
             shares,
             space,
@@ -119,14 +121,9 @@ impl Core {
             volumes: Volumes::default(),
             repairs: Repairs::default(),
             upkeep: Upkeep::default(),
-            suspects: Suspects::new(geometry.clone()),
-            units: UnitCache::new(shares.units, parts.buffers.clone()),
-            images: Images::default(),
+            reads,
             rewrites: Rewrites::new(capacity_bytes, parts.vitals.options.memory_bytes),
-            dictionaries: Dictionaries::new(
-                shares.dictionaries,
-                Sampling::new(parts.vitals.options.training, parts.vitals.options.memory_bytes),
-            ),
+            dictionaries,
             signals: Signals::default(),
             workers: Workers::default(),
             ahead: Ahead::new(),
@@ -134,8 +131,7 @@ impl Core {
             passed_on: Mutex::new(0),
             making_room: Mutex::new(()),
             aging: Mutex::new((0, 0)),
-            readers: Users::default(),
-            chooser: parts.chooser,
+            chooser,
             vitals: parts.vitals,
             geometry,
             pool_id: parts.pool_id,

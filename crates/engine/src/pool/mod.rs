@@ -290,7 +290,7 @@ impl Pool {
         let done = self.core.flush();
         let entered = done.is_ok().then(|| self.core.enter_suspects());
         let done = done.and_then(|()| self.core.take_last_checkpoint()).and(entered.unwrap_or(Ok(())));
-        self.core.images.stop();
+        self.core.reads.images.stop();
         self.core.workers.stop(&self.core.signals, &self.core.log);
         self.core.vitals.close();
         self.core.end_standby(done.is_ok());
@@ -515,7 +515,7 @@ impl Pool {
     /// Empties the caches, for measurements of cold reads.
     pub fn drop_caches(&self) {
         self.core.map.drop_cache();
-        self.core.units.clear();
+        self.core.reads.units.clear();
         self.core.dictionaries.clear();
     }
 }
@@ -539,7 +539,7 @@ impl Drop for Core {
         if let Some(ring) = self.buffer.standby() {
             ring.freeze();
         }
-        self.images.stop();
+        self.reads.images.stop();
         self.workers.stop(&self.signals, &self.log);
     }
 }

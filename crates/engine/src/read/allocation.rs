@@ -6,7 +6,7 @@ use units::{BLOCK_BYTES, BlockIndex, BlockMask, GROUP_BLOCKS, GroupIndex};
 use crate::base::group::GroupKey;
 use crate::map::Piece;
 use crate::objects::Object;
-use crate::pool::core::Core;
+use crate::read::Reads;
 use crate::read::runs::Runs;
 
 /// Groups that are searched at once (128 MiB); after a nearly empty search, twice as many the next
@@ -16,7 +16,7 @@ const WINDOW_GROUPS: u64 = 1024;
 /// Upper bound of groups with records that are found at once.
 const FOUND_MAX: usize = WINDOW_GROUPS as usize;
 
-impl Core {
+impl Reads {
     /// See `BlockDevice::allocation`.
     pub(crate) fn allocation(&self, object: &Object, offset: u64, length: u64, runs_max: usize) -> Result<Vec<Run>> {
         let mut runs = Runs::new(runs_max);

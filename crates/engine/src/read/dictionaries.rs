@@ -10,9 +10,9 @@ use surface::{Error, ErrorKind, Result};
 
 use crate::codecs::dictionaries::{EncoderSource, Encoders, find_object};
 use crate::objects::Object;
-use crate::pool::core::Core;
+use crate::read::Reads;
 
-/// Whether the caller holds [`Core::readers`].
+/// Whether the caller holds [`Reads::readers`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Readers {
     /// The reader holds the lock.
@@ -21,14 +21,14 @@ pub(crate) enum Readers {
     Free,
 }
 
-impl EncoderSource for Core {
+impl EncoderSource for Reads {
     fn encoder(&self, number: DictionaryNumber, level: ZstdLevel) -> Option<Arc<EncodeDictionary>> {
         let load = || self.load_dictionary(number, Readers::Free);
         self.dictionaries.encoder(number, level, &*self.vitals.env.clock, load)
     }
 }
 
-impl Core {
+impl Reads {
     /// The dictionaries with which units of an object are written under these settings, if there
     /// are any.
     pub(crate) fn encoders(&self, object: &Object, settings: &Settings) -> Option<Encoders<'_>> {

@@ -1,6 +1,8 @@
-//! From a range of blocks to bytes. Owns the cache of decoded units, and the streams that are read
-//! ahead. Changes nothing that is stored. Volumes call it for their clients; `replication`,
-//! `upkeep` and `repair` call it for snapshots and for data that they verify.
+//! From a range of blocks to bytes. Owns the cache of decoded units, the groups of images that are
+//! being fetched, and places of suspected damage ([`Reads`]); a volume owns its streams that are
+//! read ahead. Changes nothing that is stored. Any thread may call it, and waits for the disk.
+//! Volumes call it for their clients; `replication`, `upkeep` and `repair` call it for snapshots
+//! and for data that they verify.
 //!
 //! 1. Dirty blocks come from the write buffer, blocks of images that have just arrived from memory
 //!    (`images`).
@@ -25,3 +27,61 @@ pub(crate) mod reader;
 pub(crate) mod runs;
 pub(crate) mod suspects;
 pub(crate) mod unit_cache;
+
+use std::sync::Arc;
+
+use crate::base::buffers::BufferPool;
+use crate::base::users::Users;
+use crate::base::vitals::Vitals;
+use crate::buffer::write_buffer::WriteBuffer;
+use crate::codecs::chooser::Chooser;
+use crate::codecs::dictionaries::Dictionaries;
+use crate::log::geometry::Geometry;
+use crate::map::Map;
+use crate::objects::Objects;
+use crate::read::images::Images;
+use crate::read::suspects::Suspects;
+use crate::read::unit_cache::UnitCache;
+
+/// Reads the data of a pool.
+pub(crate) struct Reads {
+    vitals: Arc<Vitals>,
+    geometry: Geometry,
+    buffers: Arc<BufferPool>,
+    buffer: Arc<WriteBuffer>,
+    map: Arc<Map>,
+    objects: Arc<Objects>,
+    chooser: Arc<Chooser>,
+    dictionaries: Arc<Dictionaries>,
+    /// Held while a reader uses locations; a checkpoint waits until all earlier readers are done,
+    /// before extents are reused.
+    pub readers: Users,
+    pub units: UnitCache,
+    pub images: Images,
+    pub suspects: Suspects,
+}
+
+impl Reads {
+    /// `unit_bytes`: memory for decoded units.
+    pub(crate) fn new(
+        (vitals, geometry, buffers): (Arc<Vitals>, Geometry, Arc<BufferPool>),
+        (buffer, map, objects): (Arc<WriteBuffer>, Arc<Map>, Arc<Objects>),
+        (chooser, dictionaries): (Arc<Chooser>, Arc<Dictionaries>),
+        unit_bytes: usize,
+    ) -> Self {
+        Self {
+            units: UnitCache::new(unit_bytes, buffers.clone()),
+            suspects: Suspects::new(geometry.clone()),
+            readers: Users::default(),
+            images: Images::default(),
+            vitals,
+            geometry,
+            buffers,
+            buffer,
+            map,
+            objects,
+            chooser,
+            dictionaries,
+        }
+    }
+}

@@ -20,7 +20,7 @@ use units::{BLOCK_BYTES, BlockMask};
 use crate::base::scratch;
 use crate::map::Piece;
 use crate::objects::Object;
-use crate::pool::core::Core;
+use crate::read::Reads;
 use crate::read::dictionaries::Readers;
 use crate::read::reader::{Wanted, at, groups_of, is_adjacent};
 use crate::read::unit_cache::{Claim, Unit, UnitBuffer, UnitKey};
@@ -30,7 +30,7 @@ const PREFETCH_BYTES_MAX: u64 = 32 << 20;
 /// Bytes whose units are claimed together: usually one read of the data file.
 const STEP_BYTES: u64 = 256 << 10;
 
-impl Core {
+impl Reads {
     /// Loads the units of a range into the cache; `passing` for a stream, which needs them once.
     ///
     /// # Errors
@@ -110,7 +110,7 @@ impl Core {
         });
     }
 
-    /// Decodes a verified payload for the cache. The caller holds [`Core::readers`].
+    /// Decodes a verified payload for the cache. The caller holds [`Reads::readers`].
     pub(crate) fn decode_unit(
         &self,
         object: &Object,

@@ -2,12 +2,9 @@
 //! next units decoded already, or on their way.
 
 use std::ops::Range;
-use std::sync::Arc;
 
 use crate::base::ranked::Mutex;
 use crate::base::ranks;
-use crate::objects::Object;
-use crate::pool::core::Core;
 
 /// Streams watched at the same time.
 const STREAMS: usize = 8;
@@ -19,8 +16,6 @@ const WINDOW_BYTES: u64 = 2 << 20;
 /// bytes that the stream has read: most files end soon, and reading beyond their end wastes device
 /// and processor time.
 const WINDOW_BYTES_MIN: u64 = 256 << 10;
-/// Bytes of one job, so that the reader threads share a window.
-const JOB_BYTES: u64 = 256 << 10;
 /// With more requests in flight than this the reader keeps device and cores busy by itself.
 const REQUESTS_MAX: u32 = 2;
 /// Concurrent requests of one stream come in any order: up to this many request lengths apart they
@@ -118,35 +113,9 @@ impl ReadAhead {
     }
 
     /// Returns whether a stream has passed a range, so that reading it ahead is of no use any more.
-    fn has_passed(&self, range: &Range<u64>) -> bool {
+    pub(crate) fn has_passed(&self, range: &Range<u64>) -> bool {
         let state = self.state.lock();
         state.streams.iter().any(|s| s.used > 0 && s.next >= range.end && s.next - range.end <= WINDOW_BYTES)
-    }
-}
-
-impl Core {
-    /// Lets the reader threads read a range ahead.
-    pub(crate) fn read_ahead(&self, streams: &Arc<ReadAhead>, object: &Arc<Object>, range: Range<u64>) {
-        let end = range.end.min(object.size_bytes());
-        let mut at = range.start;
-        while at < end {
-            let job = at..end.min(at + JOB_BYTES);
-            at = job.end;
-            let (streams, object) = (streams.clone(), object.clone());
-            self.workers.submit(Box::new(move |core| {
-                if streams.has_passed(&job) {
-                    return;
-                }
-                core.fetch_ahead(&object, &job);
-                // Not while another thread changes the object's chain of levels. That does not take
-                // long, but may be waiting for the very thread that this runs on.
-                let Some(_gate) = object.gate.try_read().filter(|_| object.is_readable()) else { return };
-                if !streams.has_passed(&job) {
-                    // A client that reads the range meets the same error, and reports it.
-                    let _ = core.prefetch(&object, job.start, job.end - job.start, true);
-                }
-            }));
-        }
     }
 }
 

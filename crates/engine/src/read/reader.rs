@@ -22,7 +22,7 @@ use crate::codecs::regions::RegionKey;
 use crate::map::Piece;
 use crate::map::group_pages::image_below;
 use crate::objects::Object;
-use crate::pool::core::Core;
+use crate::read::Reads;
 use crate::read::dictionaries::Readers;
 use crate::read::lacking::MissingGroups;
 use crate::read::unit_cache::UnitKey;
@@ -115,7 +115,7 @@ pub(crate) struct Wanted {
 /// for a unit.
 pub(crate) type Use<'a> = &'a mut dyn FnMut(usize, &[u8], &mut Workspace, &mut [u8]) -> Result<()>;
 
-impl Core {
+impl Reads {
     /// Fills `buf` from byte `offset` of an object. The range was checked.
     ///
     /// # Errors
@@ -131,12 +131,12 @@ impl Core {
             return Ok(());
         }
         self.vitals.counters.read_bytes.add(buf.len() as u64);
-        // Held until the last location has been used: see `Core::readers`.
+        // Held until the last location has been used: see `Reads::readers`.
         let _in_extents = self.readers.read();
         self.read_guarded(object, offset, buf, ahead)
     }
 
-    /// Like [`read_with`](Self::read_with), for a caller that holds [`Core::readers`].
+    /// Like [`read_with`](Self::read_with), for a caller that holds [`Reads::readers`].
     pub(crate) fn read_guarded(&self, object: &Object, offset: u64, buf: &mut [u8], ahead: bool) -> Result<()> {
         let mut request = Request::new(offset, buf);
         let mut wanted = self.missing(object, &mut request, ahead)?;
@@ -162,7 +162,7 @@ impl Core {
     }
 
     /// Fills in the blocks in memory, and returns the fragments to read. The caller holds
-    /// [`Core::readers`].
+    /// [`Reads::readers`].
     ///
     /// # Errors
     /// Those of the map.
@@ -294,7 +294,7 @@ impl Core {
     }
 
     /// Decodes a verified payload into the request's buffer, and for the cache if it may be kept.
-    /// The caller holds [`Core::readers`].
+    /// The caller holds [`Reads::readers`].
     pub(crate) fn deliver(
         &self,
         object: &Object,

@@ -79,7 +79,7 @@ impl Pool {
 
     /// Returns whether possible damage was found since the last report.
     pub fn suspects_damage(&self) -> bool {
-        self.core.suspects.is_waiting()
+        self.core.reads.suspects.is_waiting()
     }
 
     /// Acknowledges all known damage: it stays on the list, and is counted apart. Returns how much
@@ -121,7 +121,7 @@ impl Core {
             (reported.report.clone(), reported.slice_ended_ns)
         };
         if cannot_look {
-            self.suspects.with(|suspected| {
+            self.reads.suspects.with(|suspected| {
                 report.damages.extend(suspected.extents.iter().map(|extent| problem(&self.not_looked_at(*extent))));
                 report.damages.extend(suspected.met.iter().map(problem));
                 report.unlisted += u64::from(suspected.has_overflowed);
@@ -156,7 +156,7 @@ impl Core {
 
     /// Enters all suspects: for a check, which has read everything, and for closing the pool.
     pub(crate) fn enter_suspects(&self) -> Result<()> {
-        if !self.suspects.is_waiting() {
+        if !self.reads.suspects.is_waiting() {
             return Ok(());
         }
         let mut known = self.repairs.scrub.lock();
@@ -169,7 +169,7 @@ impl Core {
     /// Step 2: verifies suspected extents, and at most so many of those with damages on the list.
     /// Suspects stay suspects if that fails.
     fn look_again(&self, state: &mut ScrubState, max: usize) -> Result<()> {
-        let suspected = self.suspects.take(max);
+        let suspected = self.reads.suspects.take(max);
         let suspects: Vec<_> = suspected.extents.iter().copied().collect();
         let extents = {
             let mut reported = self.repairs.damage_reported.lock();
@@ -193,7 +193,7 @@ impl Core {
             }
         });
         if kept.is_err() {
-            self.suspects.put_back(suspected);
+            self.reads.suspects.put_back(suspected);
         }
         kept
     }

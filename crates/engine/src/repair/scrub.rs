@@ -346,17 +346,17 @@ impl Core {
         let decoded = scratch::with(|scratch| {
             let raw = &mut scratch.unit[..usize::from(count) * BLOCK_BYTES];
             let (codec, raw_len) = (CodecId(codec), raw.len());
-            self.decode(Readers::Free, &resident.object, &mut scratch.codecs, (codec, payload), raw, raw_len)
+            self.reads.decode(Readers::Free, &resident.object, &mut scratch.codecs, (codec, payload), raw, raw_len)
         });
         let Err(error) = decoded else { return Ok(None) };
-        let _in_extents = self.readers.read();
+        let _in_extents = self.reads.readers.read();
         let lives = self.lives(resident)?.is_some();
         let place = format!("{} bytes at byte {} of the data file", payload.len(), resident.location);
         Ok(lives.then(|| format!("{place} match their checksum but cannot be decoded: {error}")))
     }
 
     /// Returns the fragment in the map, if it is still there and some of its blocks were not
-    /// written again. The caller holds [`Core::readers`].
+    /// written again. The caller holds `Reads::readers`.
     fn lives(&self, resident: &Resident) -> Result<Option<FragmentRef>> {
         let Resident { object, stored, location, .. } = resident;
         let (key, epoch) = (resident.key(), stored.epoch);
@@ -368,7 +368,7 @@ impl Core {
     /// Step 2. `None`: it is intact, or no point sees it any more.
     fn confirm_damage(&self, resident: &Resident) -> Result<Option<String>> {
         let Resident { stored, location, .. } = resident;
-        let _in_extents = self.readers.read();
+        let _in_extents = self.reads.readers.read();
         if self.lives(resident)?.is_none() {
             return Ok(None);
         }

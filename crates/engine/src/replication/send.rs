@@ -328,11 +328,11 @@ impl Sender {
         let first = self.pages.first(&core, &self.compared, at)?.map_or(self.compared.end(), |change| change.group);
         let mut tries = 0;
         let (gathered, packed) = loop {
-            let held = (tries >= TRIES).then(|| core.readers.read());
+            let held = (tries >= TRIES).then(|| core.reads.readers.read());
             tries += 1;
             let (was_held, moment) = (held.is_some(), Pages::moment(&core));
             let gathered = self.gather(at, first, was_held)?;
-            let _in_extents = held.unwrap_or_else(|| core.readers.read());
+            let _in_extents = held.unwrap_or_else(|| core.reads.readers.read());
             if was_held || Pages::moment(&core) == moment {
                 let packed = self.pack(&gathered)?;
                 break (gathered, packed);
@@ -427,20 +427,32 @@ impl Sender {
         scratch::with(|scratch| {
             let mut rest = &wanted[..];
             while !rest.is_empty() {
-                let (span, others) = rest.split_at(self.core.span(rest));
-                self.core.with_payloads(&self.compared.to, span, scratch, &mut |index, payload, codecs, unit| {
-                    let Wanted { group, piece } = &span[index];
-                    if is_sent_as_stored(piece) {
-                        as_stored += 1;
-                        packed.push(entry_of(*group, piece).to_stream(piece.object, piece.epoch), payload);
-                        return Ok(());
-                    }
-                    let raw = &mut unit[..usize::from(piece.fragment.count) * BLOCK_BYTES];
-                    let (codec, raw_len) = (CodecId(piece.fragment.codec), raw.len());
-                    self.core.decode(Readers::Held, &self.compared.to, codecs, (codec, payload), raw, raw_len)?;
-                    recut(*group, piece, raw, codecs, &settings, &mut packed);
-                    Ok(())
-                })?;
+                let (span, others) = rest.split_at(self.core.reads.span(rest));
+                self.core.reads.with_payloads(
+                    &self.compared.to,
+                    span,
+                    scratch,
+                    &mut |index, payload, codecs, unit| {
+                        let Wanted { group, piece } = &span[index];
+                        if is_sent_as_stored(piece) {
+                            as_stored += 1;
+                            packed.push(entry_of(*group, piece).to_stream(piece.object, piece.epoch), payload);
+                            return Ok(());
+                        }
+                        let raw = &mut unit[..usize::from(piece.fragment.count) * BLOCK_BYTES];
+                        let (codec, raw_len) = (CodecId(piece.fragment.codec), raw.len());
+                        self.core.reads.decode(
+                            Readers::Held,
+                            &self.compared.to,
+                            codecs,
+                            (codec, payload),
+                            raw,
+                            raw_len,
+                        )?;
+                        recut(*group, piece, raw, codecs, &settings, &mut packed);
+                        Ok(())
+                    },
+                )?;
                 rest = others;
             }
             for (group, live) in &gathered.fetched {

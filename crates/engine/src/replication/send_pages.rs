@@ -156,7 +156,7 @@ impl Compared {
 
 impl Pages {
     /// Returns a number that is raised after every change of the map's base and before extents are
-    /// freed because of it: if it is the same before a page was read and when `Core::readers` is
+    /// freed because of it: if it is the same before a page was read and when `Reads::readers` is
     /// held, the locations in the page stay valid for as long as that is held.
     pub(crate) fn moment(core: &Core) -> u64 {
         core.vitals.counters.published.get()

@@ -328,8 +328,8 @@ impl Core {
             for (first, count) in own.runs() {
                 let mut content = vec![0; count as usize * BLOCK_BYTES];
                 let offset = group.first_block().offset_bytes() + u64::from(first) * BLOCK_BYTES as u64;
-                let _in_extents = self.readers.read();
-                match self.read_guarded(volume, offset, &mut content, false) {
+                let _in_extents = self.reads.readers.read();
+                match self.reads.read_guarded(volume, offset, &mut content, false) {
                     Err(error) if error.kind() == ErrorKind::Io && self.vitals.failure().is_none() => {
                         return Ok(Outcome::Damaged);
                     }

@@ -86,7 +86,7 @@ impl Core {
         }
         // Step 4.
         self.take_checkpoint()?;
-        self.readers.wait_until_gone();
+        self.reads.readers.wait_until_gone();
         let _admin = self.admin.lock();
         let gone = old.iter().filter_map(|id| self.objects.get(*id)).map(|dictionary| {
             let descriptor = dictionary.descriptor.read().clone();
@@ -146,7 +146,7 @@ impl Core {
             self.vitals.env.disk.read_at(start, &mut scratch.io, len).ok()?;
             let from = (fragment.location - start) as usize;
             let payload = &scratch.io[from..from + fragment.stored as usize];
-            verify(group, piece, payload).inspect_err(|_| self.suspects.note(fragment.location)).ok()?;
+            verify(group, piece, payload).inspect_err(|_| self.reads.suspects.note(fragment.location)).ok()?;
             DictionaryNumber::split(payload).map(|(number, _)| ObjectId(number.0.into()))
         })
     }

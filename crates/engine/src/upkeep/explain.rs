@@ -161,7 +161,7 @@ impl Pool {
         let object = self.core.objects.readable(volume)?;
         let end_ns = self.core.vitals.env.clock.now_ns().saturating_add(MAP_NS_MAX);
         let looks = Looks {
-            known: &|from, to, most| self.core.known_groups(&object, from, to, most),
+            known: &|from, to, most| self.core.reads.known_groups(&object, from, to, most),
             uses: &|group| self.core.uses_of(&object, group),
             winner: &|group| {
                 let region = self.core.chooser.regions.get(RegionKey::of(object.id, group.first_block()));
@@ -193,7 +193,7 @@ impl Core {
     fn groups_with_data(&self, object: &Object, offset: u64) -> Result<Vec<GroupIndex>> {
         let first = BlockIndex::containing(offset).group();
         let to = GroupIndex(first.0 + REGION_BLOCKS / GROUP_BLOCKS as u64);
-        Ok(self.known_groups(object, first, to, usize::MAX)?.0)
+        Ok(self.reads.known_groups(object, first, to, usize::MAX)?.0)
     }
 
     fn uses_of(&self, object: &Object, group: GroupIndex) -> Result<Uses> {
@@ -211,7 +211,7 @@ impl Core {
         if from >= end {
             return Ok(object.size_bytes());
         }
-        let (known, next) = self.known_groups(object, from, end, 1)?;
+        let (known, next) = self.reads.known_groups(object, from, end, 1)?;
         let first = known.first().copied().unwrap_or(next);
         Ok(first.first_block().offset_bytes() / REGION_BYTES * REGION_BYTES)
     }
@@ -275,7 +275,7 @@ impl Core {
         }
         let Some((at, len)) = first else { return Ok(None) };
         let mut bytes = vec![0; len];
-        self.read(object, at, &mut bytes)?;
+        self.reads.read(object, at, &mut bytes)?;
         Ok(Some((at, bytes)))
     }
 
@@ -290,7 +290,8 @@ impl Core {
         };
         let probed = probe(&raw);
         let pressed = self.buffer.bytes() > self.shares.write_buffer / 2;
-        let mut dictionaries = self.encoders(object, &settings).filter(|_| wants_dictionary(&settings, raw.len()));
+        let mut dictionaries =
+            self.reads.encoders(object, &settings).filter(|_| wants_dictionary(&settings, raw.len()));
         let memory = self.chooser.regions.get(RegionKey::of(object.id, BlockIndex::containing(unit_offset)));
         let count = dictionaries.as_ref().map_or(0, Encoders::count);
         let helper = memory.dictionary().unwrap_or(count).min(count);

@@ -129,7 +129,7 @@ impl Files {
         let mut from = BlockIndex::containing(addresses.start).group();
         let to = GroupIndex(addresses.end.div_ceil(GROUP_BYTES as u64));
         while from < to {
-            let (groups, next) = core.known_groups(object, from, to, GROUPS_MAX)?;
+            let (groups, next) = core.reads.known_groups(object, from, to, GROUPS_MAX)?;
             for group in groups {
                 let mut pieces = core.map.lookup_stored(&object.levels(), group, BlockMask::FULL)?;
                 pieces.sort_unstable_by_key(|piece| piece.fragment.live.first_run());

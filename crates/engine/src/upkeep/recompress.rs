@@ -299,7 +299,7 @@ impl Core {
             return Rewrite::Stays;
         }
         let Some(payload) = stored.payload(extent).filter(|payload| stored.is_intact(payload)) else {
-            self.suspects.note(*location);
+            self.reads.suspects.note(*location);
             return Rewrite::Damaged;
         };
         let done = recoder.recode(resident, live, payload, settings, hint, survivors);

@@ -102,9 +102,9 @@ impl Core {
     /// Returns the bytes of the dictionaries in force for the object's new units, as far as they
     /// can be read.
     fn dictionaries_in_force(&self, object: &Object, settings: &Settings) -> Vec<Vec<u8>> {
-        let encoders = self.encoders(object, settings);
+        let encoders = self.reads.encoders(object, settings);
         let numbers = encoders.iter().flat_map(|all| (1..=all.count()).filter_map(|index| all.number(index)));
-        numbers.filter_map(|number| self.load_dictionary(number, Readers::Free).ok()).collect()
+        numbers.filter_map(|number| self.reads.load_dictionary(number, Readers::Free).ok()).collect()
     }
 
     /// Step 4. Returns `false` if the volume is gone or does not want it any more, has too many, or

@@ -68,7 +68,7 @@ struct Started<'a> {
     left: usize,
     has_failed: bool,
     _gate: RwLockReadGuard<'a, (), ranks::Gate>,
-    /// See [`Core::readers`].
+    /// See `Reads::readers`.
     _in_extents: RwLockReadGuard<'a, (), ranks::Readers>,
 }
 
@@ -154,7 +154,7 @@ impl<'a> Reads<'a> {
             self.finish(read, result);
         }
         drop(arrived);
-        core.images.drop_unheld();
+        core.reads.images.drop_unheld();
     }
 
     /// Returns one more read to be done along with some that wait for an image, and whether it is
@@ -177,10 +177,10 @@ impl<'a> Reads<'a> {
         let (volume, core, object) = (self.volume, self.core, &*self.volume.object);
         let (offset, len) = (read.offset(), read.buf().len());
         let (gate, in_extents) = if self.free.len() == READS_MAX {
-            (object.gate.read(), core.readers.read())
+            (object.gate.read(), core.reads.readers.read())
         } else {
             let Some(gate) = object.gate.try_read() else { return Some(read) };
-            let Some(in_extents) = core.readers.try_read() else { return Some(read) };
+            let Some(in_extents) = core.reads.readers.try_read() else { return Some(read) };
             (gate, in_extents)
         };
         if let Err(error) = volume.check_range(offset, len as u64) {
@@ -199,7 +199,7 @@ impl<'a> Reads<'a> {
         }
         let mut request = Request::new(offset, read.buf());
         let keep = request.is_kept();
-        let Ok(wanted) = core.missing(object, &mut request, false) else {
+        let Ok(wanted) = core.reads.missing(object, &mut request, false) else {
             self.later.push((read, false));
             return None;
         };
@@ -233,8 +233,8 @@ impl<'a> Reads<'a> {
     /// their groups while there is plenty of room.
     fn parts(&self, wanted: Vec<Wanted>, keep: bool) -> Vec<Part<'a>> {
         let object = &*self.volume.object;
-        let is_roomy = keep && self.core.units.has_plenty_of_room();
-        let mut around = if is_roomy { self.core.claim_around(object, &wanted) } else { Vec::new() };
+        let is_roomy = keep && self.core.reads.units.has_plenty_of_room();
+        let mut around = if is_roomy { self.core.reads.claim_around(object, &wanted) } else { Vec::new() };
         let mut parts: Vec<_> = wanted
             .into_iter()
             .map(|wanted| {
@@ -257,7 +257,7 @@ impl<'a> Reads<'a> {
         while first < parts.len() {
             let rest = || parts[first..].iter().map(|part| &part.wanted);
             let count = span_count(rest(), SPAN_BYTES_MAX);
-            let (start, len) = self.core.place_of(&self.volume.object, rest().take(count))?;
+            let (start, len) = self.core.reads.place_of(&self.volume.object, rest().take(count))?;
             spans.push(Span { first, count, start, len });
             first += count;
         }
@@ -315,23 +315,23 @@ impl Core {
                 let claim = claim.take();
                 if let Err(text) = verify(wanted.group, &wanted.piece, payload) {
                     if *is_asked {
-                        self.suspects.note(wanted.piece.fragment.location);
+                        self.reads.suspects.note(wanted.piece.fragment.location);
                         return Err(Error::new(ErrorKind::Corrupt, text));
                     }
                     continue;
                 }
-                let undecoded = |error: &Error| self.suspect_undecoded(wanted, error);
+                let undecoded = |error: &Error| self.reads.suspect_undecoded(wanted, error);
                 match claim {
                     Some(claim) => {
-                        let unit = self.decode_unit(object, wanted, payload, codecs).inspect_err(undecoded)?;
+                        let unit = self.reads.decode_unit(object, wanted, payload, codecs).inspect_err(undecoded)?;
                         if *is_asked {
-                            self.note_piece(object, wanted);
+                            self.reads.note_piece(object, wanted);
                             copy_live(wanted.group, &wanted.piece, unit.as_ref(), &mut request);
                         }
                         claim.fill(Unit { bytes: Bytes::from_owner(unit), passing: false });
                     }
                     None => {
-                        let delivered = self.deliver(object, wanted, payload, (codecs, room), &mut request);
+                        let delivered = self.reads.deliver(object, wanted, payload, (codecs, room), &mut request);
                         delivered.inspect_err(undecoded)?;
                     }
                 }

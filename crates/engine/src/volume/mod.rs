@@ -142,7 +142,7 @@ impl Volume {
     /// Reads, unless something must be fetched first; `is_expected`: the range is being read ahead.
     pub(crate) fn read_expected(&self, offset: u64, buf: &mut [u8], is_expected: bool) -> Result<()> {
         let _guard = self.enter(offset, buf.len() as u64)?;
-        self.core.read_with(&self.object, offset, buf, is_expected)
+        self.core.reads.read_with(&self.object, offset, buf, is_expected)
     }
 
     /// Enters a request that changes something.
@@ -252,7 +252,7 @@ impl Volume {
         loop {
             let version = self.core.buffer.version(key);
             let mut content = vec![0; BLOCK_BYTES];
-            self.core.read(&self.object, block.offset_bytes(), &mut content)?;
+            self.core.reads.read(&self.object, block.offset_bytes(), &mut content)?;
             content[skip..skip + data.len()].copy_from_slice(data);
             let (first, hole) = (block.in_group() as u8, !keep_zeroes && policy::is_zero(&content));
             let data = || DirtyRun { hint, ..DirtyRun::of(first, 1, Bytes::from(content)) };
@@ -277,7 +277,7 @@ impl Volume {
     /// Makes a change, after fetching the groups that it needs.
     fn change(&self, offset: u64, length: u64, attempt: &mut dyn FnMut() -> Result<()>) -> Result<()> {
         let note = |error: &Error| {
-            self.core.images.note_unwritten(&self.object, offset..offset.saturating_add(length), error);
+            self.core.reads.images.note_unwritten(&self.object, offset..offset.saturating_add(length), error);
         };
         self.core.fetching(&self.object, attempt).inspect_err(note)
     }
@@ -401,7 +401,7 @@ impl BlockDevice for Volume {
     fn read(&self, offset: u64, buf: &mut [u8]) -> Result<()> {
         let guard = self.enter(offset, buf.len() as u64)?;
         let is_expected = self.begin_read(offset, buf.len() as u64);
-        let mut result = self.core.read_with(&self.object, offset, buf, is_expected);
+        let mut result = self.core.reads.read_with(&self.object, offset, buf, is_expected);
         drop(guard);
         if result.as_ref().is_err_and(MissingGroups::in_chain) {
             result = self.core.fetching(&self.object, &mut || self.read_expected(offset, buf, is_expected));
@@ -420,7 +420,7 @@ impl BlockDevice for Volume {
 
     fn read_cached(&self, offset: u64, buf: &mut [u8]) -> Result<bool> {
         let _guard = self.enter(offset, buf.len() as u64)?;
-        let done = self.core.read_cached(&self.object, offset, buf);
+        let done = self.core.reads.read_cached(&self.object, offset, buf);
         if done
             && !self.core.vitals.is_inline()
             && let Some(range) = self.read_ahead.passed(offset, buf.len() as u64)
@@ -487,12 +487,12 @@ impl BlockDevice for Volume {
 
     fn allocation(&self, offset: u64, length: u64, runs_max: usize) -> Result<Vec<Run>> {
         let _guard = self.enter(offset, length)?;
-        self.core.allocation(&self.object, offset, length, runs_max)
+        self.core.reads.allocation(&self.object, offset, length, runs_max)
     }
 
     fn prefetch(&self, offset: u64, length: u64) -> Result<()> {
         let _guard = self.enter(offset, length)?;
-        self.core.prefetch(&self.object, offset, length, false)
+        self.core.reads.prefetch(&self.object, offset, length, false)
     }
 
     fn allocated_bytes(&self) -> u64 {

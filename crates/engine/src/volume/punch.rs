@@ -128,7 +128,7 @@ impl Core {
             return Ok(());
         }
         let mut block = vec![0; BLOCK_BYTES];
-        self.read(object, size_bytes - used as u64, &mut block)?;
+        self.reads.read(object, size_bytes - used as u64, &mut block)?;
         if !policy::is_zero(&block[used..]) {
             let behind = BLOCK_BYTES - used;
             let room = self.admit(object, size_bytes, behind as u64)?;

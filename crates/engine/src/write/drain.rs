@@ -247,7 +247,7 @@ impl Core {
             let epoch = object.epoch();
             let mut settings = *object.settings.read();
             if runs.last().is_none_or(|run| (run.object, run.epoch) != (id, epoch)) {
-                let dictionaries = self.encoders(object, &settings);
+                let dictionaries = self.reads.encoders(object, &settings);
                 let counted = Arc::clone(object);
                 runs.push(Run { object: id, epoch, counted, dictionaries, units: Vec::new(), holes: Vec::new() });
             }

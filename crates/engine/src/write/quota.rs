@@ -141,7 +141,7 @@ impl Core {
             let start = group.first_block().0;
             let (low, high) = (first.0.max(start), (last.0 + 1).min(start + GROUP_BLOCKS as u64));
             let wanted = BlockMask::run((low - start) as u32, (high - low) as u32);
-            if !wanted.minus(self.data_mask(object, group, wanted, is_own)?).is_empty() {
+            if !wanted.minus(self.reads.data_mask(object, group, wanted, is_own)?).is_empty() {
                 return Ok(false);
             }
         }

@@ -174,7 +174,7 @@ impl Checker<'_> {
         self.report.fragment_bytes += u64::from(fragment.stored);
         self.done_bytes += u64::from(fragment.stored);
         let Err(detail) = found else { return };
-        self.core.suspects.note(fragment.location);
+        self.core.reads.suspects.note(fragment.location);
         let RecordKey { object, group, epoch } = entry.key;
         if let Some(object) = self.core.objects.get(object) {
             let place = Place { group, epoch, fragment: Some((fragment.location, fragment.live)) };
@@ -193,7 +193,8 @@ fn decode(core: &Core, entry: &Entry, payload: &[u8]) -> std::result::Result<(),
     scratch::with(|scratch| {
         let raw = &mut scratch.unit[..usize::from(fragment.count) * BLOCK_BYTES];
         let (codec, raw_len) = (CodecId(fragment.codec), raw.len());
-        core.decode(Readers::Free, &object, &mut scratch.codecs, (codec, payload), raw, raw_len)
+        core.reads
+            .decode(Readers::Free, &object, &mut scratch.codecs, (codec, payload), raw, raw_len)
             .map_err(|e| e.to_string())
     })
 }

@@ -123,7 +123,7 @@ impl Pool {
         for headers in headers {
             let repaired = repair && self.core.evacuate(&headers)?;
             if !repaired {
-                self.core.suspects.note_extent(headers.extent);
+                self.core.reads.suspects.note_extent(headers.extent);
             }
             let detail = headers.words(self.core.geometry.start(headers.extent), repair, repaired);
             report.add(Problem { kind: "header", detail, repaired, ..Problem::default() });

@@ -40,7 +40,7 @@ pub(super) fn copy(
             continue;
         }
         let mut bytes = vec![0; len as usize];
-        if old.core.read(from, start, &mut bytes).is_ok() {
+        if old.core.reads.read(from, start, &mut bytes).is_ok() {
             here.push(group);
             batch.push((group, bytes));
         }

@@ -120,7 +120,7 @@ pub(crate) fn dictionaries(old: &Pool, lost: &BTreeSet<ObjectId>, scan: &Scan) -
             continue;
         }
         let mut content = vec![0; padded as usize];
-        let is_read = old.core.read(&object, 0, &mut content).is_ok();
+        let is_read = old.core.reads.read(&object, 0, &mut content).is_ok();
         let bytes = dictionary_content_bytes(&content, BLOCK_BYTES).filter(|_| is_read);
         // A damaged dictionary is still entered: units that were compressed with it are then
         // reported as damaged.
