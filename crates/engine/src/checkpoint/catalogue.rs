@@ -44,9 +44,9 @@
 use format::{BATCH_FIXED_BYTES, CATALOGUE_FIXED_BYTES, CataloguePart, Entry, Incarnations, ObjectDescriptor};
 use units::Seq;
 
+use crate::checkpoint::Checkpoints;
 use crate::log::Purpose;
 use crate::log::prepared::Prepared;
-use crate::pool::core::Core;
 
 /// Bytes of entries since a catalogue that justify a new one, however small it is.
 const SINCE_BYTES_MIN: u64 = 64 << 10;
@@ -58,7 +58,7 @@ const PART_DIVISOR: usize = 4;
 /// about as many in all.
 const SHORT_EXTENTS: u64 = 4;
 
-impl Core {
+impl Checkpoints {
     /// Whether so few extents are left that idle ones must not be kept.
     pub(crate) fn is_short_of_extents(&self, available: u64) -> bool {
         available < self.geometry.reserve_extents() + SHORT_EXTENTS

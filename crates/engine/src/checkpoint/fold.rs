@@ -29,12 +29,12 @@ use crate::base::canary::Canary;
 use crate::base::group::{GroupKey, GroupRecords};
 use crate::base::store_error::store_error;
 use crate::checkpoint::CheckpointState;
+use crate::checkpoint::Checkpoints;
 use crate::checkpoint::merge::{SHARED_GROUPS_MIN, in_two};
 use crate::checkpoint::reap::put_group;
 use crate::map::overlay::Overlay;
 use crate::objects::clone_needs::Needs;
 use crate::objects::timeline::Timelines;
-use crate::pool::core::Core;
 
 /// Percentage of the settled overlay's memory that is used before anything is folded: the longer a
 /// group waits, the more changes are merged at once.
@@ -100,7 +100,7 @@ fn slice_of(added: usize, bytes: usize, max: usize) -> usize {
     (added.saturating_mul(pace) / FOLD_EVEN_PERCENT).max(pace).min(SLICE_MAX)
 }
 
-impl Core {
+impl Checkpoints {
     /// Folds a slice, after a light checkpoint that captured `timelines` and added so many groups
     /// to the settled overlay.
     ///
@@ -151,7 +151,7 @@ impl Core {
 
     /// Folds some groups.
     fn slice(&self, groups: &[GroupKey], settled: &Overlay, timelines: &Timelines) -> Result<Slice> {
-        in_two(self, groups, |groups| self.slice_part(groups, settled, timelines), Slice::append)
+        in_two(&self.vitals, groups, |groups| self.slice_part(groups, settled, timelines), Slice::append)
     }
 
     fn slice_part(&self, groups: &[GroupKey], all_settled: &Overlay, timelines: &Timelines) -> Result<Slice> {

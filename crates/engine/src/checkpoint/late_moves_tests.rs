@@ -95,7 +95,7 @@ impl World {
         self.write(BLOCKS, 0);
         while self.pool.core.drain(u64::MAX).unwrap() {}
         self.disk.is_armed.store(true, Ordering::Relaxed);
-        self.pool.core.take_checkpoint().unwrap();
+        self.pool.core.checkpoints.take().unwrap();
         assert!(self.disk.moved.load(Ordering::Relaxed) > 0, "nothing was moved");
     }
 

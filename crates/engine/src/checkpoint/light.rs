@@ -8,12 +8,12 @@ use format::{DeltaWriter, RecordKey, delta_key};
 use surface::Result;
 
 use crate::base::group::{GroupKey, GroupRecords};
+use crate::checkpoint::Checkpoints;
 use crate::checkpoint::merge::{Merged, in_two};
 use crate::checkpoint::{Captured, CheckpointState};
 use crate::map::overlay::Overlay;
 use crate::map::relocation_notes::{MovedFrom, Notes, base_of};
 use crate::objects::Object;
-use crate::pool::core::Core;
 
 /// Puts a group's changes into deltas.
 fn say(writer: &mut DeltaWriter, key: GroupKey, changes: &GroupRecords) {
@@ -22,7 +22,7 @@ fn say(writer: &mut DeltaWriter, key: GroupKey, changes: &GroupRecords) {
     }
 }
 
-impl Core {
+impl Checkpoints {
     /// Step 2. Every change gets a delta, but those of objects that are gone: `thaw` lays all of
     /// `frozen` over the settled overlay, and the next full checkpoint must not count a change
     /// without a delta as one with a delta. It does not:
@@ -43,7 +43,7 @@ impl Core {
         }
         let (keys, notes) = (frozen.keys(), frozen.notes());
         let part = |keys: &[GroupKey]| self.settle_part(keys, frozen, &notes, state.last_full, captured);
-        let (mut counted, deltas) = in_two(self, &keys, part, |first, mut behind| {
+        let (mut counted, deltas) = in_two(&self.vitals, &keys, part, |first, mut behind| {
             first.0.append(behind.0);
             first.1.append(&mut behind.1);
         })?;

@@ -18,13 +18,14 @@ use surface::Result;
 use units::{BlockMask, ObjectId};
 
 use crate::base::group::{GroupKey, GroupRecords};
+use crate::base::vitals::Vitals;
 use crate::checkpoint::Captured;
+use crate::checkpoint::Checkpoints;
 use crate::checkpoint::reap::put_group;
 use crate::map::overlay::Overlay;
 use crate::map::{Base, laid_over};
 use crate::objects::Reaped;
 use crate::objects::timeline::Timelines;
-use crate::pool::core::Core;
 use crate::space::dead_map::{Death, Toll};
 use crate::space::extents::UsageChanges;
 
@@ -85,12 +86,12 @@ impl Merged {
 /// # Errors
 /// The first error of either half.
 pub(crate) fn in_two<G: Sync, T: Send>(
-    core: &Core,
+    vitals: &Vitals,
     groups: &[G],
     part: impl Fn(&[G]) -> Result<T> + Sync,
     append: impl Fn(&mut T, T),
 ) -> Result<T> {
-    if core.vitals.is_inline() || groups.len() < SHARED_GROUPS_MIN {
+    if vitals.is_inline() || groups.len() < SHARED_GROUPS_MIN {
         return part(groups);
     }
     let (first, second) = groups.split_at(groups.len() / 2);
@@ -133,7 +134,7 @@ fn ask_for((_, changes): &Changed<'_>) {
     std::hint::black_box(changes.iter().map(known).fold(BlockMask::EMPTY, BlockMask::or));
 }
 
-impl Core {
+impl Checkpoints {
     /// Merges all changes.
     pub(crate) fn merge(&self, frozen: &Overlay, settled: &Overlay, captured: &Captured) -> Result<Merged> {
         frozen.sorted(|changed| {
@@ -144,13 +145,13 @@ impl Core {
             groups.sort_by_key(|(key, _)| *key);
             groups.dedup_by_key(|(key, _)| *key);
             let part = |groups: &[Changed<'_>]| self.merge_part(groups, frozen, settled, captured);
-            let mut merged = in_two(self, &groups, part, Merged::append)?;
+            let mut merged = in_two(&self.vitals, &groups, part, Merged::append)?;
             if captured.timelines.values().any(|timeline| !timeline.below.is_empty()) {
                 let keys: Vec<_> = groups.iter().map(|(key, _)| *key).collect();
                 for some in keys.chunks(BELOW_MAX) {
                     let below = groups_below(some, &keys, &captured.timelines, &merged.below);
                     let part = |below: &[GroupKey]| Ok(self.trim_below(below, frozen, settled, captured));
-                    merged.append(in_two(self, &below, part, Merged::append)?);
+                    merged.append(in_two(&self.vitals, &below, part, Merged::append)?);
                 }
             }
             Ok(merged)

@@ -50,22 +50,32 @@ use format::{
 use surface::Result;
 use units::{ExtentIndex, ObjectId};
 
+use crate::base::buffers::BufferPool;
 use crate::base::canary::Canary;
 use crate::base::group::GroupKey;
 use crate::base::ranked::{Mutex, MutexGuard, RwLock};
 use crate::base::ranks;
+use crate::base::shares::Shares;
+use crate::base::signals::Signals;
 use crate::base::store_error::store_error;
+use crate::base::vitals::Vitals;
+use crate::buffer::write_buffer::WriteBuffer;
 use crate::checkpoint::fold::Folding;
 use crate::checkpoint::merge::Merged;
 use crate::checkpoint::opening::Noted;
-use crate::log::Position;
-use crate::log::catalogue::Pins;
+use crate::codecs::chooser::Chooser;
+use crate::log::catalogue::{Catalogue, Pins};
+use crate::log::geometry::Geometry;
 use crate::log::inventory::Stand;
 use crate::log::write_over::write_over;
+use crate::log::{Log, Position};
+use crate::map::Map;
+use crate::map::apply::Applier;
 use crate::map::kind::Kind;
-use crate::objects::Object;
 use crate::objects::timeline::Timelines;
-use crate::pool::core::Core;
+use crate::objects::{Object, Objects};
+use crate::read::Reads;
+use crate::space::Space;
 use crate::space::extents::ExtentPlan;
 
 /// Minimum and maximum length of the log's list of extents. The maximum bounds the checkpoint's
@@ -133,8 +143,23 @@ impl CheckpointState {
 /// The state, held by the thread that takes a checkpoint.
 type Running<'a> = MutexGuard<'a, CheckpointState, ranks::Checkpoint>;
 
-/// The state of checkpoints, and what others must not do while one captures.
+/// Takes checkpoints. Owns their state, and what others must not do while one captures.
 pub(crate) struct Checkpoints {
+    vitals: Arc<Vitals>,
+    shares: Shares,
+    geometry: Geometry,
+    pool_id: [u8; 16],
+    buffers: Arc<BufferPool>,
+    buffer: Arc<WriteBuffer>,
+    map: Arc<Map>,
+    objects: Arc<Objects>,
+    catalogue: Arc<Catalogue>,
+    applier: Arc<Applier>,
+    log: Arc<Log>,
+    space: Arc<Space>,
+    reads: Arc<Reads>,
+    chooser: Arc<Chooser>,
+    signals: Arc<Signals>,
     pub state: Mutex<CheckpointState, ranks::Checkpoint>,
     /// Held shared from a look at the map to the moves that follow from it, exclusively for a
     /// moment while a checkpoint captures.
@@ -154,8 +179,28 @@ pub(crate) struct Checkpoints {
 
 impl Checkpoints {
     /// `captured`: the number of the last one.
-    pub(crate) fn new(state: CheckpointState, captured: u64, unreadable: Vec<Range<u64>>) -> Self {
+    pub(crate) fn new(
+        (vitals, shares, pool_id): (Arc<Vitals>, Shares, [u8; 16]),
+        (applier, buffers, log): (Arc<Applier>, Arc<BufferPool>, Arc<Log>),
+        (space, reads, chooser, signals): (Arc<Space>, Arc<Reads>, Arc<Chooser>, Arc<Signals>),
+        (state, captured, unreadable): (CheckpointState, u64, Vec<Range<u64>>),
+    ) -> Self {
         Self {
+            vitals,
+            shares,
+            geometry: applier.geometry.clone(),
+            pool_id,
+            buffers,
+            buffer: applier.buffer.clone(),
+            map: applier.map.clone(),
+            objects: applier.objects.clone(),
+            catalogue: applier.catalogue.clone(),
+            applier,
+            log,
+            space,
+            reads,
+            chooser,
+            signals,
             state: Mutex::new(state),
             still: RwLock::new(()),
             map_version: AtomicU64::new(0),
@@ -172,22 +217,22 @@ const fn is_kept(kind: Kind, folded: u64, number: u64) -> bool {
     matches!(kind, Kind::Light) && number > folded
 }
 
-impl Core {
+impl Checkpoints {
     /// Takes a full checkpoint.
-    pub(crate) fn take_checkpoint(&self) -> Result<()> {
-        self.checkpoint_unless(Kind::Full, |_| false)
+    pub(crate) fn take(&self) -> Result<()> {
+        self.take_unless(Kind::Full, || false)
     }
 
     /// Takes the kind of checkpoint that frees space soonest.
-    pub(crate) fn take_light_checkpoint(&self) -> Result<()> {
-        self.checkpoint_unless(Kind::Light, |_| false)
+    pub(crate) fn take_light(&self) -> Result<()> {
+        self.take_unless(Kind::Light, || false)
     }
 
     /// Takes a checkpoint unless `done` returns, once no other checkpoint runs, that it is not
     /// needed any more. A light one becomes a full one if there is more to do.
-    pub(crate) fn checkpoint_unless(&self, kind: Kind, done: impl Fn(&Self) -> bool) -> Result<()> {
-        let mut state = self.checkpoints.state.lock();
-        if done(self) {
+    pub(crate) fn take_unless(&self, kind: Kind, done: impl Fn() -> bool) -> Result<()> {
+        let mut state = self.state.lock();
+        if done() {
             return Ok(());
         }
         self.checkpoint_with(&mut state, kind)
@@ -195,8 +240,8 @@ impl Core {
 
     /// Takes a full checkpoint and holds off the next one for the lifetime of the returned guard:
     /// the store has everything.
-    pub(crate) fn checkpoint_and_hold(&self) -> Result<Running<'_>> {
-        let mut state = self.checkpoints.state.lock();
+    pub(crate) fn take_and_hold(&self) -> Result<Running<'_>> {
+        let mut state = self.state.lock();
         self.checkpoint_with(&mut state, Kind::Full)?;
         Ok(state)
     }
@@ -240,7 +285,7 @@ impl Core {
     /// Lets the log continue after a failed write.
     pub(crate) fn heal(&self) -> Result<()> {
         if self.log.is_broken() {
-            self.checkpoint_unless(Kind::Light, |core| !core.log.is_broken())?;
+            self.take_unless(Kind::Light, || !self.log.is_broken())?;
         }
         Ok(())
     }
@@ -248,9 +293,9 @@ impl Core {
     /// Step 1.
     fn capture(&self, number: u64) -> Captured {
         // Moves that follow from a look at the map are applied first.
-        let _still = self.checkpoints.still.write();
-        self.checkpoints.map_version.fetch_add(1, Ordering::AcqRel);
-        self.checkpoints.captured.store(number, Ordering::Release);
+        let _still = self.still.write();
+        self.map_version.fetch_add(1, Ordering::AcqRel);
+        self.captured.store(number, Ordering::Release);
         let evacuated = self.space.evacuated();
         let mut descriptors = Vec::new();
         let (mut next_object, mut objects) = (0, 0);
@@ -333,7 +378,7 @@ impl Core {
         self.note_opening(captured.position.incarnation)?;
         // Before anything is appended: the log, or a catalogue that moves to the open extent, may
         // get there immediately.
-        write_over(&*self.vitals.env.disk, &std::mem::take(&mut *self.checkpoints.unreadable.lock()));
+        write_over(&*self.vitals.env.disk, &std::mem::take(&mut *self.unreadable.lock()));
         self.catalogue.begin();
         let count = if kind == Kind::Full {
             &self.vitals.counters.checkpoints
@@ -500,9 +545,9 @@ impl Core {
             deaths.take(&merged.deaths, &plan.freed);
             deaths.begin(&plan.listed, (captured.position.incarnation, captured.position.next_seq));
         }
-        self.checkpoints.map_version.fetch_add(1, Ordering::AcqRel);
+        self.map_version.fetch_add(1, Ordering::AcqRel);
         self.map.thaw(kind, merged.trimmed);
-        self.checkpoints.map_version.fetch_add(1, Ordering::AcqRel);
+        self.map_version.fetch_add(1, Ordering::AcqRel);
         // Not earlier: until here the frozen changes may have named blocks that a dropped cut
         // hides.
         for reaped in &merged.reaped {

@@ -4,13 +4,13 @@
 use units::BlockMask;
 
 use crate::base::group::{GroupKey, GroupRecords};
+use crate::checkpoint::Checkpoints;
 use crate::map::laid_over;
 use crate::map::overlay::Overlay;
 use crate::objects::clone_needs::{Needs, needs};
 use crate::objects::timeline::Timelines;
-use crate::pool::core::Core;
 
-impl Core {
+impl Checkpoints {
     /// Returns the needed ones among the blocks that `of` knows in a group: as of the base, with
     /// the `frozen` changes laid over it. `reads` counts the groups that were read for it.
     pub(crate) fn needs(

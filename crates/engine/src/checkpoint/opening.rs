@@ -29,7 +29,7 @@ use surface::{Error, ErrorKind, Result};
 
 use crate::base::canary::Canary;
 use crate::base::store_error::store_error;
-use crate::pool::core::Core;
+use crate::checkpoint::Checkpoints;
 
 const SALVAGE: &str = "make another pool from the data file alone: shale salvage DATA --into NEW";
 
@@ -100,13 +100,13 @@ pub(crate) fn check(store: &dyn MapStore, disk: &dyn Disk, pool: [u8; 16]) -> Re
     }
 }
 
-impl Core {
+impl Checkpoints {
     /// Steps 2 and 3, once for each incarnation. The caller holds the checkpoint's lock.
     ///
     /// # Errors
     /// When the sync of the data or of the map failed: then writes are refused.
     pub(crate) fn note_opening(&self, incarnation: u64) -> Result<()> {
-        if self.checkpoints.noted.tried.swap(incarnation, Ordering::Relaxed) == incarnation {
+        if self.noted.tried.swap(incarnation, Ordering::Relaxed) == incarnation {
             return Ok(());
         }
         if write_note(&*self.vitals.env.disk, self.pool_id, incarnation).inspect_err(|error| self.vitals.fail(error))?

@@ -6,29 +6,29 @@
 use surface::Result;
 use units::ExtentIndex;
 
-use crate::pool::core::Core;
+use crate::checkpoint::Checkpoints;
 
 /// How long opening and closing a pool may be held up, in nanoseconds: less than users take for a
 /// hang, and much less than service managers give a process to end.
 const OPEN_NS_MAX: u64 = 2_000_000_000;
 const CLOSE_NS_MAX: u64 = 10_000_000_000;
 
-impl Core {
+impl Checkpoints {
     /// Punches out a turn of owed extents, if there is no reason to keep them any more.
     pub(crate) fn punch_owed(&self) {
         if self.vitals.options.repair || !self.space.owes_punches() || self.space.is_pressed() && !self.is_resting() {
             return;
         }
         // A running checkpoint does it by itself, or leaves it for the next time.
-        if let Some(_still) = self.checkpoints.state.try_lock() {
+        if let Some(_still) = self.state.try_lock() {
             self.space.punch_turn();
         }
     }
 
     /// The last checkpoint of a pool that is being closed.
-    pub(crate) fn take_last_checkpoint(&self) -> Result<()> {
+    pub(crate) fn take_last(&self) -> Result<()> {
         self.vitals.end(self.space.occupies_too_much(self.log.ahead() as u64));
-        self.take_checkpoint()?;
+        self.take()?;
         self.punch_all_free(CLOSE_NS_MAX);
         Ok(())
     }
@@ -51,7 +51,7 @@ impl Core {
             && self.vitals.env.clock.now_ns() < until
         {
             let to = from.saturating_add(self.space.turn_extents()).min(self.geometry.extents());
-            let _still = self.checkpoints.state.lock();
+            let _still = self.state.lock();
             self.space.punch_free((from..to).map(ExtentIndex));
             from = to;
         }
@@ -128,7 +128,7 @@ mod tests {
         pool.core.space.owe(all);
         let mut before = CAPACITY;
         for turn in 0..TURNS {
-            pool.core.punch_owed();
+            pool.core.checkpoints.punch_owed();
             let now = occupied(&machine);
             assert!(now < before && before - now <= FREED_MAX, "turn {turn}: {before} to {now}");
             before = now;
@@ -142,10 +142,10 @@ mod tests {
         let machine = Machine::new(CAPACITY, 1);
         let pool = occupied_pool(&machine);
         // The first look decides when to end, each turn begins with one.
-        pool.core.punch_all_free(3_000_000_000);
+        pool.core.checkpoints.punch_all_free(3_000_000_000);
         let left = occupied(&machine);
         assert!((CAPACITY - 2 * FREED_MAX..CAPACITY - FREED_MAX).contains(&left), "{left} of {CAPACITY}");
-        pool.core.punch_all_free(CLOSE_NS_MAX);
+        pool.core.checkpoints.punch_all_free(CLOSE_NS_MAX);
         assert!(occupied(&machine) < FREED_MAX);
     }
 }

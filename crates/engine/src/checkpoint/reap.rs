@@ -25,12 +25,12 @@ use crate::base::canary::Canary;
 use crate::base::group::{GroupKey, GroupRecords};
 use crate::base::store_error::store_error;
 use crate::checkpoint::Captured;
+use crate::checkpoint::Checkpoints;
 use crate::checkpoint::merge::Merged;
 use crate::map::overlay::Overlay;
 use crate::objects::Reaped;
 use crate::objects::clone_needs::Needs;
 use crate::objects::timeline::Timeline;
-use crate::pool::core::Core;
 use crate::space::dead_map::Death;
 
 /// Upper bound of records that one checkpoint examines: bounds its time to about a tenth of a
@@ -81,7 +81,7 @@ struct Stored {
     is_damaged: bool,
 }
 
-impl Core {
+impl Checkpoints {
     /// Continues all reaping that was due when the checkpoint captured its state.
     pub(crate) fn reap(
         &self,

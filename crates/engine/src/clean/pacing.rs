@@ -100,7 +100,7 @@ pub(crate) fn run(core: &Weak<Core>) {
         let is_awaited = core.space.brake.waiting.load(Ordering::Acquire) > 0;
         if paced == Paced::Nothing && is_awaited {
             // Space gained before may be all that is left.
-            let _ = core.take_light_checkpoint();
+            let _ = core.checkpoints.take_light();
             *core.space.brake.futile.lock() += 1;
             core.space.brake.room.notify_all();
         }
@@ -210,7 +210,7 @@ impl Core {
             Round::Busy => Ok(Paced::Busy),
             Round::Shunned => Ok(Paced::Worked),
             Round::NeedsCheckpoint => {
-                self.take_light_checkpoint()?;
+                self.checkpoints.take_light()?;
                 Ok(Paced::Nothing)
             }
             Round::Cleaned { extents, moved } => {
@@ -223,7 +223,7 @@ impl Core {
                 self.space.brake.ns_per_mib.store(mean, Ordering::Relaxed);
                 if self.space.is_checkpoint_due() {
                     if self.vitals.is_inline() {
-                        self.take_light_checkpoint()?;
+                        self.checkpoints.take_light()?;
                     } else {
                         self.signals.wake_keeper();
                     }
@@ -241,7 +241,7 @@ impl Core {
     }
 
     fn clean_pass(&self, all: bool, rounds: u32, mark: Option<CleanMark>) -> Result<CleanReport> {
-        self.take_checkpoint()?;
+        self.checkpoints.take()?;
         let filled_by = mark.unwrap_or_else(|| self.space.extents.lock().mark());
         let (extents, moved) = (self.vitals.counters.cleaned_extents.get(), self.vitals.counters.moved_bytes.get());
         let rule = Rule { recodes: true, filled_by, ..self.rule(PASS_PERMILLE, true) };
@@ -271,10 +271,10 @@ impl Core {
                 break;
             }
             if stuck > 0 || self.space.evacuated() > EVACUATED_MAX {
-                self.take_light_checkpoint()?;
+                self.checkpoints.take_light()?;
             }
         }
-        self.take_checkpoint()?;
+        self.checkpoints.take()?;
         let none = |_, _| false;
         let worth = self.space.extents.lock().victims(self.geometry.extent_bytes, rule, usize::MAX, none);
         report.extents_todo = worth.len() as u64;

@@ -226,7 +226,7 @@ impl Core {
     /// When storage or map fail. Damage in the extents is remembered, not returned.
     pub(crate) fn clean_round(&self, rule: Rule) -> Result<Round> {
         self.vitals.check_failed()?;
-        self.heal()?;
+        self.checkpoints.heal()?;
         let began = self.vitals.env.clock.now_ns();
         let dipping = self.clean.dipping.try_lock();
         let Some(allowance) = self.allowance(rule, dipping.is_some()) else { return Ok(Round::NeedsCheckpoint) };

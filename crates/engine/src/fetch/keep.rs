@@ -143,8 +143,8 @@ impl Core {
             return Ok(());
         }
         self.vitals.check_failed()?;
-        self.heal()?;
-        self.bound_changes()?;
+        self.checkpoints.heal()?;
+        self.checkpoints.bound_changes()?;
         let cost = payload.len() as u64 + BATCH_GROUPS as u64 * GROUP_COST_BYTES;
         let Some(_room) = self.space.try_admit_fetched(object, cost) else { return Ok(()) };
         let header = header_bytes(&entries);
@@ -183,7 +183,7 @@ impl Core {
         if taken() + bytes > most {
             let excess = (taken() + bytes - most).max(most / DROPPED_DIVISOR);
             if self.choose_drops(bounded().collect(), excess)? {
-                self.take_checkpoint()?;
+                self.checkpoints.take()?;
             }
         }
         Ok(taken() + bytes <= most)

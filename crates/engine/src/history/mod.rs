@@ -151,7 +151,7 @@ impl Pool {
         let ObjectDescriptor { size_bytes, properties: moment, .. } = snapshot.descriptor.read().clone();
         // Cuts go when the records that they hide are gone.
         while volume.descriptor.read().cuts.len() >= CUTS_MAX && core.objects.has_reaping() {
-            core.take_checkpoint()?;
+            core.checkpoints.take()?;
         }
         let cuts_that_stay = |head: &ObjectDescriptor, going: &[Arc<Object>]| {
             let cuts = core.cuts_still_needed(head, origin.epoch, going);
@@ -342,7 +342,7 @@ impl Pool {
         }
         // Cuts go when the records that they hide are gone.
         while volume.descriptor.read().cuts.len() >= CUTS_MAX && core.objects.has_reaping() {
-            core.take_checkpoint()?;
+            core.checkpoints.take()?;
         }
         let _gates = (volume.gate.write(), partial.gate.write());
         // Dirty data belongs to the epoch in force.

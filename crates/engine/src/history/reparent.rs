@@ -31,7 +31,7 @@ impl Core {
     /// Those of both.
     pub(crate) fn flush_and_checkpoint(&self) -> Result<()> {
         self.flush()?;
-        self.take_checkpoint()?;
+        self.checkpoints.take()?;
         self.pass_on();
         Ok(())
     }

@@ -42,7 +42,7 @@ fn a_batch_that_was_given_back_did_not_happen_however_late_one_asks() {
         disk.fails.store(true, Ordering::Relaxed);
         assert!(append().is_err());
         disk.fails.store(false, Ordering::Relaxed);
-        core.heal().unwrap();
+        core.checkpoints.heal().unwrap();
         for _ in 0..4 {
             let Ok(ticket) = append() else { panic!("it was refused") };
             core.log.wait_applied(ticket).unwrap();
@@ -73,7 +73,7 @@ fn the_rest_of_a_batch_means_nothing_behind_a_failure() {
     disk.fails.store(true, Ordering::Relaxed);
     assert!(core.log.append(Prepared::metadata(Vec::new(), &core.buffers), Purpose::Metadata).is_err());
     disk.fails.store(false, Ordering::Relaxed);
-    core.heal().unwrap();
+    core.checkpoints.heal().unwrap();
     assert!(matches!(core.log.append(*rest, Purpose::Data), Err(Refusal::Failed(_))));
     assert!(core.log.append(Prepared::metadata(Vec::new(), &core.buffers), Purpose::Metadata).is_ok());
 }

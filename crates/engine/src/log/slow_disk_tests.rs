@@ -160,9 +160,9 @@ fn look_around(core: &Core, disk: &SlowDisk) {
     disk.assert_kept("a sync of what is applied");
     assert!(!core.log.is_broken() && core.log.bytes_since_checkpoint() > 0);
     disk.assert_kept("a look at the log");
-    core.take_light_checkpoint().unwrap();
+    core.checkpoints.take_light().unwrap();
     disk.assert_kept("a light checkpoint");
-    core.take_checkpoint().unwrap();
+    core.checkpoints.take().unwrap();
     disk.assert_kept("a full checkpoint");
 }
 

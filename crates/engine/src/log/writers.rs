@@ -196,7 +196,7 @@ mod tests {
         let core = pool_on(&machine, machine.disk.handle(), 8 << 20, 0).core;
         core.log.state.lock().unreported = Some(Error::new(surface::ErrorKind::Io, "a write that failed"));
         core.log.state.lock().broken = Some((surface::ErrorKind::Io, "a write that failed".to_owned()));
-        core.heal().unwrap();
+        core.checkpoints.heal().unwrap();
         assert!(core.log.take_failure().is_none());
     }
 }

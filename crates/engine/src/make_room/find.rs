@@ -38,7 +38,7 @@ impl Core {
             return Ok(Some(admitted));
         }
         self.space.refresh_host_space();
-        self.take_light_checkpoint()?;
+        self.checkpoints.take_light()?;
         // Deleted volumes free their space over several checkpoints.
         loop {
             if let Some(admitted) = try_now() {
@@ -47,14 +47,14 @@ impl Core {
             if !self.objects.has_reaping() {
                 break;
             }
-            self.take_checkpoint()?;
+            self.checkpoints.take()?;
         }
         // Data that can be fetched again is dropped before a write is refused.
         for round in 0..DROP_ROUNDS {
             if !self.drop_fetched(bytes.max(DROPPED_MIN) << round)? {
                 break;
             }
-            self.take_checkpoint()?;
+            self.checkpoints.take()?;
             if let Some(admitted) = self.clean_for_room(bytes, kept)? {
                 return Ok(Some(admitted));
             }
@@ -66,7 +66,7 @@ impl Core {
             return Ok(None);
         }
         // Merging may find more dead data.
-        self.take_checkpoint()?;
+        self.checkpoints.take()?;
         self.clean_for_room(bytes, kept)
     }
 
@@ -144,11 +144,11 @@ impl Core {
                 // Gained space can be used only after a checkpoint, and each costs as much as many
                 // extents.
                 if stuck > 0 || self.space.evacuated() >= soft {
-                    self.take_light_checkpoint()?;
+                    self.checkpoints.take_light()?;
                 }
             }
             if self.space.evacuated() > 0 {
-                self.take_light_checkpoint()?;
+                self.checkpoints.take_light()?;
             }
             if is_exhausted && !enough(self) {
                 // Waiting before the soft wall gains nothing now. The background cleaner sets it up

@@ -88,11 +88,11 @@ fn room_that_others_used_up_at_once_is_no_full_pool() {
     let (disk, pool) = pool_with(&machine, use_up);
     use_up(&pool.core);
     disk.at_end.store(true, Ordering::Relaxed);
-    pool.core.refill_list(Purpose::Data).unwrap();
+    pool.core.checkpoints.refill_list(Purpose::Data).unwrap();
     disk.at_end.store(false, Ordering::Relaxed);
     assert!(disk.meddled.load(Ordering::Relaxed), "nothing came between");
     assert!(pool.core.log.ahead() <= pool.core.geometry.kept_back(Purpose::Data));
-    pool.core.refill_list(Purpose::Data).unwrap();
+    pool.core.checkpoints.refill_list(Purpose::Data).unwrap();
     assert!(pool.core.log.ahead() > pool.core.geometry.kept_back(Purpose::Data));
 }
 

@@ -363,13 +363,13 @@ mod tests {
         volume.read(0, &mut vec![0; BLOCK_BYTES]).unwrap();
         discard(0, 4);
         is_allocated(4);
-        pool.core.take_light_checkpoint().unwrap();
+        pool.core.checkpoints.take_light().unwrap();
         is_allocated(4);
         write(2, 1);
         is_allocated(5);
         write(8, 2);
         is_allocated(7);
-        pool.core.take_light_checkpoint().unwrap();
+        pool.core.checkpoints.take_light().unwrap();
         is_allocated(7);
         write(2, 1);
         write(9, 2);

@@ -47,19 +47,19 @@ pub(crate) struct Core {
     pub catalogue: Arc<Catalogue>,
     pub applier: Arc<Applier>,
     pub log: Arc<Log>,
-    pub space: Space,
+    pub space: Arc<Space>,
     pub checkpoints: Checkpoints,
     pub clean: Cleaning,
     pub volumes: Volumes,
     pub repairs: Repairs,
     pub upkeep: Upkeep,
-    pub reads: Reads,
+    pub reads: Arc<Reads>,
     /// State of `compression=auto`.
     pub chooser: Arc<Chooser>,
     /// Groups written lately.
     pub rewrites: Rewrites,
     pub dictionaries: Arc<Dictionaries>,
-    pub signals: Signals,
+    pub signals: Arc<Signals>,
     pub workers: Workers,
     pub ahead: Ahead,
     /// Held by all changes to the table of objects.
@@ -97,26 +97,33 @@ impl Core {
         let capacity_bytes = u64::from(geometry.extents()) * u64::from(geometry.extent_bytes);
         let captured = parts.extents.checkpoint();
         let log = Arc::new(parts.log);
-        let space = Space::new(
+        let space = Arc::new(Space::new(
             (parts.vitals.clone(), geometry.clone()),
             (parts.applier.buffer.clone(), parts.applier.objects.clone(), log.clone()),
             parts.extents,
             shares.write_buffer,
-        );
+        ));
         let sampling = Sampling::new(parts.vitals.options.training, parts.vitals.options.memory_bytes);
         let dictionaries = Arc::new(Dictionaries::new(shares.dictionaries, sampling));
         let chooser = Arc::new(parts.chooser);
         let applier = &parts.applier;
-        let reads = Reads::new(
+        let reads = Arc::new(Reads::new(
             (parts.vitals.clone(), geometry.clone(), parts.buffers.clone()),
             (applier.buffer.clone(), applier.map.clone(), applier.objects.clone()),
             (chooser.clone(), dictionaries.clone()),
             shares.units,
+        ));
+        let signals = Arc::<Signals>::default();
+        let checkpoints = Checkpoints::new(
+            (parts.vitals.clone(), shares, parts.pool_id),
+            (parts.applier.clone(), parts.buffers.clone(), log.clone()),
+            (space.clone(), reads.clone(), chooser.clone(), signals.clone()),
+            (parts.checkpoint, captured, parts.unreadable),
         );
         Self {
             shares,
             space,
-            checkpoints: Checkpoints::new(parts.checkpoint, captured, parts.unreadable),
+            checkpoints,
             clean: Cleaning::default(),
             volumes: Volumes::default(),
             repairs: Repairs::default(),
@@ -124,7 +131,7 @@ impl Core {
             reads,
             rewrites: Rewrites::new(capacity_bytes, parts.vitals.options.memory_bytes),
             dictionaries,
-            signals: Signals::default(),
+            signals,
             workers: Workers::default(),
             ahead: Ahead::new(),
             admin: Mutex::new(()),

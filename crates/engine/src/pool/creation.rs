@@ -97,7 +97,7 @@ impl Pool {
     fn append_whole(&self, descriptor: ObjectDescriptor, blocks: &[(BlockIndex, &[u8])]) -> Result<()> {
         let core = &self.core;
         core.vitals.check_failed()?;
-        core.heal()?;
+        core.checkpoints.heal()?;
         // The content gets the room that a tree would get for writing it.
         let object = Object::new(descriptor.clone(), Settings::default());
         let _room = core.admit_new(&object, (blocks.len() * BLOCK_BYTES) as u64, 0, Asks::Tree)?;

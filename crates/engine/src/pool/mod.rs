@@ -243,7 +243,7 @@ impl Pool {
         core.space.refresh_host_space();
         // Until here nothing has been written to the map, except repairs.
         superblock_io::bring_up_to_date(&*core.vitals.env.disk, &superblock)?;
-        core.take_checkpoint()?;
+        core.checkpoints.take()?;
         for (feature, is_there) in [
             (INCOMPAT_BOOKMARKS, core.objects.has_bookmarks()),
             (INCOMPAT_FOLDERS, core.objects.has_folders()),
@@ -259,16 +259,16 @@ impl Pool {
         *core.repairs.opening_notes.lock() = superblock_copies::bring_up_to_date(&core.vitals.env)?;
         // Not earlier: until here another opening could have got the same number, and nothing may
         // be written under it.
-        core.mark_opening();
-        if core.is_catalogue_due() {
-            core.take_checkpoint()?;
+        core.checkpoints.mark_opening();
+        if core.checkpoints.is_catalogue_due() {
+            core.checkpoints.take()?;
         } else {
             core.log.sync()?;
         }
         if !core.catalogue.is_wanted() {
             identities::forget(&*core.vitals.env.store, &doubtful)?;
         }
-        core.punch_at_open();
+        core.checkpoints.punch_at_open();
         core.vitals.counters.recovery_ns.set(core.vitals.env.clock.now_ns().saturating_sub(began));
         Workers::start(&core)?;
         core.take_over_standby(left, missing, is_missing)?;
@@ -289,7 +289,7 @@ impl Pool {
         // Damage found by readers is entered into the list before the last checkpoint.
         let done = self.core.flush();
         let entered = done.is_ok().then(|| self.core.enter_suspects());
-        let done = done.and_then(|()| self.core.take_last_checkpoint()).and(entered.unwrap_or(Ok(())));
+        let done = done.and_then(|()| self.core.checkpoints.take_last()).and(entered.unwrap_or(Ok(())));
         self.core.reads.images.stop();
         self.core.workers.stop(&self.core.signals, &self.core.log);
         self.core.vitals.close();
@@ -500,7 +500,7 @@ impl Pool {
     /// When the storage fails.
     pub fn light_checkpoint(&self) -> Result<()> {
         self.core.flush()?;
-        self.core.take_light_checkpoint()
+        self.core.checkpoints.take_light()
     }
 
     /// Does background work that is due. The pool's own threads do this; without them, its user

@@ -210,12 +210,12 @@ impl Core {
         if let Some(generation) = old {
             while !self.buffer.is_drained(generation) && self.drain(generation)? {}
         }
-        if self.checkpoint_due() {
-            self.checkpoint_unless(self.checkpoint_kind(), |core| !core.checkpoint_due())?;
+        if self.checkpoints.is_due() {
+            self.checkpoints.take_unless(self.checkpoints.kind_due(), || !self.checkpoints.is_due())?;
         }
-        self.checkpoint_if_idle()?;
+        self.checkpoints.take_if_idle()?;
         self.pass_on();
-        self.punch_owed();
+        self.checkpoints.punch_owed();
         if self.vitals.is_inline() {
             self.clean_some(false)?;
             self.train_some(false)?;

@@ -201,7 +201,7 @@ impl Core {
     fn look_at(&self, state: &mut ScrubState, suspects: &[ExtentIndex], extents: Vec<ExtentIndex>) -> Result<()> {
         let is_recent = |extents: &Extents| suspects.iter().any(|extent| extents.is_listed(*extent));
         if is_recent(&self.space.extents.lock()) {
-            self.take_light_checkpoint()?;
+            self.checkpoints.take_light()?;
         }
         for extent in extents {
             let number = self.checkpoints.state.lock().number;

@@ -179,7 +179,7 @@ impl Core {
             Err(error) if error.kind() == ErrorKind::Full => {}
             flushed => flushed?,
         }
-        self.take_light_checkpoint()
+        self.checkpoints.take_light()
     }
 
     fn scrub_slice(&self, known: &mut Scrubbing, state: &mut ScrubState, bytes: u64) -> Result<()> {

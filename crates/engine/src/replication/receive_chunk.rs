@@ -138,8 +138,8 @@ impl Core {
         begun: Option<u64>,
     ) -> Result<Ticket> {
         self.vitals.check_failed()?;
-        self.heal()?;
-        self.bound_changes()?;
+        self.checkpoints.heal()?;
+        self.checkpoints.bound_changes()?;
         let header = header_bytes(&entries);
         let first = entries.iter().flat_map(Entry::payloads).map(|(_, _, fragment)| fragment.first).next();
         let _room = match first {

@@ -69,7 +69,7 @@ impl Core {
         // Step 2.
         self.drain_all()?;
         drop(self.dictionaries.in_use.write());
-        self.take_checkpoint()?;
+        self.checkpoints.take()?;
         // Step 3.
         let mut from = vec![b'R'];
         loop {
@@ -85,7 +85,7 @@ impl Core {
             }
         }
         // Step 4.
-        self.take_checkpoint()?;
+        self.checkpoints.take()?;
         self.reads.readers.wait_until_gone();
         let _admin = self.admin.lock();
         let gone = old.iter().filter_map(|id| self.objects.get(*id)).map(|dictionary| {

@@ -69,6 +69,6 @@ impl Pool {
         }
         core.space.forget_full();
         // The log gets some of them at once, for writers that wait for room.
-        core.take_checkpoint()
+        core.checkpoints.take()
     }
 }

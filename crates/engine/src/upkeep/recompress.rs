@@ -176,7 +176,7 @@ impl Core {
             {
                 self.review_dictionaries(&volume)?;
                 // Figures count moves at a checkpoint: they show the gain then.
-                self.take_checkpoint()?;
+                self.checkpoints.take()?;
             }
         }
         walked.at(&self.space.extents.lock(), ExtentIndex(state.next.0.max(1)));
@@ -211,8 +211,8 @@ impl Core {
                         "the pool has no room to rewrite data before the old data is freed",
                     ));
                 }
-                self.heal()?;
-                self.take_light_checkpoint()?;
+                self.checkpoints.heal()?;
+                self.checkpoints.take_light()?;
                 if tries > 1 {
                     drop(self.clean_for_room(0, &|| 0)?);
                 }

@@ -185,7 +185,7 @@ impl Core {
     /// Fails if the pool's live data, its reservations, and data on its way to the log do not fit
     /// in so many extents, however badly they are packed.
     fn check_fits(&self, extents: u32) -> Result<()> {
-        self.take_checkpoint()?;
+        self.checkpoints.take()?;
         let live = self.space.extents.lock().live_bytes();
         let taken = live + self.space.reserved_unmet() + self.space.committed_bytes();
         let kept = 1 + self.geometry.reserve_extents();
@@ -227,7 +227,7 @@ impl Core {
         while idle(self) < enough {
             let round = self.clean_round_shared(below)?;
             stuck = if matches!(round, Round::Cleaned { .. }) { 0 } else { stuck + 1 };
-            self.take_checkpoint()?;
+            self.checkpoints.take()?;
             if stuck > STUCK_MAX {
                 return Err(full(format!(
                     "{} of the remaining extents are free, but {enough} are needed to begin: shrink the pool \
@@ -280,16 +280,16 @@ impl Core {
                         return Err(Error::new(ErrorKind::Corrupt, text));
                     }
                     // Or another round is at work there.
-                    self.take_checkpoint()?;
+                    self.checkpoints.take()?;
                     stuck += 1;
                 }
                 Round::NeedsCheckpoint => {
-                    self.take_checkpoint()?;
+                    self.checkpoints.take()?;
                     stuck += 1;
                     if stuck > 1 {
                         let round = self.clean_round_shared(below)?;
                         if let Round::Cleaned { .. } = round {
-                            self.take_checkpoint()?;
+                            self.checkpoints.take()?;
                             stuck = 1;
                         }
                     }
@@ -313,8 +313,8 @@ impl Core {
         // The first one removes extents from the list and abandons open ones, the second one frees
         // those without live data.
         self.drain_all()?;
-        self.take_checkpoint()?;
-        self.take_checkpoint()
+        self.checkpoints.take()?;
+        self.checkpoints.take()
     }
 }
 

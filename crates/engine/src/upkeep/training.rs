@@ -121,7 +121,7 @@ impl Core {
             return Ok(false);
         }
         self.vitals.check_failed()?;
-        self.heal()?;
+        self.checkpoints.heal()?;
         // Like admitted data. It may leave the tail of an extent unused.
         let _room = self.space.reserve(content.len() as u64 + u64::from(self.geometry.extent_bytes));
         if !self.space.has_room_before(self.space.soft_wall()) {

@@ -67,7 +67,7 @@ impl Core {
         let _punching = self.volumes.punching.read();
         let _no_parts = object.parts.write();
         self.drain_all()?;
-        self.bound_changes()?;
+        self.checkpoints.bound_changes()?;
         let blocks = pace.next(to.0 - from.0, |blocks| self.holds_many(object, from.0, from.0 + blocks))?;
         let end = BlockIndex(from.0 + blocks);
         let result = self.append_applied(vec![holes(object, from.0, end.0)]);
@@ -103,7 +103,7 @@ impl Core {
         let mut end = object.size_bytes().div_ceil(BLOCK_BYTES as u64);
         let mut pace = Pace::default();
         while end > first {
-            self.bound_changes()?;
+            self.checkpoints.bound_changes()?;
             let from = end - pace.next(end - first, |blocks| self.holds_many(object, end - blocks, end))?;
             let size_bytes = if from == first { size_bytes } else { from * BLOCK_BYTES as u64 };
             // One batch for both: cut off and smaller, or neither.

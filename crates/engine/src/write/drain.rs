@@ -14,7 +14,6 @@
 //!
 //! Any number of threads do this at the same time, each with groups of its own.
 
-use std::cell::Cell;
 use std::sync::Arc;
 
 use format::{Entry, FragmentEntry, FragmentIdentity, Stream, fragment_checksum, fragment_entry_bytes, header_bytes};
@@ -35,7 +34,6 @@ use crate::codecs::regions::RegionKey;
 use crate::log::prepared::Prepared;
 use crate::log::zero_ahead::TAIL_BYTES;
 use crate::log::{Purpose, Refusal, Ticket};
-use crate::map::kind::Kind;
 use crate::objects::Object;
 use crate::objects::effort::Compressing;
 use crate::pool::core::Core;
@@ -123,11 +121,11 @@ impl Core {
 
     /// Steps 1 to 5. `None`: nothing was dirty; no part: the taken groups need no batch.
     fn prepare(&self, generation: u64) -> Result<Option<Vec<Prepared>>> {
-        self.heal()?;
+        self.checkpoints.heal()?;
         // Changes that accumulate faster than checkpoints write them would fill memory: then
         // draining waits for one.
         if self.map.is_frozen() {
-            self.bound_changes()?;
+            self.checkpoints.bound_changes()?;
         }
         let share = self.shares.write_buffer / 4;
         let ahead = self.ahead.collect();
@@ -378,16 +376,16 @@ impl Core {
         loop {
             let (back, room) = match append(prepared) {
                 Ok(ticket) => {
-                    self.checkpoint_if_short();
+                    self.checkpoints.ask_if_due();
                     return Ok(ticket);
                 }
                 Err(Refusal::Failed(error)) => return Err(error),
-                Err(Refusal::NeedsCheckpoint(back)) => (*back, self.refill_list(purpose)),
+                Err(Refusal::NeedsCheckpoint(back)) => (*back, self.checkpoints.refill_list(purpose)),
                 Err(Refusal::NeedsSpace(back, error)) if has_space_been_sought => (*back, Err(*error)),
                 Err(Refusal::NeedsSpace(back, _)) => {
                     has_space_been_sought = true;
                     self.space.refresh_host_space();
-                    (*back, self.take_light_checkpoint())
+                    (*back, self.checkpoints.take_light())
                 }
             };
             if let Err(error) = room {
@@ -413,7 +411,7 @@ impl Core {
             }
         }
         self.vitals.check_failed()?;
-        self.heal()?;
+        self.checkpoints.heal()?;
         let ticket = self.append(Prepared::metadata(entries, &self.buffers), Purpose::Metadata)?;
         self.log.wait_applied(ticket)
     }
@@ -422,22 +420,6 @@ impl Core {
     pub(crate) fn append_durably(&self, entries: Vec<Entry>) -> Result<()> {
         self.append_applied(entries)?;
         self.log.sync()
-    }
-
-    /// Takes a checkpoint so that the log gets new extents to fill.
-    pub(crate) fn refill_list(&self, purpose: Purpose) -> Result<()> {
-        let kept_back = self.geometry.kept_back(purpose);
-        let listed = self.log.listed_ever();
-        let has_room = Cell::new(false);
-        self.checkpoint_unless(Kind::Light, |core| {
-            has_room.set(core.log.ahead() > kept_back);
-            has_room.get()
-        })?;
-        // Others may have used up the room by now: a caller that needs room tries, and comes back.
-        if has_room.get() || self.log.ahead() > kept_back || self.log.listed_ever() > listed {
-            return Ok(());
-        }
-        Err(self.space.full_error())
     }
 }
 

@@ -98,7 +98,7 @@ impl Core {
                 return Ok(None);
             }
             self.drain_all()?;
-            self.take_light_checkpoint()?;
+            self.checkpoints.take_light()?;
             // Before the lock on the settings: it needs the table of objects, which is held by a
             // change of these.
             let stored = stored();
@@ -206,7 +206,7 @@ impl Core {
             return Ok(());
         }
         // Space freed since the last checkpoint has not been counted yet.
-        self.take_light_checkpoint()?;
+        self.checkpoints.take_light()?;
         let (live, fits) = look();
         if fits {
             return Ok(());

@@ -62,7 +62,7 @@ impl Audit<'_> {
         let Some(timeline) = self.timelines.get(&object) else { return };
         let key = GroupKey { object, group };
         let settled = self.core.map.settled();
-        let needs = self.core.needs(self.timelines, (key, &records), (&settled, None), &mut 0);
+        let needs = self.core.checkpoints.needs(self.timelines, (key, &records), (&settled, None), &mut 0);
         let mut lost = 0;
         let mut trimmed = records;
         let count = &mut |_, fragment: &format::FragmentRef| lost += u64::from(fragment.live_bytes());

@@ -90,10 +90,10 @@ impl Pool {
         // An object whose clones were reparented would be destroyed, unseen, and still there.
         let passing_on = self.core.passed_on.lock();
         while self.core.objects.has_reaping() {
-            self.core.take_checkpoint()?;
+            self.core.checkpoints.take()?;
         }
         // No checkpoint may move anything while the map is being read.
-        let still = self.core.checkpoint_and_hold()?;
+        let still = self.core.checkpoints.take_and_hold()?;
         let notes = std::mem::take(&mut *self.core.repairs.opening_notes.lock());
         let mut report = CheckReport { log_end: self.log_end(), notes, ..CheckReport::default() };
         std::mem::take(&mut *self.core.repairs.mended.lock()).into_iter().for_each(|problem| report.add(problem));
@@ -171,7 +171,7 @@ impl Core {
         };
         for _ in 0..EVACUATION_ROUNDS_MAX {
             let round = self.clean_round_shared(away)?;
-            self.take_checkpoint()?;
+            self.checkpoints.take()?;
             if !matches!(round, Round::Cleaned { .. } | Round::NeedsCheckpoint | Round::Busy) {
                 break;
             }
