@@ -37,7 +37,7 @@
 //!   between (see `standby_open`).
 //!
 //! **Changes that bypass the write buffer** (a large discard, a volume that is truncated or rolled
-//! back, a snapshot that was received) are ordered by `Core::drain_past_current` (`write::room`): it
+//! back, a snapshot that was received) are ordered by `Writes::drain_past_current`: it
 //! returns when the tail has passed all records that existed when it was called.
 //! - Under a volume's closed gate, before the batch that changes the volume: no record of older
 //!   data can be replayed over it. Snapshots do the same, so that a replayed record never belongs

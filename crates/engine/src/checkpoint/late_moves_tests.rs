@@ -93,7 +93,7 @@ impl World {
     fn checkpoint_beside_moves(&self) {
         // So that there is something to sync.
         self.write(BLOCKS, 0);
-        while self.pool.core.drain(u64::MAX).unwrap() {}
+        while self.pool.core.writes.drain(u64::MAX).unwrap() {}
         self.disk.is_armed.store(true, Ordering::Relaxed);
         self.pool.core.checkpoints.take().unwrap();
         assert!(self.disk.moved.load(Ordering::Relaxed) > 0, "nothing was moved");

@@ -107,7 +107,9 @@ impl<'a> ColdRecoder<'a> {
         let is_moved = resident.stored.is_moved;
         let is_other = is_moved && is_other(*written, CodecId(resident.stored.fragment.codec));
         let share = if is_other { AGAIN_PERMILLE_MIN } else { core.clean.cold_pace.again_permille() };
-        if is_moved && !is_turn(resident.location, share) || core.rewrites.are_hot(id, resident.key().group, live) {
+        if is_moved && !is_turn(resident.location, share)
+            || core.writes.rewrites.are_hot(id, resident.key().group, live)
+        {
             return false;
         }
         let is_short = core.space.is_needed_soon();

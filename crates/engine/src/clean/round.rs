@@ -293,7 +293,8 @@ impl Core {
             };
             match collected {
                 Collected::All if apart => {
-                    survivors.mark_hot(mark, |object, group, blocks| self.rewrites.are_hot(object, group, blocks));
+                    survivors
+                        .mark_hot(mark, |object, group, blocks| self.writes.rewrites.are_hot(object, group, blocks));
                 }
                 Collected::All => {}
                 Collected::Left(why) => {

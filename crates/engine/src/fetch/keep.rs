@@ -152,7 +152,7 @@ impl Core {
         buf[header..header + payload.len()].copy_from_slice(&payload);
         let purpose = if payload.is_empty() { Purpose::Metadata } else { Purpose::Data };
         self.vitals.counters.fragment_bytes.add(payload.len() as u64);
-        let ticket = self.append(Prepared::new(entries, payload.len(), buf, Vec::new()), purpose)?;
+        let ticket = self.writes.append(Prepared::new(entries, payload.len(), buf, Vec::new()), purpose)?;
         self.log.wait_applied(ticket)
     }
 

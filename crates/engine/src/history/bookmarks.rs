@@ -83,7 +83,7 @@ impl Pool {
         // Before the log has one: an older program must not open the pool then.
         superblock_copies::mark_feature(&core.vitals.env, INCOMPAT_BOOKMARKS)
             .inspect_err(|error| core.vitals.fail(error))?;
-        core.append_durably(vec![Entry::Object(bookmark)])
+        core.writes.append_durably(vec![Entry::Object(bookmark)])
     }
 
     /// Destroys a bookmark (`VOLUME#BOOKMARK`). Durable on return.

@@ -53,7 +53,7 @@ impl Pool {
         // Before the log has one: a program that does not know folders must not open the pool then.
         superblock_copies::mark_feature(&core.vitals.env, INCOMPAT_FOLDERS)
             .inspect_err(|error| core.vitals.fail(error))?;
-        core.append_durably(vec![Entry::Object(folder)])?;
+        core.writes.append_durably(vec![Entry::Object(folder)])?;
         Ok(DeviceId(id.0))
     }
 
@@ -147,7 +147,7 @@ impl Pool {
     fn take_together<'a>(&self, wanted: impl FnOnce() -> Result<Vec<(Arc<Object>, &'a str)>>) -> Result<Vec<String>> {
         let core = &self.core;
         // Step 1. The lock is not needed for it, and others need not wait for it.
-        core.drain_all()?;
+        core.writes.drain_all()?;
         let _admin = core.admin.lock();
         let volumes = wanted()?;
         let mut taken = Vec::with_capacity(volumes.len());
@@ -163,7 +163,7 @@ impl Pool {
         }
         // Steps 2 and 3, in the order of the volumes' numbers.
         let _gates: Vec<_> = volumes.iter().map(|(volume, _)| volume.gate.write()).collect();
-        core.drain_past_current()?;
+        core.writes.drain_past_current()?;
         // Step 4.
         let (mut entries, mut bytes) = (Vec::new(), 0);
         let (now, mut id) = (core.vitals.env.clock.unix_s(), core.objects.next_id());
@@ -182,13 +182,13 @@ impl Pool {
             let pair = [Entry::Object(snapshot), Entry::Object(ObjectDescriptor { epoch: next_epoch(&head)?, ..head })];
             let more = header_bytes(&pair) - BATCH_FIXED_BYTES;
             if !entries.is_empty() && bytes + more > self.step_bytes_max() {
-                core.append_applied(std::mem::take(&mut entries))?;
+                core.writes.append_applied(std::mem::take(&mut entries))?;
                 bytes = 0;
             }
             bytes += more;
             entries.extend(pair);
         }
-        core.append_durably(entries)?;
+        core.writes.append_durably(entries)?;
         taken.sort();
         Ok(taken)
     }

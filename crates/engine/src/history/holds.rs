@@ -85,7 +85,7 @@ impl Pool {
         if descriptor.properties.insert(format!("{HOLD_PREFIX}{tag}"), now).is_some() {
             return Err(Error::new(ErrorKind::Exists, format!("'{snapshot}' is held by '{tag}' already")));
         }
-        core.append_durably(vec![Entry::Object(descriptor)])
+        core.writes.append_durably(vec![Entry::Object(descriptor)])
     }
 
     /// Removes a tag from a snapshot. Durable on return.
@@ -102,7 +102,7 @@ impl Pool {
             let there = if there.is_empty() { "none".to_owned() } else { there.join(", ") };
             return Err(Error::new(ErrorKind::NotFound, format!("'{snapshot}' has no hold '{tag}'; it has {there}")));
         }
-        core.append_durably(vec![Entry::Object(descriptor)])
+        core.writes.append_durably(vec![Entry::Object(descriptor)])
     }
 
     /// The holds of a snapshot (`VOLUME@SNAPSHOT`), of a volume's or a folder's, or of all, the oldest

@@ -68,7 +68,7 @@ impl Pool {
         let core = &self.core;
         // Step 1. Done without the lock, so that others do not wait for it.
         core.objects.named(volume)?;
-        core.drain_all()?;
+        core.writes.drain_all()?;
         let _admin = core.admin.lock();
         let object = core.objects.named(volume)?;
         self.check_free(&format!("{volume}@{name}"))?;
@@ -78,7 +78,7 @@ impl Pool {
         }
         // Steps 2 and 3.
         let _gate = object.gate.write();
-        core.drain_past_current()?;
+        core.writes.drain_past_current()?;
         // Step 4. The snapshot comes first: so the epoch that the volume leaves always has a point
         // that sees it.
         let head = object.descriptor.read().clone();
@@ -93,7 +93,7 @@ impl Pool {
             ..ObjectDescriptor::volume(ObjectId(core.objects.next_id()), name, head.size_bytes)
         };
         let volume = ObjectDescriptor { epoch: next_epoch(&head)?, ..head };
-        core.append_durably(vec![Entry::Object(snapshot), Entry::Object(volume)])
+        core.writes.append_durably(vec![Entry::Object(snapshot), Entry::Object(volume)])
     }
 
     /// Creates a volume with the content of a snapshot. It has the properties set on the snapshot's
@@ -122,7 +122,7 @@ impl Pool {
         own.extend(properties.clone());
         let id = ObjectId(core.objects.next_id());
         let reserved = properties::resolved_for(name, &core.objects.inherited_in(folder), &own)?.reservation_bytes;
-        core.check_reservation(id, reserved)?;
+        core.writes.check_reservation(id, reserved)?;
         let clone = ObjectDescriptor {
             origin: from.origin,
             parent: folder,
@@ -131,7 +131,7 @@ impl Pool {
             numbers,
             ..ObjectDescriptor::volume(id, short, from.size_bytes)
         };
-        core.append_durably(vec![Entry::Object(clone)])?;
+        core.writes.append_durably(vec![Entry::Object(clone)])?;
         core.space.count_reservations();
         Ok(())
     }
@@ -170,11 +170,11 @@ impl Pool {
         let head = volume.descriptor.read().clone();
         next_epoch(&head)?;
         cuts_that_stay(&head, &newer)?;
-        core.drain_all()?;
+        core.writes.drain_all()?;
         self.destroy_in_steps(&newer)?;
         let _gate = volume.gate.write();
         // Dirty data belongs to the discarded past; writes in flight must not be ordered after it.
-        core.drain_past_current()?;
+        core.writes.drain_past_current()?;
         let head = volume.descriptor.read().clone();
         let epoch = next_epoch(&head)?;
         let mut cuts = cuts_that_stay(&head, &[])?;
@@ -182,7 +182,7 @@ impl Pool {
         let numbers = head.numbers_of_next_state();
         let properties = properties::with_moment(head.properties, &moment);
         let head = ObjectDescriptor { epoch, cuts, size_bytes, properties, numbers, ..head };
-        core.append_durably(vec![Entry::Object(head)])?;
+        core.writes.append_durably(vec![Entry::Object(head)])?;
         core.signals.wake_keeper();
         Ok(())
     }
@@ -346,7 +346,7 @@ impl Pool {
         }
         let _gates = (volume.gate.write(), partial.gate.write());
         // Dirty data belongs to the epoch in force.
-        core.drain_past_current()?;
+        core.writes.drain_past_current()?;
         let head = volume.descriptor.read().clone();
         if head.cuts.len() >= CUTS_MAX {
             let text = format!(
@@ -361,7 +361,8 @@ impl Pool {
         cuts.push(Cut { after: head.epoch, before });
         let gone =
             ObjectDescriptor { state: ObjectState::Deleting, receive: None, ..partial.descriptor.read().clone() };
-        core.append_durably(vec![Entry::Object(gone), Entry::Object(ObjectDescriptor { epoch: before, cuts, ..head })])
+        core.writes
+            .append_durably(vec![Entry::Object(gone), Entry::Object(ObjectDescriptor { epoch: before, cuts, ..head })])
     }
 
     /// Destroys objects in their order, as many in one batch as fit in a piece of an extent. A
@@ -384,7 +385,7 @@ impl Pool {
                 gates.push(object.gate.write());
             }
             rest = &rest[entries.len()..];
-            self.core.append_durably(entries)?;
+            self.core.writes.append_durably(entries)?;
         }
         Ok(())
     }
@@ -403,7 +404,7 @@ impl Pool {
     pub fn rename(&self, old: &str, new: &str) -> Result<()> {
         let _admin = self.core.admin.lock();
         match self.rename_entry(old, new)? {
-            Some(descriptor) => self.core.append_durably(vec![Entry::Object(descriptor)]),
+            Some(descriptor) => self.core.writes.append_durably(vec![Entry::Object(descriptor)]),
             None => Ok(()),
         }
     }
@@ -494,7 +495,7 @@ impl Pool {
                 count /= 2;
             }
             let rest = entries.split_off(count);
-            core.append_durably(std::mem::replace(&mut entries, rest))?;
+            core.writes.append_durably(std::mem::replace(&mut entries, rest))?;
         }
         Ok(())
     }

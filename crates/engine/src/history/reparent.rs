@@ -30,7 +30,7 @@ impl Core {
     /// # Errors
     /// Those of both.
     pub(crate) fn flush_and_checkpoint(&self) -> Result<()> {
-        self.flush()?;
+        self.writes.flush()?;
         self.checkpoints.take()?;
         self.pass_on();
         Ok(())
@@ -81,13 +81,13 @@ impl Core {
             let entry = Entry::Object(clone);
             let more = header_bytes(std::slice::from_ref(&entry)) - BATCH_FIXED_BYTES;
             if !entries.is_empty() && bytes + more > bytes_max {
-                self.append_applied(std::mem::take(&mut entries))?;
+                self.writes.append_applied(std::mem::take(&mut entries))?;
                 bytes = 0;
             }
             bytes += more;
             entries.push(entry);
         }
-        if entries.is_empty() { Ok(()) } else { self.append_applied(entries) }
+        if entries.is_empty() { Ok(()) } else { self.writes.append_applied(entries) }
     }
 }
 

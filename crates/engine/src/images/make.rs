@@ -107,7 +107,7 @@ impl Pool {
         let (parent, short) = core.place_for(name, false)?;
         let inherited = core.objects.inherited_in(parent);
         let reserved = properties::resolved_for(name, &inherited, own)?.reservation_bytes;
-        core.check_reservation(ObjectId(core.objects.next_id()), reserved)?;
+        core.writes.check_reservation(ObjectId(core.objects.next_id()), reserved)?;
         let (object, entry) = core.object_of_image(part)?;
         let mut entries: Vec<Entry> = entry.into_iter().collect();
         let id = ObjectId(core.objects.next_id().max(object.0 + 1));
@@ -118,7 +118,7 @@ impl Pool {
             properties: own.clone(),
             ..ObjectDescriptor::volume(id, short, size_bytes)
         }));
-        core.append_durably(entries)?;
+        core.writes.append_durably(entries)?;
         core.space.count_reservations();
         core.mark_incomplete(object);
         Ok(DeviceId(id.0))

@@ -31,7 +31,7 @@ impl Pool {
         let object = core.objects.snapshot_named(snapshot)?;
         let mut descriptor: ObjectDescriptor = object.descriptor.read().clone();
         descriptor.properties.insert(PUSHED.to_owned(), text_of(image));
-        core.append_durably(vec![Entry::Object(descriptor)])
+        core.writes.append_durably(vec![Entry::Object(descriptor)])
     }
 
     /// Returns the snapshots of a volume that were pushed, oldest first, with the version of each.

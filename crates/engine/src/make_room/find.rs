@@ -33,7 +33,7 @@ impl Core {
         if let Some(admitted) = try_now() {
             return Ok(Some(admitted));
         }
-        self.drain_all()?;
+        self.writes.drain_all()?;
         if let Some(admitted) = try_now() {
             return Ok(Some(admitted));
         }

@@ -45,8 +45,8 @@ impl Core {
     pub(crate) fn admit(&self, object: &Object, offset: u64, length: u64) -> Result<Admitted<'_>> {
         match self.decide(object, offset, length)? {
             Decision::Admit(room) => Ok(room),
-            Decision::WaitForBuffer(room) => self.wait_for_buffer(room),
-            Decision::MakeRoom => self.enter_buffer(self.make_room_by_claim(object, offset, length)?),
+            Decision::WaitForBuffer(room) => self.writes.wait_for_buffer(room),
+            Decision::MakeRoom => self.writes.enter_buffer(self.make_room_by_claim(object, offset, length)?),
         }
     }
 
@@ -74,7 +74,7 @@ impl Core {
         };
         let first = match asks {
             Asks::Data => {
-                self.charge(object, length, || Ok(false))?;
+                self.writes.charge(object, length, || Ok(false))?;
                 self.space.extents_promised(object, Claim::New)
             }
             Asks::Tree => kept(),
@@ -87,7 +87,7 @@ impl Core {
 
     /// Step 1.
     fn decide(&self, object: &Object, offset: u64, length: u64) -> Result<Decision<'_>> {
-        self.charge(object, length, || self.overwrites(object, offset, length))?;
+        self.writes.charge(object, length, || self.writes.overwrites(object, offset, length))?;
         let kept = self.space.extents_promised(object, Claim::New);
         Ok(self.space.decide(Ask { bytes: cost_of(length), kept, paced_bytes: length }))
     }
@@ -97,7 +97,7 @@ impl Core {
         let bytes = cost_of(length);
         let is_kept = self.space.extents_kept(object, bytes, Claim::New) > 0;
         let claim = if is_kept {
-            Claim::of(object, offset, length, self.overwrites(object, offset, length)?)
+            Claim::of(object, offset, length, self.writes.overwrites(object, offset, length)?)
         } else {
             Claim::New
         };

@@ -78,7 +78,7 @@ fn use_up(core: &Core) {
     let object = core.objects.named("v").unwrap();
     while core.log.ahead() > core.geometry.kept_back(Purpose::Data) {
         let ranges = vec![(BlockIndex(0), 1)];
-        core.append_applied(vec![Entry::Holes { object: object.id, epoch: object.epoch(), ranges }]).unwrap();
+        core.writes.append_applied(vec![Entry::Holes { object: object.id, epoch: object.epoch(), ranges }]).unwrap();
     }
 }
 

@@ -32,8 +32,7 @@ use crate::space::Space;
 use crate::space::extents::Extents;
 use crate::upkeep::Upkeep;
 use crate::volume::Volumes;
-use crate::write::precompress::Ahead;
-use crate::write::write_heat::Rewrites;
+use crate::write::Writes;
 
 pub(crate) struct Core {
     pub vitals: Arc<Vitals>,
@@ -48,7 +47,8 @@ pub(crate) struct Core {
     pub applier: Arc<Applier>,
     pub log: Arc<Log>,
     pub space: Arc<Space>,
-    pub checkpoints: Checkpoints,
+    pub checkpoints: Arc<Checkpoints>,
+    pub writes: Writes,
     pub clean: Cleaning,
     pub volumes: Volumes,
     pub repairs: Repairs,
@@ -56,12 +56,9 @@ pub(crate) struct Core {
     pub reads: Arc<Reads>,
     /// State of `compression=auto`.
     pub chooser: Arc<Chooser>,
-    /// Groups written lately.
-    pub rewrites: Rewrites,
     pub dictionaries: Arc<Dictionaries>,
     pub signals: Arc<Signals>,
     pub workers: Workers,
-    pub ahead: Ahead,
     /// Held by all changes to the table of objects.
     pub admin: Mutex<(), ranks::Admin>,
     /// The full checkpoint after which clones were last reparented, by its count; held while that
@@ -94,7 +91,6 @@ impl Core {
     pub(crate) fn new(parts: Parts) -> Self {
         let shares = Shares::of(parts.vitals.options.memory_bytes);
         let geometry = parts.applier.geometry.clone();
-        let capacity_bytes = u64::from(geometry.extents()) * u64::from(geometry.extent_bytes);
         let captured = parts.extents.checkpoint();
         let log = Arc::new(parts.log);
         let space = Arc::new(Space::new(
@@ -114,26 +110,31 @@ impl Core {
             shares.units,
         ));
         let signals = Arc::<Signals>::default();
-        let checkpoints = Checkpoints::new(
+        let checkpoints = Arc::new(Checkpoints::new(
             (parts.vitals.clone(), shares, parts.pool_id),
             (parts.applier.clone(), parts.buffers.clone(), log.clone()),
             (space.clone(), reads.clone(), chooser.clone(), signals.clone()),
             (parts.checkpoint, captured, parts.unreadable),
+        ));
+        let writes = Writes::new(
+            (parts.vitals.clone(), shares, parts.buffers.clone()),
+            (&parts.applier, log.clone(), space.clone()),
+            (reads.clone(), checkpoints.clone()),
+            (chooser.clone(), dictionaries.clone(), signals.clone()),
         );
         Self {
             shares,
             space,
             checkpoints,
+            writes,
             clean: Cleaning::default(),
             volumes: Volumes::default(),
             repairs: Repairs::default(),
             upkeep: Upkeep::default(),
             reads,
-            rewrites: Rewrites::new(capacity_bytes, parts.vitals.options.memory_bytes),
             dictionaries,
             signals,
             workers: Workers::default(),
-            ahead: Ahead::new(),
             admin: Mutex::new(()),
             passed_on: Mutex::new(0),
             making_room: Mutex::new(()),

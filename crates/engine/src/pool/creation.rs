@@ -81,12 +81,12 @@ impl Pool {
         let inherited = core.objects.inherited(&descriptor);
         let reserved = properties::resolved_for(name, &inherited, properties)?.reservation_bytes;
         let id = descriptor.id;
-        core.check_reservation(id, reserved)?;
+        core.writes.check_reservation(id, reserved)?;
         if descriptor.is_share() {
             core.allow_shares()?;
         }
         match blocks {
-            [] => core.append_durably(vec![Entry::Object(descriptor)])?,
+            [] => core.writes.append_durably(vec![Entry::Object(descriptor)])?,
             blocks => self.append_whole(descriptor, blocks)?,
         }
         core.space.count_reservations();
@@ -102,7 +102,7 @@ impl Pool {
         let object = Object::new(descriptor.clone(), Settings::default());
         let _room = core.admit_new(&object, (blocks.len() * BLOCK_BYTES) as u64, 0, Asks::Tree)?;
         let batch = whole_object::batch(descriptor, blocks, core.geometry.unit_blocks_max(), &core.buffers);
-        let ticket = core.append(batch, Purpose::Data)?;
+        let ticket = core.writes.append(batch, Purpose::Data)?;
         core.log.wait_applied(ticket)?;
         core.log.sync()
     }

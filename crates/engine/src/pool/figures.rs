@@ -137,7 +137,7 @@ impl Pool {
     /// Returns the volumes, shares and folders that have refused data because of their quota and
     /// would refuse it again, by name.
     pub fn at_quota(&self) -> Vec<QuotaReached> {
-        self.core.at_quota()
+        self.core.writes.at_quota()
     }
 }
 

@@ -287,7 +287,7 @@ impl Pool {
     /// When something could not be made durable; the pool is still closed.
     pub fn close(self) -> Result<()> {
         // Damage found by readers is entered into the list before the last checkpoint.
-        let done = self.core.flush();
+        let done = self.core.writes.flush();
         let entered = done.is_ok().then(|| self.core.enter_suspects());
         let done = done.and_then(|()| self.core.checkpoints.take_last()).and(entered.unwrap_or(Ok(())));
         self.core.reads.images.stop();
@@ -357,7 +357,7 @@ impl Pool {
             return self.core.cut_off(&object, size_bytes);
         }
         self.core.zero_past_end(&object)?;
-        self.core.append_durably(vec![resized(size_bytes)])
+        self.core.writes.append_durably(vec![resized(size_bytes)])
     }
 
     /// The volume of that name, or the snapshot (`VOLUME@SNAPSHOT`), which is read only.
@@ -482,7 +482,7 @@ impl Pool {
     /// # Errors
     /// When the storage fails or is full.
     pub fn flush(&self) -> Result<()> {
-        self.core.flush()
+        self.core.writes.flush()
     }
 
     /// Flushes, and brings the map on disk up to date.
@@ -499,7 +499,7 @@ impl Pool {
     /// # Errors
     /// When the storage fails.
     pub fn light_checkpoint(&self) -> Result<()> {
-        self.core.flush()?;
+        self.core.writes.flush()?;
         self.core.checkpoints.take_light()
     }
 

@@ -80,17 +80,17 @@ impl Pool {
                 let (before, own) = ((&inherited, &before), (&inherited, &descriptor.properties));
                 let after = properties::resolved_after(&volume.title(), before, own)?;
                 let reserved = after.reservation_bytes;
-                self.core.check_reservation(descriptor.id, reserved)?;
+                self.core.writes.check_reservation(descriptor.id, reserved)?;
                 self.check_below(&descriptor)?;
                 Entry::Object(descriptor)
             }
             (None, None) => {
                 let pool = properties::changed(Owner::Pool, &self.core.objects.pool_properties(), changes)?;
-                self.core.check_inherited(&pool)?;
+                self.core.writes.check_inherited(&pool)?;
                 Entry::PoolProperties(pool)
             }
         };
-        self.core.append_durably(vec![entry])?;
+        self.core.writes.append_durably(vec![entry])?;
         self.core.space.count_reservations();
         Ok(())
     }

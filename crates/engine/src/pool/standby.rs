@@ -102,7 +102,7 @@ impl Core {
             (None, Some(_)) => Ok(()),
             (_, None) => self.begin_standby(),
         };
-        let complete = made.and_then(|()| self.drain_all().map_err(|error| error.to_string()));
+        let complete = made.and_then(|()| self.writes.drain_all().map_err(|error| error.to_string()));
         self.repairs.standby.lock().why_none = complete.err();
     }
 

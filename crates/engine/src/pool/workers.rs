@@ -115,7 +115,7 @@ fn work(core: &Weak<Core>) {
         let Some(wakes) = core.signals.wakes() else { return };
         if pressed || wakes != seen {
             keep_off.clear();
-            match core.drain_ahead() {
+            match core.writes.drain_ahead() {
                 Ok(drained) => {
                     if !drained {
                         seen = wakes;
@@ -131,12 +131,12 @@ fn work(core: &Weak<Core>) {
                     continue;
                 }
             }
-        } else if let Some(cpu) = core.ahead.take_asked() {
+        } else if let Some(cpu) = core.writes.ahead.take_asked() {
             keep_off.set(cpu);
             // The flush that waits for the failed groups gets the same error.
-            while core.compress_ahead().unwrap_or(false) {}
+            while core.writes.compress_ahead().unwrap_or(false) {}
         }
-        core.signals.wait_for_work(seen, || core.ahead.is_asked());
+        core.signals.wait_for_work(seen, || core.writes.ahead.is_asked());
     }
 }
 
@@ -208,7 +208,7 @@ impl Core {
             })
         };
         if let Some(generation) = old {
-            while !self.buffer.is_drained(generation) && self.drain(generation)? {}
+            while !self.buffer.is_drained(generation) && self.writes.drain(generation)? {}
         }
         if self.checkpoints.is_due() {
             self.checkpoints.take_unless(self.checkpoints.kind_due(), || !self.checkpoints.is_due())?;

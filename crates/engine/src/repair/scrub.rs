@@ -175,7 +175,7 @@ impl Core {
     /// Brings all data that was written before the call into the base of the map. If a pool is too
     /// full to drain its buffer, the rest stays in memory, where there is nothing to verify.
     fn bring_to_map(&self) -> Result<()> {
-        match self.flush() {
+        match self.writes.flush() {
             Err(error) if error.kind() == ErrorKind::Full => {}
             flushed => flushed?,
         }

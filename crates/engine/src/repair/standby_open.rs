@@ -264,11 +264,11 @@ impl Core {
             if end > object.size_bytes().next_multiple_of(BLOCK_BYTES as u64) {
                 continue;
             }
-            self.throttle_unadmitted()?;
+            self.writes.throttle_unadmitted()?;
             facts.replayed += 1;
             facts.replayed_bytes += record.payload_bytes() as u64;
-            self.put(GroupKey { object: record.object, group: record.first.group() }, run)?;
+            self.writes.put(GroupKey { object: record.object, group: record.first.group() }, run)?;
         }
-        self.flush()
+        self.writes.flush()
     }
 }

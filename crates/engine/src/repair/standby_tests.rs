@@ -505,7 +505,7 @@ fn the_tail_waits_for_the_oldest_record() {
     let held = pool.core.buffer.take(usize::MAX, u64::MAX);
     write(&volume, 100, 2);
     let generation = pool.core.buffer.begin_flush();
-    while pool.core.drain(generation).unwrap() {}
+    while pool.core.writes.drain(generation).unwrap() {}
     assert_eq!(tail(&machine), 0);
     pool.core.buffer.failed(&held);
     drop(held);

@@ -303,7 +303,7 @@ impl Receiver {
                     // A clone that was promoted: while its gate is held, no reader expects records
                     // of any other epoch. So the gate is held until the promotion ends.
                     gate = Some(volume.gate.write());
-                    core.drain_past_current()?;
+                    core.writes.drain_past_current()?;
                     head = volume.descriptor.read().clone();
                     head.epoch = next_epoch(&head)?;
                     entries.push(Entry::Object(head.clone()));
@@ -314,7 +314,7 @@ impl Receiver {
                 self.pool.check_free(&self.volume)?;
                 let (parent, name) = core.place_for(&self.volume, begin.size_bytes == SHARE_BYTES)?;
                 let (own, settings) = self.own_properties(begin)?;
-                core.check_reservation(ObjectId(next_id), settings.reservation_bytes)?;
+                core.writes.check_reservation(ObjectId(next_id), settings.reservation_bytes)?;
                 let below = begin.image.clone().map(|part| core.object_of_image(part)).transpose()?;
                 let (object, entry) = below.unzip();
                 entries.extend(entry.flatten());
@@ -351,7 +351,7 @@ impl Receiver {
         if begin.size_bytes == SHARE_BYTES {
             core.allow_shares()?;
         }
-        let appended = core.append_applied(entries);
+        let appended = core.writes.append_applied(entries);
         drop(gate);
         if let Some(image) = image {
             core.mark_incomplete(image);
@@ -415,10 +415,10 @@ impl Receiver {
         let Target { volume, partial } = self.made()?;
         let core = &self.pool.core;
         // Draining dirty data takes long; the lock and the gate need not wait for it.
-        core.drain_all()?;
+        core.writes.drain_all()?;
         let _admin = core.admin.lock();
         let _gates = (volume.gate.write(), partial.gate.write());
-        core.drain_past_current()?;
+        core.writes.drain_past_current()?;
         let descriptor = partial.descriptor.read().clone();
         let head = volume.descriptor.read().clone();
         let (ObjectState::Partial, Some(origin), Some(receive)) =
@@ -442,7 +442,7 @@ impl Receiver {
         let numbers = head.numbers_of_next_state();
         let volume =
             ObjectDescriptor { state: ObjectState::Volume, epoch, size_bytes, properties: own, numbers, ..head };
-        core.append_durably(vec![Entry::Object(snapshot), Entry::Object(volume)])?;
+        core.writes.append_durably(vec![Entry::Object(snapshot), Entry::Object(volume)])?;
         core.space.count_reservations();
         Ok(())
     }

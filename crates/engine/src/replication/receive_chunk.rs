@@ -152,7 +152,7 @@ impl Core {
         self.vitals.counters.fragment_bytes.add(payload.len() as u64);
         let mut prepared = Prepared::new(entries, payload.len(), buf, Vec::new());
         prepared.begun = begun;
-        self.append(prepared, purpose)
+        self.writes.append(prepared, purpose)
     }
 
     /// Steps 1 and 2.

@@ -23,7 +23,7 @@
 //! for a user to examine. The next opening does.
 //!
 //! So the space that a pool occupies in addition to its used extents is bounded by the log's list
-//! (`Core::list_target`) while it is open, by a few extents and a sixteenth when it is closed.
+//! (`Checkpoints::list_target`) while it is open, by a few extents and a sixteenth when it is closed.
 
 use units::ExtentIndex;
 

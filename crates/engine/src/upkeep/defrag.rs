@@ -265,7 +265,7 @@ impl Core {
         }
         let mut room = self.room_to_sort(scatter.blocks * BLOCK_BYTES as u64, window.len())?;
         for group in window {
-            self.throttle(&mut room)?;
+            self.writes.throttle(&mut room)?;
             match self.sort_group(volume, *group) {
                 Ok(Outcome::Moved(bytes)) => state.rewritten_bytes += bytes,
                 Ok(Outcome::Damaged) => state.damaged += 1,

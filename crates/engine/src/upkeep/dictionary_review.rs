@@ -67,7 +67,7 @@ impl Core {
     /// be.
     fn destroy_unneeded(&self, mut old: BTreeSet<ObjectId>) -> Result<BTreeSet<ObjectId>> {
         // Step 2.
-        self.drain_all()?;
+        self.writes.drain_all()?;
         drop(self.dictionaries.in_use.write());
         self.checkpoints.take()?;
         // Step 3.
@@ -92,7 +92,7 @@ impl Core {
             let descriptor = dictionary.descriptor.read().clone();
             Entry::Object(ObjectDescriptor { state: ObjectState::Deleting, ..descriptor })
         });
-        self.append_durably(gone.collect())?;
+        self.writes.append_durably(gone.collect())?;
         Ok(old)
     }
 

@@ -131,7 +131,7 @@ impl Pool {
     /// [`ErrorKind::NotFound`], and those of the storage.
     pub fn explain(&self, volume: &str, from: u64, count: usize) -> Result<(Vec<RegionReport>, Option<u64>)> {
         let object = self.core.objects.readable(volume)?;
-        self.core.drain_all()?;
+        self.core.writes.drain_all()?;
         let mut reports = Vec::new();
         let end_ns = self.core.vitals.env.clock.now_ns().saturating_add(MAP_NS_MAX);
         let mut at = from / REGION_BYTES * REGION_BYTES;
@@ -183,7 +183,7 @@ impl Pool {
             let text = format!("byte {offset} is past the end of '{volume}', which has {} bytes", object.size_bytes());
             return Err(Error::new(ErrorKind::Invalid, text));
         }
-        self.core.drain_all()?;
+        self.core.writes.drain_all()?;
         let region = self.core.region_report(&object, offset / REGION_BYTES * REGION_BYTES)?;
         self.core.region_detail(&object, region, offset)
     }

@@ -59,7 +59,7 @@ impl Files {
     /// # Errors
     /// Those of the storage.
     pub fn settle(&self) -> Result<()> {
-        self.volume().core.drain_all()
+        self.volume().core.writes.drain_all()
     }
 
     /// Returns how a file is stored, as of the map (see [`settle`](Self::settle)), with its first

@@ -312,7 +312,7 @@ impl Core {
     fn leave_open_extents(&self) -> Result<()> {
         // The first one removes extents from the list and abandons open ones, the second one frees
         // those without live data.
-        self.drain_all()?;
+        self.writes.drain_all()?;
         self.checkpoints.take()?;
         self.checkpoints.take()
     }

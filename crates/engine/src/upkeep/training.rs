@@ -133,7 +133,7 @@ impl Core {
             created_unix_s: self.vitals.env.clock.unix_s(),
             ..ObjectDescriptor::volume(id, "dictionary", content.len() as u64)
         };
-        let ticket = self.append(self.dictionary_batch(descriptor, &content), Purpose::Data)?;
+        let ticket = self.writes.append(self.dictionary_batch(descriptor, &content), Purpose::Data)?;
         self.log.wait_applied(ticket)?;
         Ok(true)
     }

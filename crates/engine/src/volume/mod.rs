@@ -175,7 +175,7 @@ impl Volume {
     ) -> Result<()> {
         let blocks = data.len() / BLOCK_BYTES;
         if first.in_group() as usize + blocks <= GROUP_BLOCKS {
-            self.core.wake_workers(room.buffer_limit())?;
+            self.core.writes.wake_workers(room.buffer_limit())?;
             let kept = kept_blocks(first, &data, keep_zeroes);
             let is_copied = 2 * (kept.count() as usize) < blocks;
             return self.write_group(first, data, kept, (!is_copied).then_some(blocks), hint);
@@ -188,7 +188,7 @@ impl Volume {
         let kept_count: usize = kept.iter().map(|kept| kept.count() as usize).sum();
         let pinned = (!is_large && 2 * kept_count >= blocks).then_some(blocks);
         for (index, (at, range)) in in_groups(first, blocks).enumerate() {
-            self.core.throttle(&mut room)?;
+            self.core.writes.throttle(&mut room)?;
             let data = data.slice(range);
             let kept = kept.get(index).copied().unwrap_or_else(|| kept_blocks(at, &data, keep_zeroes));
             self.write_group(at, data, kept, pinned, hint)?;
@@ -215,7 +215,7 @@ impl Volume {
         };
         if kept == BlockMask::run(start, end - start) {
             // By far the most frequent case: nothing is sliced, so no reference is counted.
-            return self.core.put(key, run_of(start, end - start, data));
+            return self.core.writes.put(key, run_of(start, end - start, data));
         }
         let mut from = start;
         while from < end {
@@ -227,7 +227,7 @@ impl Volume {
             } else {
                 DirtyRun::hole(from as u8, (to - from) as u8)
             };
-            self.core.put(key, run)?;
+            self.core.writes.put(key, run)?;
             from = to;
         }
         Ok(())
@@ -247,7 +247,7 @@ impl Volume {
         let block = BlockIndex::containing(offset);
         let key = self.key(block.group());
         let skip = (offset - block.offset_bytes()) as usize;
-        self.core.wake_workers(room.buffer_limit())?;
+        self.core.writes.wake_workers(room.buffer_limit())?;
         let _no_hole = self.object.parts.read();
         loop {
             let version = self.core.buffer.version(key);
@@ -260,7 +260,7 @@ impl Volume {
             match self.core.buffer.insert_if(key, run, version) {
                 Ok(true) => return Ok(()),
                 Ok(false) => {}
-                Err(_) => self.core.make_standby_room()?,
+                Err(_) => self.core.writes.make_standby_room()?,
             }
         }
     }
@@ -348,7 +348,7 @@ impl Volume {
             at = self.core.punch_piece(&self.object, (at, to), &mut pace)?;
         }
         // Writes before the hole must not be replayed over it.
-        if self.core.buffer.standby().is_some() { self.core.drain_past_current() } else { Ok(()) }
+        if self.core.buffer.standby().is_some() { self.core.writes.drain_past_current() } else { Ok(()) }
     }
 
     /// Makes blocks `from..to` holes, by way of the write buffer.
@@ -356,8 +356,8 @@ impl Volume {
         let mut at = from;
         while at < to {
             let count = (GROUP_BLOCKS as u64 - u64::from(at.in_group())).min(to.0 - at.0);
-            self.core.throttle_unadmitted()?;
-            self.core.put(self.key(at.group()), DirtyRun::hole(at.in_group() as u8, count as u8))?;
+            self.core.writes.throttle_unadmitted()?;
+            self.core.writes.put(self.key(at.group()), DirtyRun::hole(at.in_group() as u8, count as u8))?;
             at = BlockIndex(at.0 + count);
         }
         Ok(())
@@ -456,7 +456,7 @@ impl BlockDevice for Volume {
 
     fn flush(&self) -> Result<()> {
         self.object.quota.tails.flushed();
-        self.core.flush()
+        self.core.writes.flush()
     }
 
     fn discard(&self, offset: u64, length: u64) -> Result<()> {
@@ -482,7 +482,7 @@ impl BlockDevice for Volume {
         } else {
             self.discard(offset, length)?;
         }
-        if options.fua { self.core.flush() } else { Ok(()) }
+        if options.fua { self.core.writes.flush() } else { Ok(()) }
     }
 
     fn allocation(&self, offset: u64, length: u64, runs_max: usize) -> Result<Vec<Run>> {

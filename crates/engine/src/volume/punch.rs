@@ -66,11 +66,11 @@ impl Core {
     ) -> Result<BlockIndex> {
         let _punching = self.volumes.punching.read();
         let _no_parts = object.parts.write();
-        self.drain_all()?;
+        self.writes.drain_all()?;
         self.checkpoints.bound_changes()?;
         let blocks = pace.next(to.0 - from.0, |blocks| self.holds_many(object, from.0, from.0 + blocks))?;
         let end = BlockIndex(from.0 + blocks);
-        let result = self.append_applied(vec![holes(object, from.0, end.0)]);
+        let result = self.writes.append_applied(vec![holes(object, from.0, end.0)]);
         // Even if it failed: it may have been applied.
         self.volumes.punches.fetch_add(1, Ordering::AcqRel);
         result.map(|()| end)
@@ -96,7 +96,7 @@ impl Core {
 
     fn cut_pieces(&self, object: &Object, size_bytes: u64) -> Result<()> {
         // Data that is dirty now must come before the holes in the log, and never after them.
-        self.drain_past_current()?;
+        self.writes.drain_past_current()?;
         // A partly kept block stays: its rest is not visible, and is zeroed before the volume grows
         // over it.
         let first = size_bytes.div_ceil(BLOCK_BYTES as u64);
@@ -108,12 +108,12 @@ impl Core {
             let size_bytes = if from == first { size_bytes } else { from * BLOCK_BYTES as u64 };
             // One batch for both: cut off and smaller, or neither.
             let resized = Entry::Object(ObjectDescriptor { size_bytes, ..object.descriptor.read().clone() });
-            self.append_applied(vec![holes(object, from, end), resized])?;
+            self.writes.append_applied(vec![holes(object, from, end), resized])?;
             end = from;
         }
         if object.size_bytes() != size_bytes {
             let resized = Entry::Object(ObjectDescriptor { size_bytes, ..object.descriptor.read().clone() });
-            self.append_applied(vec![resized])?;
+            self.writes.append_applied(vec![resized])?;
         }
         Ok(())
     }
@@ -137,7 +137,7 @@ impl Core {
         }
         // Also where zeroes are only in the write buffer: the log may have older bytes there, and a
         // crash must not restore them in the larger volume.
-        self.drain_past_current()
+        self.writes.drain_past_current()
     }
 
     /// Returns whether the store has more groups of these blocks than a piece may have. The active

@@ -73,7 +73,7 @@ impl Volume {
     /// Returns the bytes of its content, and those that may still be written: as if none of them
     /// could be compressed, and no more than its quota and those of its folders allow.
     pub fn room(&self) -> (u64, u64) {
-        let left = self.core.quota_left(&self.object);
+        let left = self.core.writes.quota_left(&self.object);
         (self.core.allocated_bytes(&self.object), self.core.space.available_bytes().min(left))
     }
 
@@ -101,7 +101,7 @@ impl Volume {
             return Ok(());
         }
         let numbers = TreeNumbers { reserved: end, ..descriptor.numbers };
-        self.core.append_durably(vec![Entry::Object(ObjectDescriptor { numbers, ..descriptor })])
+        self.core.writes.append_durably(vec![Entry::Object(ObjectDescriptor { numbers, ..descriptor })])
     }
 
     /// Writes file metadata of a share's tree: it finds room where other writes find the pool full,
@@ -118,7 +118,7 @@ impl Volume {
             self.core.admit_new(&self.object, length, length, Asks::Tree)?
         };
         self.core.vitals.counters.written_bytes.add(length);
-        self.write_bytes(offset, data, false, hint, self.core.enter_buffer(room)?)
+        self.write_bytes(offset, data, false, hint, self.core.writes.enter_buffer(room)?)
     }
 
     /// Reserves room for writes of a tree, replacing the rest of its last reservation.

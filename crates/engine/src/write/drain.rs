@@ -36,7 +36,7 @@ use crate::log::zero_ahead::TAIL_BYTES;
 use crate::log::{Purpose, Refusal, Ticket};
 use crate::objects::Object;
 use crate::objects::effort::Compressing;
-use crate::pool::core::Core;
+use crate::write::Writes;
 
 /// Raw bytes of a batch: large enough that its padding (2 KiB on average) and the tail of an extent
 /// that it cannot fill are below one per cent at the usual ratios, small enough that two workers
@@ -70,7 +70,7 @@ struct Run<'a> {
     holes: Vec<(BlockIndex, u32)>,
 }
 
-impl Core {
+impl Writes {
     /// Drains one batch of the data that became dirty up to `generation` and waits until it is
     /// written. Returns `false` if there was none.
     pub(crate) fn drain(&self, generation: u64) -> Result<bool> {

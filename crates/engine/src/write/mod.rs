@@ -1,5 +1,7 @@
-//! From an accepted write to a batch in the log. Volumes call it with writes that `make_room` has
-//! admitted and that their quota allows (`quota`).
+//! From an accepted write to a batch in the log ([`Writes`]). Owns the parts that are compressed
+//! ahead of a flush, and the heat of groups. Volumes call it with writes that `make_room` has
+//! admitted and that their quota allows (`quota`). Any thread may call it, and waits for drains,
+//! checkpoints and the data file.
 //!
 //! 1. A write waits for room in the write buffer and in the standby memory (`room`), and is put
 //!    there. **Here the write is acknowledged.**
@@ -17,3 +19,74 @@ pub(crate) mod quota;
 pub(crate) mod room;
 pub(crate) mod whole_object;
 pub(crate) mod write_heat;
+
+use std::sync::Arc;
+
+use crate::base::buffers::BufferPool;
+use crate::base::shares::Shares;
+use crate::base::signals::Signals;
+use crate::base::vitals::Vitals;
+use crate::buffer::write_buffer::WriteBuffer;
+use crate::checkpoint::Checkpoints;
+use crate::codecs::chooser::Chooser;
+use crate::codecs::dictionaries::Dictionaries;
+use crate::log::Log;
+use crate::log::geometry::Geometry;
+use crate::map::Map;
+use crate::map::apply::Applier;
+use crate::objects::Objects;
+use crate::read::Reads;
+use crate::space::Space;
+use crate::write::precompress::Ahead;
+use crate::write::write_heat::Rewrites;
+
+/// Brings data into the write buffer, and from there into the log.
+pub(crate) struct Writes {
+    vitals: Arc<Vitals>,
+    shares: Shares,
+    geometry: Geometry,
+    buffers: Arc<BufferPool>,
+    buffer: Arc<WriteBuffer>,
+    map: Arc<Map>,
+    objects: Arc<Objects>,
+    log: Arc<Log>,
+    space: Arc<Space>,
+    reads: Arc<Reads>,
+    checkpoints: Arc<Checkpoints>,
+    chooser: Arc<Chooser>,
+    dictionaries: Arc<Dictionaries>,
+    signals: Arc<Signals>,
+    pub ahead: Ahead,
+    /// Groups written lately.
+    pub rewrites: Rewrites,
+}
+
+impl Writes {
+    pub(crate) fn new(
+        (vitals, shares, buffers): (Arc<Vitals>, Shares, Arc<BufferPool>),
+        (applier, log, space): (&Applier, Arc<Log>, Arc<Space>),
+        (reads, checkpoints): (Arc<Reads>, Arc<Checkpoints>),
+        (chooser, dictionaries, signals): (Arc<Chooser>, Arc<Dictionaries>, Arc<Signals>),
+    ) -> Self {
+        let geometry = applier.geometry.clone();
+        let capacity_bytes = u64::from(geometry.extents()) * u64::from(geometry.extent_bytes);
+        Self {
+            rewrites: Rewrites::new(capacity_bytes, vitals.options.memory_bytes),
+            ahead: Ahead::new(),
+            vitals,
+            shares,
+            geometry,
+            buffers,
+            buffer: applier.buffer.clone(),
+            map: applier.map.clone(),
+            objects: applier.objects.clone(),
+            log,
+            space,
+            reads,
+            checkpoints,
+            chooser,
+            dictionaries,
+            signals,
+        }
+    }
+}

@@ -24,7 +24,7 @@ use surface::Result;
 use crate::base::ranked::Mutex;
 use crate::base::ranks;
 use crate::log::prepared::Prepared;
-use crate::pool::core::Core;
+use crate::write::Writes;
 
 /// A flush that finds at most this much raw data is a small one.
 const FLUSH_BYTES_MAX: usize = 512 << 10;
@@ -151,7 +151,7 @@ impl Drop for Collecting<'_> {
     }
 }
 
-impl Core {
+impl Writes {
     /// Returns whether the pool is bound by flushes, and between two of them.
     fn is_bound_by_flushes(&self) -> bool {
         self.ahead.streak.load(Ordering::Relaxed) >= STREAK_MIN
@@ -241,7 +241,7 @@ mod tests {
             write(&volume, 0, value);
             pool.flush().unwrap();
         }
-        assert!(pool.core.is_bound_by_flushes());
+        assert!(pool.core.writes.is_bound_by_flushes());
         (pool, volume)
     }
 
@@ -250,7 +250,7 @@ mod tests {
     }
 
     fn parts(pool: &Pool) -> usize {
-        pool.core.ahead.state.lock().parts.len()
+        pool.core.writes.ahead.state.lock().parts.len()
     }
 
     #[test]
@@ -268,7 +268,7 @@ mod tests {
         let before = pool.core.log.applied_seq();
         pool.flush().unwrap();
         assert_eq!(parts(&pool), 0);
-        assert_eq!(pool.core.ahead.groups.load(Ordering::Relaxed), 0);
+        assert_eq!(pool.core.writes.ahead.groups.load(Ordering::Relaxed), 0);
         // The block that was written twice cannot lie in one batch with itself.
         assert_eq!(pool.core.log.applied_seq().0 - before.0, 2);
         drop((volume, pool));
@@ -296,9 +296,9 @@ mod tests {
     fn whoever_writes_during_a_flush_has_nothing_compressed_ahead() {
         let machine = Machine::new(32 << 20, 1);
         let (pool, volume) = bound_by_flushes(&machine);
-        pool.core.ahead.flushed(0);
-        assert!(pool.core.is_bound_by_flushes());
-        pool.core.ahead.flushed(1);
+        pool.core.writes.ahead.flushed(0);
+        assert!(pool.core.writes.is_bound_by_flushes());
+        pool.core.writes.ahead.flushed(1);
         burst(&volume, 1);
         assert_eq!(parts(&pool), 0);
     }
@@ -328,31 +328,31 @@ mod tests {
         let (pool, volume) = bound_by_flushes(&machine);
         burst(&volume, 80);
         let core = &pool.core;
-        core.flush().unwrap();
+        core.writes.flush().unwrap();
         let take = |value: u8| {
             burst(&volume, value);
-            core.compress_taken(core.buffer.take(PART_BYTES, u64::MAX)).unwrap()
+            core.writes.compress_taken(core.buffer.take(PART_BYTES, u64::MAX)).unwrap()
         };
         // It was begun before the flush, and ends after the flush's last drain.
-        core.ahead.flushed(1);
+        core.writes.ahead.flushed(1);
         let part = take(81);
         let generation = core.buffer.begin_flush();
-        let flushing = core.ahead.flush(core.buffer.bytes());
-        while core.drain(generation).unwrap() {}
+        let flushing = core.writes.ahead.flush(core.buffer.bytes());
+        while core.writes.drain(generation).unwrap() {}
         assert!(core.buffer.groups() > 0, "it is on its way");
-        core.hand_over(part).unwrap();
+        core.writes.hand_over(part).unwrap();
         assert_eq!((parts(&pool), core.buffer.groups()), (0, 0));
         // A drain that is going to take it along.
         let part = take(82);
-        let collecting = core.ahead.collect();
-        core.hand_over(part).unwrap();
+        let collecting = core.writes.ahead.collect();
+        core.writes.hand_over(part).unwrap();
         let kept = collecting.parts();
         assert_eq!(kept.len(), 1);
         for part in kept {
-            core.append_drained(core.complete(part)).unwrap();
+            core.writes.append_drained(core.writes.complete(part)).unwrap();
         }
         drop(flushing);
-        core.flush().unwrap();
+        core.writes.flush().unwrap();
         assert!((0..BURST).all(|group| read(&volume, group) == 82));
     }
 

@@ -27,9 +27,9 @@ use crate::base::status::QuotaReached;
 use crate::map::Piece;
 use crate::objects::object::Object;
 use crate::objects::properties;
-use crate::pool::core::Core;
+use crate::write::Writes;
 
-impl Core {
+impl Writes {
     /// See [`Pool::at_quota`](crate::pool::Pool::at_quota).
     pub(crate) fn at_quota(&self) -> Vec<QuotaReached> {
         let objects = &self.objects;

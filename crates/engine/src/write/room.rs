@@ -8,8 +8,8 @@ use surface::Result;
 
 use crate::base::group::GroupKey;
 use crate::buffer::write_buffer::DirtyRun;
-use crate::pool::core::Core;
 use crate::space::admission::Admitted;
+use crate::write::Writes;
 use crate::write::drain::BATCH_RAW_BYTES;
 
 /// How long a flush waits for drains of other threads before it looks again.
@@ -21,7 +21,7 @@ pub(crate) const fn room_mark(limit: usize) -> usize {
     limit / 8 * 7
 }
 
-impl Core {
+impl Writes {
     /// Makes everything acknowledged before the call durable.
     ///
     /// 1. Everything dirty by now is drained, by this thread and by the workers.

@@ -489,7 +489,7 @@ impl Rebuild<'_> {
                     descriptor.properties.extend([no_snapshots()]);
                 }
             }
-            core.append_applied(vec![Entry::Object(descriptor)])?;
+            core.writes.append_applied(vec![Entry::Object(descriptor)])?;
         }
         match properties {
             Some(own) if !self.old.core.objects.has_below(old.id) => self.limit(title, own),
@@ -511,7 +511,7 @@ impl Core {
         let _admin = self.admin.lock();
         let Some(object) = self.objects.get(id) else { return Ok(()) };
         let descriptor = ObjectDescriptor { created_unix_s, ..object.descriptor.read().clone() };
-        self.append_applied(vec![Entry::Object(descriptor)])
+        self.writes.append_applied(vec![Entry::Object(descriptor)])
     }
 }
 
