@@ -7,6 +7,7 @@ pub(crate) mod counters;
 pub(crate) mod decode_counts;
 pub(crate) mod group;
 pub(crate) mod hash;
+pub(crate) mod jobs;
 pub(crate) mod loss;
 pub(crate) mod options;
 pub(crate) mod pieces;

@@ -17,7 +17,9 @@ use std::sync::mpsc::{Receiver, sync_channel};
 use env::{AlignedBuf, ReadRing};
 use units::ExtentIndex;
 
-use crate::base::buffers::large_reads_bytes;
+use crate::base::buffers::{BufferPool, large_reads_bytes};
+use crate::base::vitals::Vitals;
+use crate::log::geometry::Geometry;
 use crate::log::log_reads::Source;
 use crate::pool::core::Core;
 use crate::space::extents::Victim;
@@ -142,7 +144,10 @@ impl<'a> VictimReads<'a> {
                 Some(ring) => Ahead::Ring(ring.begin(core, victim.extent)),
                 None => {
                     let (send, receive) = sync_channel(1);
-                    core.workers.submit(Box::new(move |core| drop(send.send(core.read_extent(victim.extent)))));
+                    let (vitals, geometry, buffers) =
+                        (core.vitals.clone(), core.geometry.clone(), core.buffers.clone());
+                    let read = move || read_whole(&vitals, &geometry, &buffers, victim.extent);
+                    core.jobs.submit(Box::new(move || drop(send.send(read()))));
                     Ahead::Thread(receive)
                 }
             };
@@ -166,10 +171,14 @@ impl Core {
 
     /// Reads all bytes of an extent, into a buffer of the pool's that may be longer.
     pub(crate) fn read_extent(&self, extent: ExtentIndex) -> Outcome {
-        self.vitals.counters.read_disk_bytes.add(u64::from(self.geometry.extent_bytes));
-        self.vitals.counters.cleaner_read_bytes.add(u64::from(self.geometry.extent_bytes));
-        Source { disk: &*self.vitals.env.disk, geometry: &self.geometry, buffers: &self.buffers }.read(extent)
+        read_whole(&self.vitals, &self.geometry, &self.buffers, extent)
     }
+}
+
+fn read_whole(vitals: &Vitals, geometry: &Geometry, buffers: &BufferPool, extent: ExtentIndex) -> Outcome {
+    vitals.counters.read_disk_bytes.add(u64::from(geometry.extent_bytes));
+    vitals.counters.cleaner_read_bytes.add(u64::from(geometry.extent_bytes));
+    Source { disk: &*vitals.env.disk, geometry, buffers }.read(extent)
 }
 
 #[cfg(test)]

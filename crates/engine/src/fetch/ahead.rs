@@ -6,10 +6,10 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use crate::base::group::GroupKey;
+use crate::fetch::Fetches;
 use crate::map::Map;
 use crate::map::group_pages::image_below;
 use crate::objects::Object;
-use crate::pool::core::Core;
 use crate::read::read_ahead::ReadAhead;
 use crate::read::reader::groups_of;
 
@@ -29,26 +29,26 @@ pub(super) fn lacking(map: &Map, object: &Object, range: &Range<u64>) -> Vec<Gro
     groups_of(range.start, range.end - range.start).filter_map(is_lacking).collect()
 }
 
-impl Core {
+impl Fetches {
     /// Lets the reader threads read a range ahead.
-    pub(crate) fn read_ahead(&self, streams: &Arc<ReadAhead>, object: &Arc<Object>, range: Range<u64>) {
+    pub(crate) fn read_ahead(self: &Arc<Self>, streams: &Arc<ReadAhead>, object: &Arc<Object>, range: Range<u64>) {
         let end = range.end.min(object.size_bytes());
         let mut at = range.start;
         while at < end {
             let job = at..end.min(at + JOB_BYTES);
             at = job.end;
-            let (streams, object) = (streams.clone(), object.clone());
-            self.workers.submit(Box::new(move |core| {
+            let (fetches, streams, object) = (Arc::clone(self), streams.clone(), object.clone());
+            self.jobs.submit(Box::new(move || {
                 if streams.has_passed(&job) {
                     return;
                 }
-                core.fetch_ahead(&object, &job);
+                fetches.fetch_ahead(&object, &job);
                 // Not while another thread changes the object's chain of levels. That does not take
                 // long, but may be waiting for the very thread that this runs on.
                 let Some(_gate) = object.gate.try_read().filter(|_| object.is_readable()) else { return };
                 if !streams.has_passed(&job) {
                     // A client that reads the range meets the same error, and reports it.
-                    let _ = core.reads.prefetch(&object, job.start, job.end - job.start, true);
+                    let _ = fetches.reads.prefetch(&object, job.start, job.end - job.start, true);
                 }
             }));
         }

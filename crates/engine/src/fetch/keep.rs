@@ -19,10 +19,10 @@ use crate::base::group::GroupKey;
 use crate::base::options::Properties;
 use crate::base::scratch;
 use crate::codecs::compress::with_unit;
+use crate::fetch::Fetches;
 use crate::log::Purpose;
 use crate::log::prepared::Prepared;
 use crate::objects::Object;
-use crate::pool::core::Core;
 use crate::read::images::{Arrived, CHUNK_GROUPS};
 use crate::space::admission::GROUP_COST_BYTES;
 
@@ -70,7 +70,7 @@ impl Packed {
     }
 }
 
-impl Core {
+impl Fetches {
     /// Keeps groups that were fetched. The caller holds no lock.
     ///
     /// # Errors

@@ -15,3 +15,55 @@
 mod ahead;
 mod keep;
 mod requests;
+
+use std::sync::Arc;
+
+use crate::base::buffers::BufferPool;
+use crate::base::jobs::Jobs;
+use crate::base::vitals::Vitals;
+use crate::checkpoint::Checkpoints;
+use crate::log::Log;
+use crate::log::geometry::Geometry;
+use crate::map::Map;
+use crate::map::apply::Applier;
+use crate::objects::Objects;
+use crate::read::Reads;
+use crate::space::Space;
+use crate::write::Writes;
+
+/// Fetches groups of images, and keeps them.
+pub(crate) struct Fetches {
+    vitals: Arc<Vitals>,
+    geometry: Geometry,
+    buffers: Arc<BufferPool>,
+    map: Arc<Map>,
+    objects: Arc<Objects>,
+    log: Arc<Log>,
+    space: Arc<Space>,
+    reads: Arc<Reads>,
+    checkpoints: Arc<Checkpoints>,
+    writes: Arc<Writes>,
+    jobs: Arc<Jobs>,
+}
+
+impl Fetches {
+    pub(crate) fn new(
+        (vitals, buffers, jobs): (Arc<Vitals>, Arc<BufferPool>, Arc<Jobs>),
+        (applier, log, space): (&Applier, Arc<Log>, Arc<Space>),
+        (reads, checkpoints, writes): (Arc<Reads>, Arc<Checkpoints>, Arc<Writes>),
+    ) -> Self {
+        Self {
+            vitals,
+            geometry: applier.geometry.clone(),
+            buffers,
+            map: applier.map.clone(),
+            objects: applier.objects.clone(),
+            log,
+            space,
+            reads,
+            checkpoints,
+            writes,
+            jobs,
+        }
+    }
+}

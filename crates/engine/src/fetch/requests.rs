@@ -25,11 +25,11 @@ use units::{BLOCK_BYTES, BlockMask, GROUP_BYTES, GroupIndex, ObjectId};
 use crate::base::canary::Canary;
 use crate::base::group::GroupKey;
 use crate::base::scratch;
+use crate::fetch::Fetches;
 use crate::fetch::ahead;
 use crate::fetch::keep::Kept;
 use crate::objects::Object;
 use crate::objects::images::remote_of;
-use crate::pool::core::Core;
 use crate::read::images::Arrived;
 use crate::read::lacking::MissingGroups;
 use crate::read::lacking::Patience;
@@ -60,7 +60,7 @@ struct Waiting<'a> {
     looks: bool,
 }
 
-impl Core {
+impl Fetches {
     /// Returns how long requests for an object wait. A snapshot has its volume's limit.
     pub(crate) fn patience(&self, object: &Object) -> Patience<'static> {
         let of = {

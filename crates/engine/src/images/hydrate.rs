@@ -69,7 +69,7 @@ impl Core {
                     if !self.has_room_for_rest(&image, left.len()) {
                         break;
                     }
-                    self.fetch(&left, &Patience::once(self.vitals.env.clock.now_ns()))?;
+                    self.fetches.fetch(&left, &Patience::once(self.vitals.env.clock.now_ns()))?;
                     self.reads.images.drop_unheld();
                 }
                 fetched += left.len() as u64 * GROUP_BYTES as u64;

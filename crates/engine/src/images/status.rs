@@ -81,7 +81,7 @@ impl Pool {
         };
         if let Some(key) = gone {
             // The outcome is in the image's status.
-            let _ = self.core.fetch(&[key], &Patience::once(self.core.vitals.env.clock.now_ns()));
+            let _ = self.core.fetches.fetch(&[key], &Patience::once(self.core.vitals.env.clock.now_ns()));
         }
     }
 

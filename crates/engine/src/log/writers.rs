@@ -164,7 +164,7 @@ mod tests {
     fn what_comes_when_the_writers_have_ended_is_written_all_the_same() {
         let machine = Machine::new(8 << 20, 1);
         let core = pool_on(&machine, machine.disk.handle(), 8 << 20, 1).core;
-        core.workers.stop(&core.signals, &core.log);
+        core.workers.stop(&core.signals, &core.jobs, &core.log);
         let before = core.log.applied_seq();
         let batch = Prepared::metadata(Vec::new(), &core.buffers);
         let Ok(ticket) = core.log.enqueue(batch, Purpose::Metadata) else { panic!("it was refused") };

@@ -51,7 +51,7 @@ impl Core {
         }
         // Data that can be fetched again is dropped before a write is refused.
         for round in 0..DROP_ROUNDS {
-            if !self.drop_fetched(bytes.max(DROPPED_MIN) << round)? {
+            if !self.fetches.drop_fetched(bytes.max(DROPPED_MIN) << round)? {
                 break;
             }
             self.checkpoints.take()?;

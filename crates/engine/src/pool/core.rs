@@ -8,6 +8,7 @@ use env::MapBatch;
 use format::KEY_END;
 
 use crate::base::buffers::BufferPool;
+use crate::base::jobs::Jobs;
 use crate::base::ranked::Mutex;
 use crate::base::ranks;
 use crate::base::shares::Shares;
@@ -19,6 +20,7 @@ use crate::clean::Cleaning;
 use crate::codecs::chooser::Chooser;
 use crate::codecs::dictionaries::Dictionaries;
 use crate::codecs::samples::Sampling;
+use crate::fetch::Fetches;
 use crate::log::Log;
 use crate::log::catalogue::Catalogue;
 use crate::log::geometry::Geometry;
@@ -48,7 +50,8 @@ pub(crate) struct Core {
     pub log: Arc<Log>,
     pub space: Arc<Space>,
     pub checkpoints: Arc<Checkpoints>,
-    pub writes: Writes,
+    pub writes: Arc<Writes>,
+    pub fetches: Arc<Fetches>,
     pub clean: Cleaning,
     pub volumes: Volumes,
     pub repairs: Repairs,
@@ -58,6 +61,7 @@ pub(crate) struct Core {
     pub chooser: Arc<Chooser>,
     pub dictionaries: Arc<Dictionaries>,
     pub signals: Arc<Signals>,
+    pub jobs: Arc<Jobs>,
     pub workers: Workers,
     /// Held by all changes to the table of objects.
     pub admin: Mutex<(), ranks::Admin>,
@@ -116,17 +120,24 @@ impl Core {
             (space.clone(), reads.clone(), chooser.clone(), signals.clone()),
             (parts.checkpoint, captured, parts.unreadable),
         ));
-        let writes = Writes::new(
+        let writes = Arc::new(Writes::new(
             (parts.vitals.clone(), shares, parts.buffers.clone()),
             (&parts.applier, log.clone(), space.clone()),
             (reads.clone(), checkpoints.clone()),
             (chooser.clone(), dictionaries.clone(), signals.clone()),
-        );
+        ));
+        let jobs = Arc::<Jobs>::default();
+        let fetches = Arc::new(Fetches::new(
+            (parts.vitals.clone(), parts.buffers.clone(), jobs.clone()),
+            (&parts.applier, log.clone(), space.clone()),
+            (reads.clone(), checkpoints.clone(), writes.clone()),
+        ));
         Self {
             shares,
             space,
             checkpoints,
             writes,
+            fetches,
             clean: Cleaning::default(),
             volumes: Volumes::default(),
             repairs: Repairs::default(),
@@ -134,6 +145,7 @@ impl Core {
             reads,
             dictionaries,
             signals,
+            jobs,
             workers: Workers::default(),
             admin: Mutex::new(()),
             passed_on: Mutex::new(0),

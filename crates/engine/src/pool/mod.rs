@@ -291,7 +291,7 @@ impl Pool {
         let entered = done.is_ok().then(|| self.core.enter_suspects());
         let done = done.and_then(|()| self.core.checkpoints.take_last()).and(entered.unwrap_or(Ok(())));
         self.core.reads.images.stop();
-        self.core.workers.stop(&self.core.signals, &self.core.log);
+        self.core.workers.stop(&self.core.signals, &self.core.jobs, &self.core.log);
         self.core.vitals.close();
         self.core.end_standby(done.is_ok());
         self.core.end_log();
@@ -323,7 +323,7 @@ impl Pool {
     pub fn resize_volume<'a>(&self, target: impl Into<VolumeRef<'a>>, size_bytes: u64) -> Result<()> {
         let target = target.into();
         let object = self.core.objects.resolve_volume(target)?;
-        self.core.fetching(&object, &mut || self.resize_volume_to(target, size_bytes, true))
+        self.core.fetches.fetching(&object, &mut || self.resize_volume_to(target, size_bytes, true))
     }
 
     /// Grows a volume to a size, unless it is larger already: nothing is ever cut off. Durable on
@@ -334,7 +334,7 @@ impl Pool {
     pub fn enlarge_volume<'a>(&self, target: impl Into<VolumeRef<'a>>, size_bytes: u64) -> Result<()> {
         let target = target.into();
         let object = self.core.objects.resolve_volume(target)?;
-        self.core.fetching(&object, &mut || self.resize_volume_to(target, size_bytes, false))
+        self.core.fetches.fetching(&object, &mut || self.resize_volume_to(target, size_bytes, false))
     }
 
     fn resize_volume_to(&self, target: VolumeRef<'_>, size_bytes: u64, may_shrink: bool) -> Result<()> {
@@ -540,6 +540,6 @@ impl Drop for Core {
             ring.freeze();
         }
         self.reads.images.stop();
-        self.workers.stop(&self.signals, &self.log);
+        self.workers.stop(&self.signals, &self.jobs, &self.log);
     }
 }

@@ -3,21 +3,19 @@
 //! makes space; the *trainer* makes dictionaries. With no workers there is no thread at all, and
 //! callers do all the work.
 
-use std::collections::VecDeque;
 use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
 
 use surface::{Error, Result};
 
-use crate::base::ranked::{Condvar, Mutex};
+use crate::base::jobs::Jobs;
+use crate::base::ranked::Mutex;
 use crate::base::ranks;
 use crate::base::signals::{PERIOD, Signals};
 use crate::log::{Log, Wrote};
 use crate::pool::core::Core;
 use crate::write::room::room_mark;
 
-/// Upper bound of waiting jobs: more read-ahead than this would be stale before it ran.
-const JOBS_MAX: usize = 64;
 /// Threads that read ahead. They are separate from the compressing ones, so that a reader never
 /// waits for a batch; several, because each waits for the device most of the time.
 const READERS: usize = 6;
@@ -25,19 +23,9 @@ const READERS: usize = 6;
 /// flight.
 const WRITERS: usize = 4;
 
-pub(crate) type Job = Box<dyn FnOnce(&Core) + Send>;
-
-#[derive(Default)]
-struct Jobs {
-    waiting: VecDeque<Job>,
-    stop: bool,
-}
-
 /// See the module.
 #[derive(Default)]
 pub(crate) struct Workers {
-    jobs: Mutex<Jobs, ranks::Jobs>,
-    reading: Condvar,
     threads: Mutex<Vec<JoinHandle<()>>, ranks::Threads>,
 }
 
@@ -70,13 +58,8 @@ impl Workers {
 
     /// Stops the threads and waits for them; jobs that have not begun are dropped, waiting batches
     /// are written.
-    pub(crate) fn stop(&self, signals: &Signals, log: &Log) {
-        {
-            let mut jobs = self.jobs.lock();
-            jobs.stop = true;
-            jobs.waiting.clear();
-        }
-        self.reading.notify_all();
+    pub(crate) fn stop(&self, signals: &Signals, jobs: &Jobs, log: &Log) {
+        jobs.stop();
         signals.stop();
         log.stop_writers();
         let me = std::thread::current().id();
@@ -85,16 +68,6 @@ impl Workers {
             if thread.thread().id() != me {
                 let _ = thread.join();
             }
-        }
-    }
-
-    /// Passes a job to the readers; dropped when too many wait.
-    pub(crate) fn submit(&self, job: Job) {
-        let mut jobs = self.jobs.lock();
-        if jobs.waiting.len() < JOBS_MAX && !jobs.stop {
-            jobs.waiting.push_back(job);
-            drop(jobs);
-            self.reading.notify_one();
         }
     }
 }
@@ -143,18 +116,8 @@ fn work(core: &Weak<Core>) {
 /// A reader: runs the read-ahead jobs.
 fn read(core: &Weak<Core>) {
     while let Some(core) = core.upgrade() {
-        let job = {
-            let mut jobs = core.workers.jobs.lock();
-            if jobs.stop {
-                return;
-            }
-            if jobs.waiting.is_empty() {
-                core.workers.reading.wait_for(&mut jobs, PERIOD);
-            }
-            jobs.waiting.pop_front()
-        };
-        if let Some(job) = job {
-            job(&core);
+        if !core.jobs.run_one(PERIOD) {
+            return;
         }
     }
 }

@@ -298,8 +298,8 @@ impl Sender {
         let (core, volume) = (Arc::clone(&self.core), Volume::new(Arc::clone(&self.core), to.clone()));
         let keys: Vec<GroupKey> = keys.clone();
         let mut is_fetched = false;
-        let patience = core.patience(&to).unless(is_over);
-        core.fetching_for(&to, &patience, &mut || {
+        let patience = core.fetches.patience(&to).unless(is_over);
+        core.fetches.fetching_for(&to, &patience, &mut || {
             // All at once, and then each in the state of the snapshot.
             if !std::mem::replace(&mut is_fetched, true) {
                 return Err(Error::with_source(

@@ -141,16 +141,16 @@ impl<'a> Reads<'a> {
         if remote.is_empty() {
             return;
         }
-        let patience = core.patience(&volume.object);
+        let patience = core.fetches.patience(&volume.object);
         keys.sort_unstable();
         keys.dedup();
-        let arrived = core.fetch(&keys, &patience);
+        let arrived = core.fetches.fetch(&keys, &patience);
         // Each reports the result of its own groups.
         let patience = if arrived.is_ok() { patience } else { patience.for_one_more() };
         for (mut read, is_expected) in remote {
             let offset = read.offset();
             let attempt = &mut || volume.read_expected(offset, read.buf(), is_expected);
-            let result = core.fetching_for(&volume.object, &patience, attempt);
+            let result = core.fetches.fetching_for(&volume.object, &patience, attempt);
             self.finish(read, result);
         }
         drop(arrived);

@@ -127,7 +127,7 @@ impl Volume {
         }
         let advice = self.read_ahead.begin(offset, length);
         if let Some(range) = advice.ahead {
-            self.core.read_ahead(&self.read_ahead, &self.object, range);
+            self.core.fetches.read_ahead(&self.read_ahead, &self.object, range);
         }
         advice.expected
     }
@@ -279,7 +279,7 @@ impl Volume {
         let note = |error: &Error| {
             self.core.reads.images.note_unwritten(&self.object, offset..offset.saturating_add(length), error);
         };
-        self.core.fetching(&self.object, attempt).inspect_err(note)
+        self.core.fetches.fetching(&self.object, attempt).inspect_err(note)
     }
 
     /// Writes, unless the write needs a part of a block that must be fetched first.
@@ -404,7 +404,7 @@ impl BlockDevice for Volume {
         let mut result = self.core.reads.read_with(&self.object, offset, buf, is_expected);
         drop(guard);
         if result.as_ref().is_err_and(MissingGroups::in_chain) {
-            result = self.core.fetching(&self.object, &mut || self.read_expected(offset, buf, is_expected));
+            result = self.core.fetches.fetching(&self.object, &mut || self.read_expected(offset, buf, is_expected));
         }
         self.end_read();
         result
@@ -425,7 +425,7 @@ impl BlockDevice for Volume {
             && !self.core.vitals.is_inline()
             && let Some(range) = self.read_ahead.passed(offset, buf.len() as u64)
         {
-            self.core.read_ahead(&self.read_ahead, &self.object, range);
+            self.core.fetches.read_ahead(&self.read_ahead, &self.object, range);
         }
         Ok(done)
     }

@@ -45,10 +45,10 @@ pub(super) fn copy(
             batch.push((group, bytes));
         }
         if batch.len() == GROUPS {
-            into.core.keep_known(&to, std::mem::take(&mut batch))?;
+            into.core.fetches.keep_known(&to, std::mem::take(&mut batch))?;
         }
     }
-    into.core.keep_known(&to, batch)?;
+    into.core.fetches.keep_known(&to, batch)?;
     let mut kept = 0;
     for group in &here {
         kept += u64::from(is_here(into, &to, *group)?);
