@@ -38,7 +38,7 @@ impl DiskLayer for CleaningDisk {
         };
         if self.is_armed.swap(false, Ordering::Relaxed) {
             let clean = || {
-                while let Round::Cleaned { moved, .. } = core.clean_round(core.rule(1, true)).unwrap() {
+                while let Round::Cleaned { moved, .. } = core.clean.clean_round(core.clean.rule(1, true)).unwrap() {
                     self.moved.fetch_add(moved, Ordering::Relaxed);
                 }
             };

@@ -21,10 +21,10 @@ use surface::Hint;
 use units::{BlockMask, ObjectId};
 
 use crate::base::hash::MULTIPLIER;
+use crate::clean::Cleaning;
 use crate::clean::extent_liveness::Resident;
 use crate::clean::recode::Recoder;
 use crate::clean::survivors::Survivors;
-use crate::pool::core::Core;
 
 /// Lower bound of the share of previously moved fragments that is tried, in thousandths.
 const AGAIN_PERMILLE_MIN: u32 = 125;
@@ -75,7 +75,7 @@ impl ColdPace {
 
 /// Compresses cold data in one round of cleaning.
 pub(crate) struct ColdRecoder<'a> {
-    core: &'a Core,
+    cleaning: &'a Cleaning,
     recoder: Recoder<'a>,
     /// The volume of the last fragment, its compression, and its settings.
     known: Option<(ObjectId, Compression, Option<Settings>)>,
@@ -85,8 +85,8 @@ pub(crate) struct ColdRecoder<'a> {
 }
 
 impl<'a> ColdRecoder<'a> {
-    pub(crate) fn new(core: &'a Core) -> Self {
-        Self { core, recoder: Recoder::new(core), known: None, whole: (0, 0), part: (0, 0) }
+    pub(crate) fn new(cleaning: &'a Cleaning) -> Self {
+        Self { cleaning, recoder: Recoder::new(cleaning), known: None, whole: (0, 0), part: (0, 0) }
     }
 
     /// Turns the blocks `live` of a fragment with a verified payload into survivors, if they are to
@@ -98,7 +98,7 @@ impl<'a> ColdRecoder<'a> {
         payload: &[u8],
         survivors: &mut Survivors,
     ) -> bool {
-        let (core, id) = (self.core, resident.object.id);
+        let (cleaning, id) = (self.cleaning, resident.object.id);
         if self.known.as_ref().is_none_or(|(known, ..)| *known != id) {
             let settings = resident.object.settings.read();
             self.known = Some((id, settings.compression, settings.for_cold()));
@@ -106,23 +106,23 @@ impl<'a> ColdRecoder<'a> {
         let Some((_, written, Some(settings))) = &self.known else { return false };
         let is_moved = resident.stored.is_moved;
         let is_other = is_moved && is_other(*written, CodecId(resident.stored.fragment.codec));
-        let share = if is_other { AGAIN_PERMILLE_MIN } else { core.clean.cold_pace.again_permille() };
+        let share = if is_other { AGAIN_PERMILLE_MIN } else { cleaning.cold_pace.again_permille() };
         if is_moved && !is_turn(resident.location, share)
-            || core.writes.rewrites.are_hot(id, resident.key().group, live)
+            || cleaning.writes.rewrites.are_hot(id, resident.key().group, live)
         {
             return false;
         }
-        let is_short = core.space.is_needed_soon();
-        if is_short && !core.clean.cold_pace.has_credit() {
+        let is_short = cleaning.space.is_needed_soon();
+        if is_short && !cleaning.cold_pace.has_credit() {
             return false;
         }
-        let began = core.vitals.env.clock.now_ns();
+        let began = cleaning.vitals.env.clock.now_ns();
         let done = self.recoder.recode(resident, live, payload, settings, Hint::default(), survivors);
         if is_moved && !is_other {
-            core.clean.cold_pace.tried_again(done.is_some());
+            cleaning.cold_pace.tried_again(done.is_some());
         }
         if is_short {
-            core.clean.cold_pace.spend(core.vitals.env.clock.now_ns().saturating_sub(began));
+            cleaning.cold_pace.spend(cleaning.vitals.env.clock.now_ns().saturating_sub(began));
         }
         let Some((before, after)) = done else { return false };
         self.part = (self.part.0 + before as u64, self.part.1 + after as u64);
@@ -141,8 +141,8 @@ impl<'a> ColdRecoder<'a> {
     pub(crate) fn finish(self, has_moved: bool) {
         self.recoder.finish();
         if has_moved {
-            self.core.vitals.counters.cold_before_bytes.add(self.whole.0);
-            self.core.vitals.counters.cold_after_bytes.add(self.whole.1);
+            self.cleaning.vitals.counters.cold_before_bytes.add(self.whole.0);
+            self.cleaning.vitals.counters.cold_after_bytes.add(self.whole.1);
         }
     }
 }

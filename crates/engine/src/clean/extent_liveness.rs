@@ -15,9 +15,10 @@ use surface::{Error, ErrorKind, Result};
 use units::{BlockIndex, Epoch, ExtentIndex, Seq};
 
 use crate::base::group::{GroupKey, GroupRecords};
+use crate::clean::Cleaning;
 use crate::log::extent_scan::{self, Stored};
+use crate::map::Map;
 use crate::objects::Object;
-use crate::pool::core::Core;
 use crate::space::dead_map::Since;
 use crate::space::extents::Victim;
 
@@ -75,14 +76,14 @@ impl Lookup {
     /// Returns the fragment at `location` in the record of that group and epoch.
     pub(crate) fn at(
         &mut self,
-        core: &Core,
+        map: &Map,
         object: &Object,
         key: GroupKey,
         epoch: Epoch,
         location: u64,
     ) -> Result<Option<FragmentRef>> {
         if self.known.as_ref().is_none_or(|(known, _)| *known != key) {
-            self.known = Some((key, core.map.base_for_cleaning(key, || object.epoch())?));
+            self.known = Some((key, map.base_for_cleaning(key, || object.epoch())?));
         }
         let mut records = self.known.iter().flat_map(|(_, records)| records.iter());
         let record: Option<&Record> = records.find(|(e, _)| *e == epoch).map(|(_, record)| record);
@@ -90,7 +91,7 @@ impl Lookup {
     }
 }
 
-impl Core {
+impl Cleaning {
     /// Returns the live fragments of an extent that the log has passed, and when its present use
     /// began, if that is known without asking the map, as of the last published checkpoint. `bytes`
     /// is the extent's content.
@@ -183,7 +184,7 @@ impl Core {
                 continue;
             }
             let location = start + stored.offset as u64;
-            let found = match lookup.at(self, &object, key, stored.epoch, location) {
+            let found = match lookup.at(&self.map, &object, key, stored.epoch, location) {
                 Err(error) if error.kind() == ErrorKind::Corrupt => {
                     residents.damaged.push((key, error));
                     continue;
@@ -267,13 +268,13 @@ mod tests {
             if live == 0 || core.space.extents.lock().is_listed(extent) {
                 continue;
             }
-            let bytes = core.read_extent(extent).unwrap();
+            let bytes = core.clean.read_extent(extent).unwrap();
             let bytes = &bytes[..core.geometry.extent_bytes as usize];
-            let Some((residents, _)) = core.known_residents(extent, bytes) else {
+            let Some((residents, _)) = core.clean.known_residents(extent, bytes) else {
                 unknown += 1;
                 continue;
             };
-            assert!(core.are_all(Victim { extent, live }, bytes, &residents), "{extent:?}");
+            assert!(core.clean.are_all(Victim { extent, live }, bytes, &residents), "{extent:?}");
             known += 1;
         }
         (known, unknown)

@@ -1,6 +1,6 @@
-//! Empties extents that are mostly dead, so that a checkpoint can free them. Owns the cleaner's
-//! memory between rounds, and decides its pace. Called by its own threads, by writers that find no
-//! room (`make_room`), and by `upkeep` for work that goes from extent to extent.
+//! Empties extents that are mostly dead, so that a checkpoint can free them ([`Cleaning`]). Owns
+//! the cleaner's memory between rounds, and decides its pace. Called by its own threads, by writers
+//! that find no room (`make_room`), and by `upkeep` for work that goes from extent to extent.
 //!
 //! 1. *When*: by how much space is left (`pacing`), or for a writer that waits.
 //! 2. *Which*: a round chooses victims (`round`) and reads them whole (`victim_reads`).
@@ -19,14 +19,45 @@ pub(crate) mod survivors;
 pub(crate) mod victim_reads;
 pub(crate) mod walked;
 
+use std::sync::Arc;
+
+use crate::base::buffers::BufferPool;
+use crate::base::jobs::Jobs;
 use crate::base::ranked::{Mutex, RwLock};
 use crate::base::ranks;
+use crate::base::signals::Signals;
+use crate::base::vitals::Vitals;
+use crate::checkpoint::Checkpoints;
 use crate::clean::cold::ColdPace;
 use crate::clean::round::Cleaner;
+use crate::codecs::chooser::Chooser;
+use crate::codecs::dictionaries::Dictionaries;
+use crate::log::Log;
+use crate::log::geometry::Geometry;
+use crate::map::Map;
+use crate::map::apply::Applier;
+use crate::objects::Objects;
+use crate::read::Reads;
+use crate::space::Space;
+use crate::write::Writes;
 
-/// The state of cleaning.
-#[derive(Default)]
+/// Cleans extents.
 pub(crate) struct Cleaning {
+    vitals: Arc<Vitals>,
+    geometry: Geometry,
+    buffers: Arc<BufferPool>,
+    map: Arc<Map>,
+    objects: Arc<Objects>,
+    applier: Arc<Applier>,
+    log: Arc<Log>,
+    space: Arc<Space>,
+    reads: Arc<Reads>,
+    checkpoints: Arc<Checkpoints>,
+    writes: Arc<Writes>,
+    chooser: Arc<Chooser>,
+    dictionaries: Arc<Dictionaries>,
+    signals: Arc<Signals>,
+    jobs: Arc<Jobs>,
     cleaner: Mutex<Cleaner, ranks::Cleaner>,
     /// Held shared by rounds in the background, exclusively by a writer that determines how much
     /// can be gained at all.
@@ -36,4 +67,36 @@ pub(crate) struct Cleaning {
     cold_pace: ColdPace,
     /// Damage that cleaning could not move.
     pub damages: Mutex<Vec<String>, ranks::Damages>,
+}
+
+impl Cleaning {
+    pub(crate) fn new(
+        (vitals, buffers, jobs): (Arc<Vitals>, Arc<BufferPool>, Arc<Jobs>),
+        (applier, log, space): (Arc<Applier>, Arc<Log>, Arc<Space>),
+        (reads, checkpoints, writes): (Arc<Reads>, Arc<Checkpoints>, Arc<Writes>),
+        (chooser, dictionaries, signals): (Arc<Chooser>, Arc<Dictionaries>, Arc<Signals>),
+    ) -> Self {
+        Self {
+            vitals,
+            geometry: applier.geometry.clone(),
+            buffers,
+            map: applier.map.clone(),
+            objects: applier.objects.clone(),
+            applier,
+            log,
+            space,
+            reads,
+            checkpoints,
+            writes,
+            chooser,
+            dictionaries,
+            signals,
+            jobs,
+            cleaner: Mutex::default(),
+            rounds: RwLock::new(()),
+            dipping: Mutex::new(()),
+            cold_pace: ColdPace::default(),
+            damages: Mutex::default(),
+        }
+    }
 }

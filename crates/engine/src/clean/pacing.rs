@@ -23,9 +23,9 @@ use surface::Result;
 use units::ExtentIndex;
 
 use crate::base::status::{CleanMark, CleanReport};
+use crate::clean::Cleaning;
 use crate::clean::round::{Cleaner, Round};
 use crate::pool::Pool;
-use crate::pool::core::Core;
 use crate::space::EVACUATED_MAX;
 use crate::space::brake::BRAKE_NS_MAX;
 use crate::space::rule::Rule;
@@ -64,7 +64,7 @@ impl Pool {
     /// When the storage fails. Damage does not stop it: see
     /// [`PoolStatus::damages`](crate::PoolStatus::damages).
     pub fn clean(&self, all: bool, rounds: u32) -> Result<CleanReport> {
-        self.core.clean_pass(all, rounds, None)
+        self.core.clean.clean_pass(all, rounds, None)
     }
 
     /// Continues a pass for which [`clean`](Self::clean) has reported the mark: only extents of
@@ -73,39 +73,39 @@ impl Pool {
     /// # Errors
     /// Those of [`clean`](Self::clean).
     pub fn clean_on(&self, all: bool, rounds: u32, mark: CleanMark) -> Result<CleanReport> {
-        self.core.clean_pass(all, rounds, Some(mark))
+        self.core.clean.clean_pass(all, rounds, Some(mark))
     }
 }
 
 /// The cleaner's thread.
-pub(crate) fn run(core: &Weak<Core>) {
+pub(crate) fn run(cleaning: &Weak<Cleaning>) {
     let mut pause = REST;
     let mut written = 0;
-    while let Some(core) = core.upgrade() {
-        if core.signals.rest(pause) {
+    while let Some(cleaning) = cleaning.upgrade() {
+        if cleaning.signals.rest(pause) {
             return;
         }
-        let now = core.vitals.counters.written_bytes.get();
+        let now = cleaning.vitals.counters.written_bytes.get();
         let idle = now == written;
         written = now;
-        let began = core.vitals.env.clock.now_ns();
+        let began = cleaning.vitals.env.clock.now_ns();
         // Errors show up in the next flush or write, which meet them too.
-        let paced = if core.vitals.check_failed().is_ok() {
-            core.clean_some(idle && pause == REST)
+        let paced = if cleaning.vitals.check_failed().is_ok() {
+            cleaning.clean_some(idle && pause == REST)
         } else {
             Ok(Paced::Nothing)
         };
         let paced = paced.unwrap_or(Paced::Nothing);
-        let has_braked = core.space.brake.has_braked.swap(false, Ordering::Relaxed);
-        let is_awaited = core.space.brake.waiting.load(Ordering::Acquire) > 0;
+        let has_braked = cleaning.space.brake.has_braked.swap(false, Ordering::Relaxed);
+        let is_awaited = cleaning.space.brake.waiting.load(Ordering::Acquire) > 0;
         if paced == Paced::Nothing && is_awaited {
             // Space gained before may be all that is left.
-            let _ = core.checkpoints.take_light();
-            *core.space.brake.futile.lock() += 1;
-            core.space.brake.room.notify_all();
+            let _ = cleaning.checkpoints.take_light();
+            *cleaning.space.brake.futile.lock() += 1;
+            cleaning.space.brake.room.notify_all();
         }
-        let took = Duration::from_nanos(core.vitals.env.clock.now_ns().saturating_sub(began));
-        let urgency = core.space.urgency();
+        let took = Duration::from_nanos(cleaning.vitals.env.clock.now_ns().saturating_sub(began));
+        let urgency = cleaning.space.urgency();
         pause = match (paced, urgency > 0.0) {
             (Paced::Busy, _) => REST_NEAR,
             // No writer may wait for a resting cleaner.
@@ -122,15 +122,15 @@ pub(crate) fn run(core: &Weak<Core>) {
 
 /// The thread of the second cleaner, which works only when space is needed: while one reads or
 /// writes, the other one computes.
-pub(crate) fn help(core: &Weak<Core>) {
+pub(crate) fn help(cleaning: &Weak<Cleaning>) {
     let mut pause = REST;
-    while let Some(core) = core.upgrade() {
-        if core.signals.rest(pause) {
+    while let Some(cleaning) = cleaning.upgrade() {
+        if cleaning.signals.rest(pause) {
             return;
         }
-        let is_needed = core.space.is_needed_soon();
-        let may_work = is_needed && core.vitals.check_failed().is_ok();
-        let paced = if may_work { core.clean_some(false).unwrap_or(Paced::Nothing) } else { Paced::Nothing };
+        let is_needed = cleaning.space.is_needed_soon();
+        let may_work = is_needed && cleaning.vitals.check_failed().is_ok();
+        let paced = if may_work { cleaning.clean_some(false).unwrap_or(Paced::Nothing) } else { Paced::Nothing };
         pause = match (paced, is_needed) {
             (Paced::Worked, _) => Duration::ZERO,
             (_, true) => REST_NEAR,
@@ -149,7 +149,7 @@ pub(crate) enum Paced {
     Worked,
 }
 
-impl Core {
+impl Cleaning {
     /// Returns the rule for extents with few enough live bytes to be worth cleaning.
     pub(crate) fn rule(&self, dead_permille: u32, greedy: bool) -> Rule {
         let live_max = u64::from(self.geometry.extent_bytes) * u64::from(1000 - dead_permille) / 1000;
@@ -196,7 +196,7 @@ impl Core {
 
     /// A bounded piece of background cleaning, if it is due.
     pub(crate) fn clean_some(&self, idle: bool) -> Result<Paced> {
-        let Some(rule) = self.clean_pace(&mut self.clean.cleaner.lock(), idle) else { return Ok(Paced::Nothing) };
+        let Some(rule) = self.clean_pace(&mut self.cleaner.lock(), idle) else { return Ok(Paced::Nothing) };
         let began = self.vitals.env.clock.now_ns();
         let at_once = self.space.brake.rounds.fetch_add(1, Ordering::AcqRel) + 1;
         let round = self.clean_round_shared(rule);
@@ -236,7 +236,7 @@ impl Core {
     /// Runs a round in the background. A writer that determines how much can be gained at all keeps
     /// it out; otherwise the round's victims would be missing from its result.
     pub(crate) fn clean_round_shared(&self, rule: Rule) -> Result<Round> {
-        let _shared = self.clean.rounds.read();
+        let _shared = self.rounds.read();
         self.clean_round(rule)
     }
 
@@ -257,7 +257,7 @@ impl Core {
                 break;
             }
             let round = {
-                let _alone = self.clean.rounds.write();
+                let _alone = self.rounds.write();
                 self.clean_round(rule)?
             };
             match round {

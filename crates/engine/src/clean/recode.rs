@@ -14,6 +14,7 @@ use surface::Hint;
 use units::{BLOCK_BYTES, BlockIndex, BlockMask, GROUP_BLOCKS, ObjectId};
 
 use crate::base::scratch;
+use crate::clean::Cleaning;
 use crate::clean::extent_liveness::Resident;
 use crate::clean::survivors::Survivors;
 use crate::codecs::chooser;
@@ -21,7 +22,6 @@ use crate::codecs::compress::compress_with;
 use crate::codecs::dictionaries::Encoders;
 use crate::codecs::hints::{compression_of, place_of};
 use crate::codecs::regions::RegionKey;
-use crate::pool::core::Core;
 use crate::read::dictionaries::Readers;
 
 /// A fragment is moved only if that gains this share of its size: less is not worth a write and a
@@ -33,16 +33,16 @@ const APART: u64 = 1 << 63;
 
 /// Compresses one fragment after the other.
 pub(crate) struct Recoder<'a> {
-    core: &'a Core,
+    cleaning: &'a Cleaning,
     batch: chooser::Batch<'a>,
     /// The volume of the last fragment, and its dictionaries.
     known: Option<(ObjectId, Option<Encoders<'a>>)>,
 }
 
 impl<'a> Recoder<'a> {
-    pub(crate) fn new(core: &'a Core) -> Self {
-        let batch = core.chooser.begin(false, core.vitals.counters.written_bytes.get()).apart();
-        Self { core, batch, known: None }
+    pub(crate) fn new(cleaning: &'a Cleaning) -> Self {
+        let batch = cleaning.chooser.begin(false, cleaning.vitals.counters.written_bytes.get()).apart();
+        Self { cleaning, batch, known: None }
     }
 
     /// Compresses the blocks `live` of a fragment with a verified payload. Returns their old and
@@ -60,9 +60,9 @@ impl<'a> Recoder<'a> {
     ) -> Option<(usize, usize)> {
         let Resident { object: volume, stored, location, reference } = resident;
         if self.known.as_ref().is_none_or(|(known, _)| *known != volume.id) {
-            self.known = Some((volume.id, self.core.reads.encoders(volume, settings)));
+            self.known = Some((volume.id, self.cleaning.reads.encoders(volume, settings)));
         }
-        let Self { core, batch, known } = self;
+        let Self { cleaning, batch, known } = self;
         let mut dictionaries = known.as_mut().and_then(|(_, dictionaries)| dictionaries.as_mut());
         let before = FragmentRef { live, ..*reference }.live_bytes() as usize;
         let raw_len = usize::from(stored.fragment.count) * BLOCK_BYTES;
@@ -80,7 +80,7 @@ impl<'a> Recoder<'a> {
         scratch::with(|scratch| {
             let scratch::Scratch { codecs, unit, spare, .. } = scratch;
             let raw = &mut unit[..raw_len];
-            core.reads.decode(Readers::Free, volume, codecs, (codec, payload), raw, raw_len).ok()?;
+            cleaning.reads.decode(Readers::Free, volume, codecs, (codec, payload), raw, raw_len).ok()?;
             let mut target = vec![0; raw_len];
             sizes.iter().find_map(|unit_blocks| {
                 let mark = survivors.mark();

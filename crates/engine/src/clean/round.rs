@@ -31,12 +31,12 @@ use std::sync::atomic::Ordering;
 use surface::Result;
 use units::ExtentIndex;
 
+use crate::clean::Cleaning;
 use crate::clean::cold::ColdRecoder;
 use crate::clean::survivors::{Collected, Survivors};
 use crate::clean::victim_reads::VictimReads;
 use crate::log::geometry::CLEAN_EXTENTS;
 use crate::log::{Purpose, Refusal};
-use crate::pool::core::Core;
 use crate::space::admission::Admitted;
 use crate::space::extents::Victim;
 use crate::space::rule::Rule;
@@ -115,7 +115,7 @@ pub(crate) struct Cleaner {
 
 /// The victims of a round, which no other one may choose during its lifetime.
 struct Claim<'a> {
-    core: &'a Core,
+    cleaning: &'a Cleaning,
     /// The checkpoint as of which they were chosen.
     number: u64,
     victims: Vec<Victim>,
@@ -124,7 +124,7 @@ struct Claim<'a> {
 
 impl Drop for Claim<'_> {
     fn drop(&mut self) {
-        let mut cleaner = self.core.clean.cleaner.lock();
+        let mut cleaner = self.cleaning.cleaner.lock();
         for victim in &self.victims {
             cleaner.busy.remove(&victim.extent);
         }
@@ -169,7 +169,7 @@ impl Cleaner {
     }
 }
 
-impl Core {
+impl Cleaning {
     /// Step 1: returns the victims, and the number of the checkpoint as of which they were chosen.
     fn choose(&self, cleaner: &Cleaner, rule: Rule) -> (u64, Vec<Victim>) {
         let extents = self.space.extents.lock();
@@ -228,11 +228,11 @@ impl Core {
         self.vitals.check_failed()?;
         self.checkpoints.heal()?;
         let began = self.vitals.env.clock.now_ns();
-        let dipping = self.clean.dipping.try_lock();
+        let dipping = self.dipping.try_lock();
         let Some(allowance) = self.allowance(rule, dipping.is_some()) else { return Ok(Round::NeedsCheckpoint) };
         let seen = self.checkpoints.map_version.load(Ordering::Acquire);
         let mut claim = {
-            let mut cleaner = self.clean.cleaner.lock();
+            let mut cleaner = self.cleaner.lock();
             cleaner.forget_before(self.space.extents.lock().checkpoint());
             let (number, mut victims) = self.choose(&cleaner, rule);
             if victims.is_empty() {
@@ -242,7 +242,7 @@ impl Core {
             keep_within(&mut victims, allowance.bytes);
             cleaner.busy.extend(victims.iter().map(|victim| victim.extent));
             let survivors = cleaner.spare.pop().unwrap_or_default();
-            Claim { core: self, number, victims, survivors }
+            Claim { cleaning: self, number, victims, survivors }
         };
         let mut cold = (rule.recodes && allowance.purpose == Purpose::Clean).then(|| ColdRecoder::new(self));
         let round = self.clean_claim(&mut claim, &mut cold, rule, seen, &allowance);
@@ -250,7 +250,7 @@ impl Core {
             cold.finish(matches!(round, Ok(Round::Cleaned { .. })));
         }
         let took = self.vitals.env.clock.now_ns().saturating_sub(began);
-        self.clean.cold_pace.earn(took);
+        self.cold_pace.earn(took);
         self.vitals.counters.cleaning_ns.add(took);
         round
     }
@@ -305,7 +305,7 @@ impl Core {
                     self.remember_damage(why);
                     if !rule.despite_damage || survivors.mark() == mark {
                         survivors.cut_back(mark);
-                        self.clean.cleaner.lock().shun(victim, true);
+                        self.cleaner.lock().shun(victim, true);
                         continue;
                     }
                 }
@@ -334,7 +334,7 @@ impl Core {
             packed = survivors.measure(self.geometry.extent_bytes).bytes;
         }
         if !wins(packed) && !rule.away {
-            let mut cleaner = self.clean.cleaner.lock();
+            let mut cleaner = self.cleaner.lock();
             taken.into_iter().for_each(|victim| cleaner.shun(victim, false));
             return Ok(Round::Shunned);
         }
@@ -342,12 +342,12 @@ impl Core {
         let moved_at = self.move_survivors(survivors, seen, cleaned, allowance.purpose)?;
         let Some(moved_at) = moved_at else { return Ok(Round::NeedsCheckpoint) };
         let evacuated = taken.iter().map(|victim| victim.extent).collect();
-        self.clean.cleaner.lock().evacuated.push((moved_at, evacuated));
+        self.cleaner.lock().evacuated.push((moved_at, evacuated));
         Ok(Round::Cleaned { extents: taken.len() as u64, moved: packed })
     }
 
     fn remember_damage(&self, what: Option<String>) {
-        let mut damages = self.clean.damages.lock();
+        let mut damages = self.damages.lock();
         if damages.len() < DAMAGES_MAX {
             let new = what.filter(|what| !damages.contains(what));
             damages.extend(new);

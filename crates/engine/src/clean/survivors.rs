@@ -26,13 +26,13 @@ use units::{BLOCK_BYTES, BlockIndex, BlockMask, Epoch, ExtentIndex, GroupIndex, 
 
 use crate::base::group::GroupKey;
 use crate::base::scratch;
+use crate::clean::Cleaning;
 use crate::clean::cold::ColdRecoder;
 use crate::clean::extent_liveness::{Resident, is_same};
 use crate::log::extent_scan::Stored;
 use crate::log::prepared::Prepared;
 use crate::map::relocation_notes::MovedFrom;
 use crate::objects::Object;
-use crate::pool::core::Core;
 use crate::read::damage_owners::{Concerned, Place};
 use crate::read::dictionaries::Readers;
 use crate::space::dead_map::Since;
@@ -288,7 +288,7 @@ impl Survivors {
     }
 }
 
-impl Core {
+impl Cleaning {
     /// Steps 1 to 3 for one extent, whose bytes are `bytes`. `is_current` returns whether the last
     /// checkpoint is still the one from which the victim's live bytes were read. With
     /// `despite_damage`, damage does not end it: readable data is still collected.

@@ -19,9 +19,9 @@ use units::ExtentIndex;
 
 use crate::base::buffers::{BufferPool, large_reads_bytes};
 use crate::base::vitals::Vitals;
+use crate::clean::Cleaning;
 use crate::log::geometry::Geometry;
 use crate::log::log_reads::Source;
-use crate::pool::core::Core;
 use crate::space::extents::Victim;
 
 /// Upper bound of extents of a round in memory while there is other load: one in use, the others
@@ -37,7 +37,7 @@ type Outcome = io::Result<AlignedBuf>;
 
 /// The victims of a round, in order, with their bytes.
 pub(crate) struct VictimReads<'a> {
-    core: &'a Core,
+    cleaning: &'a Cleaning,
     rest: std::vec::IntoIter<Victim>,
     ahead: VecDeque<(Victim, Ahead)>,
     ring: Option<Ring<'a>>,
@@ -57,7 +57,7 @@ struct Ring<'a> {
     /// `None`: it could not be read in this way.
     come: BTreeMap<usize, Option<AlignedBuf>>,
     next_tag: usize,
-    /// [`Core::traffic_bytes`] on an idle pool: grows with the bytes that the ring reads. `None`:
+    /// [`Cleaning::traffic_bytes`] on an idle pool: grows with the bytes that the ring reads. `None`:
     /// there can be no other load.
     traffic_bytes: Option<u64>,
     /// A read was incomplete: the device or the ring may fail again.
@@ -66,26 +66,26 @@ struct Ring<'a> {
 
 impl Ring<'_> {
     /// Whether extents may be read by the ring.
-    fn is_wanted(&self, core: &Core) -> bool {
-        let is_alone = self.traffic_bytes.is_none_or(|bytes| core.traffic_bytes() == bytes);
+    fn is_wanted(&self, cleaning: &Cleaning) -> bool {
+        let is_alone = self.traffic_bytes.is_none_or(|bytes| cleaning.traffic_bytes() == bytes);
         is_alone && !self.has_failed
     }
 
-    fn begin(&mut self, core: &Core, extent: ExtentIndex) -> usize {
-        let (tag, len) = (self.next_tag, core.geometry.extent_bytes as usize);
+    fn begin(&mut self, cleaning: &Cleaning, extent: ExtentIndex) -> usize {
+        let (tag, len) = (self.next_tag, cleaning.geometry.extent_bytes as usize);
         self.next_tag += 1;
-        self.reads.begin(tag, core.geometry.start(extent), core.buffers.get_for_reading(len), len);
+        self.reads.begin(tag, cleaning.geometry.start(extent), cleaning.buffers.get_for_reading(len), len);
         tag
     }
 
     /// Returns the result of the read with that tag; `None` if it must be read in the ordinary way.
-    fn take(&mut self, core: &Core, tag: usize) -> Option<AlignedBuf> {
+    fn take(&mut self, cleaning: &Cleaning, tag: usize) -> Option<AlignedBuf> {
         while !self.come.contains_key(&tag) {
             let ended = self.reads.wait()?;
             if ended.whole {
-                let len = u64::from(core.geometry.extent_bytes);
-                core.vitals.counters.read_disk_bytes.add(len);
-                core.vitals.counters.cleaner_read_bytes.add(len);
+                let len = u64::from(cleaning.geometry.extent_bytes);
+                cleaning.vitals.counters.read_disk_bytes.add(len);
+                cleaning.vitals.counters.cleaner_read_bytes.add(len);
                 self.traffic_bytes = self.traffic_bytes.map(|bytes| bytes + len);
             }
             self.has_failed |= !ended.whole;
@@ -97,19 +97,19 @@ impl Ring<'_> {
 
 impl<'a> VictimReads<'a> {
     /// Reads under other load.
-    pub(crate) fn new(core: &'a Core, victims: Vec<Victim>) -> Self {
-        Self { core, rest: victims.into_iter(), ahead: VecDeque::new(), ring: None }
+    pub(crate) fn new(cleaning: &'a Cleaning, victims: Vec<Victim>) -> Self {
+        Self { cleaning, rest: victims.into_iter(), ahead: VecDeque::new(), ring: None }
     }
 
     /// Reads with the device's full throughput as long as the pool is otherwise idle:
-    /// [`Core::traffic_bytes`] has been `traffic_bytes` since the last round, and only grows by
+    /// [`Cleaning::traffic_bytes`] has been `traffic_bytes` since the last round, and only grows by
     /// these reads. `None`: there can be no other load.
-    pub(crate) fn while_alone(core: &'a Core, victims: Vec<Victim>, traffic_bytes: Option<u64>) -> Self {
-        let is_worth_it = !victims.is_empty() && traffic_bytes.is_none_or(|bytes| bytes == core.traffic_bytes());
-        let reads = if is_worth_it { core.vitals.env.disk.read_ring() } else { None };
+    pub(crate) fn while_alone(cleaning: &'a Cleaning, victims: Vec<Victim>, traffic_bytes: Option<u64>) -> Self {
+        let is_worth_it = !victims.is_empty() && traffic_bytes.is_none_or(|bytes| bytes == cleaning.traffic_bytes());
+        let reads = if is_worth_it { cleaning.vitals.env.disk.read_ring() } else { None };
         let come = BTreeMap::new();
         let ring = reads.map(|reads| Ring { reads, come, next_tag: 0, traffic_bytes, has_failed: false });
-        Self { ring, ..Self::new(core, victims) }
+        Self { ring, ..Self::new(cleaning, victims) }
     }
 
     /// Returns the next victim, and its extent's bytes or the error of reading them.
@@ -117,37 +117,37 @@ impl<'a> VictimReads<'a> {
         self.begin();
         let Some((victim, ahead)) = self.ahead.pop_front() else {
             let victim = self.rest.next()?;
-            return Some((victim, self.core.read_extent(victim.extent)));
+            return Some((victim, self.cleaning.read_extent(victim.extent)));
         };
         let read = match ahead {
             Ahead::Thread(receive) => receive.recv().ok(),
-            Ahead::Ring(tag) => self.ring.as_mut().and_then(|ring| ring.take(self.core, tag)).map(Ok),
+            Ahead::Ring(tag) => self.ring.as_mut().and_then(|ring| ring.take(self.cleaning, tag)).map(Ok),
         };
-        Some((victim, read.unwrap_or_else(|| self.core.read_extent(victim.extent))))
+        Some((victim, read.unwrap_or_else(|| self.cleaning.read_extent(victim.extent))))
     }
 
     /// Begins as many reads ahead as allowed.
     fn begin(&mut self) {
-        let core = self.core;
-        let mut ring = self.ring.as_mut().filter(|ring| ring.is_wanted(core));
-        if ring.is_none() && core.vitals.is_inline() {
+        let cleaning = self.cleaning;
+        let mut ring = self.ring.as_mut().filter(|ring| ring.is_wanted(cleaning));
+        if ring.is_none() && cleaning.vitals.is_inline() {
             return;
         }
         let (bytes, most) = match &ring {
-            Some(_) => (large_reads_bytes(core.vitals.options.memory_bytes), ALONE_EXTENTS_MAX),
-            None => (core.vitals.options.memory_bytes / MEMORY_DIVISOR, EXTENTS_MAX),
+            Some(_) => (large_reads_bytes(cleaning.vitals.options.memory_bytes), ALONE_EXTENTS_MAX),
+            None => (cleaning.vitals.options.memory_bytes / MEMORY_DIVISOR, EXTENTS_MAX),
         };
-        let extents_max = extents_max(bytes, core.geometry.extent_bytes, most);
+        let extents_max = extents_max(bytes, cleaning.geometry.extent_bytes, most);
         while self.ahead.len() < extents_max {
             let Some(victim) = self.rest.next() else { break };
             let ahead = match &mut ring {
-                Some(ring) => Ahead::Ring(ring.begin(core, victim.extent)),
+                Some(ring) => Ahead::Ring(ring.begin(cleaning, victim.extent)),
                 None => {
                     let (send, receive) = sync_channel(1);
                     let (vitals, geometry, buffers) =
-                        (core.vitals.clone(), core.geometry.clone(), core.buffers.clone());
+                        (cleaning.vitals.clone(), cleaning.geometry.clone(), cleaning.buffers.clone());
                     let read = move || read_whole(&vitals, &geometry, &buffers, victim.extent);
-                    core.jobs.submit(Box::new(move || drop(send.send(read()))));
+                    cleaning.jobs.submit(Box::new(move || drop(send.send(read()))));
                     Ahead::Thread(receive)
                 }
             };
@@ -161,7 +161,7 @@ fn extents_max(bytes: u64, extent_bytes: u32, most: u64) -> usize {
     (bytes / u64::from(extent_bytes)).clamp(1, most) as usize
 }
 
-impl Core {
+impl Cleaning {
     /// Returns the bytes that users have read, written, sent and received since the pool was
     /// opened, plus those read from and written to the data file: constant while the pool is idle.
     pub(crate) fn traffic_bytes(&self) -> u64 {

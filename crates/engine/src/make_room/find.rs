@@ -113,7 +113,7 @@ impl Core {
     /// # Errors
     /// Those of the storage and the map.
     pub(crate) fn clean_for_room(&self, bytes: u64, kept: &dyn Fn() -> u64) -> Result<Option<Admitted<'_>>> {
-        let rule = self.rule(0, true);
+        let rule = self.clean.rule(0, true);
         // Each round that cleans leaves fewer extents in use; this many cannot be needed.
         let mut rounds = 2 * GAIN_DIVISOR * u64::from(self.geometry.extents());
         let mut progress = Progress::default();
@@ -127,7 +127,7 @@ impl Core {
             while !enough(self) && !is_exhausted && (turn < TURN_ROUNDS || self.vitals.is_inline()) {
                 rounds = rounds.saturating_sub(1);
                 is_exhausted = rounds == 0;
-                match self.clean_round(rule)? {
+                match self.clean.clean_round(rule)? {
                     Round::Idle => {
                         is_exhausted = true;
                         continue;

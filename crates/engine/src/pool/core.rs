@@ -46,13 +46,12 @@ pub(crate) struct Core {
     pub map: Arc<Map>,
     pub objects: Arc<Objects>,
     pub catalogue: Arc<Catalogue>,
-    pub applier: Arc<Applier>,
     pub log: Arc<Log>,
     pub space: Arc<Space>,
     pub checkpoints: Arc<Checkpoints>,
     pub writes: Arc<Writes>,
     pub fetches: Arc<Fetches>,
-    pub clean: Cleaning,
+    pub clean: Arc<Cleaning>,
     pub volumes: Volumes,
     pub repairs: Repairs,
     pub upkeep: Upkeep,
@@ -127,6 +126,12 @@ impl Core {
             (chooser.clone(), dictionaries.clone(), signals.clone()),
         ));
         let jobs = Arc::<Jobs>::default();
+        let clean = Arc::new(Cleaning::new(
+            (parts.vitals.clone(), parts.buffers.clone(), jobs.clone()),
+            (parts.applier.clone(), log.clone(), space.clone()),
+            (reads.clone(), checkpoints.clone(), writes.clone()),
+            (chooser.clone(), dictionaries.clone(), signals.clone()),
+        ));
         let fetches = Arc::new(Fetches::new(
             (parts.vitals.clone(), parts.buffers.clone(), jobs.clone()),
             (&parts.applier, log.clone(), space.clone()),
@@ -138,7 +143,7 @@ impl Core {
             checkpoints,
             writes,
             fetches,
-            clean: Cleaning::default(),
+            clean,
             volumes: Volumes::default(),
             repairs: Repairs::default(),
             upkeep: Upkeep::default(),
@@ -160,7 +165,6 @@ impl Core {
             map: parts.applier.map.clone(),
             objects: parts.applier.objects.clone(),
             catalogue: parts.applier.catalogue.clone(),
-            applier: parts.applier,
             log,
         }
     }

@@ -49,8 +49,8 @@ impl Workers {
             threads.push(spawn(format!("shale-writer-{index}"), Arc::downgrade(core), write)?);
         }
         threads.push(spawn("shale-keeper".to_owned(), Arc::downgrade(core), keep)?);
-        threads.push(spawn("shale-cleaner".to_owned(), Arc::downgrade(core), crate::clean::pacing::run)?);
-        threads.push(spawn("shale-cleaner-2".to_owned(), Arc::downgrade(core), crate::clean::pacing::help)?);
+        threads.push(spawn("shale-cleaner".to_owned(), Arc::downgrade(&core.clean), crate::clean::pacing::run)?);
+        threads.push(spawn("shale-cleaner-2".to_owned(), Arc::downgrade(&core.clean), crate::clean::pacing::help)?);
         threads.push(spawn("shale-trainer".to_owned(), Arc::downgrade(core), crate::upkeep::training::run)?);
         threads.push(spawn("shale-hydrate".to_owned(), Arc::downgrade(core), crate::images::hydrate::run)?);
         Ok(())
@@ -72,10 +72,11 @@ impl Workers {
     }
 }
 
-fn spawn(name: String, core: Weak<Core>, run: fn(&Weak<Core>)) -> Result<JoinHandle<()>> {
+/// Starts a thread that runs while the part that it works for is there.
+fn spawn<T: Send + Sync + 'static>(name: String, part: Weak<T>, run: fn(&Weak<T>)) -> Result<JoinHandle<()>> {
     std::thread::Builder::new()
         .name(name)
-        .spawn(move || run(&core))
+        .spawn(move || run(&part))
         .map_err(|e| Error::from_io("starting a worker thread", e))
 }
 
@@ -180,7 +181,7 @@ impl Core {
         self.pass_on();
         self.checkpoints.punch_owed();
         if self.vitals.is_inline() {
-            self.clean_some(false)?;
+            self.clean.clean_some(false)?;
             self.train_some(false)?;
             self.hydrate_some(crate::images::hydrate::TICK_BYTES)?;
         }

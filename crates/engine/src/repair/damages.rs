@@ -208,7 +208,7 @@ impl Core {
             let live = self.space.extents.lock().live_of(extent);
             let mut found = Vec::new();
             if live > 0 {
-                let read = self.read_extent(extent).ok();
+                let read = self.clean.read_extent(extent).ok();
                 found = self.scrub_extent(Victim { extent, live }, number, read, true)?.damages;
                 found.retain(|damage| !is_listed_before(state, extent, damage));
             }

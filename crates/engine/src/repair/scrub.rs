@@ -167,7 +167,7 @@ impl Core {
         self.publish_damage(known.report(&state), bytes > 0);
         known.keep(state);
         if bytes > 0 {
-            known.traffic_bytes = self.traffic_bytes();
+            known.traffic_bytes = self.clean.traffic_bytes();
         }
         result.map(|()| report)
     }
@@ -200,7 +200,7 @@ impl Core {
         let lives: BTreeSet<_> = victims.iter().map(|victim| victim.extent).collect();
         state.damages.retain(|damage| !(first..end).contains(&damage.extent) || lives.contains(&damage.extent));
         let mut damages_found = 0;
-        let mut reads = VictimReads::while_alone(self, victims, Some(known.traffic_bytes));
+        let mut reads = VictimReads::while_alone(&self.clean, victims, Some(known.traffic_bytes));
         while let Some((victim, read)) = reads.next() {
             state.next = victim.extent;
             let decodes = state.damages.iter().any(|damage| damage.extent == victim.extent);
@@ -309,20 +309,20 @@ impl Core {
     /// checkpoint counted, and another checkpoint may be why, the extent is read again while none
     /// is published: so concurrent writes cannot hide a fragment.
     fn find_residents(&self, victim: Victim, read: Option<AlignedBuf>, is_current: impl Fn() -> bool) -> Result<Found> {
-        let mut named = self.named_residents(victim.extent, self.bytes_of(&read))?;
+        let mut named = self.clean.named_residents(victim.extent, self.bytes_of(&read))?;
         if named.live() == victim.live {
             return Ok(Found { read, residents: named, are_headers_whole: true });
         }
         if !is_current() {
             let _held = self.checkpoints.state.lock();
             let counted = self.space.extents.lock().live_of(victim.extent);
-            let again = self.read_extent(victim.extent).ok();
-            named = self.named_residents(victim.extent, self.bytes_of(&again))?;
+            let again = self.clean.read_extent(victim.extent).ok();
+            named = self.clean.named_residents(victim.extent, self.bytes_of(&again))?;
             if named.live() == counted {
                 return Ok(Found { read: again, residents: named, are_headers_whole: true });
             }
         }
-        let all = self.residents_by_map(victim.extent)?;
+        let all = self.clean.residents_by_map(victim.extent)?;
         // Damaged records explain the difference if the headers name all fragments of the other
         // records.
         let places: BTreeSet<u64> = named.found.iter().map(|resident| resident.location).collect();
@@ -360,7 +360,7 @@ impl Core {
     fn lives(&self, resident: &Resident) -> Result<Option<FragmentRef>> {
         let Resident { object, stored, location, .. } = resident;
         let (key, epoch) = (resident.key(), stored.epoch);
-        let found = Lookup::default().at(self, object, key, epoch, *location)?;
+        let found = Lookup::default().at(&self.map, object, key, epoch, *location)?;
         let found = found.filter(|found| is_same(&stored.fragment, found));
         Ok(found.filter(|found| !self.map.unmoved(key, epoch, *location, found.live).is_empty()))
     }
@@ -455,7 +455,7 @@ mod tests {
         let number = pool.core.checkpoints.state.lock().number;
         for stale in [0, 1] {
             let live = pool.core.space.extents.lock().live_of(extent) - 4096 * stale;
-            let read = pool.core.read_extent(extent).ok();
+            let read = pool.core.clean.read_extent(extent).ok();
             let victim = Victim { extent, live };
             let verified = pool.core.scrub_extent(victim, number - u64::from(stale), read, false).unwrap();
             assert_eq!(verified.damages.len(), 1, "{:?}", verified.damages);

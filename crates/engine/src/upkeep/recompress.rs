@@ -239,15 +239,15 @@ impl Core {
             return Ok(true);
         }
         // If the extent cannot be read as a whole, the map names its fragments.
-        let buf = self.read_extent(state.next).ok();
+        let buf = self.clean.read_extent(state.next).ok();
         let extent = buf.as_ref().map_or(&[][..], |buf| &buf[..self.geometry.extent_bytes as usize]);
         let is_current = || self.checkpoints.state.try_lock().is_some_and(|checkpoint| checkpoint.number == number);
-        let mut residents = self.residents(Victim { extent: state.next, live }, extent, is_current)?;
+        let mut residents = self.clean.residents(Victim { extent: state.next, live }, extent, is_current)?;
         residents.retain(|resident| resident.stored.object == state.object);
         let mut survivors = Survivors::default();
         let (mut before, mut rewritten, mut damaged) = (0, 0, 0);
         let mut fragments = 0;
-        let mut recoder = Recoder::new(self);
+        let mut recoder = Recoder::new(&self.clean);
         for resident in &residents {
             let Some(hint) = (how.1)(resident.stored.fragment.first.offset_bytes()) else { continue };
             fragments += 1;
@@ -270,7 +270,7 @@ impl Core {
             // Like admitted data, so that neither the cleaner nor writers rely on the same room.
             let _aside = self.space.reserve(packed + u64::from(self.geometry.extent_bytes));
             if !self.space.has_room_before(self.space.soft_wall())
-                || self.move_survivors(&mut survivors, seen, None, Purpose::Data)?.is_none()
+                || self.clean.move_survivors(&mut survivors, seen, None, Purpose::Data)?.is_none()
             {
                 return Ok(false);
             }

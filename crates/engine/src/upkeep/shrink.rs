@@ -222,10 +222,10 @@ impl Core {
     fn make_room_below(&self, extents: u32) -> Result<()> {
         let enough = self.geometry.reserve_extents() + FREE_MIN;
         let idle = |core: &Self| core.space.extents.lock().idle_before(extents as usize);
-        let below = Rule { within: (ExtentIndex(0), ExtentIndex(extents)), ..self.rule(0, true) };
+        let below = Rule { within: (ExtentIndex(0), ExtentIndex(extents)), ..self.clean.rule(0, true) };
         let mut stuck = 0;
         while idle(self) < enough {
-            let round = self.clean_round_shared(below)?;
+            let round = self.clean.clean_round_shared(below)?;
             stuck = if matches!(round, Round::Cleaned { .. }) { 0 } else { stuck + 1 };
             self.checkpoints.take()?;
             if stuck > STUCK_MAX {
@@ -251,7 +251,7 @@ impl Core {
             despite_damage: false,
             recodes: false,
         };
-        let below = self.rule(0, true);
+        let below = self.clean.rule(0, true);
         let left = |core: &Self| core.space.extents.lock().used_from(extents as usize);
         let mut stuck = 0;
         for _ in 0..rounds.max(1) {
@@ -259,7 +259,7 @@ impl Core {
                 (0, _) => return Ok(true),
                 // The log has some of them open or listed.
                 (_, 0) => Round::Idle,
-                _ => self.clean_round_shared(away)?,
+                _ => self.clean.clean_round_shared(away)?,
             };
             match round {
                 Round::Cleaned { .. } => {
@@ -287,7 +287,7 @@ impl Core {
                     self.checkpoints.take()?;
                     stuck += 1;
                     if stuck > 1 {
-                        let round = self.clean_round_shared(below)?;
+                        let round = self.clean.clean_round_shared(below)?;
                         if let Round::Cleaned { .. } = round {
                             self.checkpoints.take()?;
                             stuck = 1;
@@ -375,9 +375,9 @@ mod tests {
         volume.discard(0, 170 * EXTENT).unwrap();
         pool.checkpoint().unwrap();
         let core = &pool.core;
-        let all = Rule { live_max: u32::MAX, ..core.rule(0, true) };
+        let all = Rule { live_max: u32::MAX, ..core.clean.rule(0, true) };
         let mut shunned = 0;
-        while core.clean_round_shared(all).unwrap() == Round::Shunned {
+        while core.clean.clean_round_shared(all).unwrap() == Round::Shunned {
             shunned += 1;
         }
         assert!(shunned > 0, "nothing was left");

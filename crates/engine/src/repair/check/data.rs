@@ -62,7 +62,7 @@ impl Checker<'_> {
             let of_extents: Vec<_> = entries.chunk_by(|a, b| extent_of(a) == extent_of(b)).collect();
             let victim = |entries: &&[Entry]| Victim { extent: extent_of(&entries[0]), live: 0 };
             let victims = of_extents.iter().map(victim).collect();
-            let mut reads = VictimReads::while_alone(self.core, victims, None);
+            let mut reads = VictimReads::while_alone(&self.core.clean, victims, None);
             for of_extent in of_extents {
                 let Some((victim, read)) = reads.next() else { break };
                 self.extent(victim.extent, of_extent, read);

@@ -170,7 +170,7 @@ impl Core {
             recodes: false,
         };
         for _ in 0..EVACUATION_ROUNDS_MAX {
-            let round = self.clean_round_shared(away)?;
+            let round = self.clean.clean_round_shared(away)?;
             self.checkpoints.take()?;
             if !matches!(round, Round::Cleaned { .. } | Round::NeedsCheckpoint | Round::Busy) {
                 break;
