@@ -6,9 +6,11 @@ use std::time::Duration;
 
 use surface::Result;
 
+use crate::base::vitals::Vitals;
 use crate::clean::pacing::STUCK_MAX;
 use crate::clean::round::{GAIN_DIVISOR, Round};
-use crate::pool::core::Core;
+use crate::make_room::MakeRoom;
+use crate::space::Space;
 use crate::space::admission::Admitted;
 
 /// Minimum that is dropped of images in one go.
@@ -24,12 +26,12 @@ const WAIT: Duration = Duration::from_millis(20);
 /// Successful rounds after which a writer that cleans lets the cleaner's threads have their turn.
 const TURN_ROUNDS: u32 = 8;
 
-impl Core {
+impl MakeRoom {
     /// Makes room for `bytes` by all available means, for one caller at a time; `None` if there is
     /// none. `kept`: see `Space::extents_kept`.
     pub(crate) fn find_room(&self, bytes: u64, kept: &dyn Fn() -> u64) -> Result<Option<Admitted<'_>>> {
         let try_now = || self.space.try_admit(bytes, kept());
-        let _making_room = self.making_room.lock();
+        let _making_room = self.alone.lock();
         if let Some(admitted) = try_now() {
             return Ok(Some(admitted));
         }
@@ -120,11 +122,11 @@ impl Core {
         loop {
             let alone = self.clean.rounds.write();
             let soft = self.space.brake.soft.load(Ordering::Relaxed);
-            let enough = |core: &Self| core.space.has_room_for(bytes, core.space.soft_wall() + kept() + soft / 2);
+            let enough = || self.space.has_room_for(bytes, self.space.soft_wall() + kept() + soft / 2);
             let mut turn = 0;
             let mut stuck = 0;
             let mut is_exhausted = false;
-            while !enough(self) && !is_exhausted && (turn < TURN_ROUNDS || self.vitals.is_inline()) {
+            while !enough() && !is_exhausted && (turn < TURN_ROUNDS || self.vitals.is_inline()) {
                 rounds = rounds.saturating_sub(1);
                 is_exhausted = rounds == 0;
                 match self.clean.clean_round(rule)? {
@@ -137,7 +139,7 @@ impl Core {
                     Round::Cleaned { .. } => {
                         stuck = 0;
                         turn += 1;
-                        is_exhausted |= progress.is_none(self);
+                        is_exhausted |= progress.is_none(&self.space, &self.vitals);
                     }
                 }
                 is_exhausted |= stuck > STUCK_MAX;
@@ -150,17 +152,16 @@ impl Core {
             if self.space.evacuated() > 0 {
                 self.checkpoints.take_light()?;
             }
-            if is_exhausted && !enough(self) {
+            if is_exhausted && !enough() {
                 // Waiting before the soft wall gains nothing now. The background cleaner sets it up
                 // again.
                 self.space.brake.soft.store(0, Ordering::Relaxed);
             }
             // The turn has ended: there may be room soon before the soft wall.
-            let wall =
-                if is_exhausted || enough(self) { self.geometry.reserve_extents() } else { self.space.soft_wall() };
+            let wall = if is_exhausted || enough() { self.geometry.reserve_extents() } else { self.space.soft_wall() };
             let wall = wall + kept();
             let admitted = {
-                // See `Core::is_surely_full`.
+                // See `MakeRoom::is_surely_full`.
                 let _still = self.checkpoints.state.lock();
                 self.space.try_reserve(bytes, wall)
             };
@@ -192,9 +193,9 @@ struct Progress {
 impl Progress {
     /// Called after each round that cleaned. Each gains at least a [`GAIN_DIVISOR`]th of an extent:
     /// if twice as many have not gained one, there is none to gain.
-    fn is_none(&mut self, core: &Core) -> bool {
-        let left = core.space.extents_left() + core.space.evacuated();
-        let brought = core.vitals.counters.fragment_bytes.get();
+    fn is_none(&mut self, space: &Space, vitals: &Vitals) -> bool {
+        let left = space.extents_left() + space.evacuated();
+        let brought = vitals.counters.fragment_bytes.get();
         self.futile += 1;
         if left > self.best || brought != self.brought {
             *self = Self { best: left, futile: 0, brought };

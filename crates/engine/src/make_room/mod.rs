@@ -16,12 +16,27 @@ mod find;
 #[cfg(test)]
 mod room_tests;
 
+use std::sync::Arc;
+
 use surface::Result;
 
+use crate::base::ranked::Mutex;
+use crate::base::ranks;
+use crate::base::signals::Signals;
+use crate::base::vitals::Vitals;
+use crate::buffer::write_buffer::WriteBuffer;
+use crate::checkpoint::Checkpoints;
+use crate::clean::Cleaning;
+use crate::fetch::Fetches;
+use crate::log::geometry::Geometry;
+use crate::map::Map;
+use crate::map::apply::Applier;
+use crate::objects::Objects;
 use crate::objects::object::Object;
-use crate::pool::core::Core;
+use crate::space::Space;
 use crate::space::admission::{Admitted, Ask, Decision, cost_of};
 use crate::space::claims::Claim;
+use crate::write::Writes;
 
 /// The kind of data for which a write needs room.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -32,7 +47,46 @@ pub(crate) enum Asks {
     Tree,
 }
 
-impl Core {
+/// Admits writes.
+pub(crate) struct MakeRoom {
+    vitals: Arc<Vitals>,
+    geometry: Geometry,
+    buffer: Arc<WriteBuffer>,
+    map: Arc<Map>,
+    objects: Arc<Objects>,
+    space: Arc<Space>,
+    checkpoints: Arc<Checkpoints>,
+    writes: Arc<Writes>,
+    fetches: Arc<Fetches>,
+    clean: Arc<Cleaning>,
+    signals: Arc<Signals>,
+    /// Held by the writer that makes room in a pool that seems full; others wait for the space that
+    /// it gains.
+    alone: Mutex<(), ranks::MakingRoom>,
+}
+
+impl MakeRoom {
+    pub(crate) fn new(
+        (vitals, applier, space): (Arc<Vitals>, &Applier, Arc<Space>),
+        (checkpoints, writes): (Arc<Checkpoints>, Arc<Writes>),
+        (fetches, clean, signals): (Arc<Fetches>, Arc<Cleaning>, Arc<Signals>),
+    ) -> Self {
+        Self {
+            vitals,
+            geometry: applier.geometry.clone(),
+            buffer: applier.buffer.clone(),
+            map: applier.map.clone(),
+            objects: applier.objects.clone(),
+            space,
+            checkpoints,
+            writes,
+            fetches,
+            clean,
+            signals,
+            alone: Mutex::new(()),
+        }
+    }
+
     /// Admits a write of `length` bytes at `offset` of an object, and waits until the write buffer
     /// takes it; the room is reserved until the result is dropped.
     ///

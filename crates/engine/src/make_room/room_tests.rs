@@ -141,12 +141,12 @@ fn room_that_a_round_of_the_cleaner_has_set_aside_is_waited_for() {
     assert_eq!(refused.unwrap().kind(), ErrorKind::Full);
     let core = &pool.core;
     let object = core.objects.named("s").unwrap();
-    drop(core.admit_new(&object, 4096, 0, Asks::Tree).unwrap());
+    drop(core.make_room.admit_new(&object, 4096, 0, Asks::Tree).unwrap());
     let all = core.space.room_before(core.geometry.reserve_extents()) - core.space.committed_bytes();
     let asked = std::thread::scope(|scope| {
         let round = core.clean.rounds.read();
         let aside = core.space.reserve_for_cleaning(all);
-        let asks = scope.spawn(|| core.admit_new(&object, 4096, 0, Asks::Tree).map(drop));
+        let asks = scope.spawn(|| core.make_room.admit_new(&object, 4096, 0, Asks::Tree).map(drop));
         // It is refused at once, or waits for the end of the round: then no other round begins.
         while !asks.is_finished() && core.clean.rounds.try_read().is_some() {
             std::thread::yield_now();

@@ -24,6 +24,7 @@ use crate::fetch::Fetches;
 use crate::log::Log;
 use crate::log::catalogue::Catalogue;
 use crate::log::geometry::Geometry;
+use crate::make_room::MakeRoom;
 use crate::map::Map;
 use crate::map::apply::Applier;
 use crate::objects::Objects;
@@ -67,9 +68,7 @@ pub(crate) struct Core {
     /// The full checkpoint after which clones were last reparented, by its count; held while that
     /// is done.
     pub passed_on: Mutex<u64, ranks::PassedOn>,
-    /// Held by the writer that makes room in a pool that seems full; others wait for the space that
-    /// it gains.
-    pub making_room: Mutex<(), ranks::MakingRoom>,
+    pub make_room: MakeRoom,
     /// Arrival time of the oldest dirty data, for the age limit: time of the first tick that saw
     /// the generation.
     pub aging: Mutex<(u64, u64), ranks::Aging>,
@@ -137,6 +136,11 @@ impl Core {
             (&parts.applier, log.clone(), space.clone()),
             (reads.clone(), checkpoints.clone(), writes.clone()),
         ));
+        let make_room = MakeRoom::new(
+            (parts.vitals.clone(), &parts.applier, space.clone()),
+            (checkpoints.clone(), writes.clone()),
+            (fetches.clone(), clean.clone(), signals.clone()),
+        );
         Self {
             shares,
             space,
@@ -154,7 +158,7 @@ impl Core {
             workers: Workers::default(),
             admin: Mutex::new(()),
             passed_on: Mutex::new(0),
-            making_room: Mutex::new(()),
+            make_room,
             aging: Mutex::new((0, 0)),
             chooser,
             vitals: parts.vitals,

@@ -100,7 +100,7 @@ impl Pool {
         core.checkpoints.heal()?;
         // The content gets the room that a tree would get for writing it.
         let object = Object::new(descriptor.clone(), Settings::default());
-        let _room = core.admit_new(&object, (blocks.len() * BLOCK_BYTES) as u64, 0, Asks::Tree)?;
+        let _room = core.make_room.admit_new(&object, (blocks.len() * BLOCK_BYTES) as u64, 0, Asks::Tree)?;
         let batch = whole_object::batch(descriptor, blocks, core.geometry.unit_blocks_max(), &core.buffers);
         let ticket = core.writes.append(batch, Purpose::Data)?;
         core.log.wait_applied(ticket)?;

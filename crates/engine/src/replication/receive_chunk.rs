@@ -143,7 +143,9 @@ impl Core {
         let header = header_bytes(&entries);
         let first = entries.iter().flat_map(Entry::payloads).map(|(_, _, fragment)| fragment.first).next();
         let _room = match first {
-            Some(first) => Some(self.admit_to_log(volume, first.offset_bytes(), (header + payload.len()) as u64)?),
+            Some(first) => {
+                Some(self.make_room.admit_to_log(volume, first.offset_bytes(), (header + payload.len()) as u64)?)
+            }
             None => None,
         };
         let mut buf = self.buffers.get((header + payload.len()).next_multiple_of(format::BATCH_ALIGN));

@@ -305,10 +305,11 @@ impl Core {
     /// Step 2.
     fn room_to_sort(&self, bytes: u64, groups: usize) -> Result<Admitted<'_>> {
         let bytes = bytes + groups as u64 * GROUP_COST_BYTES;
-        if let Some(admitted) = self.space.try_admit(bytes, 0).or_else(|| self.wait_for_cleaner(bytes, &|| 0)) {
+        if let Some(admitted) = self.space.try_admit(bytes, 0).or_else(|| self.make_room.wait_for_cleaner(bytes, &|| 0))
+        {
             return Ok(admitted);
         }
-        self.find_room(bytes, &|| 0)?.ok_or_else(|| {
+        self.make_room.find_room(bytes, &|| 0)?.ok_or_else(|| {
             Error::new(ErrorKind::Full, "the pool has no room to rewrite data before the old data is freed")
         })
     }

@@ -214,7 +214,7 @@ impl Core {
                 self.checkpoints.heal()?;
                 self.checkpoints.take_light()?;
                 if tries > 1 {
-                    drop(self.clean_for_room(0, &|| 0)?);
+                    drop(self.make_room.clean_for_room(0, &|| 0)?);
                 }
             }
             left = left.saturating_sub(extent_bytes.into());

@@ -285,7 +285,7 @@ impl Volume {
     /// Writes, unless the write needs a part of a block that must be fetched first.
     fn write_once(&self, offset: u64, data: Bytes, hint: Hint) -> Result<()> {
         let _guard = self.enter_to_change(offset, data.len() as u64)?;
-        let room = self.core.admit(&self.object, offset, data.len() as u64)?;
+        let room = self.core.make_room.admit(&self.object, offset, data.len() as u64)?;
         self.write_bytes(offset, data, false, hint, room)
     }
 
@@ -328,7 +328,7 @@ impl Volume {
         let [head, body, tail] = Self::divide(offset, length);
         for edge in [&head, &tail] {
             if !edge.is_empty() {
-                let room = self.core.admit(&self.object, edge.start, edge.end - edge.start)?;
+                let room = self.core.make_room.admit(&self.object, edge.start, edge.end - edge.start)?;
                 let zeroes = vec![0; (edge.end - edge.start) as usize];
                 self.write_part(edge.start, &zeroes, false, Hint::default(), &room)?;
             }
@@ -474,7 +474,7 @@ impl BlockDevice for Volume {
                 let len = left.min((1 << 20) - at % BLOCK);
                 self.change(at, len, &mut || {
                     let _guard = self.enter_to_change(at, len)?;
-                    let room = self.core.admit(&self.object, at, len)?;
+                    let room = self.core.make_room.admit(&self.object, at, len)?;
                     self.write_bytes(at, Bytes::from(vec![0; len as usize]), true, Hint::default(), room)
                 })?;
                 (at, left) = (at + len, left - len);

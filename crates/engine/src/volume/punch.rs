@@ -131,7 +131,7 @@ impl Core {
         self.reads.read(object, size_bytes - used as u64, &mut block)?;
         if !policy::is_zero(&block[used..]) {
             let behind = BLOCK_BYTES - used;
-            let room = self.admit(object, size_bytes, behind as u64)?;
+            let room = self.make_room.admit(object, size_bytes, behind as u64)?;
             let volume = Volume::new(Arc::clone(self), Arc::clone(object));
             volume.write_part(size_bytes, &vec![0; behind], false, Hint::default(), &room)?;
         }

@@ -115,7 +115,7 @@ impl Volume {
         let room = if is_set_aside {
             self.core.space.take_over(cost)
         } else {
-            self.core.admit_new(&self.object, length, length, Asks::Tree)?
+            self.core.make_room.admit_new(&self.object, length, length, Asks::Tree)?
         };
         self.core.vitals.counters.written_bytes.add(length);
         self.write_bytes(offset, data, false, hint, self.core.writes.enter_buffer(room)?)
@@ -125,7 +125,7 @@ impl Volume {
     pub(crate) fn reserve_for_tree(&self, bytes: u64, aside: &Aside) -> Result<()> {
         self.core.space.release(aside.0.swap(0, Ordering::AcqRel));
         if bytes > 0 {
-            let kept = self.core.admit_new(&self.object, PAGE_COST_TIMES * bytes, 0, Asks::Tree)?.keep();
+            let kept = self.core.make_room.admit_new(&self.object, PAGE_COST_TIMES * bytes, 0, Asks::Tree)?.keep();
             aside.0.fetch_add(kept, Ordering::AcqRel);
         }
         Ok(())
@@ -133,7 +133,7 @@ impl Volume {
 
     /// Fails like a write of so much new data would for lack of room.
     pub(crate) fn admit_data(&self, bytes: u64) -> Result<()> {
-        self.core.admit_new(&self.object, bytes, 0, Asks::Data).map(drop)
+        self.core.make_room.admit_new(&self.object, bytes, 0, Asks::Data).map(drop)
     }
 
     /// Returns the bytes for which trees still find room.
