@@ -149,12 +149,12 @@ impl MakeRoom {
     /// Steps 2 to 4.
     fn make_room_by_claim(&self, object: &Object, offset: u64, length: u64) -> Result<Admitted<'_>> {
         let bytes = cost_of(length);
-        let is_kept = self.space.extents_kept(object, bytes, Claim::New) > 0;
-        let claim = if is_kept {
-            Claim::of(object, offset, length, self.writes.overwrites(object, offset, length)?)
-        } else {
-            Claim::New
-        };
+        if let Some(admitted) = self.space.try_admit(bytes, self.space.extents_kept(object, bytes, Claim::New)) {
+            return Ok(admitted);
+        }
+        // Even if nothing is kept from new data now: other writers may take the rest while this one
+        // waits, and then the write must not be refused as new data that is none.
+        let claim = Claim::of(object, offset, length, self.writes.overwrites(object, offset, length)?);
         // Evaluated again on each try: conservative estimates become exact with the next
         // checkpoint.
         self.make_room_for(bytes, &|| self.space.extents_kept(object, bytes, claim))
