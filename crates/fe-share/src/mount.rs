@@ -256,14 +256,14 @@ impl OrphanedMount {
     /// Returns the mount that a keeper holds under a name; `None` if there is none.
     ///
     /// # Errors
-    /// [`ErrorKind::Io`] if the keeper fails.
+    /// [`ErrorKind::Io`] if the keeper fails, [`ErrorKind::Unsupported`] if a server of another
+    /// version has left the mount.
     pub fn find(kept_by: &KeeperSlot) -> Result<Option<Self>> {
         let failed = |error| Error::from_io("the keeper of mounts failed", error);
         let Some(entry) = kept_by.entry().map_err(failed)? else { return Ok(None) };
         let mut devices = entry.descriptors;
-        let (Some(memory), Some((place, xattrs))) = (devices.pop(), HeldMount::decode(&entry.bytes)) else {
-            return Ok(None);
-        };
+        let Some(memory) = devices.pop() else { return Ok(None) };
+        let (place, xattrs) = HeldMount::decode(&entry.bytes)?;
         Ok(Some(Self { place, xattrs, devices, memory: memory.into(), kept_by: kept_by.clone() }))
     }
 
