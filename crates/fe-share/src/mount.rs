@@ -28,6 +28,7 @@ use crate::lookups::LookupCounts;
 use crate::memory_journal::{self, JournalPlace, MemoryJournal};
 use crate::request_kind::Counts;
 use crate::served::Served;
+use crate::shown_tree::ShownTree;
 use crate::snapshots::{SnapshotDirs, Snapshots};
 use crate::xattr_support::XattrSupport;
 
@@ -133,10 +134,10 @@ pub fn mount_with_snapshots(
     if !options.overlay {
         kernel_mount::check_vacant(&dir_path)?;
     }
-    let snapshots = snapshots.map(|snapshots| SnapshotDirs::new(snapshots, &tree, options.xattrs));
+    let tree = ShownTree::new(tree, options.xattrs);
+    let snapshots = snapshots.map(|snapshots| SnapshotDirs::new(snapshots, &tree));
     let mut served = Served::new(tree.clone(), LookupCounts::default(), snapshots, options.counts.clone());
     served.has_access_times = options.has_access_times;
-    served.xattrs = options.xattrs;
     served.is_read_only.store(options.is_read_only, Ordering::Relaxed);
     let served = served.shared();
     let first = Transport::best();
@@ -223,10 +224,10 @@ fn resume_served(
         let text = format!("share at {}: its mount cannot be taken over", place.dir().display());
         Error::with_source(kind, text, error)
     };
-    let snapshots = snapshots.map(|snapshots| SnapshotDirs::new(snapshots, &tree, xattrs));
+    let tree = ShownTree::new(tree, xattrs);
+    let snapshots = snapshots.map(|snapshots| SnapshotDirs::new(snapshots, &tree));
     let mut served = Served::new(tree.clone(), LookupCounts::taken_over(), snapshots, options.counts.clone());
     served.has_access_times = place.has_access_times();
-    served.xattrs = xattrs;
     served.is_read_only.store(options.is_read_only, Ordering::Relaxed);
     let served = served.shared();
     let session = Session::take_over(devices, served.clone()).map_err(about)?;
