@@ -310,7 +310,8 @@ impl Server {
         // The listeners go, and their socket files.
         drop(self.take_back());
         let shared = &self.shared;
-        shared.held.close();
+        // Their steps are among the requests that the grace period is for.
+        shared.held.begin_close();
 
         let mut register = shared.register.lock();
         register.connections.values().for_each(Known::end);
@@ -331,6 +332,7 @@ impl Server {
             shared.empty.wait(&mut register);
         }
         drop(register);
+        shared.held.close();
         shared.pool.stop();
     }
 }
