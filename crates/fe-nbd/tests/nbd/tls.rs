@@ -357,7 +357,7 @@ fn a_revoked_certificate_lets_nobody_in() {
     secured.setup.lines.wait_for("ca-crl.pem is gone");
     std::fs::write(secured.dir.join("ca-crl.pem"), list.pem().unwrap()).unwrap();
     assert_eq!(configs.map(|config| secured.lets_in(config)), [true, false]);
-    secured.setup.lines.wait_for_many("NBD has new certificates", 2);
+    secured.setup.lines.wait_for_many("NBD uses new certificates", 2);
 }
 
 #[test]
@@ -414,14 +414,14 @@ fn certificates_are_read_again_when_they_change_and_those_that_cannot_be_used_ch
     let server = next.server();
     std::fs::write(secured.dir.join("server-cert.pem"), server.certificate.pem()).unwrap();
     is_old(true);
-    secured.setup.lines.wait_for("goes on with the certificates that it has");
+    secured.setup.lines.wait_for("NBD keeps its current certificates");
     std::fs::write(secured.dir.join("server-key.pem"), server.key.serialize_pem()).unwrap();
     std::fs::remove_file(secured.dir.join("ca-cert.pem")).unwrap();
     is_old(true);
     secured.setup.lines.wait_for("ca-cert.pem is gone");
     std::fs::write(secured.dir.join("ca-cert.pem"), next.certificate.pem()).unwrap();
     is_old(false);
-    secured.setup.lines.wait_for("NBD has new certificates");
+    secured.setup.lines.wait_for("NBD uses new certificates");
     assert_eq!(open.read(0, 3), Answer::Ok(vec![0; 3]), "a connection that was there");
 }
 

@@ -27,7 +27,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use fe_fuse::Keeper;
-use fe_nbd::Listen;
+use fe_nbd::{Listen, Log};
 use serde_json::{Map, Value, json};
 use surface::{Error, ErrorKind, Result};
 
@@ -56,6 +56,11 @@ pub struct Kind {
     pub check: fn(&Asked<'_>) -> Result<()>,
     /// Starts it, if it is requested.
     pub start: fn(&Asked<'_>) -> Started,
+}
+
+/// Returns a log for changes of files, of which an administrator should know.
+fn warn_log() -> Log {
+    Arc::new(|line: &str| log::warn!("{line}"))
 }
 
 /// Adds the process that holds a TCP port to the error of listening there.

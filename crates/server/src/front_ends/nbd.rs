@@ -3,12 +3,12 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use fe_nbd::{Certificates, Listen, Log, Permit, Server, ServerOptions, Tls};
+use fe_nbd::{Certificates, Listen, Permit, Server, ServerOptions, Tls};
 use operations::names;
 use serde_json::json;
 use surface::{Error, ErrorKind, Result};
 
-use super::{Asked, FrontEnd, Kind, Started, Told, Wanted, with_holder};
+use super::{Asked, FrontEnd, Kind, Started, Told, Wanted, warn_log, with_holder};
 use crate::devices::is_in;
 
 /// File descriptors per NBD connection: the map, commands and the mount need some as well.
@@ -37,9 +37,8 @@ pub struct WantedNbdTls {
 impl WantedNbdTls {
     /// Loads the certificates, or keeps those of `before` if they are the same.
     fn load(&self, before: Option<&Tls>) -> Result<Arc<Tls>> {
-        let log = Arc::new(|line: &str| log::warn!("{line}")) as Log;
         let before = before.map(|tls| &tls.certificates);
-        let certificates = Certificates::keep_or_load(before, &self.certificates, Some(log))?;
+        let certificates = Certificates::keep_or_load(before, &self.certificates, Some(warn_log()))?;
         let knows_clients = self.required && certificates.names_clients();
         if !(self.clients.is_empty() || knows_clients) {
             let text = format!(
