@@ -29,9 +29,11 @@ Examples:
   shale config check /etc/shale/tank.toml --json | jq -r '.faults[].message'
 
 Each fault has its line and its key. Exit code 2 if there is one, 3 if there is no such file. The pool is not opened, and no address
-is tried: a volume that does not exist, or an address that is taken, is reported when the file is served or reloaded.
+is tried: a volume that does not exist, or an address that is taken, is reported when the file is served or reloaded. A private
+key that other users can read is a warning.
 
-JSON fields: file, valid, pool (null if invalid), faults: list of {line, key, message}; line and key may be null.")]
+JSON fields: file, valid, pool (null if invalid), faults: list of {line, key, message}; line and key may be null; warnings: list
+  of texts.")]
     Check {
         /// The file
         file: PathBuf,

@@ -4,9 +4,11 @@
 //! or a mount in use leave the server unchanged. The keys of [`OFFLINE`] are the exception: they
 //! take effect at the next start, and are reported.
 
+use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use fe_nbd::Certificates;
 use report::ReloadReport;
 use server::devices::Shown;
 use server::front_ends::{self, Asked, FrontEnds, Told, Wanted, WantedHttp, WantedNbdTls};
@@ -252,6 +254,7 @@ fn wanted(settings: &ServeSettings, dir: &PoolDir, output: &Output) -> Wanted {
         nbd.push(listen);
     }
     let nbd_tls = nbd_tls(settings);
+    exposed_keys(settings).iter().for_each(|warning| output.warn(warning));
     let is_open = nbd_tls.as_ref().is_none_or(|tls| !tls.required);
     for address in nbd.iter().filter(|address| is_open && !address.is_loopback()) {
         output.warn(&format!(
@@ -294,6 +297,19 @@ fn nbd_tls(settings: &ServeSettings) -> Option<WantedNbdTls> {
         required: settings.nbd_tls.is_none_or(|tls| tls == NbdTls::Required),
         clients: settings.nbd_client.iter().map(client).collect(),
     })
+}
+
+/// Returns a warning for each private key of TLS that its group or others can read.
+pub fn exposed_keys(settings: &ServeSettings) -> Vec<String> {
+    let exposed = |key: PathBuf| {
+        // A missing key is reported where it is loaded.
+        let mode = key.metadata().ok()?.permissions().mode() & 0o7777;
+        let key = key.display();
+        (mode & 0o044 != 0)
+            .then(|| format!("{key} is a private key that other users can read (mode {mode:04o}): chmod 600 {key}"))
+    };
+    let of_nbd = nbd_tls(settings).map(|tls| Certificates::key_in(&tls.certificates));
+    of_nbd.into_iter().chain(settings.http_key.clone()).filter_map(exposed).collect()
 }
 
 fn check_volumes(wanted: &Wanted, service: &Service) -> Result<()> {
