@@ -9,16 +9,12 @@ use axum::response::{IntoResponse, Response};
 use operations::{About, CATALOGUE, PREFIX, Request};
 use serde_json::{Value, json};
 use surface::Error;
-use tokio::sync::Semaphore;
 
 use crate::connections::Peer;
 use crate::problem::{self, Refused};
-use crate::router::{BODY_BYTES_MAX, SMALL_BODY_BYTES, Shared, ask, body_of, respond};
+use crate::router::{Shared, ask, respond};
 use crate::wire::{Answer, Ask, What};
-use crate::{files, session};
-
-/// Larger bodies that are held at a time, each with its values and its request: some 16 MiB.
-static LARGE_BODIES: Semaphore = Semaphore::const_new(4);
+use crate::{body, files, session};
 
 /// A place of an operation.
 struct Route {
@@ -160,12 +156,6 @@ fn build(
     request_of(route, &given, body).map_err(|error: Error| malformed(&error.to_string()))
 }
 
-/// Whether the body may have more bytes than nearly every request needs.
-fn is_large(fields: &HeaderMap) -> bool {
-    let length = fields.get(header::CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse::<u64>().ok());
-    fields.contains_key(header::TRANSFER_ENCODING) || length.is_some_and(|length| length > SMALL_BODY_BYTES as u64)
-}
-
 /// Any operation.
 pub(crate) async fn operation(
     State(shared): State<Shared>,
@@ -179,22 +169,12 @@ pub(crate) async fn operation(
         Ok(found) => found,
         Err(response) => return response,
     };
-    // Its memory is many times the body: only for those who may, and for few at a time.
-    let large = if is_large(&fields) {
-        if let Err(refused) = ask(&shared, &peer, &fields, What::WhoAmI).await {
-            return refused;
-        }
-        LARGE_BODIES.acquire().await.ok()
-    } else {
-        None
-    };
-    let bytes_max = if large.is_some() { BODY_BYTES_MAX } else { SMALL_BODY_BYTES };
-    let body = match body_of(&fields, body, bytes_max).await {
-        Ok(body) => body,
-        Err(refused) => return problem::refuse(refused),
+    let received = match body::receive(&fields, body, ask(&shared, &peer, &fields, What::WhoAmI)).await {
+        Ok(received) => received,
+        Err(refused) => return refused,
     };
     let has_version = fields.contains_key(header::IF_MATCH);
-    let request = match build(route, given, &uri, &fields, &body) {
+    let request = match build(route, given, &uri, &fields, &received.bytes) {
         Ok(request) => request,
         // Without credentials the answer is 401 whatever the parameters are.
         Err(response) => {
