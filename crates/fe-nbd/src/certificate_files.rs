@@ -83,8 +83,8 @@ impl<T: Clone, const N: usize> CertificateFiles<T, N> {
         self.look(Ok(())).0.value.clone()
     }
 
-    /// Returns the value if it has changed since the last look. `prepared` is the result of what
-    /// the files need before they are read.
+    /// Returns the value if it has changed since the last look. `prepared`: the result of preparing
+    /// the files, which are not read after an error.
     pub fn changed(&self, prepared: Result<()>) -> Option<T> {
         let (current, is_new) = self.look(prepared);
         is_new.then(|| current.value.clone())

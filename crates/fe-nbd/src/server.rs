@@ -115,7 +115,7 @@ pub struct Server {
     accepting: Option<JoinHandle<Accepting>>,
 }
 
-/// What the accepting thread owns.
+/// State of the accepting thread.
 struct Accepting {
     listeners: Vec<Listener>,
     /// TLS for the clients that it accepts.
@@ -136,7 +136,7 @@ struct Shared {
     /// The register became empty.
     empty: Condvar,
     stop: AtomicBool,
-    /// The accepting thread is to end, and to hand back what it owns.
+    /// Ends the accepting thread, which returns its state.
     hand_back: AtomicBool,
     /// Wakes the accepting thread for that.
     wake: OwnedFd,
@@ -195,7 +195,7 @@ impl Server {
     /// Listens on all of `listen` and serves `devices` until it is stopped or dropped.
     ///
     /// # Errors
-    /// [`ErrorKind::InUse`] when an address is taken, [`ErrorKind::Invalid`] when there is none,
+    /// [`ErrorKind::InUse`] for an address that is taken, [`ErrorKind::Invalid`] for an empty list,
     /// and errors of the system.
     pub fn start(devices: Arc<dyn DeviceSet>, listen: &[Listen], options: ServerOptions) -> Result<Self> {
         if listen.is_empty() {
@@ -237,8 +237,8 @@ impl Server {
         Ok(())
     }
 
-    /// Ends the accepting thread, and returns what it owned; none after the server was stopped, or
-    /// when the thread panicked, which was reported.
+    /// Ends the accepting thread, and returns its state; `None` after the server was stopped, or if
+    /// the thread panicked, which was reported.
     fn take_back(&mut self) -> Option<Accepting> {
         let accepting = self.accepting.take()?;
         self.shared.hand_back.store(true, Ordering::Release);
@@ -380,8 +380,8 @@ fn accept_all(shared: &Arc<Shared>, Accepting { listeners, tls, shortage }: &mut
     }
 }
 
-/// Accepts one client, and reports in a handshake that there are no descriptors. Limited to a
-/// second, during which no other client is accepted.
+/// Accepts one client, and reports the lack of descriptors in a handshake. Limited to a second,
+/// during which no other client is accepted.
 fn refuse_for_want_of_descriptors(shared: &Shared, listener: &Listener) -> bool {
     let Ok(socket) = listener.accept() else { return false };
     let why = "the server has no file descriptors left; close other connections, or raise its limit".to_owned();
@@ -394,7 +394,7 @@ fn refuse_for_want_of_descriptors(shared: &Shared, listener: &Listener) -> bool 
 }
 
 fn pause(shared: &Shared) {
-    // The pause is over, whatever the result.
+    // Any result ends the pause.
     let _ = poll(&mut [PollFd::new(&shared.wake, PollFlags::IN)], Some(&timespec(ACCEPT_PAUSE)));
 }
 
