@@ -15,8 +15,8 @@ use std::sync::atomic::Ordering;
 use env::MapBatch;
 use format::{
     COMPAT_INVENTORY, CatalogueRef, Checkpoint, Entry, FORMAT_VERSION, INCOMPAT_BOOKMARKS, INCOMPAT_COMPACT_RECORDS,
-    INCOMPAT_FOLDERS, INCOMPAT_IMAGES, INCOMPAT_NESTED_SHARES, INCOMPAT_SHARES, INCOMPAT_SMALL_FILES, KEY_CHECKPOINT,
-    KEY_LEARNED, KEY_SUPERBLOCK, ObjectDescriptor, Superblock,
+    INCOMPAT_FOLDERS, INCOMPAT_IMAGES, INCOMPAT_NESTED_SHARES, KEY_CHECKPOINT, KEY_LEARNED, KEY_SUPERBLOCK,
+    ObjectDescriptor, Superblock,
 };
 use policy::Owner;
 use surface::{DeviceId, Error, ErrorKind, Result};
@@ -251,8 +251,6 @@ impl Pool {
             (INCOMPAT_FOLDERS, core.objects.has_folders()),
             (INCOMPAT_NESTED_SHARES, core.objects.has_nested_shares()),
             (INCOMPAT_IMAGES, !core.objects.images().is_empty()),
-            // Before any tree can be changed.
-            (INCOMPAT_SMALL_FILES, superblock.features_incompat & INCOMPAT_SHARES != 0),
         ] {
             if is_there {
                 superblock_io::mark_feature(&*core.env.disk, feature)?;

@@ -151,30 +151,6 @@ fn nothing_is_known_of_a_file_whose_discard_was_finished() {
     }
 }
 
-/// Records of inodes may have contents from then on, which older programs take for damaged.
-#[test]
-fn opening_a_pool_with_shares_keeps_older_programs_out() {
-    let machine = Machine::new(64 << 20, 1);
-    let pool = new_pool(&machine);
-    pool.create_share("s", &Properties::new()).unwrap();
-    let are_told = || features(&machine).iter().all(|bits| bits & format::INCOMPAT_SMALL_FILES != 0);
-    assert!(are_told());
-    pool.close().unwrap();
-    // As an older program left it.
-    for offset in format::SUPERBLOCK_OFFSETS {
-        let mut copy = vec![0; format::SUPERBLOCK_BYTES];
-        machine.disk.peek(offset, &mut copy);
-        let mut superblock = format::Superblock::decode(&copy).unwrap();
-        superblock.features_incompat &= !format::INCOMPAT_SMALL_FILES;
-        machine.disk.poke(offset, &superblock.encode());
-    }
-    assert!(!are_told());
-    let pool = open(&machine);
-    assert!(are_told());
-    assert!(pool.check(false, &mut |_, _| ()).unwrap().problems.is_empty());
-    pool.close().unwrap();
-}
-
 #[test]
 fn discards_of_what_is_empty_cost_nothing() {
     let machine = Machine::new(64 << 20, 1);
@@ -282,7 +258,7 @@ fn a_share_is_no_device_and_has_no_size() {
     pool.close().unwrap();
 }
 
-/// A pool without shares can be opened by older programs; from the first one on it cannot.
+/// A program that does not know shares can open a pool without them, and no other.
 #[test]
 fn the_first_share_sets_a_feature() {
     let machine = Machine::new(64 << 20, 1);
