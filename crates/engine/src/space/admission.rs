@@ -251,7 +251,7 @@ impl Core {
     /// Where there is no overwriting share, an overwrite leaves nothing. It takes room until its
     /// dead bytes are counted, and would be refused as soon as new data has filled the pool up to
     /// the reservations.
-    fn extents_promised(&self, object: &Object, claim: Claim) -> u64 {
+    pub(super) fn extents_promised(&self, object: &Object, claim: Claim) -> u64 {
         let reserved = self.extents_reserved_against(object);
         match (self.overwrite_extents(), claim) {
             (0, Claim::Overwrite) => 0,
@@ -271,7 +271,7 @@ impl Core {
     /// `bytes`: the size of the request. An overwrite leaves as much dead, as long as it compresses
     /// alike, so it is not included. Where it takes more than it leaves, more is live at the next
     /// checkpoint, and less can be gained.
-    fn extents_kept(&self, object: &Object, bytes: u64, claim: Claim) -> u64 {
+    pub(super) fn extents_kept(&self, object: &Object, bytes: u64, claim: Claim) -> u64 {
         self.extents_kept_for(self.extents_promised(object, claim), bytes, claim)
     }
 
@@ -369,8 +369,12 @@ impl Core {
         if let Some(admitted) = self.try_admit(bytes, self.extents_promised(object, Claim::New)) {
             return Ok(admitted);
         }
-        let is_kept = self.extents_kept(object, bytes, Claim::New) > 0;
-        let claim = if is_kept { self.claim(object, offset, length)? } else { Claim::New };
+        if let Some(admitted) = self.try_admit(bytes, self.extents_kept(object, bytes, Claim::New)) {
+            return Ok(admitted);
+        }
+        // Even if nothing is kept from new data now: other writers may take the rest while this one
+        // waits, and then the write must not be refused as new data that is none.
+        let claim = self.claim(object, offset, length)?;
         // Evaluated again on each try: conservative estimates become exact with the next
         // checkpoint.
         self.admit_before(bytes, &|| self.extents_kept(object, bytes, claim))

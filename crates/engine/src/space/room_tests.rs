@@ -15,7 +15,8 @@ use crate::base::testing::pool_on;
 use crate::log::Purpose;
 use crate::pool::Pool;
 use crate::pool::core::Core;
-use crate::space::admission::Asks;
+use crate::space::admission::{Asks, cost_of};
+use crate::space::claims::Claim;
 
 /// Runs an action while a checkpoint syncs the log, or when it has put extents on the list.
 struct MeddlingDisk {
@@ -58,6 +59,10 @@ impl DiskLayer for MeddlingDisk {
 }
 
 fn pool_with(machine: &Machine, meddle: fn(&Core)) -> (Arc<MeddlingDisk>, Pool) {
+    pool_of(machine, 8 << 20, meddle)
+}
+
+fn pool_of(machine: &Machine, capacity_bytes: u64, meddle: fn(&Core)) -> (Arc<MeddlingDisk>, Pool) {
     let [at_sync, at_end, meddled] = [false; 3].map(AtomicBool::new);
     let disk = Arc::new(MeddlingDisk {
         below: machine.disk.handle(),
@@ -67,8 +72,8 @@ fn pool_with(machine: &Machine, meddle: fn(&Core)) -> (Arc<MeddlingDisk>, Pool) 
         meddled,
         meddle,
     });
-    let pool = pool_on(machine, Arc::clone(&disk) as _, 8 << 20, 0);
-    pool.create_volume("v", 4 << 20, &Default::default()).unwrap();
+    let pool = pool_on(machine, Arc::clone(&disk) as _, capacity_bytes, 0);
+    pool.create_volume("v", capacity_bytes / 2, &Default::default()).unwrap();
     disk.core.set(Arc::downgrade(&pool.core)).unwrap();
     (disk, pool)
 }
@@ -94,6 +99,42 @@ fn room_that_others_used_up_at_once_is_no_full_pool() {
     assert!(pool.core.log.ahead() <= pool.core.geometry.kept_back(Purpose::Data));
     pool.core.make_room(Purpose::Data).unwrap();
     assert!(pool.core.log.ahead() > pool.core.geometry.kept_back(Purpose::Data));
+}
+
+/// Takes all that new data may have, as other writers do.
+fn take_what_new_data_may_have(core: &Core) {
+    let object = core.objects.named("v").unwrap();
+    while core.extents_kept(&object, 0, Claim::New) < core.extents_promised(&object, Claim::New) {
+        core.reserve(u64::from(core.geometry.extent_bytes)).keep();
+    }
+}
+
+/// A write asked for room while dead data left enough for all, and waited for it; meanwhile others
+/// took what new data may have. It was then refused as new data, although it overwrote some.
+#[test]
+fn a_write_that_waited_is_still_an_overwrite() {
+    const CAPACITY: u64 = 40 << 20;
+    const BLOCK: u64 = 32 << 10;
+    let machine = Machine::new(CAPACITY, 7);
+    let (disk, pool) = pool_of(&machine, CAPACITY, take_what_new_data_may_have);
+    let (core, volume) = (&pool.core, pool.volume("v").unwrap());
+    let mut rng = Rng::new(8);
+    let mut data = vec![0; BLOCK as usize];
+    let mut write = |offset: u64| {
+        rng.fill(&mut data);
+        volume.write(offset, Bytes::copy_from_slice(&data), WriteOptions::default())
+    };
+    // All of the volume, and then parts of it again until no extent is free.
+    let mut offsets = (0..CAPACITY / 2).step_by(BLOCK as usize).cycle();
+    while core.has_room_for(cost_of(BLOCK), core.soft_wall()) {
+        write(offsets.next().unwrap()).unwrap();
+    }
+    assert_eq!(core.extents_kept(&volume.object, BLOCK, Claim::New), 0, "the pool is full for new data");
+    disk.at_sync.store(true, Ordering::Relaxed);
+    let written = write(0);
+    assert!(disk.meddled.load(Ordering::Relaxed), "nobody else took room");
+    assert!(core.extents_kept(&volume.object, BLOCK, Claim::New) > 0, "there is room for new data");
+    assert!(written.is_ok(), "{written:?}");
 }
 
 /// As a change of the property does.
