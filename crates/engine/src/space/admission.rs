@@ -251,7 +251,7 @@ impl Core {
     /// Where there is no overwriting share, an overwrite leaves nothing. It takes room until its
     /// dead bytes are counted, and would be refused as soon as new data has filled the pool up to
     /// the reservations.
-    pub(super) fn extents_promised(&self, object: &Object, claim: Claim) -> u64 {
+    fn extents_promised(&self, object: &Object, claim: Claim) -> u64 {
         let reserved = self.extents_reserved_against(object);
         match (self.overwrite_extents(), claim) {
             (0, Claim::Overwrite) => 0,
@@ -271,7 +271,7 @@ impl Core {
     /// `bytes`: the size of the request. An overwrite leaves as much dead, as long as it compresses
     /// alike, so it is not included. Where it takes more than it leaves, more is live at the next
     /// checkpoint, and less can be gained.
-    pub(super) fn extents_kept(&self, object: &Object, bytes: u64, claim: Claim) -> u64 {
+    fn extents_kept(&self, object: &Object, bytes: u64, claim: Claim) -> u64 {
         self.extents_kept_for(self.extents_promised(object, claim), bytes, claim)
     }
 

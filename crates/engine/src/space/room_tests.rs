@@ -1,7 +1,7 @@
 //! Room is judged by the state at that moment, not by an earlier one.
 #![allow(clippy::unwrap_used)]
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 
 use bytes::Bytes;
@@ -15,8 +15,7 @@ use crate::base::testing::pool_on;
 use crate::log::Purpose;
 use crate::pool::Pool;
 use crate::pool::core::Core;
-use crate::space::admission::{Asks, cost_of};
-use crate::space::claims::Claim;
+use crate::space::admission::Asks;
 
 /// Runs an action while a checkpoint syncs the log, or when it has put extents on the list.
 struct MeddlingDisk {
@@ -59,10 +58,6 @@ impl DiskLayer for MeddlingDisk {
 }
 
 fn pool_with(machine: &Machine, meddle: fn(&Core)) -> (Arc<MeddlingDisk>, Pool) {
-    pool_of(machine, 8 << 20, meddle)
-}
-
-fn pool_of(machine: &Machine, capacity_bytes: u64, meddle: fn(&Core)) -> (Arc<MeddlingDisk>, Pool) {
     let [at_sync, at_end, meddled] = [false; 3].map(AtomicBool::new);
     let disk = Arc::new(MeddlingDisk {
         below: machine.disk.handle(),
@@ -72,8 +67,8 @@ fn pool_of(machine: &Machine, capacity_bytes: u64, meddle: fn(&Core)) -> (Arc<Me
         meddled,
         meddle,
     });
-    let pool = pool_on(machine, Arc::clone(&disk) as _, capacity_bytes, 0);
-    pool.create_volume("v", capacity_bytes / 2, &Default::default()).unwrap();
+    let pool = pool_on(machine, Arc::clone(&disk) as _, 8 << 20, 0);
+    pool.create_volume("v", 4 << 20, &Default::default()).unwrap();
     disk.core.set(Arc::downgrade(&pool.core)).unwrap();
     (disk, pool)
 }
@@ -99,42 +94,6 @@ fn room_that_others_used_up_at_once_is_no_full_pool() {
     assert!(pool.core.log.ahead() <= pool.core.geometry.kept_back(Purpose::Data));
     pool.core.make_room(Purpose::Data).unwrap();
     assert!(pool.core.log.ahead() > pool.core.geometry.kept_back(Purpose::Data));
-}
-
-/// Takes all that new data may have, as other writers do.
-fn take_what_new_data_may_have(core: &Core) {
-    let object = core.objects.named("v").unwrap();
-    while core.extents_kept(&object, 0, Claim::New) < core.extents_promised(&object, Claim::New) {
-        core.reserve(u64::from(core.geometry.extent_bytes)).keep();
-    }
-}
-
-/// A write asked for room while dead data left enough for all, and waited for it; meanwhile others
-/// took what new data may have. It was then refused as new data, although it overwrote some.
-#[test]
-fn a_write_that_waited_is_still_an_overwrite() {
-    const CAPACITY: u64 = 40 << 20;
-    const BLOCK: u64 = 32 << 10;
-    let machine = Machine::new(CAPACITY, 7);
-    let (disk, pool) = pool_of(&machine, CAPACITY, take_what_new_data_may_have);
-    let (core, volume) = (&pool.core, pool.volume("v").unwrap());
-    let mut rng = Rng::new(8);
-    let mut data = vec![0; BLOCK as usize];
-    let mut write = |offset: u64| {
-        rng.fill(&mut data);
-        volume.write(offset, Bytes::copy_from_slice(&data), WriteOptions::default())
-    };
-    // All of the volume, and then parts of it again until no extent is free.
-    let mut offsets = (0..CAPACITY / 2).step_by(BLOCK as usize).cycle();
-    while core.has_room_for(cost_of(BLOCK), core.soft_wall()) {
-        write(offsets.next().unwrap()).unwrap();
-    }
-    assert_eq!(core.extents_kept(&volume.object, BLOCK, Claim::New), 0, "the pool is full for new data");
-    disk.at_sync.store(true, Ordering::Relaxed);
-    let written = write(0);
-    assert!(disk.meddled.load(Ordering::Relaxed), "nobody else took room");
-    assert!(core.extents_kept(&volume.object, BLOCK, Claim::New) > 0, "there is room for new data");
-    assert!(written.is_ok(), "{written:?}");
 }
 
 /// As a change of the property does.
@@ -196,4 +155,51 @@ fn room_that_a_round_of_the_cleaner_has_set_aside_is_waited_for() {
         asks.join().unwrap()
     });
     assert!(asked.is_ok(), "{asked:?}");
+}
+
+/// Also one that has waited for room while others took what new data may have.
+#[test]
+fn an_overwrite_finds_room_while_new_data_fills_the_pool() {
+    const ROUNDS: u64 = 6;
+    const FILLERS: usize = 3;
+    const CAPACITY: u64 = 40 << 20;
+    const NEW_BYTES: u64 = 256 << 10;
+    const OLD_BYTES: u64 = 4 << 10;
+    for seed in 0..ROUNDS {
+        let machine = Machine::new(CAPACITY, seed);
+        let pool = pool_on(&machine, machine.disk.handle(), CAPACITY, 2);
+        let write = |name: &str, offset: u64, rng: &mut Rng, bytes: u64| {
+            let mut data = vec![0; bytes as usize];
+            rng.fill(&mut data);
+            pool.volume(name).unwrap().write(offset, Bytes::from(data), WriteOptions::default())
+        };
+        pool.create_volume("old", CAPACITY, &Default::default()).unwrap();
+        for offset in (0..CAPACITY / 4).step_by(NEW_BYTES as usize) {
+            write("old", offset, &mut Rng::new(offset), NEW_BYTES).unwrap();
+        }
+        let full = AtomicUsize::new(0);
+        let fill = |number: u64| {
+            let (name, mut rng) = (format!("new-{number}"), Rng::new(seed + number));
+            pool.create_volume(&name, CAPACITY, &Default::default()).unwrap();
+            let refused = (0..CAPACITY).step_by(NEW_BYTES as usize);
+            let refused = refused.filter_map(|offset| write(&name, offset, &mut rng, NEW_BYTES).err()).next();
+            full.fetch_add(1, Ordering::Relaxed);
+            assert_eq!(refused.unwrap().kind(), ErrorKind::Full);
+        };
+        std::thread::scope(|scope| {
+            (1..=FILLERS as u64).for_each(|number| {
+                drop({
+                    let fill = &fill;
+                    scope.spawn(move || fill(number))
+                })
+            });
+            let mut rng = Rng::new(seed);
+            while full.load(Ordering::Relaxed) < FILLERS {
+                let offset = rng.below(CAPACITY / 4 / OLD_BYTES) * OLD_BYTES;
+                let written = write("old", offset, &mut rng, OLD_BYTES);
+                assert!(written.is_ok(), "seed {seed}: {written:?}");
+            }
+        });
+        pool.close().unwrap();
+    }
 }
