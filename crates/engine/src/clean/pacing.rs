@@ -34,6 +34,7 @@ use crate::base::status::{CleanMark, CleanReport};
 use crate::clean::round::{Cleaner, GAIN_DIVISOR, Round};
 use crate::pool::Pool;
 use crate::pool::core::Core;
+use crate::pool::workers::QUIET_PERIOD;
 use crate::space::admission::Admitted;
 use crate::space::rule::Rule;
 
@@ -116,7 +117,7 @@ pub(crate) fn run(core: &Weak<Core>) {
         let began = core.env.clock.now_ns();
         // Errors show up in the next flush or write, which meet them too.
         let paced =
-            if core.check_failed().is_ok() { core.clean_some(idle && pause == REST) } else { Ok(Paced::Nothing) };
+            if core.check_failed().is_ok() { core.clean_some(idle && pause >= REST) } else { Ok(Paced::Nothing) };
         let paced = paced.unwrap_or(Paced::Nothing);
         let has_braked = core.brake.has_braked.swap(false, Ordering::Relaxed);
         let is_awaited = core.brake.waiting.load(Ordering::Acquire) > 0;
@@ -137,6 +138,8 @@ pub(crate) fn run(core: &Weak<Core>) {
             (Paced::Worked, false) => (took * 3).min(REST.max(took)),
             (Paced::Worked, true) => took.mul_f64((1.0 - urgency) / urgency.max(URGENCY_MIN)).min(REST),
             (Paced::Nothing, true) => REST_NEAR,
+            // A writer that waits wakes it.
+            (Paced::Nothing, false) if idle => QUIET_PERIOD,
             (Paced::Nothing, false) => REST,
         };
     }
@@ -156,7 +159,7 @@ pub(crate) fn help(core: &Weak<Core>) {
         pause = match (paced, is_needed) {
             (Paced::Worked, _) => Duration::ZERO,
             (_, true) => REST_NEAR,
-            (_, false) => REST,
+            (_, false) => QUIET_PERIOD,
         };
     }
 }
