@@ -1,8 +1,9 @@
 //! The certificate of the HTTP front end: files of the user, which are reloaded when they change,
 //! or one made by the server in the pool's directory, which is renewed before it expires.
 
+use std::fs::Metadata;
 use std::io::Write;
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
@@ -31,8 +32,15 @@ enum Source {
 /// See the module's text.
 pub(super) struct Certificates {
     source: Source,
-    /// Modification times of the files at the last read.
-    read: Mutex<Option<Vec<SystemTime>>>,
+    /// The files when they were read last.
+    read: Mutex<Option<Vec<Stamp>>>,
+}
+
+/// Identity of a file, and the time of its last change of any kind.
+type Stamp = (u64, u64, i64, i64);
+
+fn stamp(meta: &Metadata) -> Stamp {
+    (meta.dev(), meta.ino(), meta.ctime(), meta.ctime_nsec())
 }
 
 /// Returns the fingerprint of a certificate, as browsers show it.
@@ -59,14 +67,16 @@ impl Certificates {
         Self { source, read: Mutex::default() }
     }
 
-    fn stamps(&self) -> Option<Vec<SystemTime>> {
-        let changed = |path: &PathBuf| path.metadata().and_then(|meta| meta.modified()).ok();
+    fn stamps(&self) -> Option<Vec<Stamp>> {
+        let look = |path: &PathBuf| path.metadata().ok();
         match &self.source {
-            Source::Files(certificate, key) => [certificate, key].into_iter().map(changed).collect(),
+            Source::Files(certificate, key) => {
+                [certificate, key].into_iter().map(|path| look(path).as_ref().map(stamp)).collect()
+            }
             Source::Own(path, _) => {
-                let at = changed(path)?;
-                let age = SystemTime::now().duration_since(at).unwrap_or_default();
-                (age < Duration::from_secs(RENEWED_DAYS * DAY)).then(|| vec![at])
+                let meta = look(path)?;
+                let age = SystemTime::now().duration_since(meta.modified().ok()?).unwrap_or_default();
+                (age < Duration::from_secs(RENEWED_DAYS * DAY)).then(|| vec![stamp(&meta)])
             }
         }
     }
@@ -83,17 +93,20 @@ impl Certificates {
 
     /// Reads the certificate; makes one if its own file is missing or unsuitable.
     pub(super) fn load(&self) -> Result<Pem> {
+        // Before they are read: a change in between is seen by the next look.
+        let mut stamps = self.stamps();
         let pem = match &self.source {
             Source::Files(certificate, key) => Pem { certificates: read(certificate)?, key: read(key)? },
             Source::Own(path, names) => {
-                let is_young = self.stamps().is_some();
+                let is_young = stamps.is_some();
                 let known =
                     std::fs::read_to_string(path).ok().filter(|text| is_young && text.starts_with(&head(names)));
                 let text = known.map_or_else(|| make(path, names), Ok)?;
+                stamps = self.stamps();
                 Pem { certificates: text.clone(), key: text }
             }
         };
-        *self.read.lock() = self.stamps();
+        *self.read.lock() = stamps;
         fingerprint(&pem)?;
         Ok(pem)
     }
@@ -183,13 +196,17 @@ mod tests {
         let certificates = Certificates::new(&http, dir.path(), &[]);
         let before = fingerprint(&certificates.load().unwrap()).unwrap();
         assert!(certificates.changed().is_none());
-        std::fs::write(&key, pem(&second)).unwrap();
-        let later = SystemTime::now() + Duration::from_secs(5);
-        std::fs::File::options().write(true).open(&key).unwrap().set_modified(later).unwrap();
+        // Another file with the time of the old one, as `cp -p` leaves it.
+        let replace = |path: &Path, text: String| {
+            let (new, then) = (path.with_extension("new"), path.metadata().unwrap().modified().unwrap());
+            std::fs::write(&new, text).unwrap();
+            std::fs::File::options().write(true).open(&new).unwrap().set_modified(then).unwrap();
+            std::fs::rename(&new, path).unwrap();
+        };
+        replace(&key, pem(&second));
         let error = certificates.changed().unwrap().err().unwrap();
         assert!(error.to_string().contains("the key is not the certificate's"), "{error}");
-        std::fs::write(&certificate, pem(&second)).unwrap();
-        std::fs::File::options().write(true).open(&certificate).unwrap().set_modified(later).unwrap();
+        replace(&certificate, pem(&second));
         assert_ne!(fingerprint(&certificates.changed().unwrap().unwrap()).unwrap(), before);
         std::fs::remove_file(&key).unwrap();
         assert!(certificates.changed().is_none(), "it is being replaced");
