@@ -34,7 +34,6 @@ use crate::base::status::{CleanMark, CleanReport};
 use crate::clean::round::{Cleaner, GAIN_DIVISOR, Round};
 use crate::pool::Pool;
 use crate::pool::core::Core;
-use crate::pool::workers::QUIET_PERIOD;
 use crate::space::admission::Admitted;
 use crate::space::rule::Rule;
 
@@ -60,8 +59,10 @@ const IDLE_DEAD_PERMILLE: u32 = 500;
 const BELOW_DEAD_PERMILLE: u32 = 750;
 /// Minimum dead share of an extent that is cleaned on demand, in thousandths.
 const PASS_PERMILLE: u32 = 50;
-/// Pause of the cleaner when there is nothing to do, and when the wall is near.
+/// Pause of the cleaner when there is nothing to do; when nothing is written either; and when the
+/// wall is near.
 const REST: Duration = Duration::from_millis(200);
+const REST_QUIET: Duration = Duration::from_secs(1);
 const REST_NEAR: Duration = Duration::from_millis(10);
 /// When it is pressed, the cleaner rests at most this many times as long as it works: 1 / this.
 const URGENCY_MIN: f64 = 0.2;
@@ -139,7 +140,7 @@ pub(crate) fn run(core: &Weak<Core>) {
             (Paced::Worked, true) => took.mul_f64((1.0 - urgency) / urgency.max(URGENCY_MIN)).min(REST),
             (Paced::Nothing, true) => REST_NEAR,
             // A writer that waits wakes it.
-            (Paced::Nothing, false) if idle => QUIET_PERIOD,
+            (Paced::Nothing, false) if idle => REST_QUIET,
             (Paced::Nothing, false) => REST,
         };
     }
@@ -159,7 +160,7 @@ pub(crate) fn help(core: &Weak<Core>) {
         pause = match (paced, is_needed) {
             (Paced::Worked, _) => Duration::ZERO,
             (_, true) => REST_NEAR,
-            (_, false) => QUIET_PERIOD,
+            (_, false) => REST_QUIET,
         };
     }
 }

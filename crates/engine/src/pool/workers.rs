@@ -24,7 +24,7 @@ const JOBS_MAX: usize = 64;
 const KEEPER_PERIOD: Duration = Duration::from_millis(100);
 /// The same while nothing is written, and the pause of workers with nothing to do: an idle pool
 /// must not keep the processor awake.
-pub(crate) const QUIET_PERIOD: Duration = Duration::from_secs(1);
+const QUIET_PERIOD: Duration = Duration::from_secs(1);
 /// Threads that read ahead. They are separate from the compressing ones, so that a reader never
 /// waits for a batch; several, because each waits for the device most of the time.
 const READERS: usize = 6;
