@@ -174,6 +174,11 @@ def configuration_reload(t):
         write(file, **{**full, "nbd": full["nbd"][:1], "volume": ["vm", "home"]})
         server.process.send_signal(signal.SIGHUP)
         t.wait_for(lambda: server.said("changed: nbd, volume"), "the reload by SIGHUP")
+
+        def recorded():
+            lines = json.loads(pool.shale("history", "--json", quiet=True).stdout)
+            return [line for line in lines if (line["operation"], line["from"], line["outcome"]) == ("reload", "SIGHUP", "done")]
+        t.wait_for(recorded, "its line in the audit log")
         t.expect(not second.exists(), "the socket of an address that has gone is there")
         t.equal(sorted(mounts_under(t.dir)), sorted(map(str, [mount, shares / "home"])), "mounts")
         t.equal(sorted(os.listdir(mount)), ["vm"], "volumes")

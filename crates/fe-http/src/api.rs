@@ -95,16 +95,21 @@ pub(crate) fn pairs_of(query: &str) -> Option<Pairs> {
     pairs.collect()
 }
 
-/// The operation at a path, and the fields that the path has.
+/// The operation at a path, and the fields that the path has. HEAD is GET, without the body.
 fn find(method: &Method, path: &str) -> Result<(&'static Route, Pairs), Response> {
+    let method = match method.as_str() {
+        "HEAD" => "GET",
+        other => other,
+    };
     let parts: Vec<_> = path.strip_prefix(PREFIX).unwrap_or(path).split('/').skip(1).collect();
     let mut others = Vec::new();
     for route in ROUTES.iter() {
         let Some(fields) = fields_of(route, &parts) else { continue };
-        if route.method == method.as_str() {
+        if route.method == method {
             return Ok((route, fields));
         }
         others.push(route.method);
+        others.extend((route.method == "GET").then_some("HEAD"));
     }
     if others.is_empty() {
         return Err(problem::refuse(Refused::NoSuchPath));
@@ -162,13 +167,17 @@ pub(crate) async fn operation(
     Extension(peer): Extension<Peer>,
     method: Method,
     uri: Uri,
-    fields: HeaderMap,
+    mut fields: HeaderMap,
     body: Body,
 ) -> Response {
     let (route, given) = match find(&method, uri.path()) {
         Ok(found) => found,
         Err(response) => return response,
     };
+    if method == Method::HEAD {
+        // Ranges are defined for GET only.
+        fields.remove(header::RANGE);
+    }
     let received = match body::receive(&fields, body, ask(&shared, &peer, &fields, What::WhoAmI)).await {
         Ok(received) => received,
         Err(refused) => return refused,
@@ -232,7 +241,9 @@ mod tests {
     fn paths_lead_to_operations_with_decoded_fields() {
         let (op, fields) = found("DELETE", "/api/v1/users/a%2Fb%20c").unwrap();
         assert_eq!((op.as_str(), fields), ("remove_user", vec![("name".to_owned(), "a/b c".to_owned())]));
-        assert_eq!(found("GET", "/api/v1/pool").unwrap().0, "status");
+        for method in ["GET", "HEAD"] {
+            assert_eq!(found(method, "/api/v1/pool").unwrap().0, "status");
+        }
         assert_eq!(found("POST", "/api/v1/pool"), Err(StatusCode::METHOD_NOT_ALLOWED));
         for path in
             ["/api/v1/", "/api/v1/pool/", "/api/v1/users/", "/api/v1/users/%00", "/api/v1/users/%ff", "/api/v1/x"]

@@ -114,8 +114,9 @@ impl<T: Clone, const N: usize> CertificateFiles<T, N> {
         if stamps == current.stamps {
             return Ok(false);
         }
-        current.stamps = stamps;
         let files = read(&self.paths)?;
+        // A failed read is repeated by the next look.
+        current.stamps = stamps;
         let is_there = presence(&files);
         if let Some(gone) = (0..N).find(|at| current.is_there[*at] && !is_there[*at]) {
             return Err(Error::new(ErrorKind::NotFound, format!("{} is gone", self.paths[gone].display())));

@@ -57,15 +57,15 @@ impl Certificates {
         dir.join(KEY)
     }
 
-    /// Returns `before` if it is of the same directory: it remembers what it must not lose. Loads
-    /// the files in `dir` otherwise.
+    /// Returns those of `known` that are of the same directory: they remember what they must not
+    /// lose. Loads the files in `dir` otherwise.
     ///
     /// # Errors
     /// Those of [`load`](Self::load).
-    pub fn keep_or_load(before: Option<&Arc<Self>>, dir: &Path, log: Option<Log>) -> Result<Arc<Self>> {
-        match before {
-            Some(before) if before.dir == dir => Ok(Arc::clone(before)),
-            _ => Ok(Arc::new(Self::load(dir, log)?)),
+    pub fn keep_or_load(known: &[Arc<Self>], dir: &Path, log: Option<Log>) -> Result<Arc<Self>> {
+        match known.iter().find(|known| known.dir == dir) {
+            Some(known) => Ok(Arc::clone(known)),
+            None => Ok(Arc::new(Self::load(dir, log)?)),
         }
     }
 

@@ -261,15 +261,10 @@ impl Server {
         let mut accepting = self
             .take_back()
             .ok_or_else(|| Error::new(ErrorKind::InUse, "the NBD server is stopping, and listens on nothing new"))?;
-        let is_there = |wanted: &&Listen| accepting.listeners.iter().any(|listener| listener.wanted == **wanted);
-        let added = listen.iter().filter(|wanted| !is_there(wanted)).map(Listener::bind).collect::<Result<Vec<_>>>();
-        let changed = added.map(|added| {
-            let is_wanted = |listener: &mut Listener| listen.contains(&listener.wanted);
-            let gone: Vec<_> = accepting.listeners.extract_if(.., |listener| !is_wanted(listener)).collect();
-            accepting.listeners.extend(added);
+        let changed = Listener::change(&mut accepting.listeners, listen).map(|gone| {
             accepting.tls = tls;
             let register = self.shared.register.lock();
-            let is_gone = |known: &&Known| gone.iter().any(|listener| listener.address == known.address);
+            let is_gone = |known: &&Known| gone.contains(&known.address);
             register.connections.values().filter(is_gone).for_each(Known::end);
         });
         self.accept(accepting).and(changed)

@@ -18,7 +18,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use engine::{Files, Pool, TreeClaim, TreeUse, Volume, VolumeStatus};
+use engine::{Files, Pool, TreeUse, Volume};
 use fe_share::{KeeperSlot, Mount, MountOptions, OrphanedMount, Snapshots};
 use fuse::keep::Keeper;
 use parking_lot::Mutex;
@@ -468,7 +468,7 @@ impl Shares {
     pub fn without<T>(&self, names: &[&str], force: bool, work: impl FnOnce() -> Result<T>) -> (bool, Result<T>) {
         let mut state = self.state.lock();
         let mut meant = innermost_first(&state.mounted);
-        meant.retain(|(own, _)| is_meant(own, names));
+        meant.retain(|(own, _)| share_trees::is_meant(own, names));
         if let Err(error) = meant.iter().try_for_each(|(_, id)| wait_for_users(&state.mounted, *id)) {
             return (false, Err(error));
         }
@@ -477,7 +477,7 @@ impl Shares {
                 return (index > 0, Err(error));
             }
         }
-        let done = self.claim_all(names).and_then(|_claims| work());
+        let done = share_trees::claim_all(&self.pool, names).and_then(|_claims| work());
         self.keep_for_inner(&state.mounted).iter().for_each(|error| log::warn!("{error}"));
         for (name, _) in &meant {
             if self.pool.volume(name).is_err() {
@@ -485,17 +485,6 @@ impl Shares {
             }
         }
         (!meant.is_empty(), done)
-    }
-
-    /// Claims the trees of a share and of those in it, or of those in a folder.
-    fn claim_all(&self, names: &[&str]) -> Result<Vec<TreeClaim>> {
-        let meant = self.pool.volumes().into_iter().filter(|volume| volume.is_share());
-        let meant = meant.filter(|volume| is_meant(&volume.name, names));
-        let claim = |volume: VolumeStatus| {
-            let claim = self.pool.claim_tree(volume.id, TreeUse::Change, PATIENCE);
-            claim.map_err(|error| error.context(format_args!("share '{}'", volume.name)))
-        };
-        meant.map(claim).collect()
     }
 
     /// Removes the mount point of a removed share, and those of its folders, as far as they are
@@ -541,11 +530,6 @@ fn check_empty(name: &str, dir: &Path, after: &str) -> Result<()> {
         Some(_) => refused("the directory there is not empty, and a mount would hide its content"),
         None => Ok(()),
     }
-}
-
-/// Returns whether a share is one of those named, or in one of them.
-fn is_meant(share: &str, names: &[&str]) -> bool {
-    names.iter().any(|name| share == *name || is_in(share, name))
 }
 
 /// Waits until only its mount uses the tree of a mounted share. The tree cannot be lent meanwhile.

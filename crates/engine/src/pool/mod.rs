@@ -371,6 +371,7 @@ impl Pool {
     /// All volumes, by name. Stored bytes are those of the last checkpoint.
     pub fn volumes(&self) -> Vec<VolumeStatus> {
         let by_timeline = self.core.objects.snapshots_by_timeline();
+        let dirty = self.core.buffer.objects_with_data();
         let status = |object: Arc<Object>| {
             let descriptor = object.descriptor.read().clone();
             VolumeStatus {
@@ -383,7 +384,7 @@ impl Pool {
                 properties: descriptor.properties,
                 epoch: descriptor.epoch.0,
                 origin: Self::origin_of(&object, &by_timeline).map(|snapshot| snapshot.title()),
-                is_exact: object.is_exact() && self.core.buffer.data_bytes_of(object.id) == 0,
+                is_exact: object.is_exact() && !dirty.contains(&object.id),
             }
         };
         self.core.objects.volumes().into_iter().map(status).collect()

@@ -14,7 +14,7 @@ use surface::{Error, ErrorKind, Result};
 use crate::base::ranked::{Condvar, Mutex};
 use crate::base::ranks;
 use crate::buffer::write_buffer::WriteBuffer;
-use crate::log::{Log, Wrote};
+use crate::log::Log;
 use crate::pool::core::Core;
 use crate::write::room::room_mark;
 
@@ -22,6 +22,9 @@ use crate::write::room::room_mark;
 const JOBS_MAX: usize = 64;
 /// Interval at which the keeper checks for due work.
 const KEEPER_PERIOD: Duration = Duration::from_millis(100);
+/// The same while nothing is written, and the pause of workers with nothing to do: an idle pool
+/// must not keep the processor awake.
+const QUIET_PERIOD: Duration = Duration::from_secs(1);
 /// Threads that read ahead. They are separate from the compressing ones, so that a reader never
 /// waits for a batch; several, because each waits for the device most of the time.
 const READERS: usize = 6;
@@ -251,7 +254,7 @@ fn work(core: &Weak<Core>) {
         let mut state = workers.state.lock();
         if !state.stop && state.wakes == seen && !core.ahead.is_asked() {
             workers.idle.fetch_add(1, Ordering::AcqRel);
-            workers.work.wait_for(&mut state, KEEPER_PERIOD);
+            workers.work.wait_for(&mut state, QUIET_PERIOD);
             // The waking thread has set the count of idle workers to zero.
             if state.wakes == seen {
                 workers.idle.fetch_sub(1, Ordering::AcqRel);
@@ -265,43 +268,45 @@ fn read(core: &Weak<Core>) {
     while let Some(core) = core.upgrade() {
         let job = {
             let mut state = core.workers.state.lock();
-            if state.stop {
-                return;
+            loop {
+                if state.stop {
+                    return;
+                }
+                if let Some(job) = state.jobs.pop_front() {
+                    break job;
+                }
+                core.workers.reading.wait(&mut state);
             }
-            if state.jobs.is_empty() {
-                core.workers.reading.wait_for(&mut state, KEEPER_PERIOD);
-            }
-            state.jobs.pop_front()
         };
-        if let Some(job) = job {
-            job(&core);
-        }
+        job(&core);
     }
 }
 
 /// A writer: writes waiting batches.
 fn write(core: &Weak<Core>) {
     while let Some(core) = core.upgrade() {
-        match core.log.write_queued(KEEPER_PERIOD) {
-            Wrote::Batch => core.workers.tell_room(&core),
-            Wrote::Nothing => {}
-            Wrote::Stopped => return,
+        if !core.log.write_queued() {
+            return;
         }
+        core.workers.tell_room(&core);
     }
 }
 
-/// The keeper: does all due work, about ten times a second and on request.
+/// The keeper: does all due work, about ten times a second and on request; once a second while
+/// nothing is written.
 fn keep(core: &Weak<Core>) {
-    let mut seen = 0;
+    let (mut seen, mut written) = (0, u64::MAX);
     while let Some(core) = core.upgrade() {
         // An error occurs again in the next flush or write, which reports it.
         let _ = core.tick();
+        let earlier = std::mem::replace(&mut written, core.counters.written_bytes.get());
+        let is_quiet = written == earlier && core.buffer.held() == 0;
         let mut state = core.workers.state.lock();
         if state.stop {
             return;
         }
         if state.keeper_wakes == seen {
-            core.workers.keeper.wait_for(&mut state, KEEPER_PERIOD);
+            core.workers.keeper.wait_for(&mut state, if is_quiet { QUIET_PERIOD } else { KEEPER_PERIOD });
         }
         seen = state.keeper_wakes;
     }

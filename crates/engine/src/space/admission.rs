@@ -369,8 +369,12 @@ impl Core {
         if let Some(admitted) = self.try_admit(bytes, self.extents_promised(object, Claim::New)) {
             return Ok(admitted);
         }
-        let is_kept = self.extents_kept(object, bytes, Claim::New) > 0;
-        let claim = if is_kept { self.claim(object, offset, length)? } else { Claim::New };
+        if let Some(admitted) = self.try_admit(bytes, self.extents_kept(object, bytes, Claim::New)) {
+            return Ok(admitted);
+        }
+        // Even if nothing is kept from new data now: other writers may take the rest while this one
+        // waits, and then the write must not be refused as new data that is none.
+        let claim = self.claim(object, offset, length)?;
         // Evaluated again on each try: conservative estimates become exact with the next
         // checkpoint.
         self.admit_before(bytes, &|| self.extents_kept(object, bytes, claim))

@@ -1,7 +1,7 @@
 //! Room is judged by the state at that moment, not by an earlier one.
 #![allow(clippy::unwrap_used)]
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 
 use bytes::Bytes;
@@ -155,4 +155,51 @@ fn room_that_a_round_of_the_cleaner_has_set_aside_is_waited_for() {
         asks.join().unwrap()
     });
     assert!(asked.is_ok(), "{asked:?}");
+}
+
+/// Also one that has waited for room while others took what new data may have.
+#[test]
+fn an_overwrite_finds_room_while_new_data_fills_the_pool() {
+    const ROUNDS: u64 = 6;
+    const FILLERS: usize = 3;
+    const CAPACITY: u64 = 40 << 20;
+    const NEW_BYTES: u64 = 256 << 10;
+    const OLD_BYTES: u64 = 4 << 10;
+    for seed in 0..ROUNDS {
+        let machine = Machine::new(CAPACITY, seed);
+        let pool = pool_on(&machine, machine.disk.handle(), CAPACITY, 2);
+        let write = |name: &str, offset: u64, rng: &mut Rng, bytes: u64| {
+            let mut data = vec![0; bytes as usize];
+            rng.fill(&mut data);
+            pool.volume(name).unwrap().write(offset, Bytes::from(data), WriteOptions::default())
+        };
+        pool.create_volume("old", CAPACITY, &Default::default()).unwrap();
+        for offset in (0..CAPACITY / 4).step_by(NEW_BYTES as usize) {
+            write("old", offset, &mut Rng::new(offset), NEW_BYTES).unwrap();
+        }
+        let full = AtomicUsize::new(0);
+        let fill = |number: u64| {
+            let (name, mut rng) = (format!("new-{number}"), Rng::new(seed + number));
+            pool.create_volume(&name, CAPACITY, &Default::default()).unwrap();
+            let refused = (0..CAPACITY).step_by(NEW_BYTES as usize);
+            let refused = refused.filter_map(|offset| write(&name, offset, &mut rng, NEW_BYTES).err()).next();
+            full.fetch_add(1, Ordering::Relaxed);
+            assert_eq!(refused.unwrap().kind(), ErrorKind::Full);
+        };
+        std::thread::scope(|scope| {
+            (1..=FILLERS as u64).for_each(|number| {
+                drop({
+                    let fill = &fill;
+                    scope.spawn(move || fill(number))
+                })
+            });
+            let mut rng = Rng::new(seed);
+            while full.load(Ordering::Relaxed) < FILLERS {
+                let offset = rng.below(CAPACITY / 4 / OLD_BYTES) * OLD_BYTES;
+                let written = write("old", offset, &mut rng, OLD_BYTES);
+                assert!(written.is_ok(), "seed {seed}: {written:?}");
+            }
+        });
+        pool.close().unwrap();
+    }
 }

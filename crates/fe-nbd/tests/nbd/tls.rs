@@ -425,24 +425,28 @@ fn certificates_are_read_again_when_they_change_and_those_that_cannot_be_used_ch
     assert_eq!(open.read(0, 3), Answer::Ok(vec![0; 3]), "a connection that was there");
 }
 
-/// A reload of options while `ca-cert.pem` is being replaced.
+/// A reload of options while `ca-cert.pem` is being replaced, and one that goes to other
+/// certificates and back.
 #[test]
 fn settings_that_change_do_not_forget_that_clients_need_certificates() {
     let (dir, other) = (TempDir::new("nbd-tls-reload"), TempDir::new("nbd-tls-other"));
     let authority = Authority::new("an authority");
     authority.write(dir.path(), false);
     let load =
-        |dir: &TempDir, before: &Arc<Certificates>| Certificates::keep_or_load(Some(before), dir.path(), None).unwrap();
-    let first = Certificates::keep_or_load(None, dir.path(), None).unwrap();
+        |dir: &TempDir, known: &[Arc<Certificates>]| Certificates::keep_or_load(known, dir.path(), None).unwrap();
+    let first = load(&dir, &[]);
     assert!(!first.names_clients());
     std::fs::write(dir.join("ca-cert.pem"), authority.certificate.pem()).unwrap();
-    assert!(load(&dir, &first).names_clients(), "no client has started TLS since");
+    let known = [first];
+    assert!(load(&dir, &known).names_clients(), "no client has started TLS since");
     std::fs::remove_file(dir.join("ca-cert.pem")).unwrap();
-    let kept = load(&dir, &first);
-    assert!(kept.names_clients());
+    assert!(load(&dir, &known).names_clients());
     // What is asked for explicitly.
     authority.write(other.path(), false);
-    assert!(!load(&other, &kept).names_clients());
+    let open = load(&other, &known);
+    assert!(!open.names_clients());
+    let [first] = known;
+    assert!(load(&dir, &[first, open]).names_clients(), "back at the first directory");
 }
 
 #[test]

@@ -7,7 +7,7 @@ use surface::{Error, ErrorKind, Result};
 use super::Service;
 use crate::documents;
 use crate::exports::{self, Exports};
-use crate::share_trees::OF_MOUNTS;
+use crate::share_trees::{self, OF_MOUNTS};
 use crate::shares::Shares;
 use operations::{Reply, Which};
 
@@ -137,13 +137,17 @@ impl Service {
     /// meanwhile.
     pub(super) fn unmounted<T>(&self, names: &[&str], force: bool, work: impl FnOnce() -> Result<T>) -> Result<T> {
         let shares = self.shares.lock().clone();
-        let Some(shares) = shares else { return work() };
         // Snapshots and bookmarks are removed while the share stays mounted; new trees are opened
         // on demand.
-        shares.close_snapshots(false);
+        shares.iter().for_each(|shares| shares.close_snapshots(false));
         if names.iter().all(|name| name.contains(['@', '#'])) {
             return work();
         }
+        let Some(shares) = shares else {
+            // A job or a command may have the tree open, without any mount.
+            let _claims = share_trees::claim_all(&self.pool, names)?;
+            return work();
+        };
         let exports = self.exports.lock().clone();
         let withdrawn: Vec<_> =
             exports.iter().flat_map(|exports| names.iter().map(|name| exports.withdraw(name))).collect();

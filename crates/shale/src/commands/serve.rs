@@ -38,7 +38,7 @@ use super::{detached, handing_over, incomplete};
 use crate::cli::ServeArgs;
 use crate::output::Output;
 use host::Termination;
-use operations::{Outcome, kind_of};
+use operations::{Caller, Outcome, Request, Role, Who, kind_of};
 use server::control::ControlServer;
 use server::front_ends::Told;
 use server::pool_dir::{self, Access, OpenPool, Opening, PoolDir};
@@ -201,12 +201,12 @@ fn wait(events: &Receiver<Event>, serving: &mut Serving<'_>, service: &Arc<Servi
                 output.note(&format!("shale: stopping on signal {signal}"));
                 return Ended::Stopped;
             }
-            Ok(Event::Reload(asker)) => {
-                let answer = serving.reload();
-                // A client that has not waited for it finds it in the log.
-                if let Some(asker) = asker {
-                    drop(asker.send(answer));
-                }
+            // A client that has not waited for it finds it in the log.
+            Ok(Event::Reload(Some(asker))) => drop(asker.send(serving.reload())),
+            Ok(Event::Reload(None)) => {
+                let caller = Caller { who: Who::Server, from: "SIGHUP".to_owned(), role: Role::Admin };
+                // Its outcome is in the log, and in the audit log like that of the command.
+                drop(service.guarded(&caller, Request::Reload, |_| serving.reload()));
             }
             // Nothing is served any more then.
             Ok(Event::Over(name)) if !serving.hold_the_server() => {

@@ -227,17 +227,13 @@ impl<'a> Serving<'a> {
 
     /// Applies `wanted`, or restores the previous state.
     fn change(&mut self, wanted: Wanted) -> Result<()> {
-        self.devices.set_names(&wanted.volume);
+        self.devices.begin_change(&wanted.volume);
         let mut front_ends = std::mem::replace(&mut self.front_ends, FrontEnds::of(&[]));
         let changed = front_ends.change(&self.asked(&self.wanted), &self.asked(&wanted));
         self.front_ends = front_ends;
-        match changed {
-            Ok(_) => self.wanted = wanted,
-            Err(error) => {
-                self.devices.set_names(&self.wanted.volume);
-                return Err(error);
-            }
-        }
+        self.devices.end_change(changed.is_ok());
+        changed?;
+        self.wanted = wanted;
         Ok(())
     }
 }

@@ -190,10 +190,12 @@ mod tests {
         let certificates = Certificates::load(&http, dir.path(), &[], Some(log)).unwrap();
         let before = of(&certificates.current());
         assert!(certificates.changed().is_none());
-        let later = SystemTime::now() + Duration::from_secs(5);
+        // Another file with the time of the old one, as `cp -p` leaves it.
         let replace = |path: &Path, text: &str| {
-            std::fs::write(path, text).unwrap();
-            std::fs::File::options().write(true).open(path).unwrap().set_modified(later).unwrap();
+            let (new, then) = (path.with_extension("new"), path.metadata().unwrap().modified().unwrap());
+            std::fs::write(&new, text).unwrap();
+            std::fs::File::options().write(true).open(&new).unwrap().set_modified(then).unwrap();
+            std::fs::rename(&new, path).unwrap();
         };
         replace(&key, &second);
         assert!((0..2).all(|_| certificates.changed().is_none()));
