@@ -234,15 +234,15 @@ impl Served {
             }
             Operation::SymLink { name, target } => self.answer_made(tree.make_link(node, name, caller, target), answer),
             Operation::MakeNode { name, mode, device, umask } => {
-                let mode = self.xattrs.mode_of_new(mode, umask);
+                let mode = tree.xattrs.mode_of_new(mode, umask);
                 self.answer_made(tree.make(node, name, caller, mode, umask, device), answer);
             }
             Operation::MakeDirectory { name, mode, umask } => {
-                let mode = libc::S_IFDIR | self.xattrs.mode_of_new(mode, umask) & 0o7777;
+                let mode = libc::S_IFDIR | tree.xattrs.mode_of_new(mode, umask) & 0o7777;
                 self.answer_made(tree.make(node, name, caller, mode, umask, 0), answer);
             }
             Operation::TemporaryFile { mode, umask, .. } => {
-                let mode = self.xattrs.mode_of_new(mode, umask);
+                let mode = tree.xattrs.mode_of_new(mode, umask);
                 self.answer_nameless(tree.make_nameless(node, caller, mode, umask), answer);
             }
             Operation::Unlink { name } => finish(tree.unlink(node, name), answer),
