@@ -182,8 +182,9 @@ def an_estimate_that_others_cancel_is_started_again(pool):
         def estimates():
             return [job for job in s.api("/jobs") if job["kind"] == "estimate"]
 
-        found = s.api(f"/objects/{one['id']}/estimates", "POST", choices=["off", "lz4", "zstd-3", "gzip-9"])["id"]
+        # Slowed down before it begins, not when it may have ended.
         s.steer(estimate_pace=0.1)
+        found = s.api(f"/objects/{one['id']}/estimates", "POST", choices=["off", "lz4", "zstd-3", "gzip-9"])["id"]
         s.go(f"/o/{one['id']}")
         s.page.get_by_role("button", name=OPEN).click()
         region = s.page.get_by_role("region", name="Compression", exact=True)
