@@ -148,7 +148,9 @@ pub fn in_rounds(
         let found = document::document(population, plan, &sampled, machine, power);
         on(Step::Round(&found))?;
         number += 1;
-        if number == rounds.len() || document::sampling_margin(plan, &samples) < MARGIN_ENOUGH {
+        // The first round is too small for its margins to be believed.
+        let is_enough = number > 1 && document::sampling_margin(plan, &samples) < MARGIN_ENOUGH;
+        if number == rounds.len() || is_enough {
             return Ok(found);
         }
     }

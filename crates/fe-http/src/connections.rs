@@ -11,6 +11,7 @@ use std::future::Future;
 use std::net::IpAddr;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -74,29 +75,26 @@ pub(crate) struct Limits {
 struct Open {
     next: u64,
     /// By number, so the oldest comes first.
-    all: BTreeMap<u64, Connection>,
+    all: BTreeMap<u64, Arc<Connection>>,
 }
 
 struct Connection {
     address: Option<IpAddr>,
     /// Answers under way.
-    answering: usize,
+    answering: AtomicUsize,
     /// Signalled when its place is given to another one.
-    displaced: Arc<Notify>,
+    displaced: Notify,
 }
 
 /// The place of a connection.
-#[derive(Clone)]
-struct Place(Arc<Counted>);
-
-struct Counted {
+struct Place {
     limits: Arc<Limits>,
     number: u64,
-    displaced: Arc<Notify>,
+    connection: Arc<Connection>,
 }
 
 /// An answer under way.
-struct Answering(Place);
+struct Answering(Arc<Connection>);
 
 impl Limits {
     /// Counts a connection; none: there are too many.
@@ -110,10 +108,11 @@ impl Limits {
             let number = open.to_displace(own)?;
             open.all.remove(&number)?.displaced.notify_one();
         }
-        let (number, displaced) = (open.next, Arc::new(Notify::new()));
+        let connection = Arc::new(Connection { address, answering: AtomicUsize::new(0), displaced: Notify::new() });
+        let number = open.next;
         open.next += 1;
-        open.all.insert(number, Connection { address, answering: 0, displaced: Arc::clone(&displaced) });
-        Some(Place(Arc::new(Counted { limits: Arc::clone(self), number, displaced })))
+        open.all.insert(number, Arc::clone(&connection));
+        Some(Place { limits: Arc::clone(self), number, connection })
     }
 }
 
@@ -122,7 +121,8 @@ impl Open {
     /// if they are more than the `own` connections of a newcomer.
     fn to_displace(&self, own: usize) -> Option<u64> {
         let mut silent: HashMap<Option<IpAddr>, (usize, u64)> = HashMap::new();
-        for (number, connection) in self.all.iter().filter(|(_, connection)| connection.answering == 0) {
+        let is_silent = |connection: &Connection| connection.answering.load(Ordering::Relaxed) == 0;
+        for (number, connection) in self.all.iter().filter(|(_, connection)| is_silent(connection)) {
             silent.entry(connection.address).or_insert((0, *number)).0 += 1;
         }
         let (count, oldest) =
@@ -131,26 +131,20 @@ impl Open {
     }
 }
 
-impl Place {
-    fn answering(&self) -> Answering {
-        self.count(|answering| *answering += 1);
-        Answering(self.clone())
-    }
-
-    fn count(&self, change: impl FnOnce(&mut usize)) {
-        if let Some(connection) = self.0.limits.open.lock().all.get_mut(&self.0.number) {
-            change(&mut connection.answering);
-        }
+impl Answering {
+    fn begin(connection: &Arc<Connection>) -> Self {
+        connection.answering.fetch_add(1, Ordering::Relaxed);
+        Self(Arc::clone(connection))
     }
 }
 
 impl Drop for Answering {
     fn drop(&mut self) {
-        self.0.count(|answering| *answering -= 1);
+        self.0.answering.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
-impl Drop for Counted {
+impl Drop for Place {
     fn drop(&mut self) {
         self.limits.open.lock().all.remove(&self.number);
     }
@@ -195,12 +189,13 @@ pub(crate) async fn serve_tcp(listener: TcpListener, limits: Arc<Limits>, app: R
         let Some(place) = limits.admit(Some(address)) else { continue };
         let Some(peer) = tcp_peer(&stream, address, tls.is_some()) else { continue };
         let (app, tls) = (app.clone(), tls.clone());
-        tokio::spawn(until_displaced(place.clone(), async move {
+        let connection = Arc::clone(&place.connection);
+        tokio::spawn(until_displaced(place, async move {
             match tls {
-                None => speak(stream, peer, place, app).await,
+                None => speak(stream, peer, connection, app).await,
                 Some(tls) => {
                     if let Ok(Ok(stream)) = timeout(HEAD_PATIENCE, tls.accept(stream)).await {
-                        speak(stream, peer, place, app).await;
+                        speak(stream, peer, connection, app).await;
                     }
                 }
             }
@@ -220,15 +215,16 @@ pub(crate) async fn serve_unix(listener: UnixListener, limits: Arc<Limits>, app:
         };
         let Some(place) = limits.admit(None) else { continue };
         let peer = unix_peer(&stream);
-        tokio::spawn(until_displaced(place.clone(), speak(stream, peer, place, app.clone())));
+        let connection = Arc::clone(&place.connection);
+        tokio::spawn(until_displaced(place, speak(stream, peer, connection, app.clone())));
     }
 }
 
 /// A connection, which ends early if its place is given to another one.
-async fn until_displaced(place: Place, connection: impl Future<Output = ()>) {
+async fn until_displaced(place: Place, speaks: impl Future<Output = ()>) {
     tokio::select! {
-        () = connection => {}
-        () = place.0.displaced.notified() => {}
+        () = speaks => {}
+        () = place.connection.displaced.notified() => {}
     }
 }
 
@@ -257,20 +253,20 @@ fn unix_peer(stream: &UnixStream) -> Peer {
     Peer { address: None, process, local: None, port: 0, is_tls: false }
 }
 
-fn speak<S>(stream: S, peer: Peer, place: Place, app: Router) -> impl Future<Output = ()> + Send
+fn speak<S>(stream: S, peer: Peer, connection: Arc<Connection>, app: Router) -> impl Future<Output = ()> + Send
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
     let app = TowerToHyperService::new(app);
     let service = service_fn(move |mut request: hyper::Request<hyper::body::Incoming>| {
         request.extensions_mut().insert(peer);
-        let (answer, answering) = (app.call(request), place.answering());
+        let (answer, answering) = (app.call(request), Answering::begin(&connection));
         async move {
             let answer = answer.await.map_err(|error: Infallible| error)?;
             Ok::<_, Infallible>(answer.map(|body| Answer { body, _answering: answering }))
         }
     });
-    let connection = http1::Builder::new()
+    let http = http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(HEAD_PATIENCE)
         .max_headers(FIELDS_MAX)
@@ -278,7 +274,7 @@ where
         .serve_connection(TokioIo::new(stream), service);
     async move {
         // An error means that the client disconnected, was too slow, or does not speak HTTP.
-        drop(connection.await);
+        drop(http.await);
     }
 }
 
@@ -300,9 +296,9 @@ mod tests {
         let limits = Arc::new(Limits::default());
         let mut first: Vec<_> = std::iter::repeat_with(|| limits.admit(address(1))).take(40).flatten().collect();
         assert_eq!(first.len(), CONNECTIONS_OF_ADDRESS_MAX);
-        let answers: Vec<_> = first.iter().map(Place::answering).collect();
-        let others: Vec<_> =
-            (2..=250).filter_map(|last| limits.admit(address(last))).map(|place| place.answering()).collect();
+        let answers: Vec<_> = first.iter().map(|place| Answering::begin(&place.connection)).collect();
+        let busy = |place: Place| (Answering::begin(&place.connection), place);
+        let others: Vec<_> = (2..=250).filter_map(|last| limits.admit(address(last))).map(busy).collect();
         assert_eq!(first.len() + others.len(), CONNECTIONS_MAX, "answers under way keep their places");
         assert!(limits.admit(None).is_none() && limits.admit(address(251)).is_none());
         drop((answers, others));
@@ -315,17 +311,17 @@ mod tests {
     #[tokio::test]
     async fn silent_connections_give_way_to_newcomers() {
         let limits = Arc::new(Limits::default());
-        let silent: Vec<_> =
+        let mut silent: Vec<_> =
             (0..CONNECTIONS_MAX).map(|number| limits.admit(address((number / 32) as u8)).unwrap()).collect();
-        let answering = silent[0].answering();
+        let answering = Answering::begin(&silent[0].connection);
         let newcomer = limits.admit(address(100)).unwrap();
         assert_eq!(count(&limits), CONNECTIONS_MAX);
         // The oldest that has nothing to answer; the address of the first one has fewer of these now.
-        until_displaced(silent[32].clone(), std::future::pending()).await;
+        until_displaced(silent.remove(32), std::future::pending()).await;
         drop(answering);
         // A flood from one address displaces no client that has a few connections.
         let flood: Vec<_> = (0..100).filter_map(|_| limits.admit(address(200))).collect();
         assert!(flood.len() < CONNECTIONS_OF_ADDRESS_MAX, "{}", flood.len());
-        assert!(limits.open.lock().all.contains_key(&newcomer.0.number));
+        assert!(limits.open.lock().all.contains_key(&newcomer.number));
     }
 }
