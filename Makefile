@@ -49,7 +49,7 @@ demo: build ## A compressed volume with ext4 on it, a kernel tree and a disk ima
 	demo/run $(ARGS)
 
 test: ## The gate: format, lints, layers, licences, all tests, crash simulation, canaries, real clients
-	@tools/setup build lint test python page
+	@tools/setup build lint
 	tools/gate $(ARGS); status=$$?; $(GIVE_BACK); exit $$status
 
 system: build ## Only the system tests (real binary, real clients); ARGS='--only REGEX' selects

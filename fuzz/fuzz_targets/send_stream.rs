@@ -1,7 +1,7 @@
 //! Receiving a stream from anybody: the reader of chunks, and resume tokens. An input is a stream whose checksums, lengths and places are
 //! put right first, because otherwise hardly any would get past them; with the first byte odd it is taken as it is. Nothing may crash, and a stream
 //! that is taken must be one that a sender could have made: what was read, written again, is the same stream.
-#![no_main]
+#![cfg_attr(not(test), no_main)]
 
 use format::{
     FragmentEntry, ResumeToken, STREAM_HEAD_BYTES, StreamChunk, StreamHead, StreamReader, StreamWriter, stream_checksum,

@@ -13,7 +13,7 @@ use object_store::ObjectStoreExt;
 use sim::Rng;
 
 use super::history::{Answer, History, Request};
-use super::store::LyingStore;
+use crate::lying_store::LyingStore;
 
 /// Attempts at one operation: with timeouts of at most a minute, longer than any effect is late.
 const TRIES_MAX: usize = 60;

@@ -7,7 +7,7 @@ use blob::{BlobKey, Committed, Inc, Layout, OpId, OpKind, Piece, Place, Record};
 use codec::Workspace;
 use parking_lot::Mutex;
 
-use super::store::LyingStore;
+use crate::lying_store::LyingStore;
 
 /// A client's request.
 #[derive(Debug, Clone)]

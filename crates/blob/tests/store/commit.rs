@@ -2,14 +2,11 @@
 //! store that does not create atomically is refused.
 #![allow(clippy::panic)]
 
-#[allow(dead_code, reason = "the schedules use all of it")]
-#[path = "schedules/store.rs"]
-mod store;
-
 use std::sync::Arc;
 
 use std::time::Duration;
 
+use crate::lying_store::LyingStore;
 use blob::{
     Action, Backend, Blob, BlobKey, CommitOptions, Committer, Error, ExpireRule, GcOptions, Log, Op, OpId, Run, Tally,
     UploadOptions, bytes, expire, gc, probe, remove,
@@ -19,7 +16,6 @@ use futures_util::future::join_all;
 use object_store::path::Path;
 use object_store::{ObjectStore, ObjectStoreExt};
 use sim::{SimClock, SimEntropy};
-use store::LyingStore;
 
 fn backend(store: Arc<dyn ObjectStore>, seed: u64) -> Backend {
     Backend { store, clock: Arc::new(SimClock::default()), entropy: Arc::new(SimEntropy::new(seed)) }

@@ -2,9 +2,7 @@
 //! version based on a known one, and a boot profile reorders frames.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
-#[path = "images/pins.rs"]
 mod pins;
-#[path = "images/store.rs"]
 mod store;
 
 use std::sync::atomic::Ordering;

@@ -6,23 +6,18 @@
 //! seeds).
 #![allow(clippy::panic)]
 
-#[path = "schedules/client.rs"]
 mod client;
-#[path = "schedules/history.rs"]
 mod history;
-#[allow(dead_code, reason = "other tests use the rest of it")]
-#[path = "schedules/store.rs"]
-mod store;
 
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::lying_store::LyingStore;
 use blob::{Backend, BlobKey, Life, Log};
 use client::Client;
 use history::History;
 use object_store::path::Path;
 use sim::{Rng, SimClock, SimEntropy};
-use store::LyingStore;
 
 /// Schedules in the gate, of both kinds together.
 const SCHEDULES: u64 = 20_000;

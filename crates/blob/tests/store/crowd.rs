@@ -2,14 +2,11 @@
 //! operation that one process offers and another carries is applied once. Time is simulated.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
-#[allow(dead_code, reason = "the schedules use all of it")]
-#[path = "schedules/store.rs"]
-mod store;
-
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::lying_store::LyingStore;
 use blob::{
     Action, Backend, BlobKey, CommitOptions, Committer, Extent, Frame, Log, Op, OpId, PackRef, Piece, Place, Run,
     Session,
@@ -20,7 +17,6 @@ use futures_util::future::join_all;
 use object_store::ObjectStore;
 use object_store::path::Path;
 use sim::SimEntropy;
-use store::LyingStore;
 
 /// The simulated time of the runtime.
 struct Paused(tokio::time::Instant);

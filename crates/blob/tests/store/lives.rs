@@ -2,14 +2,11 @@
 //! everything that a live blob names exists, and a clone reads like its source.
 #![allow(clippy::panic)]
 
-#[allow(dead_code, reason = "the schedules use all of it")]
-#[path = "schedules/store.rs"]
-mod store;
-
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::lying_store::LyingStore;
 use blob::{
     Action, Backend, BlobKey, BlobRef, CommitOptions, Committer, Error, ExpireRule, Extent, Frame, GcOptions, Inc,
     Life, Log, Op, OpId, PackRef, Piece, Place, Record, Run, Session, clone_blob, drop_dead_pins, expire, gc, remove,
@@ -21,7 +18,6 @@ use object_store::ObjectStoreExt;
 use object_store::path::Path;
 use parking_lot::Mutex;
 use sim::{Rng, SimClock, SimEntropy};
-use store::LyingStore;
 
 /// Schedules in the gate.
 const SCHEDULES: u64 = 3_000;
