@@ -88,6 +88,9 @@ def configuration_every_key(t):
                  http=["127.0.0.1:0"], http_tls=True, http_cert=certificate, http_key=key, http_name=["nas.example"], metrics="token",
                  overlay=True, connections=3, allow_other=True, volume=["vm", "home"], memory="96M", standby=standby, analytics="off",
                  keep_mounts=True, wait_for_server="1s", wait=60)
+    # The kernel may have no driver for one that is there.
+    devices = write(t.dir / "devices.toml", pool=pool.path, ublk=["vm", "none"])
+    t.expect("'none'" in t.run(BINARY, "serve", "--config", devices, status=EXIT["not-found"]).stderr, "what the key 'ublk' changes")
     # Another process has the pool: one server gives up at once, and the other waits.
     with open(pool.path / "lock", "r+b") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -95,7 +98,7 @@ def configuration_every_key(t):
         t.run(BINARY, "serve", "--config", write(t.dir / "hasty.toml", pool=pool.path, wait=0), status=EXIT["in-use"])
         t.equal(server.process.poll(), None, "status of the server that waits")
     server._wait_ready()
-    seen = {"wait"}
+    seen = {"wait", "ublk"}
     status = pool.status()
     web = Web(server)
 

@@ -17,8 +17,8 @@
 //! SIGHUP also stops a server, unless it has a settings file: then it reloads the file
 //! ([`serving`](super::serving)).
 //!
-//! SIGUSR2 leaves the mounts to the keeper and the next server instead ([`handing_over`]); so does
-//! a failed start, with the mounts that have outlived an earlier server.
+//! SIGUSR2 leaves the mounts to the keeper and the next server instead ([`handing_over`]), and block
+//! devices to the kernel; so does a failed start, with those that have outlived an earlier server.
 //!
 //! A second SIGINT or SIGTERM, a second or more after the first, ends the process immediately.
 
@@ -142,8 +142,10 @@ fn serve(
             serving.keeping().end_the_rest(output);
             let ended = wait(&events, &mut serving, service, output);
             if ended == Ended::HandedOver {
+                let leaves_devices = serving.front_ends().leave();
                 match serving.keeping().keeper() {
                     Some(_) => handing_over::hand_over(service, output),
+                    None if leaves_devices => output.note("shale: block devices wait for the next server"),
                     None => output.warn("no process holds the mounts: they end with this server, as with SIGTERM"),
                 }
             }

@@ -241,11 +241,12 @@ impl<'a> Serving<'a> {
 /// Translates settings for the front ends.
 fn wanted(settings: &ServeSettings, dir: &PoolDir, output: &Output) -> Wanted {
     let mut nbd = settings.nbd.clone();
-    let has_door = settings.mount.is_some() || settings.shares.is_some() || settings.vhost_user.is_some();
+    let has_mount = settings.mount.is_some() || settings.shares.is_some();
+    let has_door = has_mount || settings.vhost_user.is_some() || !settings.ublk.is_empty();
     if nbd.is_empty() && !has_door {
         let listen = fe_nbd::Listen::Unix(std::path::absolute(dir.nbd_path()).unwrap_or_else(|_| dir.nbd_path()));
         output.note(&format!(
-            "no front end for volumes was specified (--nbd, --mount, --vhost-user): serving NBD on {listen}"
+            "no front end for volumes was specified (--nbd, --mount, --vhost-user, --ublk): serving NBD on {listen}"
         ));
         nbd.push(listen);
     }
@@ -262,6 +263,7 @@ fn wanted(settings: &ServeSettings, dir: &PoolDir, output: &Output) -> Wanted {
         nbd,
         nbd_tls,
         vhost_user: settings.vhost_user.clone(),
+        ublk: settings.ublk.clone(),
         mount: settings.mount.clone(),
         shares: settings.shares.clone(),
         exports: settings.exports.clone(),
