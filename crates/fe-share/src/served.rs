@@ -306,7 +306,8 @@ impl Served {
                 moved.set(self.write(Write { request, node, offset, bytes, kill_suid_sgid, answer }));
             }
             Operation::Fsync { .. } | Operation::FsyncDirectory { .. } | Operation::SyncFs => {
-                finish(tree.sync(), answer)
+                fuse::before_wait();
+                finish(tree.sync(), answer);
             }
             Operation::SetXattr { name, value, flags, clears_sgid } => {
                 finish(tree.set_xattr(node, name, value, flags, clears_sgid), answer);

@@ -11,14 +11,19 @@ use rustix::event::{PollFd, PollFlags};
 use rustix::io::Errno as Os;
 
 use crate::answer::Answer;
+use crate::readers;
 use crate::session::{FileSystem, dispatch};
 use crate::wire::errno::Errno;
 use crate::wire::request::{self, Operation};
-use crate::wire::{IN_HEADER_BYTES, reply};
+use crate::wire::{IN_HEADER_BYTES, opcode, reply};
 use crate::{REQUEST_BYTES_MAX, wire};
 
 /// Buffer that the kernel requires for a read of the device: the largest write and its headers.
 const READ_BYTES: usize = REQUEST_BYTES_MAX as usize + 8192;
+
+/// Largest payload that is copied to be sent after the handler has returned: copying it takes less
+/// time than waking the caller on another CPU.
+const DEFERRED_BYTES_MAX: usize = 64 << 10;
 
 thread_local! {
     /// Buffer for the data of a read. It grows to the largest request (1 MiB) and is reused, so
@@ -34,23 +39,58 @@ pub(crate) struct DeviceAnswer {
     is_answered: bool,
 }
 
+/// A reply that was deferred until the request's handler has returned.
+pub(crate) struct Reply {
+    device: Arc<OwnedFd>,
+    unique: u64,
+    error: i32,
+    payload: Vec<u8>,
+}
+
+impl Reply {
+    pub(crate) fn send(&self) {
+        self.check(self.write());
+    }
+
+    /// Writes the reply, without any lock or message.
+    pub(crate) fn write(&self) -> Result<(), Os> {
+        write(&self.device, self.unique, self.error, &self.payload)
+    }
+
+    /// Handles the result of [`Self::write`].
+    pub(crate) fn check(&self, written: Result<(), Os>) {
+        check(written, &self.device, self.unique, self.error, self.payload.len());
+    }
+}
+
+fn write(device: &OwnedFd, unique: u64, error: i32, payload: &[u8]) -> Result<(), Os> {
+    let header = reply::header(unique, error, payload.len());
+    let parts = [IoSlice::new(&header), IoSlice::new(payload)];
+    rustix::io::retry_on_intr(|| rustix::io::writev(device, &parts)).map(drop)
+}
+
+fn check(written: Result<(), Os>, device: &OwnedFd, unique: u64, error: i32, payload_bytes: usize) {
+    match written {
+        Ok(()) => {}
+        // The caller was interrupted, or the connection has ended.
+        Err(Os::NOENT | Os::NODEV | Os::CONNABORTED | Os::NOTCONN | Os::PERM) => {}
+        Err(errno) => {
+            log::error!("the kernel refused a reply of {payload_bytes} bytes: {errno}");
+            if error == 0 {
+                // Otherwise the request would wait indefinitely.
+                let _ = write(device, unique, -libc::EIO, &[]);
+            }
+        }
+    }
+}
+
 impl DeviceAnswer {
     fn send(&mut self, error: i32, payload: &[u8]) {
         self.is_answered = true;
-        let header = reply::header(self.unique, error, payload.len());
-        let parts = [IoSlice::new(&header), IoSlice::new(payload)];
-        match rustix::io::retry_on_intr(|| rustix::io::writev(&*self.device, &parts)) {
-            Ok(_) => {}
-            // The caller was interrupted, or the connection has ended.
-            Err(Os::NOENT | Os::NODEV | Os::CONNABORTED | Os::NOTCONN | Os::PERM) => {}
-            Err(errno) => {
-                log::error!("the kernel refused a reply of {} bytes: {errno}", payload.len());
-                if error == 0 {
-                    // Otherwise the request would wait indefinitely.
-                    let header = reply::header(self.unique, -libc::EIO, 0);
-                    let _ = rustix::io::retry_on_intr(|| rustix::io::write(&*self.device, &header));
-                }
-            }
+        let reply = || Reply { device: self.device.clone(), unique: self.unique, error, payload: payload.to_vec() };
+        if payload.len() > DEFERRED_BYTES_MAX || !readers::defer(reply) {
+            let written = write(&self.device, self.unique, error, payload);
+            check(written, &self.device, self.unique, error, payload.len());
         }
     }
 }
@@ -140,6 +180,8 @@ impl Reader {
     pub(crate) fn read(&mut self) -> io::Result<bool> {
         loop {
             match rustix::io::read(&*self.device, &mut self.message[..]) {
+                // The kernel sends no empty messages; a device of a test ends so.
+                Ok(0) => return Ok(false),
                 Ok(length) => {
                     self.length = length;
                     return Ok(true);
@@ -164,12 +206,14 @@ impl Reader {
         &self.message[..self.length]
     }
 
-    /// Serves messages until the connection has ended.
-    pub(crate) fn serve<F: FileSystem>(&mut self, file_system: &F) -> io::Result<()> {
-        while self.read()? {
-            self.serve_message(file_system);
-        }
-        Ok(())
+    /// Returns the thread whose request the last message is; 0 if it has none.
+    pub(crate) fn caller(&self) -> u32 {
+        wire::u32_at(self.message(), 32)
+    }
+
+    /// Returns whether the last message drops look-ups, which has no answer.
+    pub(crate) fn is_forget(&self) -> bool {
+        matches!(wire::u32_at(self.message(), 4), opcode::FORGET | opcode::BATCH_FORGET)
     }
 
     /// Serves messages until the connection has ended or `end` is readable.
@@ -194,7 +238,8 @@ impl Reader {
         }
     }
 
-    fn serve_message<F: FileSystem>(&self, file_system: &F) {
+    /// Serves the last message read.
+    pub(crate) fn serve_message<F: FileSystem>(&self, file_system: &F) {
         let Some((header, arguments)) = self.message().split_at_checked(IN_HEADER_BYTES) else {
             return log::error!("the kernel sent a message of {} bytes", self.length);
         };

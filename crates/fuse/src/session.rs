@@ -1,4 +1,5 @@
-//! A connection to the kernel: negotiated, served, and ended. Owns the threads that take requests.
+//! A connection to the kernel: negotiated, served, and ended. Owns the threads that take requests;
+//! which of them read at a time is decided in `readers`.
 //!
 //! A connection ends when the kernel drops it (an unmount, an abort). All reader threads notice
 //! that and end, and then [`FileSystem::ended`] is called once.
@@ -10,8 +11,10 @@ use std::thread::{self, JoinHandle};
 
 use crate::answer::Answer;
 use crate::device::{self, Reader};
+use crate::handover::{Handover, HandoverCounts};
 use crate::io_flusher::become_io_flusher;
 use crate::notify::Notifier;
+use crate::readers::Readers;
 use crate::ring::Rings;
 use crate::wire::errno::Errno;
 use crate::wire::init::{self, Capabilities, Limits};
@@ -90,6 +93,8 @@ pub struct Session<F> {
     threads: usize,
     rings: Option<Rings<F>>,
     can_resend: bool,
+    /// Counts of replies that are handed over; none: replies are plain.
+    handover: Option<Arc<HandoverCounts>>,
 }
 
 /// Used by every connection if offered: they change the layout of messages that [`crate::wire`]
@@ -143,7 +148,7 @@ impl<F: FileSystem> Session<F> {
             let can_clone = options.can_clone && rings.is_none();
             devices.extend(can_clone.then(|| device::clone_of(&devices[0]).ok()).flatten().map(Arc::new));
         }
-        Ok(Self { file_system, devices, threads: options.threads.max(1), rings, can_resend })
+        Ok(Self { file_system, devices, threads: options.threads.max(1), rings, can_resend, handover: None })
     }
 
     /// Takes over a connection that another program has negotiated and served, through the same
@@ -159,7 +164,15 @@ impl<F: FileSystem> Session<F> {
             return Err(io::Error::from(io::ErrorKind::NotConnected));
         }
         Notifier(first.clone()).resend()?;
-        Ok(Self { file_system, threads: devices.len(), devices, rings: None, can_resend: true })
+        Ok(Self { file_system, threads: devices.len(), devices, rings: None, can_resend: true, handover: None })
+    }
+
+    /// Hands replies over to a lone caller on its CPU, and counts that; `None` does not. Without
+    /// the privilege for it, and over rings, replies are plain.
+    #[must_use]
+    pub fn with_handover(mut self, counts: Option<Arc<HandoverCounts>>) -> Self {
+        self.handover = counts;
+        self
     }
 
     /// Returns the reason why no other program can [take it over](Self::take_over); `None` if one
@@ -201,14 +214,19 @@ impl<F: FileSystem> Session<F> {
     }
 
     fn serve_device(&self) -> io::Result<()> {
+        let handover = self.handover.clone().filter(|_| self.threads > 1).map(Handover::new);
+        let handover = handover.and_then(|made| {
+            made.inspect_err(|why| log::debug!("replies of a mount are not handed over on one CPU: {why}")).ok()
+        });
+        let readers = Readers::new(self.threads, self.devices[0].clone(), self.handover.clone(), handover);
         let mut threads: Vec<JoinHandle<io::Result<()>>> = Vec::new();
         for number in 1..self.threads {
             let device = self.devices.get(number).unwrap_or(&self.devices[0]);
             let mut reader = Reader::new(device.clone());
-            let file_system = self.file_system.clone();
+            let (readers, file_system) = (readers.clone(), self.file_system.clone());
             let started = thread::Builder::new().name(format!("fuse-{number}")).spawn(move || {
                 become_io_flusher();
-                reader.serve(&*file_system)
+                readers.serve(number, &mut reader, &*file_system)
             });
             match started {
                 Ok(thread) => threads.push(thread),
@@ -216,7 +234,7 @@ impl<F: FileSystem> Session<F> {
                 Err(error) => log::warn!("a thread that takes requests cannot be started: {error}"),
             }
         }
-        let mut result = Reader::new(self.devices[0].clone()).serve(&*self.file_system);
+        let mut result = readers.serve(0, &mut Reader::new(self.devices[0].clone()), &*self.file_system);
         for thread in threads {
             let ended =
                 thread.join().unwrap_or_else(|_| Err(io::Error::other("a thread that takes requests panicked")));

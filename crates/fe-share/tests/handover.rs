@@ -1,0 +1,47 @@
+//! Replies that are handed over, on the kernel's own device. Needs root and /dev/fuse.
+#![allow(clippy::unwrap_used, clippy::disallowed_methods, missing_docs)]
+
+use std::fs::{self, File};
+use std::sync::Arc;
+
+use fe_share::{MountOptions, mount};
+use fuse::HandoverCounts;
+use share::{Options, Time, Tree};
+use sim::SimSpace;
+use testkit::{MountDir, require_fuse};
+
+const OPTIONS: Options = Options { now: || Time { seconds: 1_800_000_000, nanoseconds: 1 }, cache_bytes: 4 << 20 };
+
+/// Replies to see handed over, and files after which it never happens: a busy machine makes it
+/// pause for seconds.
+const HANDOFFS: u64 = 1000;
+const FILES_MAX: usize = 100_000;
+
+#[test]
+fn a_lone_caller_gets_right_answers_that_are_handed_over() {
+    require_fuse();
+    let (dir, space, counts) = (MountDir::new("handover"), SimSpace::new(), Arc::new(HandoverCounts::default()));
+    let tree = Arc::new(Tree::create(space.clone(), 7, OPTIONS).unwrap());
+    let options = MountOptions { handover: Some(counts.clone()), ..MountOptions::default() };
+    let share = mount(tree, dir.path(), &options).unwrap();
+    let mut made = 0;
+    while counts.figures().handoffs < HANDOFFS && made < FILES_MAX {
+        let (path, content) = (dir.join(&format!("f{made}")), made.to_string());
+        fs::write(&path, &content).unwrap();
+        rustix::fs::statvfs(dir.path()).unwrap();
+        assert_eq!(fs::metadata(&path).unwrap().len(), content.len() as u64);
+        assert_eq!(fs::read(&path).unwrap(), content.as_bytes());
+        match made % 100 {
+            98 => File::open(&path).unwrap().sync_all().unwrap(),
+            99 => fs::remove_file(&path).unwrap(),
+            _ => {}
+        }
+        made += 1;
+    }
+    assert!(counts.figures().handoffs >= HANDOFFS, "{made} files: {:?}", counts.figures());
+    share.unmount().unwrap();
+    let tree = Tree::open(space, OPTIONS).unwrap();
+    assert_eq!(tree.check().unwrap(), Vec::<String>::new());
+    let listed = (0..made).filter(|number| tree.lookup(Tree::ROOT, format!("f{number}").as_bytes()).is_ok()).count();
+    assert_eq!(listed, made - made / 100);
+}

@@ -1,0 +1,499 @@
+//! The threads that read a connection's device: few read, and the others are parked. Owns which of
+//! them read.
+//!
+//! The kernel wakes waiting readers in turns, so four readers serve a lone caller with four stacks
+//! on four CPUs. Here one reads while requests come one at a time, and another one is woken when
+//! it is needed.
+//!
+//! # States of a reader
+//!
+//! - **Free**: reads, or carries out a request that is expected to be quick.
+//! - **Away**: carries out a request that may wait for a disk ([`before_wait`]).
+//! - **Parked**: sleeps. One of the parked readers is the *watcher*.
+//!
+//! # Rules
+//!
+//! 1. One reader at least is free, or none is parked: a free reader that goes away, or ends, calls
+//!    a parked one if it was the last.
+//! 2. A reader that takes [`QUEUED_MIN`] queued requests in a row calls a parked one. A request was
+//!    queued if it was there when the one before it was taken.
+//! 3. A reader parks after a request if another one waits for requests, and no second reader was
+//!    needed for [`SPARE`].
+//! 4. The watcher looks every [`TICK`] while requests come. If requests are pending at two looks
+//!    and none was taken in between, it begins to read, and another parked reader becomes the
+//!    watcher. So a request that waits unexpectedly, for a lock or for another request, delays the
+//!    others by some milliseconds.
+//! 5. The watcher rests while all readers wait for requests. A reader that takes one checks
+//!    afterwards whether the watcher rests; the watcher checks before it rests, but after it has
+//!    said so, whether a reader has a request. Both in one total order, so one of them notices.
+//! 6. A call counts the reader as free at once, under the lock: no call is lost, and no two are for
+//!    the same reader.
+
+use std::cell::{Cell, RefCell};
+use std::io;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use parking_lot::{Condvar, Mutex, MutexGuard};
+use rustix::event::{PollFd, PollFlags, Timespec};
+
+use crate::device::{Reader, Reply};
+use crate::handover::{GiveUp, Handover, HandoverCounts, Turn, now};
+use crate::session::FileSystem;
+
+/// Queued requests in a row before another reader is called.
+const QUEUED_MIN: u32 = 3;
+
+/// How long a second reader stays after it was last needed.
+const SPARE: Duration = Duration::from_millis(1);
+
+/// Interval of the watcher's looks.
+const TICK: Duration = Duration::from_millis(2);
+
+/// Looks without any request before the watcher rests: waking it again costs the next request.
+const QUIET_TICKS: u32 = 5;
+
+struct State {
+    /// Parked readers without the watcher; the last one is the warmest.
+    parked: Vec<usize>,
+    watcher: Option<usize>,
+    /// Readers that were called, and have not noticed yet.
+    called: Vec<bool>,
+    /// When a second reader was needed last.
+    needed: Instant,
+    has_ended: bool,
+}
+
+/// The readers of a connection.
+pub(crate) struct Readers {
+    state: Mutex<State>,
+    wake: Vec<Condvar>,
+    /// Free readers; changes under the lock of `state` only.
+    free: AtomicUsize,
+    /// Free readers that have a request.
+    serving: AtomicUsize,
+    /// Requests taken so far.
+    taken: AtomicU64,
+    /// The watcher does not rest.
+    is_watched: AtomicBool,
+    device: Arc<OwnedFd>,
+    /// Where takeovers are counted.
+    counts: Option<Arc<HandoverCounts>>,
+    handover: Option<Handover>,
+}
+
+/// What the watcher saw.
+#[derive(Default)]
+struct Look {
+    taken: u64,
+    is_pending: bool,
+    quiet: u32,
+}
+
+/// Whether requests wait in the kernel.
+fn is_pending(device: &OwnedFd) -> bool {
+    let mut ready = [PollFd::new(device, PollFlags::IN)];
+    let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+    rustix::event::poll(&mut ready, Some(&now)).is_ok() && ready[0].revents().contains(PollFlags::IN)
+}
+
+impl Readers {
+    /// For `count` readers of a connection, of which number 0 begins as a free one. The others
+    /// join when their threads start.
+    pub(crate) fn new(
+        count: usize,
+        device: Arc<OwnedFd>,
+        counts: Option<Arc<HandoverCounts>>,
+        handover: Option<Handover>,
+    ) -> Arc<Self> {
+        let state = State {
+            parked: Vec::with_capacity(count),
+            watcher: None,
+            called: vec![false; count],
+            needed: now(),
+            has_ended: false,
+        };
+        Arc::new(Self {
+            state: Mutex::new(state),
+            wake: (0..count).map(|_| Condvar::new()).collect(),
+            free: AtomicUsize::new(1),
+            serving: AtomicUsize::new(0),
+            taken: AtomicU64::new(0),
+            is_watched: AtomicBool::new(true),
+            device,
+            counts,
+            handover,
+        })
+    }
+
+    /// Serves requests on this thread, as reader `number`, until the connection has ended.
+    pub(crate) fn serve<F: FileSystem>(
+        self: &Arc<Self>,
+        number: usize,
+        reader: &mut Reader,
+        file_system: &F,
+    ) -> io::Result<()> {
+        let mut member = Member::join(self.clone(), number);
+        if number != 0 && !member.park(Park::AtStart) {
+            return Ok(());
+        }
+        loop {
+            if !reader.read()? {
+                self.end();
+                return Ok(());
+            }
+            member.took(reader);
+            reader.serve_message(file_system);
+            member.done()?;
+            if self.free.load(Ordering::Relaxed) > 1 && !member.park(Park::IfSpare) {
+                return Ok(());
+            }
+        }
+    }
+
+    fn add_free(&self, _state: &State) {
+        self.free.fetch_add(1, Ordering::SeqCst);
+    }
+
+    /// Returns the number that is left.
+    fn remove_free(&self, _state: &State) -> usize {
+        self.free.fetch_sub(1, Ordering::SeqCst) - 1
+    }
+
+    /// Calls a parked reader, if there is one; the watcher last.
+    fn call(&self, state: &mut State) {
+        state.needed = now();
+        if let Some(number) = state.parked.pop().or_else(|| state.watcher.take()) {
+            state.called[number] = true;
+            self.add_free(state);
+            self.wake[number].notify_one();
+        }
+    }
+
+    /// Wakes the watcher if it rests.
+    fn watch(&self) {
+        let state = self.state.lock();
+        if !self.is_watched.swap(true, Ordering::SeqCst)
+            && let Some(watcher) = state.watcher
+        {
+            self.wake[watcher].notify_one();
+        }
+    }
+
+    /// Ends all readers that are parked; the others notice the end of the connection.
+    fn end(&self) {
+        self.state.lock().has_ended = true;
+        for wake in &self.wake {
+            wake.notify_all();
+        }
+    }
+
+    /// Sleeps until the reader is called; returns `false` at the end. The reader is not counted as
+    /// free any more.
+    fn sleep<'a>(&'a self, state: &mut MutexGuard<'a, State>, number: usize) -> bool {
+        self.station(state, number);
+        let mut look = Look::default();
+        loop {
+            if state.has_ended {
+                return false;
+            }
+            if std::mem::take(&mut state.called[number]) {
+                return true;
+            }
+            if state.watcher != Some(number) {
+                self.wake[number].wait(state);
+            } else if !self.is_watched.load(Ordering::SeqCst) {
+                self.wake[number].wait(state);
+                look = Look::default();
+            } else if self.wake[number].wait_for(state, TICK).timed_out() {
+                let is_stuck = MutexGuard::unlocked(state, || self.look(&mut look));
+                // It may have been called meanwhile.
+                if is_stuck && state.watcher == Some(number) {
+                    self.take_over(state);
+                    return true;
+                }
+                if look.quiet >= QUIET_TICKS && state.watcher == Some(number) {
+                    self.rest();
+                }
+            }
+        }
+    }
+
+    fn station(&self, state: &mut State, number: usize) {
+        if state.watcher.is_none() {
+            state.watcher = Some(number);
+            self.is_watched.store(true, Ordering::SeqCst);
+        } else {
+            state.parked.push(number);
+        }
+    }
+
+    /// Rule 4, for the watcher: returns whether it is to read.
+    fn look(&self, look: &mut Look) -> bool {
+        let (taken, is_pending) = (self.taken.load(Ordering::SeqCst), is_pending(&self.device));
+        let is_unmoved = taken == look.taken;
+        let was_pending = std::mem::replace(&mut look.is_pending, is_pending);
+        look.taken = taken;
+        let is_idle = is_unmoved && !is_pending && self.serving.load(Ordering::SeqCst) == 0;
+        look.quiet = if is_idle { look.quiet + 1 } else { 0 };
+        if is_unmoved && let Some(handover) = self.handover.as_ref().filter(|handover| handover.holds_reply()) {
+            handover.give_up(GiveUp::Stuck);
+        }
+        is_unmoved && was_pending && is_pending
+    }
+
+    fn take_over(&self, state: &mut State) {
+        state.needed = now();
+        self.add_free(state);
+        state.watcher = state.parked.pop();
+        self.is_watched.store(true, Ordering::SeqCst);
+        if let Some(watcher) = state.watcher {
+            self.wake[watcher].notify_one();
+        }
+        if let Some(counts) = &self.counts {
+            counts.took_over();
+        }
+        if let Some(handover) = &self.handover {
+            handover.give_up(GiveUp::Stuck);
+        }
+    }
+
+    /// Rule 5.
+    fn rest(&self) {
+        self.is_watched.store(false, Ordering::SeqCst);
+        if self.serving.load(Ordering::SeqCst) > 0 {
+            self.is_watched.store(true, Ordering::SeqCst);
+        } else if let Some(handover) = &self.handover {
+            handover.rest();
+        }
+    }
+
+    /// Returns whether a reader hands replies over.
+    pub(crate) fn is_handing_over(&self) -> bool {
+        self.handover.as_ref().is_some_and(Handover::is_alone)
+    }
+
+    /// Returns whether the calling reader is the only free one, and watched.
+    fn has_lone_reader(&self) -> bool {
+        self.free.load(Ordering::SeqCst) == 1 && self.state.lock().watcher.is_some()
+    }
+}
+
+/// The place of a thread among readers, for calls that come from a request's handler.
+#[derive(Default)]
+struct Seat {
+    readers: RefCell<Option<Arc<Readers>>>,
+    is_away: Cell<bool>,
+    /// The next reply of this thread is sent after the handler has returned.
+    defers: Cell<bool>,
+    deferred: RefCell<Option<Reply>>,
+}
+
+thread_local! {
+    static SEAT: Seat = Seat::default();
+}
+
+/// Says that the request that the calling thread carries out may wait for a disk, so that another
+/// reader is there for the next ones. Does nothing on a thread that takes no requests.
+pub fn before_wait() {
+    SEAT.with(|seat| {
+        seat.send();
+        let readers = seat.readers.borrow();
+        let Some(readers) = &*readers else { return };
+        // A lone caller would pay for waking another reader; the watcher has one read as soon as a
+        // request is pending.
+        if readers.is_handing_over() || seat.is_away.replace(true) {
+            return;
+        }
+        readers.serving.fetch_sub(1, Ordering::SeqCst);
+        let mut state = readers.state.lock();
+        state.needed = now();
+        if readers.remove_free(&state) == 0 {
+            readers.call(&mut state);
+        }
+    });
+}
+
+/// Says that the calling thread is about to start another one, which would inherit the one CPU to
+/// which a thread that hands replies over is bound.
+pub fn before_spawn() {
+    SEAT.with(|seat| {
+        if let Some(handover) = seat.readers.borrow().as_ref().and_then(|readers| readers.handover.as_ref()) {
+            handover.rest();
+        }
+    });
+}
+
+/// Has answers of the request that the calling thread carries out sent when they are given: the
+/// caller holds a lock that readers of other threads must find held until then. Otherwise a reply
+/// may be sent after the handler has returned.
+pub fn answer_at_once() {
+    SEAT.with(|seat| seat.defers.set(false));
+}
+
+/// Sends the reply that this thread has deferred, if any: it is about to wait for the kernel.
+pub(crate) fn send_deferred() {
+    SEAT.with(Seat::send);
+}
+
+/// Keeps a reply until the handler of its request has returned; returns `false` if it is to be sent
+/// now.
+pub(crate) fn defer(reply: impl FnOnce() -> Reply) -> bool {
+    SEAT.with(|seat| {
+        let defers = seat.defers.replace(false);
+        if defers {
+            seat.deferred.replace(Some(reply()));
+        }
+        defers
+    })
+}
+
+impl Seat {
+    fn send(&self) {
+        let deferred = self.deferred.take();
+        deferred.iter().for_each(Reply::send);
+    }
+}
+
+/// When a reader parks.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Park {
+    /// At once: its thread has started.
+    AtStart,
+    /// By rule 3.
+    IfSpare,
+}
+
+/// A reader, on its own thread.
+struct Member {
+    readers: Arc<Readers>,
+    number: usize,
+    turn: Turn,
+    /// Queued requests in a row.
+    queued: u32,
+    /// Requests were pending when the last one was taken.
+    was_pending: bool,
+    /// It has a request and is free.
+    is_serving: bool,
+    /// It is counted neither as free nor as parked: called readers are counted by their callers.
+    is_out: bool,
+}
+
+impl Member {
+    fn join(readers: Arc<Readers>, number: usize) -> Self {
+        SEAT.with(|seat| {
+            seat.is_away.set(false);
+            seat.readers.replace(Some(readers.clone()));
+        });
+        Self {
+            readers,
+            number,
+            turn: Turn::new(),
+            queued: 0,
+            was_pending: false,
+            is_serving: false,
+            is_out: number != 0,
+        }
+    }
+
+    /// Parks; returns `false` at the end.
+    fn park(&mut self, park: Park) -> bool {
+        let mut state = self.readers.state.lock();
+        if park == Park::IfSpare {
+            let waiting =
+                self.readers.free.load(Ordering::SeqCst).saturating_sub(self.readers.serving.load(Ordering::SeqCst));
+            if waiting < 2 || state.needed.elapsed() < SPARE {
+                return !state.has_ended;
+            }
+            self.readers.remove_free(&state);
+            self.is_out = true;
+        }
+        let is_called = self.readers.sleep(&mut state, self.number);
+        drop(state);
+        self.is_out = !is_called;
+        (self.queued, self.was_pending) = (0, false);
+        is_called
+    }
+
+    /// Notes a message that has been read.
+    fn took(&mut self, reader: &Reader) {
+        let readers = &self.readers;
+        readers.taken.fetch_add(1, Ordering::SeqCst);
+        readers.serving.fetch_add(1, Ordering::SeqCst);
+        self.is_serving = true;
+        if !readers.is_watched.load(Ordering::SeqCst) {
+            readers.watch();
+        }
+        // Nobody waits for messages without an answer.
+        let is_forget = reader.is_forget();
+        let is_pending = readers.wake.len() > 1 && is_pending(&readers.device);
+        let is_queued = std::mem::replace(&mut self.was_pending, is_pending) && !is_forget;
+        self.queued = if is_queued { self.queued + 1 } else { 0 };
+        if self.queued >= QUEUED_MIN {
+            self.queued = 0;
+            readers.call(&mut readers.state.lock());
+        }
+        if let Some(handover) = readers.handover.as_ref().filter(|_| !is_forget) {
+            let may_begin = || readers.has_lone_reader();
+            let defers = self.turn.note(handover, reader.caller(), is_queued, may_begin);
+            SEAT.with(|seat| seat.defers.set(defers));
+        }
+    }
+
+    /// Ends a message: sends its reply if that was deferred.
+    ///
+    /// # Errors
+    /// The thread must end: it could not leave the idle policy.
+    fn done(&mut self) -> io::Result<()> {
+        let (deferred, was_away) = SEAT.with(|seat| {
+            seat.defers.set(false);
+            (seat.deferred.take(), seat.is_away.replace(false))
+        });
+        let sent = match (deferred, &self.readers.handover) {
+            (Some(reply), Some(handover)) => {
+                let mut written = Ok(());
+                let sent = self.turn.reply(handover, || written = reply.write());
+                reply.check(written);
+                sent
+            }
+            _ => Ok(()),
+        };
+        self.is_serving = false;
+        if was_away {
+            self.readers.add_free(&self.readers.state.lock());
+        } else {
+            self.readers.serving.fetch_sub(1, Ordering::SeqCst);
+        }
+        sent
+    }
+}
+
+impl Drop for Member {
+    /// Ends a reader: at the end of the connection, by an error, or by a panic of a handler.
+    fn drop(&mut self) {
+        let was_away = SEAT.with(|seat| {
+            seat.send();
+            seat.readers.replace(None);
+            seat.defers.set(false);
+            seat.is_away.replace(false)
+        });
+        if let Some(handover) = &self.readers.handover {
+            self.turn.end(handover);
+        }
+        if self.is_serving && !was_away {
+            self.readers.serving.fetch_sub(1, Ordering::SeqCst);
+        }
+        if !self.is_out && !was_away {
+            let mut state = self.readers.state.lock();
+            if self.readers.remove_free(&state) == 0 {
+                self.readers.call(&mut state);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+#[path = "readers_tests.rs"]
+pub(crate) mod tests;
