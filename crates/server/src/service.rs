@@ -26,6 +26,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use engine::{Pool, Volume, VolumeRef};
+use fuse::HandoverCounts;
 use parking_lot::{Mutex, RwLock};
 use surface::{BlockDevice, Client, DeviceId, Error, ErrorKind, Result};
 
@@ -95,6 +96,8 @@ pub struct Service {
     /// The servers that give them out, while they do.
     exports: Mutex<Option<Arc<Exports>>>,
     journals: Arc<Journals>,
+    /// Replies through FUSE that were handed over.
+    handover: Arc<HandoverCounts>,
     /// Damages that the log has.
     damage_told: Mutex<BTreeSet<String>>,
     fullness: Fullness,
@@ -133,6 +136,7 @@ impl Service {
             shares: Mutex::new(None),
             exports: Mutex::new(None),
             journals: Arc::new(journals),
+            handover: Arc::default(),
             damage_told: Mutex::default(),
             fullness: Fullness::default(),
             recompressing: Recompressing::default(),
@@ -173,6 +177,11 @@ impl Service {
     /// The audit log, for events that are not operations.
     pub fn audit_log(&self) -> &AuditLog {
         &self.audit_log
+    }
+
+    /// Counts of replies that are handed over to a lone caller.
+    pub(crate) fn handover(&self) -> &Arc<HandoverCounts> {
+        &self.handover
     }
 
     /// The journals of its shares' names.

@@ -55,7 +55,7 @@ The server of the pool reads the file again with which it was started (serve --c
 limits come and go while clients of the others stay. If the file is wrong, or one of its doors cannot be served, nothing is changed,
 and the message is in the log of the server as well.
 
-The keys memory, standby, keep-mounts and wait are in force after the next start: if one of them has changed, all the rest is
+The keys memory, standby, keep-mounts, handover and wait are in force after the next start: if one of them has changed, all the rest is
 applied, and it is named. A file that names another pool is refused. A mount that is to go, or to move, must not be in use. A volume
 or share that is no longer served stays with the clients that have it open.
 
