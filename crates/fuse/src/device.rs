@@ -89,6 +89,7 @@ impl DeviceAnswer {
         self.is_answered = true;
         let reply = || Reply { device: self.device.clone(), unique: self.unique, error, payload: payload.to_vec() };
         if payload.len() > DEFERRED_BYTES_MAX || !readers::defer(reply) {
+            readers::before_reply();
             let written = write(&self.device, self.unique, error, payload);
             check(written, &self.device, self.unique, error, payload.len());
         }
@@ -214,6 +215,20 @@ impl Reader {
     /// Returns whether the last message drops look-ups, which has no answer.
     pub(crate) fn is_forget(&self) -> bool {
         matches!(wire::u32_at(self.message(), 4), opcode::FORGET | opcode::BATCH_FORGET)
+    }
+
+    /// Returns whether the last message reads or writes content: its caller may not wait for the
+    /// answer (read-ahead, asynchronous I/O).
+    pub(crate) fn is_data(&self) -> bool {
+        matches!(wire::u32_at(self.message(), 4), opcode::READ | opcode::WRITE)
+    }
+
+    /// Serves messages until the connection has ended.
+    pub(crate) fn serve<F: FileSystem>(&mut self, file_system: &F) -> io::Result<()> {
+        while self.read()? {
+            self.serve_message(file_system);
+        }
+        Ok(())
     }
 
     /// Serves messages until the connection has ended or `end` is readable.

@@ -131,12 +131,29 @@ pub(crate) struct Handover {
     usual: CpuSet,
     /// The thread that hands over; 0: none, the state is Many.
     leader: AtomicI32,
+    /// The thread that waits for the reply in hand; 0: perhaps none, so another one may.
     caller: AtomicU32,
     /// The leader has the idle policy, or is about to.
     is_replying: AtomicBool,
     /// A leader could not leave the idle policy.
     is_broken: AtomicBool,
     pause: Mutex<Pause>,
+}
+
+/// A request, as far as handing its reply over goes.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Asked {
+    /// The thread whose request it is; 0: none.
+    pub(crate) caller: u32,
+    /// The caller certainly waits for the reply.
+    pub(crate) waits: bool,
+    /// It waited while another one was carried out.
+    pub(crate) is_queued: bool,
+}
+
+/// Returns the reason why this process cannot hand replies over; `None` if it can.
+pub fn why_no_handover() -> Option<&'static str> {
+    Handover::new(Arc::default()).err()
 }
 
 /// Measures how long something lasts; never recorded.
@@ -152,17 +169,17 @@ impl Handover {
     /// The reason why this process cannot.
     pub(crate) fn new(counts: Arc<HandoverCounts>) -> Result<Self, &'static str> {
         if !rustix::process::geteuid().is_root() {
-            return Err("the server is not root");
+            return Err("the process is not root");
         }
         let usual = scheduler::own_cpus().map_err(|_| "its CPUs are unknown")?;
         if usual.count() < 2 {
             return Err("there is one CPU");
         }
         if !scheduler::is_normal(0) {
-            return Err("the server has a scheduling policy of its own");
+            return Err("the process has a scheduling policy of its own");
         }
         if !scheduler::can_leave_idle() {
-            return Err("the server may not leave the idle policy (CAP_SYS_NICE)");
+            return Err("the process may not leave the idle policy (CAP_SYS_NICE)");
         }
         Ok(Self {
             counts,
@@ -178,6 +195,11 @@ impl Handover {
     /// Returns whether the state is Alone.
     pub(crate) fn is_alone(&self) -> bool {
         self.leader.load(Ordering::SeqCst) != 0
+    }
+
+    /// Returns whether the calling thread is the leader.
+    pub(crate) fn is_led_here(&self) -> bool {
+        self.is_alone() && self.is_led_by(scheduler::own_thread())
     }
 
     fn is_led_by(&self, thread: i32) -> bool {
@@ -197,14 +219,12 @@ impl Handover {
         }
         pause.began = now;
         drop(pause);
-        self.caller.store(caller, Ordering::Relaxed);
         self.bind_leader(thread, found.cpu)
     }
 
     /// Moves the leader to the CPU of its caller; stays where it is if the caller has ended.
     fn follow(&self, thread: i32, caller: u32) {
         if let Some(found) = whereabouts(caller) {
-            self.caller.store(caller, Ordering::Relaxed);
             self.bind_leader(thread, found.cpu);
         }
     }
@@ -264,23 +284,29 @@ impl Handover {
         pause.length = (2 * pause.length).min(PAUSE_MAX);
     }
 
-    /// Returns whether a reply may be on its way to a caller that still waits for it.
+    /// Returns whether a reply may be on its way to a thread that still waits for it. A caller that
+    /// runs has its reply, unless it has not waited: then others may wait for the same page.
     pub(crate) fn holds_reply(&self) -> bool {
         let is_running = |caller| whereabouts(caller).is_some_and(|found| found.is_running);
-        self.is_replying.load(Ordering::SeqCst) && !is_running(self.caller.load(Ordering::Relaxed))
+        self.is_replying.load(Ordering::SeqCst) && !is_running(self.caller.load(Ordering::SeqCst))
     }
 
-    /// Sends a reply from the calling thread, with the idle policy if it is the leader.
+    /// Sends a reply from the calling thread, with the idle policy if it is the leader. `waiting`:
+    /// the thread that certainly waits for it, or 0.
     ///
     /// # Errors
     /// The reply was sent, but the thread stays idle: it must end.
-    fn reply(&self, thread: i32, send: impl FnOnce()) -> io::Result<Option<Duration>> {
+    fn reply(&self, thread: i32, waiting: u32, send: impl FnOnce()) -> io::Result<Option<Duration>> {
         let began = now();
+        self.caller.store(waiting, Ordering::SeqCst);
         self.is_replying.store(true, Ordering::SeqCst);
-        let idle = IdlePolicy::enter().ok().filter(|_| self.is_led_by(thread));
+        let leave = |idle: Option<IdlePolicy>| idle.map_or(Ok(()), IdlePolicy::leave);
+        let mut idle = IdlePolicy::enter().ok();
+        let is_handed_over = idle.is_some() && self.is_led_by(thread);
+        // If it was relieved, the reply is plain.
+        let left = leave(idle.take_if(|_| !is_handed_over));
         send();
-        let is_handed_over = idle.is_some();
-        let left = idle.map_or(Ok(()), IdlePolicy::leave);
+        let left = left.and(leave(idle));
         self.is_replying.store(false, Ordering::SeqCst);
         if let Err(error) = left {
             self.is_broken.store(true, Ordering::Relaxed);
@@ -309,6 +335,8 @@ pub(crate) struct Turn {
     late: u32,
     /// It handed over its last reply.
     has_led: bool,
+    /// The caller that waits for the next reply, or 0.
+    waiting: u32,
 }
 
 impl Turn {
@@ -321,19 +349,15 @@ impl Turn {
             was_late: false,
             late: 0,
             has_led: false,
+            waiting: 0,
         }
     }
 
-    /// Notes a request of `caller` that this reader took; returns whether its reply is handed over.
-    /// `is_queued`: it was there when the one before it was taken. `may_begin`: this is the only reader, and another
-    /// one watches it.
-    pub(crate) fn note(
-        &mut self,
-        handover: &Handover,
-        caller: u32,
-        is_queued: bool,
-        may_begin: impl FnOnce() -> bool,
-    ) -> bool {
+    /// Notes a request that this reader took; returns whether its reply is handed over.
+    /// `may_begin`: this is the only reader, and another one watches it.
+    pub(crate) fn note(&mut self, handover: &Handover, asked: Asked, may_begin: impl FnOnce() -> bool) -> bool {
+        let Asked { caller, waits, is_queued } = asked;
+        self.waiting = if waits { caller } else { 0 };
         let was_late = std::mem::take(&mut self.was_late);
         let leads = handover.is_led_by(self.thread);
         if std::mem::replace(&mut self.has_led, leads) && !leads {
@@ -376,7 +400,7 @@ impl Turn {
 
     /// Sends a reply; see [`Handover::reply`].
     pub(crate) fn reply(&mut self, handover: &Handover, send: impl FnOnce()) -> io::Result<()> {
-        let took = handover.reply(self.thread, send)?;
+        let took = handover.reply(self.thread, self.waiting, send)?;
         self.was_late = took.is_some_and(|took| took > LATE);
         Ok(())
     }

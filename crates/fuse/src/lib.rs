@@ -9,8 +9,8 @@
 //! # The life of a request
 //!
 //! 1. A transport takes a message from the kernel: a reader thread from `/dev/fuse` (`device`), of
-//!    which one reads while requests come one at a time (`readers`), or the thread of a CPU's queue
-//!    from a ring (`ring`).
+//!    which one reads while requests come one at a time if replies are handed over (`readers`), or
+//!    the thread of a CPU's queue from a ring (`ring`).
 //! 2. [`wire::decode`] turns the message into a [`Request`]. A malformed message is answered with
 //!    `EIO`; an operation that this crate does not know with `ENOSYS`.
 //! 3. [`FileSystem::serve`] answers at once, or moves the [`Answer`] to another thread and returns.
@@ -32,10 +32,10 @@ mod session;
 pub mod wire;
 
 pub use answer::{Answer, WriteData};
-pub use handover::{HandoverCounts, HandoverFigures};
+pub use handover::{HandoverCounts, HandoverFigures, why_no_handover};
 pub use io_flusher::become_io_flusher;
 pub use notify::Notifier;
-pub use readers::{answer_at_once, before_spawn, before_wait};
+pub use readers::{answer_at_once, before_spawn, before_wait, before_wait_unless};
 pub use session::{FileSystem, Session, SessionOptions, Transport};
 pub use wire::attributes::{Attributes, Entry, StatFs, Time};
 pub use wire::errno::Errno;

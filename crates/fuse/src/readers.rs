@@ -1,5 +1,5 @@
-//! The threads that read a connection's device: few read, and the others are parked. Owns which of
-//! them read.
+//! The threads that read a connection's device where replies may be handed over: few read, and the
+//! others are parked. Owns which of them read.
 //!
 //! The kernel wakes waiting readers in turns, so four readers serve a lone caller with four stacks
 //! on four CPUs. Here one reads while requests come one at a time, and another one is woken when
@@ -14,11 +14,12 @@
 //! # Rules
 //!
 //! 1. One reader at least is free, or none is parked: a free reader that goes away, or ends, calls
-//!    a parked one if it was the last.
-//! 2. A reader that takes [`QUEUED_MIN`] queued requests in a row calls a parked one. A request was
-//!    queued if it was there when the one before it was taken.
+//!    a parked one if it was the last. A thread that starts is free if no other one is.
+//! 2. A reader calls a parked one if more than one in three of its requests were queued for some
+//!    time. A request was queued if it was there, and no reader waited, before the reply to the one
+//!    before it was sent.
 //! 3. A reader parks after a request if another one waits for requests, and no second reader was
-//!    needed for [`SPARE`].
+//!    needed for [`SPARE`]. The one that hands replies over does not.
 //! 4. The watcher looks every [`TICK`] while requests come. If requests are pending at two looks
 //!    and none was taken in between, it begins to read, and another parked reader becomes the
 //!    watcher. So a request that waits unexpectedly, for a lock or for another request, delays the
@@ -40,11 +41,13 @@ use parking_lot::{Condvar, Mutex, MutexGuard};
 use rustix::event::{PollFd, PollFlags, Timespec};
 
 use crate::device::{Reader, Reply};
-use crate::handover::{GiveUp, Handover, HandoverCounts, Turn, now};
+use crate::handover::{Asked, GiveUp, Handover, HandoverCounts, Turn, now};
 use crate::session::FileSystem;
 
-/// Queued requests in a row before another reader is called.
-const QUEUED_MIN: u32 = 3;
+/// Another reader is called after three queued requests in a row, and if more than one in three are
+/// queued. Each adds the weight to a count, and each other one takes 1 off.
+const QUEUED_WEIGHT: u32 = 2;
+const QUEUED_MAX: u32 = 5;
 
 /// How long a second reader stays after it was last needed.
 const SPARE: Duration = Duration::from_millis(1);
@@ -76,11 +79,14 @@ pub(crate) struct Readers {
     serving: AtomicUsize,
     /// Requests taken so far.
     taken: AtomicU64,
+    /// Readers that ended with the idle policy, which must not take the lock of `state`. They count
+    /// as free and serving until the watcher removes them.
+    lost: AtomicUsize,
     /// The watcher does not rest.
     is_watched: AtomicBool,
     device: Arc<OwnedFd>,
     /// Where takeovers are counted.
-    counts: Option<Arc<HandoverCounts>>,
+    counts: Arc<HandoverCounts>,
     handover: Option<Handover>,
 }
 
@@ -105,7 +111,7 @@ impl Readers {
     pub(crate) fn new(
         count: usize,
         device: Arc<OwnedFd>,
-        counts: Option<Arc<HandoverCounts>>,
+        counts: Arc<HandoverCounts>,
         handover: Option<Handover>,
     ) -> Arc<Self> {
         let state = State {
@@ -121,6 +127,7 @@ impl Readers {
             free: AtomicUsize::new(1),
             serving: AtomicUsize::new(0),
             taken: AtomicU64::new(0),
+            lost: AtomicUsize::new(0),
             is_watched: AtomicBool::new(true),
             device,
             counts,
@@ -199,6 +206,9 @@ impl Readers {
             if state.has_ended {
                 return false;
             }
+            if state.watcher == Some(number) {
+                self.remove_lost(state);
+            }
             if std::mem::take(&mut state.called[number]) {
                 return true;
             }
@@ -230,6 +240,15 @@ impl Readers {
         }
     }
 
+    fn remove_lost(&self, state: &mut State) {
+        for _ in 0..self.lost.swap(0, Ordering::SeqCst) {
+            self.serving.fetch_sub(1, Ordering::SeqCst);
+            if self.remove_free(state) == 0 {
+                self.call(state);
+            }
+        }
+    }
+
     /// Rule 4, for the watcher: returns whether it is to read.
     fn look(&self, look: &mut Look) -> bool {
         let (taken, is_pending) = (self.taken.load(Ordering::SeqCst), is_pending(&self.device));
@@ -252,9 +271,7 @@ impl Readers {
         if let Some(watcher) = state.watcher {
             self.wake[watcher].notify_one();
         }
-        if let Some(counts) = &self.counts {
-            counts.took_over();
-        }
+        self.counts.took_over();
         if let Some(handover) = &self.handover {
             handover.give_up(GiveUp::Stuck);
         }
@@ -263,16 +280,21 @@ impl Readers {
     /// Rule 5.
     fn rest(&self) {
         self.is_watched.store(false, Ordering::SeqCst);
-        if self.serving.load(Ordering::SeqCst) > 0 {
+        if self.serving.load(Ordering::SeqCst) > 0 || self.free.load(Ordering::SeqCst) == 0 {
             self.is_watched.store(true, Ordering::SeqCst);
         } else if let Some(handover) = &self.handover {
             handover.rest();
         }
     }
 
-    /// Returns whether a reader hands replies over.
-    pub(crate) fn is_handing_over(&self) -> bool {
-        self.handover.as_ref().is_some_and(Handover::is_alone)
+    /// Returns whether the calling thread hands replies over.
+    fn is_led_here(&self) -> bool {
+        self.handover.as_ref().is_some_and(Handover::is_led_here)
+    }
+
+    /// Returns whether requests wait, and no reader does.
+    fn has_queue(&self) -> bool {
+        self.serving.load(Ordering::SeqCst) >= self.free.load(Ordering::SeqCst) && is_pending(&self.device)
     }
 
     /// Returns whether the calling reader is the only free one, and watched.
@@ -286,6 +308,8 @@ impl Readers {
 struct Seat {
     readers: RefCell<Option<Arc<Readers>>>,
     is_away: Cell<bool>,
+    /// Requests were queued when the last one was answered.
+    had_queue: Cell<bool>,
     /// The next reply of this thread is sent after the handler has returned.
     defers: Cell<bool>,
     deferred: RefCell<Option<Reply>>,
@@ -304,7 +328,7 @@ pub fn before_wait() {
         let Some(readers) = &*readers else { return };
         // A lone caller would pay for waking another reader; the watcher has one read as soon as a
         // request is pending.
-        if readers.is_handing_over() || seat.is_away.replace(true) {
+        if readers.is_led_here() || seat.is_away.replace(true) {
             return;
         }
         readers.serving.fetch_sub(1, Ordering::SeqCst);
@@ -316,11 +340,22 @@ pub fn before_wait() {
     });
 }
 
+/// Like [`before_wait`], unless `is_quick` says that the request will not wait. It is not asked on a
+/// thread for which that makes no difference.
+pub fn before_wait_unless(is_quick: impl FnOnce() -> bool) {
+    let matters = |readers: &Arc<Readers>| !readers.is_led_here();
+    if SEAT.with(|seat| !seat.is_away.get() && seat.readers.borrow().as_ref().is_some_and(matters)) && !is_quick() {
+        before_wait();
+    }
+}
+
 /// Says that the calling thread is about to start another one, which would inherit the one CPU to
 /// which a thread that hands replies over is bound.
 pub fn before_spawn() {
     SEAT.with(|seat| {
-        if let Some(handover) = seat.readers.borrow().as_ref().and_then(|readers| readers.handover.as_ref()) {
+        if let Some(readers) = seat.readers.borrow().as_ref().filter(|readers| readers.is_led_here())
+            && let Some(handover) = &readers.handover
+        {
             handover.rest();
         }
     });
@@ -350,7 +385,19 @@ pub(crate) fn defer(reply: impl FnOnce() -> Reply) -> bool {
     })
 }
 
+/// Notes whether requests are queued behind the one that this thread answers now. A lone caller
+/// sends none before that, but may have sent one just after it.
+pub(crate) fn before_reply() {
+    SEAT.with(Seat::note_queue);
+}
+
 impl Seat {
+    fn note_queue(&self) {
+        if let Some(readers) = self.readers.borrow().as_ref().filter(|_| !self.is_away.get()) {
+            self.had_queue.set(readers.has_queue());
+        }
+    }
+
     fn send(&self) {
         let deferred = self.deferred.take();
         deferred.iter().for_each(Reply::send);
@@ -371,10 +418,10 @@ struct Member {
     readers: Arc<Readers>,
     number: usize,
     turn: Turn,
-    /// Queued requests in a row.
+    /// Rises with each request that was queued, and falls with each other one.
     queued: u32,
-    /// Requests were pending when the last one was taken.
-    was_pending: bool,
+    /// The caller of the last request.
+    caller: u32,
     /// It has a request and is free.
     is_serving: bool,
     /// It is counted neither as free nor as parked: called readers are counted by their callers.
@@ -385,26 +432,25 @@ impl Member {
     fn join(readers: Arc<Readers>, number: usize) -> Self {
         SEAT.with(|seat| {
             seat.is_away.set(false);
+            seat.had_queue.set(false);
             seat.readers.replace(Some(readers.clone()));
         });
-        Self {
-            readers,
-            number,
-            turn: Turn::new(),
-            queued: 0,
-            was_pending: false,
-            is_serving: false,
-            is_out: number != 0,
-        }
+        Self { readers, number, turn: Turn::new(), queued: 0, caller: 0, is_serving: false, is_out: number != 0 }
     }
 
     /// Parks; returns `false` at the end.
     fn park(&mut self, park: Park) -> bool {
         let mut state = self.readers.state.lock();
+        if park == Park::AtStart && self.readers.free.load(Ordering::SeqCst) == 0 {
+            // The others went away before there was a parked one to call.
+            self.readers.add_free(&state);
+            self.is_out = false;
+            return !state.has_ended;
+        }
         if park == Park::IfSpare {
             let waiting =
                 self.readers.free.load(Ordering::SeqCst).saturating_sub(self.readers.serving.load(Ordering::SeqCst));
-            if waiting < 2 || state.needed.elapsed() < SPARE {
+            if waiting < 2 || state.needed.elapsed() < SPARE || self.readers.is_led_here() {
                 return !state.has_ended;
             }
             self.readers.remove_free(&state);
@@ -413,7 +459,8 @@ impl Member {
         let is_called = self.readers.sleep(&mut state, self.number);
         drop(state);
         self.is_out = !is_called;
-        (self.queued, self.was_pending) = (0, false);
+        self.queued = 0;
+        SEAT.with(|seat| seat.had_queue.set(false));
         is_called
     }
 
@@ -426,18 +473,22 @@ impl Member {
         if !readers.is_watched.load(Ordering::SeqCst) {
             readers.watch();
         }
-        // Nobody waits for messages without an answer.
-        let is_forget = reader.is_forget();
-        let is_pending = readers.wake.len() > 1 && is_pending(&readers.device);
-        let is_queued = std::mem::replace(&mut self.was_pending, is_pending) && !is_forget;
-        self.queued = if is_queued { self.queued + 1 } else { 0 };
-        if self.queued >= QUEUED_MIN {
+        let had_queue = SEAT.with(|seat| seat.had_queue.take());
+        // No caller waits for messages without an answer.
+        if reader.is_forget() {
+            return;
+        }
+        let caller = reader.caller();
+        // A caller that waits for its replies has sent this one after the last: a FORGET was there.
+        let (is_same, waits) = (std::mem::replace(&mut self.caller, caller) == caller, !reader.is_data());
+        let asked = Asked { caller, waits, is_queued: had_queue && !(is_same && waits) };
+        self.queued = if asked.is_queued { self.queued + QUEUED_WEIGHT } else { self.queued.saturating_sub(1) };
+        if self.queued > QUEUED_MAX {
             self.queued = 0;
             readers.call(&mut readers.state.lock());
         }
-        if let Some(handover) = readers.handover.as_ref().filter(|_| !is_forget) {
-            let may_begin = || readers.has_lone_reader();
-            let defers = self.turn.note(handover, reader.caller(), is_queued, may_begin);
+        if let Some(handover) = &readers.handover {
+            let defers = self.turn.note(handover, asked, || readers.has_lone_reader());
             SEAT.with(|seat| seat.defers.set(defers));
         }
     }
@@ -449,10 +500,11 @@ impl Member {
     fn done(&mut self) -> io::Result<()> {
         let (deferred, was_away) = SEAT.with(|seat| {
             seat.defers.set(false);
-            (seat.deferred.take(), seat.is_away.replace(false))
+            (seat.deferred.take(), seat.is_away.get())
         });
         let sent = match (deferred, &self.readers.handover) {
             (Some(reply), Some(handover)) => {
+                before_reply();
                 let mut written = Ok(());
                 let sent = self.turn.reply(handover, || written = reply.write());
                 reply.check(written);
@@ -461,10 +513,16 @@ impl Member {
             _ => Ok(()),
         };
         self.is_serving = false;
-        if was_away {
-            self.readers.add_free(&self.readers.state.lock());
-        } else {
-            self.readers.serving.fetch_sub(1, Ordering::SeqCst);
+        SEAT.with(|seat| seat.is_away.set(false));
+        match (&sent, was_away) {
+            // It is idle, so it must not take the lock.
+            (Err(_), true) => self.is_out = true,
+            (Err(_), false) => {
+                self.is_out = true;
+                self.readers.lost.fetch_add(1, Ordering::SeqCst);
+            }
+            (Ok(()), true) => self.readers.add_free(&self.readers.state.lock()),
+            (Ok(()), false) => _ = self.readers.serving.fetch_sub(1, Ordering::SeqCst),
         }
         sent
     }

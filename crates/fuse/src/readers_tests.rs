@@ -34,7 +34,7 @@ impl FileSystem for Answering {
 
     fn serve<A: Answer>(&self, request: &Request<'_>, answer: A) {
         assert!(is_normal(0), "HARNESS: a request is carried out by an idle thread");
-        assert!(matches!(request.operation, Operation::StatFs));
+        assert!(matches!(request.operation, Operation::StatFs | Operation::Read { .. }));
         (self.0)(request.node);
         answer.fail(Errno::ENOENT);
     }
@@ -50,6 +50,7 @@ impl FileSystem for Answering {
 pub(crate) struct Connection {
     kernel: OwnedFd,
     pub(crate) readers: Arc<Readers>,
+    file_system: Arc<Answering>,
     threads: Vec<JoinHandle<io::Result<()>>>,
     number: u64,
 }
@@ -61,19 +62,21 @@ impl Connection {
             rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
         let (device, file_system) = (Arc::new(device), Arc::new(Answering(handler)));
         let handover = hands_over.then(|| Handover::new(counts.clone()).unwrap());
-        let readers = Readers::new(count, device.clone(), Some(counts.clone()), handover);
-        let start = |number| {
-            let (readers, device, file_system) = (readers.clone(), device.clone(), file_system.clone());
-            thread::spawn(move || {
-                let served = readers.serve(number, &mut Reader::new(device), &*file_system);
-                assert!(is_normal(0), "HARNESS: a reader ends with the idle policy");
-                served
-            })
-        };
-        let threads: Vec<_> = (0..count).map(start).collect();
-        let this = Self { kernel, readers, threads, number: 0 };
+        let readers = Readers::new(count, device, counts.clone(), handover);
+        let mut this = Self { kernel, readers, file_system, threads: Vec::new(), number: 0 };
+        (0..count).for_each(|_| this.start());
         this.until(|state| state.parked.len() + usize::from(state.watcher.is_some()) + 1 == count);
         this
+    }
+
+    /// Starts the next reader.
+    fn start(&mut self) {
+        let (readers, file_system, number) = (self.readers.clone(), self.file_system.clone(), self.threads.len());
+        self.threads.push(thread::spawn(move || {
+            let served = readers.serve(number, &mut Reader::new(readers.device.clone()), &*file_system);
+            assert_eq!(is_normal(0), served.is_ok(), "HARNESS: the policy of a reader that ends");
+            served
+        }));
     }
 
     /// Serves with `count` readers, and plain replies.
@@ -86,6 +89,29 @@ impl Connection {
         while !is_reached(&self.readers.state.lock()) {
             thread::yield_now();
         }
+    }
+
+    pub(crate) fn handover(&self) -> &Handover {
+        self.readers.handover.as_ref().unwrap()
+    }
+
+    /// Asks until one reader is free, and another one is parked.
+    pub(crate) fn park_others(&mut self, node: u64) {
+        while self.readers.free.load(Ordering::SeqCst) > 1 || self.readers.state.lock().watcher.is_none() {
+            self.ask(node);
+        }
+    }
+
+    /// Readers that are free or parked.
+    pub(crate) fn here(&self) -> usize {
+        let state = self.readers.state.lock();
+        let free = self.readers.free.load(Ordering::SeqCst);
+        free + state.parked.len() + usize::from(state.watcher.is_some())
+    }
+
+    /// Readers that ended with the idle policy, and have not been noticed yet.
+    pub(crate) fn lost(&self) -> usize {
+        self.readers.lost.load(Ordering::SeqCst)
     }
 
     /// Sends a message without waiting for its answer; returns its number.
@@ -121,17 +147,24 @@ impl Connection {
 
     /// Ends the connection, and checks that all readers end.
     pub(crate) fn end(self) {
+        assert_eq!(self.end_with(), 0);
+    }
+
+    /// Ends the connection; returns how many readers have failed or panicked.
+    pub(crate) fn end_with(self) -> usize {
         drop(self.kernel);
-        for thread in self.threads {
-            thread.join().unwrap().unwrap();
-        }
+        self.threads.into_iter().map(JoinHandle::join).filter(|ended| !matches!(ended, Ok(Ok(())))).count()
     }
 }
 
-fn send(kernel: std::os::fd::BorrowedFd<'_>, number: u64, kind: u32, node: u64, caller: u32) {
-    // A header, and the arguments of FORGET.
+pub(crate) fn send(kernel: std::os::fd::BorrowedFd<'_>, number: u64, kind: u32, node: u64, caller: u32) {
+    // A header, and arguments.
     let mut message = Vec::new();
-    let length: u32 = if kind == opcode::FORGET { 48 } else { 40 };
+    let length: u32 = match kind {
+        opcode::FORGET => 48,
+        opcode::READ => 80,
+        _ => 40,
+    };
     message.extend([length.to_ne_bytes(), kind.to_ne_bytes()].concat());
     message.extend([number.to_ne_bytes(), node.to_ne_bytes()].concat());
     message.extend([0_u32, 0, caller, 0].map(u32::to_ne_bytes).concat());
@@ -139,7 +172,7 @@ fn send(kernel: std::os::fd::BorrowedFd<'_>, number: u64, kind: u32, node: u64, 
     assert_eq!(rustix::io::write(kernel, &message).unwrap(), message.len());
 }
 
-fn answer(kernel: std::os::fd::BorrowedFd<'_>) -> u64 {
+pub(crate) fn answer(kernel: std::os::fd::BorrowedFd<'_>) -> u64 {
     let mut ready = [PollFd::from_borrowed_fd(kernel, PollFlags::IN)];
     let lost = Timespec { tv_sec: LOST.as_secs().cast_signed(), tv_nsec: 0 };
     assert_eq!(rustix::event::poll(&mut ready, Some(&lost)).unwrap(), 1, "a request has no answer");
@@ -150,14 +183,14 @@ fn answer(kernel: std::os::fd::BorrowedFd<'_>) -> u64 {
 }
 
 /// A handler that reports each request's thread, and then waits until the test lets it go on.
-struct Gate {
-    arrived: Receiver<(u64, i32)>,
-    go_on: Sender<()>,
+pub(crate) struct Gate {
+    pub(crate) arrived: Receiver<(u64, i32)>,
+    pub(crate) go_on: Sender<()>,
 }
 
 impl Gate {
     /// `waits`: nodes whose requests wait. `says_so`: they say so before.
-    fn new(waits: u64, says_so: bool) -> (Self, Handler) {
+    pub(crate) fn new(waits: u64, says_so: bool) -> (Self, Handler) {
         let ((arrive, arrived), (go_on, wait)) = (mpsc::channel(), mpsc::channel());
         let wait = Mutex::new(wait);
         let handler = move |node| {
@@ -172,7 +205,7 @@ impl Gate {
         (Self { arrived, go_on }, Box::new(handler))
     }
 
-    fn next(&self) -> (u64, i32) {
+    pub(crate) fn next(&self) -> (u64, i32) {
         self.arrived.recv_timeout(LOST).expect("a request was not taken")
     }
 }
@@ -209,6 +242,44 @@ fn another_reader_is_called_before_one_waits() {
     connection.end();
 }
 
+#[test]
+fn a_reader_that_starts_when_the_others_are_away_reads() {
+    let (kernel, device) =
+        rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
+    let (gate, handler) = Gate::new(7, true);
+    let readers = Readers::new(2, Arc::new(device), Arc::default(), None);
+    let file_system = Arc::new(Answering(handler));
+    let mut connection = Connection { kernel, readers, file_system, threads: Vec::new(), number: 0 };
+    connection.start();
+    connection.send(opcode::STATFS, 7, 1);
+    gate.next();
+    connection.until(|_| connection.readers.free.load(Ordering::SeqCst) == 0);
+    connection.start();
+    // It would rest otherwise.
+    let readers = &connection.readers;
+    connection.until(|_| readers.free.load(Ordering::SeqCst) > 0 || !readers.is_watched.load(Ordering::SeqCst));
+    let second = connection.send(opcode::STATFS, 8, 1);
+    assert_eq!(connection.answer(), second, "the first one still waits");
+    gate.go_on.send(()).unwrap();
+    connection.answer();
+    connection.end();
+}
+
+#[test]
+fn a_request_that_is_not_quick_brings_another_reader() {
+    let (tell, is_away) = mpsc::channel();
+    let handler = move |node| {
+        before_wait_unless(|| node < 100);
+        tell.send(SEAT.with(|seat| seat.is_away.get())).unwrap();
+    };
+    let mut connection = Connection::plain(2, Box::new(handler));
+    for node in [1, 100, 99, 101] {
+        connection.ask(node);
+        assert_eq!(is_away.recv().unwrap(), node >= 100);
+    }
+    connection.end();
+}
+
 /// The handler waits for the next request without having said that it may wait.
 #[test]
 fn a_reader_that_waits_unexpectedly_is_relieved() {
@@ -240,44 +311,104 @@ fn a_watcher_that_rests_is_woken_by_the_next_request() {
         gate.go_on.send(()).unwrap();
         (connection.answer(), connection.answer());
         // One parks again.
-        while connection.readers.state.lock().watcher.is_none() {
-            connection.ask(9);
-            gate.next();
-        }
+        connection.park_others(9);
+        gate.arrived.try_iter().for_each(drop);
     }
     connection.end();
 }
 
-#[test]
-fn requests_that_queue_up_bring_another_reader() {
-    let (kernel, device) =
-        rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
-    let device = Arc::new(device);
-    let readers = Readers::new(2, device.clone(), None, None);
-    readers.state.lock().watcher = Some(1);
-    let (mut reader, mut member) = (Reader::new(device), Member::join(readers.clone(), 0));
-    // One at a time, or with nothing behind but messages without an answer: none is called.
-    let kinds = [opcode::STATFS, opcode::FORGET, opcode::FORGET, opcode::FORGET, opcode::FORGET, opcode::STATFS];
-    for pending in [&kinds[..1], &kinds[..1], &kinds[..1], &kinds[..1], &kinds[..]] {
-        pending.iter().for_each(|&kind| send(kernel.as_fd(), 2, kind, 1, 1));
-        for _ in pending {
-            assert!(reader.read().unwrap());
-            member.took(&reader);
-            member.done().unwrap();
-        }
-        assert!(!readers.state.lock().called[1]);
+/// A reader that a test takes through each step, and one that is parked.
+struct Steps {
+    kernel: OwnedFd,
+    readers: Arc<Readers>,
+    reader: Reader,
+    member: Member,
+}
+
+impl Steps {
+    fn new() -> Self {
+        let (kernel, device) =
+            rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
+        let device = Arc::new(device);
+        let readers = Readers::new(2, device.clone(), Arc::default(), None);
+        readers.state.lock().watcher = Some(1);
+        let member = Member::join(readers.clone(), 0);
+        Self { kernel, readers, reader: Reader::new(device), member }
     }
-    (0..6).for_each(|_| send(kernel.as_fd(), 2, opcode::STATFS, 1, 1));
+
+    fn arrive(&self, (kind, caller): (u32, u32)) {
+        send(self.kernel.as_fd(), 2, kind, 1, caller);
+    }
+
+    /// Carries out the next message, while these arrive; returns whether the other reader has been
+    /// called.
+    fn step(&mut self, meanwhile: &[(u32, u32)]) -> bool {
+        assert!(self.reader.read().unwrap());
+        self.member.took(&self.reader);
+        meanwhile.iter().for_each(|&message| self.arrive(message));
+        let is_answered = !self.reader.is_forget();
+        self.reader.serve_message(&Answering(Box::new(|_| {})));
+        self.member.done().unwrap();
+        if is_answered {
+            answer(self.kernel.as_fd());
+        }
+        self.readers.state.lock().called[1]
+    }
+}
+
+#[test]
+fn callers_that_wait_for_each_other_bring_another_reader() {
+    let mut steps = Steps::new();
+    steps.arrive((opcode::STATFS, 1));
+    let called: Vec<bool> = (0..6).map(|step| steps.step(&[(opcode::STATFS, 1 + (step + 1) % 2)])).collect();
+    assert_eq!(called, [false, false, false, true, true, true], "the first one did not wait");
+    assert_eq!(steps.readers.free.load(Ordering::SeqCst), 2);
+}
+
+#[test]
+fn reads_ahead_in_pairs_bring_another_reader() {
+    let mut steps = Steps::new();
     let called: Vec<bool> = (0..6)
         .map(|_| {
-            assert!(reader.read().unwrap());
-            member.took(&reader);
-            member.done().unwrap();
-            readers.state.lock().called[1]
+            steps.arrive((opcode::READ, 1));
+            steps.step(&[(opcode::READ, 1)]);
+            steps.step(&[])
         })
         .collect();
-    assert_eq!(called, [false, false, false, true, true, true], "the first did not wait behind another");
-    assert_eq!(readers.free.load(Ordering::SeqCst), 2);
+    assert_eq!(called, [false, false, false, false, true, true], "half of them are queued");
+}
+
+#[test]
+fn requests_that_come_one_at_a_time_bring_no_other_reader() {
+    let mut steps = Steps::new();
+    for _ in 0..20 {
+        steps.arrive((opcode::STATFS, 1));
+        assert!(!steps.step(&[]));
+        // One read in three is queued.
+        steps.arrive((opcode::READ, 1));
+        assert!(!steps.step(&[(opcode::READ, 1)]));
+        assert!(!steps.step(&[]));
+    }
+}
+
+/// A caller that removes files drops the look-up of each.
+#[test]
+fn messages_without_an_answer_bring_no_other_reader() {
+    let mut steps = Steps::new();
+    steps.arrive((opcode::STATFS, 1));
+    for _ in 0..20 {
+        // The next request comes while a FORGET is carried out.
+        assert!(!steps.step(&[(opcode::FORGET, 0)]));
+        assert!(!steps.step(&[(opcode::STATFS, 1)]));
+        assert_eq!(steps.member.queued, 0);
+    }
+    for _ in 0..20 {
+        // The kernel gives the request before the FORGET.
+        assert!(!steps.step(&[(opcode::STATFS, 1), (opcode::FORGET, 0)]));
+        assert!(!steps.step(&[]));
+        assert!(!steps.step(&[(opcode::STATFS, 1)]));
+        assert_eq!(steps.member.queued, 0);
+    }
 }
 
 /// Requests of four callers, of which some wait and some say so, while readers park and are called.
@@ -319,11 +450,7 @@ fn a_spare_reader_parks_again() {
     connection.until(|state| state.watcher.is_none());
     gate.go_on.send(()).unwrap();
     connection.answer();
-    while connection.readers.state.lock().watcher.is_none() {
-        connection.ask(9);
-        gate.next();
-    }
-    assert_eq!(connection.readers.free.load(Ordering::SeqCst), 1);
+    connection.park_others(9);
     connection.end();
 }
 
@@ -337,8 +464,5 @@ fn a_handler_that_panics_leaves_the_device_to_another_reader() {
     for node in 20..40 {
         connection.ask(node);
     }
-    let Connection { kernel, threads, .. } = connection;
-    drop(kernel);
-    let ended: Vec<bool> = threads.into_iter().map(|thread| thread.join().is_ok()).collect();
-    assert_eq!(ended.iter().filter(|&&is_ok| !is_ok).count(), 1);
+    assert_eq!(connection.end_with(), 1);
 }

@@ -93,7 +93,7 @@ pub struct Session<F> {
     threads: usize,
     rings: Option<Rings<F>>,
     can_resend: bool,
-    /// Counts of replies that are handed over; none: replies are plain.
+    /// Counts of replies that are handed over; none: replies are plain, and all threads read.
     handover: Option<Arc<HandoverCounts>>,
 }
 
@@ -167,8 +167,9 @@ impl<F: FileSystem> Session<F> {
         Ok(Self { file_system, threads: devices.len(), devices, rings: None, can_resend: true, handover: None })
     }
 
-    /// Hands replies over to a lone caller on its CPU, and counts that; `None` does not. Without
-    /// the privilege for it, and over rings, replies are plain.
+    /// Has one thread read while requests come one at a time, hands replies over to a lone caller on
+    /// its CPU, and counts that; `None` does neither. Without the privilege for it, and over rings,
+    /// replies are plain.
     #[must_use]
     pub fn with_handover(mut self, counts: Option<Arc<HandoverCounts>>) -> Self {
         self.handover = counts;
@@ -214,19 +215,23 @@ impl<F: FileSystem> Session<F> {
     }
 
     fn serve_device(&self) -> io::Result<()> {
-        let handover = self.handover.clone().filter(|_| self.threads > 1).map(Handover::new);
-        let handover = handover.and_then(|made| {
-            made.inspect_err(|why| log::debug!("replies of a mount are not handed over on one CPU: {why}")).ok()
+        let readers = self.handover.clone().filter(|_| self.threads > 1).map(|counts| {
+            let handover = Handover::new(counts.clone());
+            let plain = |why: &_| log::debug!("replies of a mount are not handed over on one CPU: {why}");
+            Readers::new(self.threads, self.devices[0].clone(), counts, handover.inspect_err(plain).ok())
         });
-        let readers = Readers::new(self.threads, self.devices[0].clone(), self.handover.clone(), handover);
+        let serve = |number, mut reader: Reader, readers: Option<Arc<Readers>>, file_system: &F| match readers {
+            Some(readers) => readers.serve(number, &mut reader, file_system),
+            None => reader.serve(file_system),
+        };
         let mut threads: Vec<JoinHandle<io::Result<()>>> = Vec::new();
         for number in 1..self.threads {
             let device = self.devices.get(number).unwrap_or(&self.devices[0]);
-            let mut reader = Reader::new(device.clone());
+            let reader = Reader::new(device.clone());
             let (readers, file_system) = (readers.clone(), self.file_system.clone());
             let started = thread::Builder::new().name(format!("fuse-{number}")).spawn(move || {
                 become_io_flusher();
-                readers.serve(number, &mut reader, &*file_system)
+                serve(number, reader, readers, &file_system)
             });
             match started {
                 Ok(thread) => threads.push(thread),
@@ -234,12 +239,52 @@ impl<F: FileSystem> Session<F> {
                 Err(error) => log::warn!("a thread that takes requests cannot be started: {error}"),
             }
         }
-        let mut result = readers.serve(0, &mut Reader::new(self.devices[0].clone()), &*self.file_system);
+        let mut result = serve(0, Reader::new(self.devices[0].clone()), readers, &self.file_system);
         for thread in threads {
             let ended =
                 thread.join().unwrap_or_else(|_| Err(io::Error::other("a thread that takes requests panicked")));
             result = result.and(ended);
         }
         result
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::AsFd;
+    use std::sync::Barrier;
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    use rustix::net::{AddressFamily, SocketFlags, SocketType};
+
+    use super::*;
+    use crate::before_wait_unless;
+    use crate::readers::tests::{Answering, answer, send};
+
+    #[test]
+    fn without_handing_over_all_threads_read() {
+        let (kernel, device) =
+            rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
+        let (meeting, is_asked) = (Barrier::new(4), Arc::new(AtomicBool::new(false)));
+        let asks = is_asked.clone();
+        let handler = move |_| {
+            // Asked only where another reader may be parked.
+            before_wait_unless(|| !asks.swap(true, Ordering::SeqCst));
+            meeting.wait();
+        };
+        let session = Session {
+            file_system: Arc::new(Answering(Box::new(handler))),
+            devices: vec![Arc::new(device)],
+            threads: 4,
+            rings: None,
+            can_resend: false,
+            handover: None,
+        };
+        let serving = thread::spawn(move || session.serve_device());
+        (1..=4).for_each(|number| send(kernel.as_fd(), number, opcode::STATFS, 1, 1));
+        (1..=4).for_each(|_| _ = answer(kernel.as_fd()));
+        assert!(!is_asked.load(Ordering::SeqCst));
+        drop(kernel);
+        serving.join().unwrap().unwrap();
     }
 }
