@@ -99,6 +99,17 @@ pub(crate) fn attributes(tree: &Tree, node: u64, inode: &Inode) -> Attributes {
     }
 }
 
+/// Reads content of a file, and says so if it has to be read from the space.
+pub(crate) fn read(tree: &Tree, node: u64, offset: u64, buffer: &mut [u8]) -> share::Result<usize> {
+    let mut cached = None;
+    fuse::before_wait_unless(|| {
+        // A failure is met again.
+        cached = tree.read_cached(node, offset, buffer).ok().flatten();
+        cached.is_some()
+    });
+    cached.map_or_else(|| tree.read(node, offset, buffer), Ok)
+}
+
 pub(crate) fn entry(tree: &Tree, node: u64, inode: &Inode) -> Entry {
     let attributes = attributes(tree, node, inode);
     let generation = tree.generation(node, inode).into();
@@ -283,7 +294,7 @@ impl Served {
             Operation::Read { offset, size, .. } => {
                 let size = size.min(fuse::REQUEST_BYTES_MAX) as usize;
                 answer.fill(size, |buffer| {
-                    let length = tree.read(node, offset, buffer).map_err(errno)?;
+                    let length = read(tree, node, offset, buffer).map_err(errno)?;
                     moved.set(length as u64);
                     if length > 0 {
                         self.note_access(node);

@@ -371,7 +371,7 @@ fn serve_snapshot<A: Answer>(tree: &Tree, request: &Request<'_>, answer: A, move
         Operation::Read { offset, size, .. } => {
             let size = size.min(fuse::REQUEST_BYTES_MAX) as usize;
             answer.fill(size, |buffer| {
-                let length = tree.read(inode, offset, buffer).map_err(errno)?;
+                let length = served::read(tree, inode, offset, buffer).map_err(errno)?;
                 moved.set(length as u64);
                 Ok(Some(length))
             });

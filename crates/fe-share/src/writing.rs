@@ -28,6 +28,7 @@ impl Served {
     /// Writes and answers, or holds the write until there is space. Returns the number of bytes
     /// written by now.
     pub(crate) fn write<A: Answer>(&self, write: Write<A>) -> u64 {
+        fuse::before_wait_unless(|| !self.tree.write_would_wait());
         let (write, most) = match self.try_write(write, false) {
             Ok(written_bytes) => return written_bytes,
             Err(left) => left,

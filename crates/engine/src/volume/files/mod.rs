@@ -288,6 +288,30 @@ impl ObjectSpace for Files {
         Ok(())
     }
 
+    /// Waits once for the table of a large file, if that is not in memory.
+    fn read_cached(&self, file: u64, offset: u64, buf: &mut [u8]) -> Result<bool> {
+        let range = offset..offset.saturating_add(buf.len() as u64);
+        Self::check(file, &range)?;
+        let mut rest = buf;
+        for part in layout::parts(range) {
+            let (mine, others) = rest.split_at_mut(part.len() as usize);
+            rest = others;
+            match self.address(file, &part)? {
+                Some(address) => {
+                    if !self.device.read_cached(address, mine)? {
+                        return Ok(false);
+                    }
+                }
+                None => mine.fill(0),
+            }
+        }
+        Ok(true)
+    }
+
+    fn write_would_wait(&self) -> bool {
+        self.device.write_would_wait()
+    }
+
     fn write(&self, file: u64, offset: u64, data: Bytes) -> Result<()> {
         self.write_hinted(file, offset, data, Hint::default())
     }
