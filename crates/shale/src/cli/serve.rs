@@ -180,9 +180,9 @@ pub struct ServeSettings {
     /// m, h or d, or 'forever'
     #[arg(long, value_name = "TIME|forever", default_value = "10m", value_parser = wait_for_server)]
     pub wait_for_server: WaitForServer,
-    /// Wake a lone program that uses a mount on its own CPU: faster small requests. Works as root
-    /// only, and without FUSE over io_uring
-    #[arg(long, value_name = "on|off", default_value = "on", hide_possible_values = true)]
+    /// Wake a lone program that uses a mount on its own CPU, and serve it with one thread: for small
+    /// requests. Works as root only, and without FUSE over io_uring
+    #[arg(long, value_name = "on|off", default_value = "off", hide_possible_values = true)]
     pub handover: Switch,
     /// Seconds to wait for another command that has the pool open
     #[arg(long, value_name = "SECONDS", default_value_t = 1)]
