@@ -3,7 +3,7 @@
 
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: python-wheel python-test bench-python help setup build demo test system web page kernel-nbd posix xfstests e2e soak bench bench-adaptive bench-codecs bench-space peers paper-sandforce paper-zbd paper-blobseer paper-zfs bench-blobs bench-shares fuzz lint deny completions man deb deb-test install uninstall clean paper-sun bench-appliance
+.PHONY: python-wheel python-test bench-python help setup build demo test system web page kernel-nbd posix xfstests e2e soak bench bench-adaptive bench-codecs bench-space peers paper-sandforce paper-zbd paper-blobseer paper-zfs bench-blobs bench-shares fuzz lint completions man deb deb-test install uninstall clean paper-sun bench-appliance
 
 # Under sudo, rustup's cargo is in the home of the user who called it, and sudo's secure_path hides it. What root builds in that
 # user's checkout is given back to the user, so that the next `make build` without sudo can go on.
@@ -169,11 +169,6 @@ fuzz: ## Each fuzz target for FUZZ_SECONDS=60
 lint: ## Only the quick checks of the gate
 	@tools/setup build lint
 	tools/gate --lint
-
-deny: ## cargo-deny on licences, bans and sources (installs cargo-deny: minutes)
-	@tools/setup build
-	@cargo deny --version >/dev/null 2>&1 || cargo install --locked cargo-deny
-	cargo deny check licenses bans sources
 
 completions: build ## Shell completions to target/completions
 	@mkdir -p target/completions

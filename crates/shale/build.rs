@@ -1,7 +1,6 @@
-//! Says which version this is: that of the package, and of a release build from a git checkout the
-//! commit.
-// A build script is no part of the storage stack: it runs git, and reads the environment that cargo
-// gives it.
+//! Sets the version: that of the package, and of a release build from a git checkout the commit.
+// A build script is not part of the storage stack: it runs git, and reads cargo's environment
+// variables.
 #![allow(clippy::disallowed_methods)]
 
 use std::process::Command;
@@ -9,15 +8,15 @@ use std::process::Command;
 fn main() {
     println!("cargo::rerun-if-changed=build.rs");
     let package = std::env::var("CARGO_PKG_VERSION").unwrap_or_default();
-    // Each commit would make a debug build compile anew.
-    // By its optimisation: the gate builds the release beside its tests, in another profile.
+    // Otherwise each commit would recompile a debug build. Decided by the optimisation level,
+    // because the gate builds the release with its tests, in another profile.
     let is_release = std::env::var("OPT_LEVEL").is_ok_and(|level| level == "3");
     let commit = if is_release { commit() } else { Some("debug build".to_owned()) };
     let version = commit.map_or(package.clone(), |commit| format!("{package} ({commit})"));
     println!("cargo::rustc-env=SHALE_VERSION={version}");
 }
 
-/// The commit and its date, with a `+` if something has been changed since; none without git or a
+/// Returns the commit and its date, with a `+` after later changes; `None` without git or a
 /// checkout.
 fn commit() -> Option<String> {
     // The sources may have been unpacked inside of another repository.
@@ -34,9 +33,9 @@ fn commit() -> Option<String> {
     Some(if is_changed { commit.replacen(' ', "+ ", 1) } else { commit })
 }
 
-/// What git says; none if it cannot be run, or fails.
+/// Returns the output of git; `None` if it cannot be run, or fails.
 fn git(words: &[&str]) -> Option<String> {
-    // Of a checkout that root builds for its owner.
+    // Root may build a checkout of another owner.
     let output = Command::new("git").args(["-c", "safe.directory=*"]).args(words).output().ok()?;
     output.status.success().then(|| String::from_utf8_lossy(&output.stdout).trim().to_owned())
 }

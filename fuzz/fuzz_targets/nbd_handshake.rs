@@ -1,5 +1,6 @@
-//! The NBD handshake: arbitrary bytes, cut arbitrarily. It must end or go on, never depend on where the bytes were cut,
-//! never consume what was not there, and send only replies that a client can parse.
+//! The NBD handshake on arbitrary bytes in pieces of arbitrary length: it ends or asks for more, the
+//! pieces make no difference, it never consumes bytes that have not arrived, and a client can parse
+//! every reply.
 //!
 //! Input: byte 0 is the number of exports (bits 0-1), whether the server is full (bit 2), and the length of the pieces
 //! (bits 3-7, 0 for all at once); the rest is what the client sends.
@@ -8,7 +9,7 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use fe_nbd::negotiate::{Handshake, Next};
+use fe_nbd::negotiate::{Handshake, Next, Security};
 use fe_nbd::wire::{Cursor, OPTION_REPLY_MAGIC};
 use libfuzzer_sys::fuzz_target;
 use surface::{
@@ -94,9 +95,10 @@ struct Outcome {
     end: Option<std::result::Result<(String, bool, bool), &'static str>>,
 }
 
-fn run(devices: &Devices, full: bool, input: &[u8], piece: usize) -> Outcome {
-    let mut handshake =
-        Handshake::new(devices, surface::NamedClient::shared("fuzzer"), full.then(|| "full".to_owned()));
+fn run(devices: &Devices, full: bool, security: Security, input: &[u8], piece: usize) -> Outcome {
+    let client = surface::NamedClient::shared("fuzzer");
+    let mut handshake = Handshake::new(devices, client, full.then(|| "full".to_owned()), security);
+    let mut is_encrypted = false;
     let mut outcome = Outcome { sent: Vec::new(), consumed: 0, end: None };
     let mut available = 0;
     loop {
@@ -110,8 +112,14 @@ fn run(devices: &Devices, full: bool, input: &[u8], piece: usize) -> Outcome {
             Next::Again => assert!(taken > 0, "no progress"),
             Next::More if available == input.len() => return outcome,
             Next::More => available = (available + piece).min(input.len()),
+            // The rest stands for what TLS decrypts.
+            Next::StartTls => {
+                assert!(!is_encrypted && security != Security::Unavailable);
+                is_encrypted = true;
+            }
             Next::Ready(ready) => {
-                outcome.end = Some(Ok((ready.name, ready.session.structured, ready.session.allocation)));
+                assert!(is_encrypted || security != Security::Required);
+                outcome.end = Some(Ok((ready.name, ready.session.replies.in_chunks(), ready.session.allocation)));
                 return outcome;
             }
             Next::Close(why) => {
@@ -126,8 +134,13 @@ fuzz_target!(|data: &[u8]| {
     let Some((&knobs, input)) = data.split_first() else { return };
     let devices = Devices(usize::from(knobs & 3));
     let full = knobs & 4 != 0;
-    let whole = run(&devices, full, input, input.len().max(1));
-    let pieces = run(&devices, full, input, usize::from(knobs >> 3).max(1));
+    let security = match knobs >> 3 & 3 {
+        1 => Security::Offered,
+        2 => Security::Required,
+        _ => Security::Unavailable,
+    };
+    let whole = run(&devices, full, security, input, input.len().max(1));
+    let pieces = run(&devices, full, security, input, usize::from(knobs >> 3).max(1));
     assert_eq!(whole, pieces);
 
     if let Some(Ok((name, structured, allocation))) = &whole.end {

@@ -104,7 +104,7 @@ def run(client, function, tasks, done, progress=False):
         for future in distributed.as_completed(futures, loop=client.loop):
             try:
                 done(number_of[future.key], future.result())
-            except BaseException as error:  # noqa: BLE001: raised below, in the caller's thread
+            except BaseException as error:  # raised below, in the caller's thread
                 failed.append(error)
                 client.cancel([future for future in futures if not future.done()])
                 return

@@ -239,7 +239,7 @@ class ShaleFileSystem(AsyncFileSystem):
                 store, key, at = self._split(path)
                 ranges = [(starts[index] or 0, ends[index]) for index in indexes]
                 found = await store.read_ranges(key, at, ranges, event_loop=loop)
-            except Exception as error:  # noqa: BLE001: it is the result of each of its ranges
+            except Exception as error:  # it is the result of each of its ranges
                 found = [error] * len(indexes)
             for index, result in zip(indexes, found, strict=True):
                 results[index] = result
@@ -263,7 +263,7 @@ class ShaleFileSystem(AsyncFileSystem):
         own = not hasattr(lpath, "write")
         if own:
             os.makedirs(os.path.dirname(os.path.abspath(lpath)), exist_ok=True)
-        out = open(lpath, "wb") if own else lpath  # noqa: SIM115: closed below
+        out = open(lpath, "wb") if own else lpath  # closed below
 
         # Only a regular file can have holes.
         is_sparse = own and stat.S_ISREG(os.fstat(out.fileno()).st_mode)

@@ -187,7 +187,7 @@ def test_what_makes_no_sense_is_refused_by_name(place):
                        (lambda: blob.log(-2), "the first record is -2"), (lambda: blob.expire(keep=-1), "the number of versions to keep"),
                        (lambda: blob.verify(start=-5), "the start is -5"), (lambda: upload.zeroes(-1), "the length is -1"),
                        (lambda: upload.zeroes((1 << 62) + 1), "the length"), (lambda: blob.commit([blob.stage(-4, b"x")]), "the offset of a part"),
-                       (lambda: blob.commit([shale.Staged(0, 3, b"junk")]), "no staged part"), (lambda: blob.tag("3"), "cannot be a tag")):
+                       (lambda: blob.commit([shale.Staged(0, 3, b"junk")]), "not a staged part"), (lambda: blob.tag("3"), "cannot be a tag")):
         with pytest.raises(ValueError, match=name):
             call()
     upload.abort()

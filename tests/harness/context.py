@@ -1,7 +1,7 @@
 """What a test holds: its directory, commands with their output in the log, and guards that undo what it did.
 
 A guard is registered before the next step is taken, and runs whatever happens; the newest runs first. What a test
-that was killed leaves behind is swept by the runner (sweep.py), by looking at the machine, not at the test.
+that was killed leaves behind is swept from outside (sweep.py), by looking at the machine, not at the test.
 """
 
 import contextlib
@@ -34,6 +34,8 @@ class Context:
         self.dir = Path(directory)
         # Whether servers must get the requests of their mounts over io_uring.
         self.over_io_uring = False
+        # Remarks for the summary of the run.
+        self.notes = []
         self._guards = contextlib.ExitStack()
 
     def close(self):
@@ -63,8 +65,9 @@ class Context:
         return Path(os.readlink("/proc/self/fd/2")).read_text(errors="replace")
 
     def note(self, text):
-        """A remark that is shown beside PASS: a figure that is worth seeing."""
+        """A remark for the summary of the run: a figure that is worth seeing."""
         self.log(f"NOTE {text}")
+        self.notes.append(text)
 
     def defer(self, function, *arguments, **named):
         """Registers a guard."""

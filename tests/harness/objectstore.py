@@ -88,7 +88,7 @@ class S3Server:
     def start(self):
         """Starts it and waits until it answers."""
         environment = dict(os.environ, ROOT_ACCESS_KEY=KEY, ROOT_SECRET_KEY=SECRET)
-        log = open(self.t.dir / "s3.log", "ab")  # noqa: SIM115: the server keeps it
+        log = open(self.t.dir / "s3.log", "ab")  # the server keeps it
         self.process = subprocess.Popen(
             [self.binary, "--port", f"127.0.0.1:{self.port}", "--quiet", "--keep-alive", "posix", self.data],
             env=environment, stdout=log, stderr=log, stdin=subprocess.DEVNULL)

@@ -1,47 +1,26 @@
-"""The list of tests: a decorator, and what it remembers. Owns nothing else."""
+"""The decorator of system tests. Owns nothing else."""
 
-import contextlib
-import importlib
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Callable
+NAMES = set()
 
 
-@dataclass(frozen=True)
-class Test:
-    """One test."""
+def test(seconds_max=600, soak=False, rings=False):
+    """Makes a test of a function that takes a Context `t`; its docstring is the summary.
 
-    name: str
-    function: Callable
-    # Seconds after which it is ended: a bound against hanging, many times what it takes, also on a machine that is slow and busy.
-    seconds_max: int
-    # Only in `make soak`.
-    soak: bool
-    summary: str
-    # The tests that need the machine set up in one way: a key of GROUPS.
-    group: str
-
-
-TESTS = {}
-# What sets the machine up for a group of tests, and puts it back: functions that return a context manager.
-GROUPS = {"": contextlib.nullcontext}
-
-
-def test(seconds_max=600, soak=False, group=""):
-    """Registers a function that takes a Context. Its name is the test's, the first line of its text the summary."""
+    `seconds_max` is a bound against hangs: many times the usual duration, for slow and busy machines.
+    """
+    # Not above: benchmarks use other parts of the harness without pytest.
+    import pytest
 
     def register(function):
-        name = function.__name__
-        if name in TESTS:
-            raise RuntimeError(f"two tests are called {name}")
-        TESTS[name] = Test(name, function, seconds_max, soak, (function.__doc__ or "").strip().splitlines()[0], group)
+        # The name is also that of its directory and its log.
+        if function.__name__ in NAMES:
+            raise RuntimeError(f"two tests are called {function.__name__}")
+        NAMES.add(function.__name__)
+        function.__test__ = True
+        pytest.mark.timeout(seconds_max)(function)
+        for mark, is_set in [(pytest.mark.soak, soak), (pytest.mark.rings, rings)]:
+            if is_set:
+                mark(function)
         return function
 
     return register
-
-
-def load_all():
-    """Imports every module of tests/system, which registers what is in it."""
-    for path in sorted((Path(__file__).parent.parent / "system").glob("*.py")):
-        importlib.import_module(f"system.{path.stem}")
-    return TESTS

@@ -81,9 +81,12 @@ def processes_in(session):
 
 
 def sweep(directory, session, keep):
-    """Removes everything; returns what there was, so that a test that leaves things behind is noticed."""
+    """Removes everything; returns what there was, so that a test that leaves things behind is noticed.
+
+    A worker that cleans up after its own test spares itself.
+    """
     left = []
-    for process in processes_in(session):
+    for process in set(processes_in(session)) - {os.getpid()}:
         left.append(f"process {process}")
         try:
             os.kill(process, signal.SIGKILL)

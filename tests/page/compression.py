@@ -178,7 +178,10 @@ def an_estimate_that_others_cancel_is_started_again(pool):
     """While the list is open, an estimate that another page cancels is started again; one that it has found is not its own to cancel."""
     with session() as s:
         one = data_object(s)
-        estimates = lambda: [job for job in s.api("/jobs") if job["kind"] == "estimate"]
+
+        def estimates():
+            return [job for job in s.api("/jobs") if job["kind"] == "estimate"]
+
         found = s.api(f"/objects/{one['id']}/estimates", "POST", choices=["off", "lz4", "zstd-3", "gzip-9"])["id"]
         s.steer(estimate_pace=0.1)
         s.go(f"/o/{one['id']}")

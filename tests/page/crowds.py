@@ -95,7 +95,10 @@ def page_is_small(pool):
     """All routes and the first one, compressed, and the lines of source, are within their limits; each file is as listed."""
     assets = ROOT / "crates" / "fe-http" / "assets"
     table = json.loads((assets / "assets.json").read_text())
-    size = lambda entry: (assets / (entry["brotli"] or entry["file"])).stat().st_size
+
+    def size(entry):
+        return (assets / (entry["brotli"] or entry["file"])).stat().st_size
+
     check({"assets.json", *(e["file"] for e in table), *(e["brotli"] for e in table if e["brotli"])} == {str(p.relative_to(assets)) for p in assets.rglob("*") if p.is_file()},
           "assets.json does not list the files that are there")
     total = sum(map(size, table))

@@ -3,7 +3,6 @@
 import subprocess
 
 from harness import data, test
-from harness.context import digest
 from harness.objectstore import BUCKET, s3_server
 
 from .blobs import EXIT_NOT_FOUND, EXIT_USAGE, Store, all_versions, directory, own_state

@@ -1,4 +1,4 @@
-"""The file of settings of a server: each key, reloads, and files that are wrong."""
+"""The settings file of a server: each key, reloads, and files that are wrong."""
 
 import contextlib
 import errno
@@ -16,6 +16,7 @@ from pathlib import Path
 from harness import Pool, test
 from harness.pool import BINARY, EXIT, Server
 from harness.sweep import mounts_under
+from system import nbd_tls
 from system.http import Web
 
 
@@ -44,7 +45,7 @@ class Configured(Server):
 
 
 def write(file, **settings):
-    """A file of settings. What JSON writes of strings, numbers, truths and lists, TOML reads."""
+    """A settings file. What JSON writes of strings, numbers, truths and lists, TOML reads."""
     lines = [f"{key.replace('_', '-')} = {json.dumps(value, default=str)}\n" for key, value in settings.items()]
     file.write_text("".join(lines))
     return file
@@ -81,7 +82,9 @@ def configuration_every_key(t):
     mount.mkdir()
     (mount / "hidden-by-the-mount").touch()
     exports.mkdir()
-    file = write(t.dir / "all.toml", pool=pool.path, nbd=[f"unix:{nbd}"], vhost_user=vhost, mount=mount, shares=shares, exports=exports,
+    nbd_certificates, nbd_client = nbd_tls.certificates(t)
+    file = write(t.dir / "all.toml", pool=pool.path, nbd=[f"unix:{nbd}", "127.0.0.1:0"], nbd_tls="required",
+                 nbd_certificates=nbd_certificates, nbd_client=["hv1=vm", "other=home"], vhost_user=vhost, mount=mount, shares=shares, exports=exports,
                  http=["127.0.0.1:0"], http_tls=True, http_cert=certificate, http_key=key, http_name=["nas.example"], metrics="token",
                  overlay=True, connections=3, allow_other=True, volume=["vm", "home"], memory="96M", standby=standby, analytics="off",
                  keep_mounts=True, wait_for_server="1s", wait=60)
@@ -101,7 +104,12 @@ def configuration_every_key(t):
         seen.add(key)
 
     see("pool", status["pid"], server.process.pid)
-    see("nbd", (status["nbd"], is_listening(nbd)), ([f"unix:{nbd}"], True))
+    see("nbd", (status["nbd"][0], is_listening(nbd)), (f"unix:{nbd}", True))
+    over_tcp = f"//{status['nbd'][1]}/vm"
+    see("nbd-tls", t.run("nbdinfo", f"nbd:{over_tcp}", status=None).returncode != 0, True)
+    see("nbd-certificates", t.out("nbdinfo", "--size", f"nbds:{over_tcp}?tls-certificates={nbd_client}"), str(16 << 20))
+    stranger = nbd_tls.issue(t, nbd_certificates, "other", "extendedKeyUsage=clientAuth")
+    see("nbd-client", t.run("nbdinfo", f"nbds:{over_tcp}?tls-certificates={stranger}", status=None).returncode != 0, True)
     see("vhost-user", is_listening(vhost / "vm.sock"), True)
     see("mount", (mount / "vm").stat().st_size, 16 << 20)
     see("volume", ((mount / "other").exists(), sorted(mounts_under(shares))), (False, [str(shares / "home")]))

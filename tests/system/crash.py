@@ -99,7 +99,7 @@ class Kills:
 
 
 def kill_tests(name, soak_rounds, summary):
-    """Registers a function of a context and a number of rounds as `crash_kill_NAME` with 3 rounds and as `soak_kill_NAME` with many."""
+    """Makes tests of a function of a Context and rounds: crash_kill_NAME (3 rounds), soak_kill_NAME (many)."""
 
     def register(loop):
         for prefix, rounds, seconds_max in [("crash", 3, 1200), ("soak", soak_rounds, 3600)]:
@@ -107,7 +107,7 @@ def kill_tests(name, soak_rounds, summary):
                 loop(t, rounds)
 
             run.__name__, run.__doc__ = f"{prefix}_kill_{name}", f"{rounds} rounds of kill -9 {summary}"
-            test(seconds_max=seconds_max, soak=prefix == "soak")(run)
+            globals()[run.__name__] = test(seconds_max=seconds_max, soak=prefix == "soak")(run)
         return loop
 
     return register

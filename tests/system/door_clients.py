@@ -9,17 +9,18 @@ import os
 import re
 import shutil
 
+import pytest
+
 from harness import data, test
 
 from .exports import OPEN_DOORS, PASSWORD, USER, Clients, Doors
 
 
-def lacks(t, *programs):
-    """Whether programs are missing, which is then said."""
+def require(*programs):
+    """Skips the test where programs are missing."""
     missing = [program for program in programs if not shutil.which(program)]
     if missing:
-        t.note(f"SKIPPED: {', '.join(missing)} not installed (tools/setup e2e installs them)")
-    return bool(missing)
+        pytest.skip(f"{', '.join(missing)} not installed (tools/setup e2e installs them)")
 
 
 def version(t, package):
@@ -56,8 +57,7 @@ if os.environ.get("SHALE_E2E"):
     @test(seconds_max=900)
     def e2e_doors_webdav_clients(t):
         """litmus, cadaver and rclone on a share by WebDAV: all of litmus passes, and trees are as they were put"""
-        if lacks(t, "litmus", "cadaver", "rclone"):
-            return
+        require("litmus", "cadaver", "rclone")
         doors = Doors(t, http="rw@127.0.0.0/8")
         os.chmod(doors.home, 0o777)
         (doors.home / "dav").mkdir()
@@ -102,8 +102,7 @@ if os.environ.get("SHALE_E2E"):
     @test(seconds_max=900)
     def e2e_doors_ftp_client(t):
         """lftp on a share by FTP: trees both ways with parallel transfers, files in pieces, transfers that go on, renames, modes"""
-        if lacks(t, "lftp"):
-            return
+        require("lftp")
         doors = Doors(t, **OPEN_DOORS)
         Clients(t, doors)
         root = tree(t, "tree")
@@ -145,8 +144,7 @@ if os.environ.get("SHALE_E2E"):
     @test(seconds_max=1500)
     def e2e_doors_smb_clients(t):
         """smbclient with trees and smbtorture's tests of SMB 2 and 3 on a share: what passes on a directory of this machine passes there"""
-        if lacks(t, "smbtorture", "smbclient"):
-            return
+        require("smbtorture", "smbclient")
         doors = Doors(t, **OPEN_DOORS)
         clients = Clients(t, doors)
         clients.let_in_by_smb()

@@ -21,6 +21,8 @@ SEQUENCES = {"promote", "blob"}
 
 # What must hold before an example, beside what `make_world` makes. The first pattern that is found in the example counts.
 BEFORE = [
+    (r"--nbd-certificates", "mkdir -p /etc/shale/tls; openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 2 -subj /CN=storage1 "
+                            "-keyout /etc/shale/tls/server-key.pem -out /etc/shale/tls/server-cert.pem"),
     (r"/etc/shale/tank.toml|shale reload", "mkdir -p /etc/shale; echo 'pool = \"/srv/pool\"' > /etc/shale/tank.toml"),
     (r"rename \S+ vm projects/web/vm", "shale create /srv/pool projects/web --folder -p"),
     (r"rename \S+ projects old/projects", "shale create /srv/pool projects/web/db1 --size 1G -p; shale create /srv/pool old --folder"),

@@ -282,7 +282,7 @@ def a_folder_that_is_there_is_told(t):
     pool = Pool(t)
     pool.shale("create", "old", "--folder")
     said = pool.shale("create", "old", "--folder", "-p").stdout
-    t.expect("is there already" in said, f"it is told: {said}")
+    t.expect("already exists" in said, f"it is told: {said}")
     refused = pool.shale("create", "old", "--folder", "-p", "--quota", "1G", status=EXIT["exists"]).stderr
     t.expect("shale set" in refused, f"what to do is told: {refused}")
     t.equal(source_of(pool, "old", "quota")[1], "default", "nothing was set")

@@ -204,9 +204,9 @@ def image_held_under_an_earlier_name(t):
     log = t.dir / "server.log"
     with open(log, "w", encoding="utf-8") as stderr:
         server = pool.serve(stderr=stderr)
-    t.wait_for(lambda: "cannot be held for its volumes" in log.read_text(encoding="utf-8"), "the look at the image")
+    t.wait_for(lambda: "for its volumes: " in log.read_text(encoding="utf-8"), "the look at the image")
     told = log.read_text(encoding="utf-8")
-    t.expect("stays as long as the pins" in told, f"what the log says: {told}")
+    t.expect("stays as long as it has pins" in told, f"what the log says: {told}")
     t.equal((pool.status()["health"], holders(store, "disk")), ("ok", [("a", 1)]), "health, and who holds the version")
     # A further clone of it is refused, and says nothing of the volume.
     t.run(BINARY, "clone", f"{store.url}/disk@1", pool.path, "c", status=EXIT["not-found"])

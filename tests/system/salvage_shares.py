@@ -52,7 +52,7 @@ def salvage_names_the_files_that_are_lost(t):
                 lost += len(wrong)
                 silent = {path for path in wrong if path not in said}
                 # Names that are lost with their pages are counted by the repair of the tree.
-                if "built anew" in told.stdout:
+                if "rebuilt" in told.stdout:
                     silent = set()
                 t.expect(not silent, f"{name} of {old.name}, zeroes at {at}: not named: {sorted(silent)[:5]}: {told.stdout[-2000:]}")
                 t.expect(not wrong or told.returncode == LOSSY, f"zeroes at {at}: exit code {told.returncode}, {len(wrong)} files differ")

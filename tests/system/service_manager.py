@@ -1,6 +1,7 @@
 """The unit of the package under a real systemd, which is process 1 of namespaces of its own: nothing of the machine's own services is touched."""
 
 import contextlib
+import os
 import subprocess
 from pathlib import Path
 
@@ -11,7 +12,7 @@ from system.configuration import write
 SYSTEMD = "/lib/systemd/systemd"
 
 # Mounts and cgroups are the namespace's own; of units it knows those of the test.
-INNER = """set -e
+INNER = f"""set -e
 mount --make-rprivate /
 if [ -e /sys/fs/cgroup/cgroup.controllers ]; then
     mount -t cgroup2 cgroup2 /sys/fs/cgroup
@@ -22,8 +23,8 @@ else
 fi
 mount -t tmpfs tmpfs /run
 exec env -i container=test SYSTEMD_UNIT_PATH="$1" PATH="$PATH" HOME=/root LC_ALL=C.UTF-8 \\
-    {systemd} --system --unit=test.target --log-target=console --show-status=no
-""".format(systemd=SYSTEMD)
+    {SYSTEMD} --system --unit=test.target --log-target=console --show-status=no
+"""
 
 
 UNIT = "shale@tank.service"
@@ -52,7 +53,8 @@ class Manager:
         inner = t.dir / "inner.sh"
         inner.write_text(INNER)
         top = Path("/sys/fs/cgroup")
-        self.group = (top if (top / "cgroup.controllers").exists() else top / "systemd") / t.dir.name
+        # An interrupted run may have left one with the name of the test.
+        self.group = (top if (top / "cgroup.controllers").exists() else top / "systemd") / f"{t.dir.name}.{os.getpid()}.{id(self)}"
         self.group.mkdir()
         t.defer(self.end)
         start = f"echo $$ > {self.group}/cgroup.procs; exec unshare --pid --fork --kill-child=SIGKILL --mount --mount-proc --cgroup --ipc --uts sh {inner} {units}"
@@ -90,7 +92,7 @@ class Manager:
 
 
 def settings(t, pool, **more):
-    """A file of settings, with a mount and a socket below the test's directory."""
+    """A settings file, with a mount and a socket below the test's directory."""
     mount, socket, file = t.dir / "mount", t.dir / "nbd.sock", t.dir / "tank.toml"
     mount.mkdir(exist_ok=True)
     write(file, pool=pool.path, mount=mount, nbd=[f"unix:{socket}"], **more)

@@ -3,9 +3,8 @@
 import errno
 import json
 import os
-import subprocess
 
-from harness import EXIT, Pool, data, test
+from harness import EXIT, Pool, test
 from harness.pool import BINARY
 
 NAME = "user.shale.compression"

@@ -212,7 +212,7 @@ def damaged_names_are_mended(t):
     report = json.loads(pool.shale("check", "--repair", "--json", status=LOSSY).stdout)
     t.equal((report["clean"], report["problems_left"], report["names_lost"]), (True, 0, ["home"]), "what repair says in all")
     mended = [problem["detail"] for problem in report["problems"] if problem["kind"] == "tree"]
-    t.expect(any("built anew" in detail for detail in mended), f"what repair says: {mended[:5]}")
+    t.expect(any("rebuilt" in detail for detail in mended), f"what repair says: {mended[:5]}")
     t.expect(lost <= lost_small_files(report), f"files that check names and repair does not: {sorted(lost - lost_small_files(report))[:5]}")
     lost = lost_small_files(report)
     server = pool.serve(shares=True)
@@ -237,7 +237,7 @@ def damaged_names_are_salvaged(t):
     damage_names(t, pool)
     report = json.loads(pool.shale("salvage", "--into", t.dir / "new", "--capacity", "256M", "--json", status=LOSSY).stdout)
     volume = next(volume for volume in report["volumes"] if volume["name"] == "home")
-    t.expect(any("built anew" in line for line in volume["tree"]), f"what salvage says of the tree: {volume['tree'][:5]}")
+    t.expect(any("rebuilt" in line for line in volume["tree"]), f"what salvage says of the tree: {volume['tree'][:5]}")
     new = Pool.at(t, t.dir / "new")
     new.check()
     new.shale("export", "home", t.dir / "back")
@@ -294,7 +294,7 @@ def one_bit_in_the_names_of_a_small_share(t):
         in_names += 1
         if in_names <= 3:
             said = hit.shale("check", status=EXIT["corrupt"]).stdout
-            t.expect("see what --repair can do" in said, f"byte {at}: a repair mends it, and check says: {said[-300:]}")
+            t.expect("run with --repair" in said, f"byte {at}: a repair mends it, and check says: {said[-300:]}")
         repaired = json.loads(hit.shale("check", "--repair", "--json", status=None).stdout)
         t.equal(repaired["problems_left"], 0, f"byte {at}: what a repair leaves")
         hit.shale("export", "home", t.dir / f"back {number}")
@@ -412,7 +412,7 @@ def a_repair_that_is_killed_tells_its_losses_later(t):
     t.equal(status["health"], "recovered-with-loss", "health behind a repair that was killed")
     t.expect("names of files are lost" in status["losses"][0]["text"], f"losses of status: {status['losses']}")
     told = json.loads(hit.check())
-    t.expect(any("a repair was cut off" in note for note in told["notes"]), f"notes of check: {told['notes']}")
+    t.expect(any("an interrupted repair" in note for note in told["notes"]), f"notes of check: {told['notes']}")
     report = json.loads(hit.shale("check", "--repair", "--json", status=LOSSY).stdout)
     t.equal(report["names_lost"], ["home"], "what the next repair says in all")
     said = " ".join(problem["detail"] for problem in report["problems"])
@@ -436,7 +436,7 @@ def damage_that_a_snapshot_has_as_well_is_left(t):
         left = [problem for problem in report["problems"] if not problem["repaired"]]
         t.equal((report["clean"], report["problems_left"], len(left)), (False, len(left), len(left)), f"hit {number}: what is left")
         t.expect(all(problem["volume"] == "home@one" for problem in left), f"hit {number}: {left}")
-        t.expect("copy what can be read" in left[0]["detail"], f"hit {number}: {left[0]}")
+        t.expect("copy the readable data" in left[0]["detail"], f"hit {number}: {left[0]}")
         again = json.loads(hit.check(status=EXIT["corrupt"]))
         t.expect({problem["volume"] for problem in again["problems"]} == {"home@one"}, f"hit {number}: what check says then: {again['problems']}")
         hit.shale("destroy", "home@one")

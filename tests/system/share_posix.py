@@ -212,6 +212,33 @@ def all_move(share):
 
 
 @test(seconds_max=180)
+def posix_attributes_off(t):
+    """xattr=off and acl=off hold from the next mount on, are inherited and explained, and what is there comes back"""
+    pool, server, share = share_of(t)
+    (share / "f").write_bytes(b"x")
+    os.setxattr(share / "f", "user.a", b"b")
+    t.equal(pool.shale("set", "home", "xattr=maybe", status=EXIT["usage"]).stdout, "", "a value that there is not")
+    said = pool.shale("set", "xattr=off")
+    t.expect("'xattr' takes effect at the next mount of a share; SMB will not serve it then" in said.stdout + said.stderr, "no note on the next mount")
+    t.equal(os.getxattr(share / "f", "user.a"), b"b", "an attribute before the next mount")
+    t.expect("none (xattr=off)" in pool.shale("explain", "home", "f").stdout, "explain without what xattr=off costs")
+    # At first by the value of the pool.
+    for changes, of_user, of_acl in [((), errno.EOPNOTSUPP, errno.ENODATA), (("xattr=on", "acl=off"), None, errno.EOPNOTSUPP)]:
+        if changes:
+            pool.shale("set", "home", *changes)
+        server.stop()
+        server = pool.serve(shares=True)
+        share = server.share("home")
+        for name, expected in [("user.a", of_user), ("system.posix_acl_access", of_acl)]:
+            try:
+                found = os.getxattr(share / "f", name)
+                t.equal((expected, found), (None, b"b"), f"{name} with {changes}")
+            except OSError as error:
+                t.equal(error.errno, expected, f"{name} with {changes}")
+    end(pool, server)
+
+
+@test(seconds_max=180)
 def posix_access_times(t):
     """a share says noatime and keeps to it; atime=relatime holds from the next mount on, and over kill -9 in a kept mount"""
     pool, server, share = share_of(t)

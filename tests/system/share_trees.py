@@ -202,7 +202,7 @@ def share_imports_keep_what_is_there(t):
     (tree / "more").write_text("more\n")
     told = pool.shale("import", "home", tree, status=EXIT["exists"])
     t.expect("--overwrite" in told.stderr, f"no advice in: {told.stderr}")
-    t.expect("all of the share: " in told.stdout, f"the figures of the share are not told as such: {told.stdout}")
+    t.expect("the whole share: " in told.stdout, f"the figures of the share are not told as such: {told.stdout}")
     pool.shale("export", "home", t.dir / "out")
     t.equal([(t.dir / "out" / name).read_text() for name in ("note", "more")], ["old\n", "more\n"], "without --overwrite")
     (t.dir / "out" / "note").write_text("mine\n")

@@ -37,7 +37,7 @@ def share_that_cannot_be_opened(t):
     pool.shale("import", "home", source, "--share", "-o", "compression=off")
     ruin(pool)
     refused = pool.shale("export", "home", t.dir / "out", status=EXIT["io"]).stderr
-    t.expect("its tree cannot be opened ('shale check POOL' tells" in refused, f"why nothing is exported, and what to do: {refused}")
+    t.expect("its tree cannot be opened ('shale check POOL' reports" in refused, f"why nothing is exported, and what to do: {refused}")
     server = pool.serve(shares=True)
     t.expect(not os.path.ismount(server.shares_dir / "home"), "the share is mounted")
 

@@ -62,7 +62,7 @@ def stream_rivals_are_told_the_truth(t):
     # This one brings more of it only now.
     status, said = receivers[3].end(stream[receivers[3].sent:])
     t.expect(status != 0, f"exit status of the one that comes late: {said}")
-    t.expect("'vol@b'" in said and "nothing is left to be done" in said, f"what the one that comes late says: {said}")
+    t.expect("'vol@b'" in said and "nothing is left to do" in said, f"what the one that comes late says: {said}")
     t.expect("given up" not in said, f"it contradicts itself: {said}")
     # What is not complete goes.
     (t.dir / "part").write_bytes((t.dir / "a").read_bytes()[:8 * MIB])

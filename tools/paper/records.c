@@ -1,9 +1,10 @@
 /* Writes and reads a file in records, as IOzone does: the six patterns of the SandForce article.
  *
- *   records PATTERN FILE FILE_BYTES RECORD_BYTES PERCENT SEED
+ *   records PATTERN FILE FILE_BYTES RECORD_BYTES PERCENT SEED SECONDS
  *
  * PATTERN: write, read, random-write, random-read, fwrite, fread. Of each 4 KiB, PERCENT per cent compress to nothing: the rest are random bytes.
- * Prints seconds, and for writes the seconds until the file was durable. Random patterns touch each record once, in an order of the seed.
+ * The file is gone through again until SECONDS are over (0: once), each time to its end. Prints seconds, for writes the seconds until the file was
+ * durable, and how often it was gone through. Random patterns touch each record once each time, in an order of the seed.
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -50,13 +51,14 @@ static void fill(unsigned char *source, int percent) {
 }
 
 int main(int count, char **arguments) {
-    if (count != 7) {
-        fprintf(stderr, "usage: records PATTERN FILE FILE_BYTES RECORD_BYTES PERCENT SEED\n");
+    if (count != 8) {
+        fprintf(stderr, "usage: records PATTERN FILE FILE_BYTES RECORD_BYTES PERCENT SEED SECONDS\n");
         return 2;
     }
     const char *pattern = arguments[1], *path = arguments[2];
     size_t file_bytes = strtoull(arguments[3], 0, 10), record = strtoull(arguments[4], 0, 10), records = file_bytes / record;
-    int percent = atoi(arguments[5]);
+    int percent = atoi(arguments[5]), passes = 0;
+    double least = atof(arguments[7]);
     state = strtoull(arguments[6], 0, 10);
     int is_write = strstr(pattern, "write") != 0, is_random = strncmp(pattern, "random-", 7) == 0, is_stream = pattern[0] == 'f';
     unsigned char *source, *buffer;
@@ -82,24 +84,33 @@ int main(int count, char **arguments) {
     FILE *stream = file < 0 ? 0 : is_stream ? fdopen(file, is_write ? "w" : "r") : 0;
     if (file < 0 || (is_stream && !stream))
         fail(path);
-    for (size_t i = 0; i < records; i++) {
-        unsigned char *from = source + i * record % SOURCE;
-        size_t done = is_stream ? (is_write ? fwrite(from, 1, record, stream) : fread(buffer, 1, record, stream)) : 0;
-        while (!is_stream && done < record) {
-            off_t at = order[i] * record + done;
-            ssize_t got = is_write ? pwrite(file, from + done, record - done, at) : pread(file, buffer + done, record - done, at);
-            if (got <= 0)
-                break;
-            done += got;
+    do {
+        if (is_stream)
+            rewind(stream);
+        for (size_t i = 0; i < records; i++) {
+            unsigned char *from = source + i * record % SOURCE;
+            size_t done = is_stream ? (is_write ? fwrite(from, 1, record, stream) : fread(buffer, 1, record, stream)) : 0;
+            while (!is_stream && done < record) {
+                off_t at = order[i] * record + done;
+                ssize_t got = is_write ? pwrite(file, from + done, record - done, at) : pread(file, buffer + done, record - done, at);
+                if (got <= 0)
+                    break;
+                done += got;
+            }
+            if (done != record)
+                fail(pattern);
         }
-        if (done != record)
-            fail(pattern);
-    }
-    if (is_stream && fflush(stream))
-        fail("fflush");
+        /* What is written twice before it reaches the disk would be a run in memory. */
+        if ((is_stream && fflush(stream)) || (is_write && fdatasync(file)))
+            fail("flush");
+        /* The next time comes from the disk again. */
+        if (!is_write && posix_fadvise(file, 0, 0, POSIX_FADV_DONTNEED))
+            fail("fadvise");
+        passes++;
+    } while (now() - began < least);
     double ended = now();
     if (is_write && fsync(file))
         fail("fsync");
-    printf("%.6f %.6f\n", ended - began, now() - began);
+    printf("%.6f %.6f %d\n", ended - began, now() - began, passes);
     return 0;
 }

@@ -18,7 +18,7 @@ import nbd
 
 def main():
     uri, reads = sys.argv[1:3]
-    content = open(sys.argv[3], "rb") if len(sys.argv) > 3 else None  # noqa: SIM115: open until the end
+    content = open(sys.argv[3], "rb") if len(sys.argv) > 3 else None  # open until the end
     with open(reads, newline="", encoding="ascii") as file:
         events = [(row["event"], int(row["number"]), int(row["offset"] or 0), int(row["bytes"] or 0)) for row in csv.DictReader(file)]
     disk = nbd.NBD()

@@ -5,7 +5,7 @@ from lab import data, output
 from lab.database import MariaDB, PostgreSQL
 from lab.place import RINGS, SERVER_MEMORY_MIN, left_beside_server
 from lab.share import Shares
-from zbd_databases import HERE, create, transact, use, warm
+from zbd_databases import prepare, transact, warm
 from zbd_files import build
 
 # How a database comes, and natively with no more memory than beside a server of Shale.
@@ -26,10 +26,11 @@ VARIANTS = [
     (AS_IT_COMES, MariaDB, [], {"unit": "32K"}, {}),
     ("unit=16K", MariaDB, [], {"unit": "16K"}, {}),
     ("unit=16K, fsync", MariaDB, ["innodb-flush-method=fsync"], {"unit": "16K"}, {}),
+    ("unit=16K, NBD", MariaDB, [], {"unit": "16K"}, {"door": "nbd"}),
     ("unit=16K, in a share", MariaDB, [], {"unit": "16K"}, {"door": "share"}),
 ]
 # On throttled disks, for time's sake.
-THROTTLED = {AS_IT_COMES, "unit=8K", "unit=8K, in a share", "unit=16K", "unit=16K, in a share"}
+THROTTLED = {AS_IT_COMES, "unit=8K", "unit=8K, NBD", "unit=8K, in a share", "unit=16K", "unit=16K, NBD", "unit=16K, in a share"}
 QUICK = {(AS_IT_COMES, PostgreSQL), ("unit=8K, wal_compression", PostgreSQL), ("unit=16K", MariaDB)}
 
 
@@ -54,7 +55,6 @@ def settings(lab, how):
     tables = lab.work / "tpcc-settings"
     tables.mkdir()
     tpcc.write(tables, how["warehouses"], how["items"])
-    report = lab.report
     for disk in lab.disks(*how["disks"]):
         for name, kind, lines, properties, served in VARIANTS:
             if not is_wanted(lab, disk, name, kind) or not possible(lab, served):
@@ -63,6 +63,12 @@ def settings(lab, how):
                 measure(lab, how, tables, disk, setup, name, kind, lines, properties if setup.compression else {}, served)
                 if not setup.compression and disk.name == "raw":
                     measure(lab, how, tables, disk, setup, SAME_MEMORY, kind, lines, {}, {}, memory=left_beside_server(how["db_memory"]))
+    layers(lab, how)
+
+
+def show(lab, how):
+    """All variants, and the times of a commit and of a read."""
+    report = lab.report
     report.heading("What helps databases")
     for disk in dict.fromkeys(r["disk"] for r in report.table_of("settings")):
         for kind in (PostgreSQL, MariaDB):
@@ -71,7 +77,7 @@ def settings(lab, how):
             report.table(["database, disk", "variant", "clients", "transactions/s", "of native", "load's CPU, s", "server's CPU, s", "disk written, MB"],
                          [[f"{kind.name}, {disk}", r["variant"] if r["setup"] != "native" else f"native, {r['variant']}", r["clients"], r["per_s"],
                            round(r["per_s"] / native[r["clients"]], 2) if r["clients"] in native else None, r["load_cpu_s"], r["server_cpu_s"], round(r["disk_written_bytes"] / 1e6)] for r in rows])
-    layers(lab, how)
+    show_layers(report)
 
 
 def place_of(lab, disk, setup, properties, served, **how):
@@ -84,12 +90,7 @@ def place_of(lab, disk, setup, properties, served, **how):
 def measure(lab, how, tables, disk, setup, name, kind, lines, properties, served, memory=None):
     """One variant on one disk."""
     with place_of(lab, disk, setup, properties, served, size=how["size"], memory=memory or how["db_memory"]) as place, kind(place, how["db_memory"], lines) as database:
-        create(database, tpcc.SCHEMA)
-        for table in tpcc.SCHEMA:
-            database.load(table, tables / f"{table}.tsv", "false", "\\t")
-        database.sql(use(database) + "".join(f"{i};" for i in tpcc.INDEXES))
-        database.sql((HERE / f"tpcc-{kind.name}.sql").read_text())
-        database.analyse()
+        prepare(database, tables)
         warm(lab, database, how)
         for clients in how["clients"]:
             with place.meter() as meter:
@@ -99,7 +100,7 @@ def measure(lab, how, tables, disk, setup, name, kind, lines, properties, served
 
 def layers(lab, how):
     """The time of a durable write of 8 KiB and of a read of 16 KiB, layer by layer."""
-    report, size = lab.report, {"size": how["size"], "memory": how["db_memory"]}
+    size = {"size": how["size"], "memory": how["db_memory"]}
     for disk in lab.disks(*how["disks"]):
         for setup in lab.setups("native", "off", "zstd-1"):
             with lab.place(disk, setup, properties={"unit": "8K"} if setup.compression else {}, **size) as place:
@@ -113,6 +114,10 @@ def layers(lab, how):
             if setup.compression:
                 with Shares(lab, disk, {"database": {"compression": setup.compression, "unit": "8K"}}, **size) as place:
                     time_pages(lab, place, disk, setup, {"file of a share": place.path / "page"})
+
+
+def show_layers(report):
+    """A row for each layer."""
     report.heading("The time of a commit and of a read, layer by layer")
     report.text("Microseconds, one at a time: from write to the end of fdatasync, 8 KiB; and of a read of 16 KiB past the page cache, at random in 512 MiB.")
     rows = report.table_of("layers")

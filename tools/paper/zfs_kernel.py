@@ -6,7 +6,7 @@ import subprocess
 import zfs_sets
 import zfs_store
 from lab import output
-from lab.report import mean
+from lab.report import middle
 
 SETTINGS = ["zstd-3", "auto balanced", "auto archive"]
 # What the share may take of each.
@@ -59,7 +59,7 @@ def on_btrfs(lab, tree, size):
 
 def taken(report, what):
     """Bytes of one of them."""
-    return mean(report.values("kernel", "taken", what=what))
+    return middle(report.values("kernel", "taken", what=what))
 
 
 def show(lab, how):

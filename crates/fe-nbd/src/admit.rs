@@ -2,13 +2,13 @@
 //! to a refusal. All rules of the protocol about flags, lengths and ranges are here.
 
 use crate::errno::Errno;
-use crate::wire::{PAYLOAD_BYTES_MAX, command, command_flag, request::RequestHeader};
+use crate::wire::{PAYLOAD_BYTES_MAX, command, command_flag, reply::Replies, request::RequestHeader};
 
 /// The agreement of the handshake.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Session {
-    /// Structured replies.
-    pub structured: bool,
+    /// The kind of replies, and of headers.
+    pub replies: Replies,
     /// `base:allocation` was selected.
     pub allocation: bool,
     /// The device is a snapshot.
@@ -21,7 +21,7 @@ pub struct Range {
     /// First byte.
     pub offset: u64,
     /// Bytes; may be 0.
-    pub length: u32,
+    pub length: u64,
 }
 
 /// A command for the device.
@@ -73,8 +73,8 @@ pub struct Refusal {
     pub errno: Errno,
     /// The fault, and the remedy.
     pub why: &'static str,
-    /// Bytes after the header that must be skipped.
-    pub payload_bytes: u32,
+    /// Bytes after the header that must be skipped, as the client says.
+    pub payload_bytes: u64,
 }
 
 /// Decision about a request.
@@ -90,17 +90,23 @@ pub enum Verdict {
 
 /// Judges a request to a device of `size_bytes` now.
 pub fn admit(header: &RequestHeader, session: Session, size_bytes: u64) -> Verdict {
-    use command_flag::{DF, FAST_ZERO, FUA, NO_HOLE, REQ_ONE};
+    use command_flag::{DF, FAST_ZERO, FUA, NO_HOLE, PAYLOAD_LEN, REQ_ONE};
 
     // FUA is valid for all commands, even where it has no effect.
     let allowed = FUA
         | match header.command {
-            command::READ if session.structured => DF,
+            command::READ if session.replies.in_chunks() => DF,
+            command::WRITE if session.replies.is_extended() => PAYLOAD_LEN,
             command::WRITE_ZEROES => NO_HOLE | FAST_ZERO,
             command::BLOCK_STATUS => REQ_ONE,
             _ => 0,
         };
-    let payload_bytes = if header.command == command::WRITE { header.length } else { 0 };
+    // With extended headers the flag says so, whatever the command.
+    let has_payload = match session.replies {
+        Replies::Extended => header.flags & PAYLOAD_LEN != 0,
+        _ => header.command == command::WRITE,
+    };
+    let payload_bytes = if has_payload { header.length } else { 0 };
     let refuse = |errno, why| Verdict::Refuse(Refusal { errno, why, payload_bytes });
     if header.command == command::DISC {
         return Verdict::Disconnect;
@@ -113,8 +119,8 @@ pub fn admit(header: &RequestHeader, session: Session, size_bytes: u64) -> Verdi
     }
     let flag = |bit| header.flags & bit != 0;
     let range = Range { offset: header.offset, length: header.length };
-    let is_within = range.offset.checked_add(u64::from(range.length)).is_some_and(|end| end <= size_bytes);
-    let too_long = header.length > PAYLOAD_BYTES_MAX;
+    let is_within = range.offset.checked_add(range.length).is_some_and(|end| end <= size_bytes);
+    let too_long = header.length > u64::from(PAYLOAD_BYTES_MAX);
     const PAST_THE_END: &str = "the range goes past the end of the device";
 
     match header.command {
@@ -125,6 +131,7 @@ pub fn admit(header: &RequestHeader, session: Session, size_bytes: u64) -> Verdi
             refuse(Errno::Inval, "offset and length of a flush must be 0")
         }
         command::FLUSH => Verdict::Run(Command::Flush),
+        command::WRITE if !has_payload => refuse(Errno::Inval, "a write needs the flag for its payload"),
         command::WRITE if too_long => {
             refuse(Errno::Inval, "the write is longer than the announced maximum of 32 MiB; split it")
         }

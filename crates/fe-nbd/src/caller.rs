@@ -3,8 +3,8 @@
 
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::net::{Shutdown, sockopt};
@@ -14,18 +14,28 @@ use surface::{Client, process_name, program_file};
 /// See the module's text.
 pub struct Caller {
     socket: Arc<OwnedFd>,
+    /// Of its certificate.
+    name: OnceLock<String>,
     given_up: AtomicBool,
 }
 
 impl Caller {
     /// Of a connected socket.
     pub fn new(socket: Arc<OwnedFd>) -> Arc<Self> {
-        Arc::new(Self { socket, given_up: AtomicBool::new(false) })
+        Arc::new(Self { socket, name: OnceLock::new(), given_up: AtomicBool::new(false) })
     }
 
     /// The socket.
     pub fn socket(&self) -> &Arc<OwnedFd> {
         &self.socket
+    }
+
+    /// Notes the name in the client's certificate, if it has one.
+    pub fn set_certificate_name(&self, name: Option<String>) {
+        if let Some(name) = name {
+            // TLS is started once.
+            let _ = self.name.set(name);
+        }
     }
 
     /// Whether no more of the client's commands may be started.
@@ -48,7 +58,8 @@ impl Caller {
 
 impl Client for Caller {
     fn name(&self) -> String {
-        self.who().map_or_else(|| "an NBD client".to_owned(), |who| format!("NBD client {who}"))
+        let name = self.name.get().map_or_else(String::new, |name| format!(" ({})", name.escape_debug()));
+        self.who().map_or_else(|| format!("an NBD client{name}"), |who| format!("NBD client {who}{name}"))
     }
 
     fn door(&self) -> &'static str {

@@ -31,7 +31,8 @@ use crate::outbox::Reply;
 use crate::polling::Polling;
 use crate::receive::{LARGE_PAYLOAD_BYTES, Receiver};
 use crate::wire::reply;
-use crate::wire::request::{HEADER_BYTES, RequestHeader};
+use crate::wire::reply::Echo;
+use crate::wire::request::{RequestHeader, header_bytes};
 
 /// Largest cached read that is copied here rather than by the pool.
 const INLINE_READ_BYTES_MAX: usize = 128 << 10;
@@ -42,7 +43,7 @@ const BATCH_BYTES: usize = INLINE_READ_BYTES_MAX + BATCH_SEND_BYTES + 1024;
 const BATCH_SEND_BYTES: usize = 32 << 10;
 /// Longest refused payload that is skipped to save the connection; more than eight times the limit
 /// is no mistake.
-const SKIP_BYTES_MAX: u32 = 256 << 20;
+const SKIP_BYTES_MAX: u64 = 256 << 20;
 /// Consecutive single requests after which a client is assumed to send one at a time.
 const LONE_STREAK: u32 = 8;
 
@@ -109,14 +110,14 @@ impl Connection {
 
     /// Receives the available bytes, waiting if there are none.
     fn receive(&mut self) -> rustix::io::Result<usize> {
-        let (receiver, socket) = (&mut self.receiver, self.served.outbox.socket());
-        let looked = self.polling.poll(|| match receiver.receive(socket, false) {
+        let (receiver, channel) = (&mut self.receiver, self.served.outbox.channel());
+        let looked = self.polling.poll(|| match receiver.receive(channel, false) {
             Err(Errno::WOULDBLOCK) => None,
             received => Some(received),
         });
         looked.unwrap_or_else(|| {
             loop {
-                match receiver.receive(socket, true) {
+                match receiver.receive(channel, true) {
                     // Between requests a client may be silent for as long as it likes.
                     Err(Errno::WOULDBLOCK) => {}
                     received => return received,
@@ -132,16 +133,19 @@ impl Connection {
 
     /// Does all requests that were received whole.
     fn requests(&mut self) -> Flow {
-        while let Some((header, rest)) = self.receiver.bytes().split_first_chunk::<HEADER_BYTES>() {
+        let extended = self.served.session.replies.is_extended();
+        let header_bytes = header_bytes(extended);
+        while let Some((header, rest)) = self.receiver.bytes().split_at_checked(header_bytes) {
             if self.served.caller.is_given_up() {
                 return Err(GIVEN_UP);
             }
-            let header = RequestHeader::decode(header).ok_or("wrong magic in a request")?;
+            let header = RequestHeader::decode(header, extended).ok_or("wrong magic in a request")?;
+            let echo = Echo { cookie: header.cookie, offset: header.offset };
             match admit(&header, self.served.session, self.served.device.size_bytes()) {
                 Verdict::Disconnect => return Err("the client disconnected"),
                 Verdict::Refuse(refusal) => {
-                    self.receiver.take(HEADER_BYTES);
-                    self.refuse(header.cookie, &refusal)?;
+                    self.receiver.take(header_bytes);
+                    self.refuse(echo, &refusal)?;
                 }
                 Verdict::Run(Command::Write { range, fua }) => {
                     let length = range.length as usize;
@@ -149,12 +153,12 @@ impl Connection {
                         // The rest comes with the next recv, together with more.
                         return Ok(());
                     }
-                    self.receiver.take(HEADER_BYTES);
-                    self.write(header.cookie, range, fua)?;
+                    self.receiver.take(header_bytes);
+                    self.write(echo, range, fua)?;
                 }
                 Verdict::Run(command) => {
-                    self.receiver.take(HEADER_BYTES);
-                    let request = Request { cookie: header.cookie, command, payload: Bytes::new() };
+                    self.receiver.take(header_bytes);
+                    let request = Request { echo, command, payload: Bytes::new() };
                     match command {
                         Command::Read(range) => self.read(request, range)?,
                         Command::Flush => self.here_or_pool(request, 0, false)?,
@@ -166,7 +170,7 @@ impl Connection {
         Ok(())
     }
 
-    fn refuse(&mut self, cookie: u64, refusal: &Refusal) -> Flow {
+    fn refuse(&mut self, echo: Echo, refusal: &Refusal) -> Flow {
         if refusal.payload_bytes > SKIP_BYTES_MAX {
             return Err("a refused write is too long to be skipped");
         }
@@ -175,17 +179,17 @@ impl Connection {
             // The whole payload first, then the reply: if the reply arrives before libnbd has sent
             // everything, libnbd takes it for a reply to an unknown request, and closes the
             // connection.
-            match self.receiver.skip(self.served.outbox.socket(), refusal.payload_bytes as usize) {
+            match self.receiver.skip(self.served.outbox.channel(), refusal.payload_bytes as usize) {
                 Ok(true) => {}
                 Ok(false) | Err(_) => return Err(GONE),
             }
         }
-        self.push(&reply::error(self.served.session.structured, cookie, refusal.errno, refusal.why))
+        self.push(&reply::error(self.served.session.replies, echo, refusal.errno, refusal.why))
     }
 
     fn read(&mut self, request: Request, range: Range) -> Flow {
-        let structured = self.served.session.structured;
-        let (header, length) = (reply::read_header_bytes(structured, range.length), range.length as usize);
+        let replies = self.served.session.replies;
+        let (header, length) = (reply::read_header_bytes(replies, range.length), range.length as usize);
         if length > INLINE_READ_BYTES_MAX || length == 0 {
             return self.here_or_pool(request, 0, false);
         }
@@ -193,20 +197,20 @@ impl Connection {
         let bytes = &mut self.batch.bytes[start..end];
         match self.served.device.read_cached(range.offset, &mut bytes[header..]) {
             Ok(true) => {
-                reply::put_read_header(&mut bytes[..header], structured, request.cookie, range.offset, range.length);
+                reply::put_read_header(&mut bytes[..header], replies, request.echo, range.length);
                 self.note_lone();
                 self.batch.used = end;
                 self.send_large_batch()
             }
             Ok(false) => self.here_or_pool(request, 0, false),
             Err(error) => {
-                let reply = self.served.error(request.cookie, &error);
+                let reply = self.served.error(request.echo, &error);
                 self.push(reply.as_bytes())
             }
         }
     }
 
-    fn write(&mut self, cookie: u64, range: Range, fua: bool) -> Flow {
+    fn write(&mut self, echo: Echo, range: Range, fua: bool) -> Flow {
         let length = range.length as usize;
         let is_large = length >= LARGE_PAYLOAD_BYTES;
         let reserved = if is_large { length } else { 0 };
@@ -216,7 +220,7 @@ impl Connection {
             if !self.served.outbox.begin(reserved) {
                 return Err(GONE);
             }
-            match self.receiver.large_payload(self.served.outbox.socket(), length) {
+            match self.receiver.large_payload(self.served.outbox.channel(), length) {
                 Ok(Some(payload)) => payload,
                 other => {
                     self.served.outbox.end(reserved, Reply::from(Vec::new()));
@@ -228,7 +232,7 @@ impl Connection {
         };
         let may_wait = fua || length == 0 || self.served.device.write_would_wait();
         if may_wait {
-            let request = Request { cookie, command: Command::Write { range, fua }, payload };
+            let request = Request { echo, command: Command::Write { range, fua }, payload };
             return self.here_or_pool(request, reserved, is_large);
         }
         self.note_lone();
@@ -236,12 +240,12 @@ impl Connection {
         let reply = match done {
             Err(error) if error.kind() == ErrorKind::Full && self.served.device.full_wait().is_some() => {
                 // Retried in the pool, which holds it if there is still no space.
-                let request = Request { cookie, command: Command::Write { range, fua }, payload };
+                let request = Request { echo, command: Command::Write { range, fua }, payload };
                 return if is_large { self.submit(request, reserved) } else { self.queue(request) };
             }
-            Ok(()) if !is_large => return self.push(&reply::simple(cookie, None)),
-            Ok(()) => Reply::from(reply::simple(cookie, None).to_vec()),
-            Err(error) => self.served.error(cookie, &error),
+            Ok(()) if !is_large => return self.push(&reply::done(self.served.session.replies, echo)),
+            Ok(()) => Reply::from(reply::done(self.served.session.replies, echo).to_vec()),
+            Err(error) => self.served.error(echo, &error),
         };
         if is_large {
             self.served.outbox.end(reserved, reply);
@@ -273,7 +277,7 @@ impl Connection {
         };
         // A client that has sent more in the meantime does not send one at a time, and had to wait.
         // (The end of the stream and errors reappear at the next receive.)
-        if let Ok(1..) = self.receiver.receive(self.served.outbox.socket(), false) {
+        if let Ok(1..) = self.receiver.receive(self.served.outbox.channel(), false) {
             self.lone_streak = 0;
         }
         if is_begun {

@@ -13,7 +13,7 @@ use crate::caller::Caller;
 use crate::errno::Errno;
 use crate::outbox::{Outbox, Reply};
 use crate::server::Log;
-use crate::wire::{reply, state};
+use crate::wire::{reply, reply::Echo, state};
 
 /// Step size for zeroes that are stored: a step takes about as long as the largest write, so that a
 /// client's request for 4 GiB of zeroes does not occupy a thread of the pool while others wait.
@@ -24,11 +24,15 @@ const HOLES_STEP_BYTES: u64 = 1 << 30;
 const CACHE_BYTES_MAX: u64 = 64 << 20;
 /// Longest read that is done together with others: longer ones keep a device busy, and a thread,
 /// for long.
-const JOINED_READ_BYTES_MAX: u32 = 1 << 20;
+const JOINED_READ_BYTES_MAX: u64 = 1 << 20;
 /// Most failures logged for one connection: enough to recognise the fault, too few to fill a disk.
 const FAILURES_LOGGED_MAX: u32 = 100;
-/// Most extents in one reply to block status: 128 KiB of reply. Clients ask again for the rest.
+/// Most extents in one reply to block status: 128 KiB of reply, 256 KiB of an extended one. Clients
+/// ask again for the rest.
 const EXTENTS_MAX: usize = 16 << 10;
+/// Most of a range that is looked at for block status, however long its extents are: a client that
+/// asks about a whole device does not occupy a thread for long.
+const STATUS_BYTES_MAX: u64 = 64 << 30;
 
 /// The parts of a connection in transmission that execution needs.
 pub struct Served {
@@ -84,8 +88,8 @@ impl Failures {
 /// A command with the name that the client gave it.
 #[derive(Debug, Clone)]
 pub struct Request {
-    /// The client's name for it.
-    pub cookie: u64,
+    /// For its reply.
+    pub echo: Echo,
     /// The command.
     pub command: Command,
     /// The payload of a write; empty for all others.
@@ -116,7 +120,10 @@ pub struct Task {
 
 impl Job for Task {
     fn run(mut self) -> Option<Self> {
-        let is_unanswerable = self.served.outbox.dropped().is_some() && !self.request.changes_device();
+        // Writes are bounded by the account. The others may cover the whole device: a server that
+        // stops would wait for all steps of requests that nobody can be told are done.
+        let is_write = matches!(self.request.command, Command::Write { .. });
+        let is_unanswerable = self.served.outbox.dropped().is_some() && !is_write;
         if is_unanswerable || self.served.caller.is_given_up() {
             // Nothing reads the reply, or another client waits for the device.
             self.served.outbox.end(self.bytes, Reply::from(Vec::new()));
@@ -168,18 +175,17 @@ impl Task {
     /// Retries the request; `None`: it was answered.
     fn try_again(mut self, is_last: bool) -> Option<Self> {
         let served = Arc::clone(&self.served);
-        if served.outbox.dropped().is_some() || served.caller.is_given_up() {
-            served.outbox.end(self.bytes, Reply::from(Vec::new()));
-            return None;
-        }
         // A disconnected client sends nothing more, and the next one waits until its requests are
         // finished.
         let is_last = is_last || served.caller.is_gone();
         let reply = loop {
+            if served.outbox.dropped().is_some() || served.caller.is_given_up() {
+                break Reply::from(Vec::new());
+            }
             match served.execute(&mut self.request) {
                 Outcome::Done(reply) => break reply,
                 Outcome::Left => {}
-                Outcome::Full(_, error) if is_last => break served.error(self.request.cookie, &error),
+                Outcome::Full(_, error) if is_last => break served.error(self.request.echo, &error),
                 Outcome::Full(..) => return Some(self),
             }
         };
@@ -217,7 +223,7 @@ impl PendingRead for Reading {
 
     fn finish(self: Box<Self>, result: surface::Result<()>) {
         let Self { task, reply } = *self;
-        let reply = reply.finish(&task.served, task.request.cookie, result);
+        let reply = reply.finish(&task.served, task.request.echo, result);
         task.served.outbox.end(task.bytes, reply);
     }
 }
@@ -235,22 +241,17 @@ impl ReadReply {
     }
 
     /// The reply with the data, or with an error.
-    fn finish(self, served: &Served, cookie: u64, result: surface::Result<()>) -> Reply {
+    fn finish(self, served: &Served, echo: Echo, result: surface::Result<()>) -> Reply {
         let Self { range, mut bytes, header } = self;
         if let Err(error) = result {
-            return served.error(cookie, &error);
+            return served.error(echo, &error);
         }
-        let structured = served.session.structured;
-        reply::put_read_header(&mut bytes[..header], structured, cookie, range.offset, range.length);
+        reply::put_read_header(&mut bytes[..header], served.session.replies, echo, range.length);
         Reply::new(bytes, header + range.length as usize)
     }
 }
 
 impl Request {
-    const fn changes_device(&self) -> bool {
-        matches!(self.command, Command::Write { .. } | Command::Trim { .. } | Command::WriteZeroes { .. })
-    }
-
     /// Whether there is nothing to do: the range is empty, which the protocol leaves undefined and
     /// this server allows.
     const fn is_empty(&self) -> bool {
@@ -266,29 +267,31 @@ impl Request {
 impl Served {
     /// Does a request, or one step of a long one.
     pub fn execute(&self, request: &mut Request) -> Outcome {
-        let cookie = request.cookie;
+        let (echo, replies) = (request.echo, self.session.replies);
         let device = self.device.as_ref();
         if request.is_empty() {
-            let structured = self.session.structured && matches!(request.command, Command::Read(_));
-            let mut bytes = vec![0; reply::read_header_bytes(structured, 0)];
-            reply::put_read_header(&mut bytes, structured, cookie, 0, 0);
+            if !matches!(request.command, Command::Read(_)) {
+                return Outcome::Done(reply::done(replies, echo).to_vec().into());
+            }
+            let mut bytes = vec![0; reply::read_header_bytes(replies, 0)];
+            reply::put_read_header(&mut bytes, replies, echo, 0);
             return Outcome::Done(bytes.into());
         }
         let done = match &mut request.command {
-            Command::Read(range) => return Outcome::Done(self.read(cookie, *range)),
-            Command::BlockStatus { range, one } => return Outcome::Done(self.block_status(cookie, *range, *one)),
+            Command::Read(range) => return Outcome::Done(self.read(echo, *range)),
+            Command::BlockStatus { range, one } => return Outcome::Done(self.block_status(echo, *range, *one)),
             Command::Write { range, fua } => {
                 let options = WriteOptions { fua: *fua };
                 match device.write(range.offset, request.payload.clone(), options) {
-                    Err(error) => return self.failed(cookie, error),
+                    Err(error) => return self.failed(echo, error),
                     done => done,
                 }
             }
             Command::Flush => device.flush(),
-            Command::Cache(range) => device.prefetch(range.offset, u64::from(range.length).min(CACHE_BYTES_MAX)),
+            Command::Cache(range) => device.prefetch(range.offset, range.length.min(CACHE_BYTES_MAX)),
             Command::Trim { range, fua } => {
                 let step = take_step(range, HOLES_STEP_BYTES);
-                match device.discard(step.offset, u64::from(step.length)) {
+                match device.discard(step.offset, step.length) {
                     Ok(()) if range.length > 0 => return Outcome::Left,
                     Ok(()) if *fua => device.flush(),
                     done => done,
@@ -299,55 +302,55 @@ impl Served {
                 let step = take_step(range, if *no_hole { STORED_ZEROES_STEP_BYTES } else { HOLES_STEP_BYTES });
                 // FUA is the flush after the last step, which covers all of them.
                 let options = ZeroOptions { fua: false, no_hole: *no_hole };
-                match device.write_zeroes(step.offset, u64::from(step.length), options) {
+                match device.write_zeroes(step.offset, step.length, options) {
                     Ok(()) if range.length > 0 => return Outcome::Left,
                     Ok(()) if *fua => device.flush(),
                     Err(error) if *no_hole => {
                         *range = before;
-                        return self.failed(cookie, error);
+                        return self.failed(echo, error);
                     }
                     done => done,
                 }
             }
         };
         Outcome::Done(match done {
-            Ok(()) => reply::simple(cookie, None).to_vec().into(),
-            Err(error) => self.error(cookie, &error),
+            Ok(()) => reply::done(replies, echo).to_vec().into(),
+            Err(error) => self.error(echo, &error),
         })
     }
 
     /// The outcome of a failed request that carried data.
-    fn failed(&self, cookie: u64, error: Error) -> Outcome {
+    fn failed(&self, echo: Echo, error: Error) -> Outcome {
         let most = self.device.full_wait().filter(|_| error.kind() == ErrorKind::Full);
         match most {
             Some(most) => Outcome::Full(most, error),
-            None => Outcome::Done(self.error(cookie, &error)),
+            None => Outcome::Done(self.error(echo, &error)),
         }
     }
 
     /// The reply to a request that failed.
-    pub fn error(&self, cookie: u64, error: &Error) -> Reply {
+    pub fn error(&self, echo: Echo, error: &Error) -> Reply {
         self.failures.report(error);
-        reply::error(self.session.structured, cookie, Errno::from(error.kind()), &error.to_string()).into()
+        reply::error(self.session.replies, echo, Errno::from(error.kind()), &error.to_string()).into()
     }
 
-    fn read(&self, cookie: u64, range: Range) -> Reply {
+    fn read(&self, echo: Echo, range: Range) -> Reply {
         let mut reply = self.read_reply(range);
         let result = self.device.read(range.offset, reply.data());
-        reply.finish(self, cookie, result)
+        reply.finish(self, echo, result)
     }
 
     fn read_reply(&self, range: Range) -> ReadReply {
-        let header = reply::read_header_bytes(self.session.structured, range.length);
+        let header = reply::read_header_bytes(self.session.replies, range.length);
         ReadReply { range, bytes: self.outbox.buffer(header + range.length as usize), header }
     }
 
-    fn block_status(&self, cookie: u64, range: Range, one: bool) -> Reply {
+    fn block_status(&self, echo: Echo, range: Range, one: bool) -> Reply {
         let runs_max = if one { 1 } else { EXTENTS_MAX };
-        let length = u64::from(range.length);
+        let length = range.length.min(STATUS_BYTES_MAX);
         let runs = match self.device.allocation(range.offset, length, runs_max) {
             Ok(runs) => runs,
-            Err(error) => return self.error(cookie, &error),
+            Err(error) => return self.error(echo, &error),
         };
         let mut left = length;
         let mut extents = Vec::with_capacity(runs.len().min(runs_max));
@@ -361,15 +364,14 @@ impl Served {
                 Allocation::Data => 0,
                 Allocation::Hole => state::HOLE | state::ZERO,
             };
-            // It fits: `left` began as a 32-bit length.
-            extents.push((length as u32, status));
+            extents.push((length, status));
         }
         if extents.is_empty() {
             // A status of 0 guarantees nothing and is always correct; a reply without extents is
             // not allowed.
-            extents.push((range.length, 0));
+            extents.push((length, 0));
         }
-        reply::block_status(cookie, &extents).into()
+        reply::block_status(self.session.replies, echo, &extents).into()
     }
 }
 
@@ -377,9 +379,9 @@ impl Served {
 /// ends of the whole are not whole blocks.
 fn take_step(range: &mut Range, step_bytes: u64) -> Range {
     let to_boundary = step_bytes - range.offset % step_bytes;
-    let length = u64::from(range.length).min(to_boundary) as u32;
+    let length = range.length.min(to_boundary);
     let step = Range { offset: range.offset, length };
-    range.offset += u64::from(length);
+    range.offset += length;
     range.length -= length;
     step
 }
@@ -390,15 +392,15 @@ mod tests {
 
     #[test]
     fn steps_cover_the_range_and_end_at_multiples() {
-        let whole = Range { offset: (5 << 30) - 100, length: u32::MAX };
+        let whole = Range { offset: (5 << 30) - 100, length: u64::from(u32::MAX) * 5 };
         let (mut rest, mut next) = (whole, whole.offset);
         while rest.length > 0 {
             let step = take_step(&mut rest, HOLES_STEP_BYTES);
             assert_eq!(step.offset, next);
-            assert!(step.length > 0 && u64::from(step.length) <= HOLES_STEP_BYTES);
-            next += u64::from(step.length);
+            assert!(step.length > 0 && step.length <= HOLES_STEP_BYTES);
+            next += step.length;
             assert!(rest.length == 0 || next % HOLES_STEP_BYTES == 0);
         }
-        assert_eq!(next, whole.offset + u64::from(whole.length));
+        assert_eq!(next, whole.offset + whole.length);
     }
 }

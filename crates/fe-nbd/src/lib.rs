@@ -1,15 +1,18 @@
 //! An NBD server for any [`surface::DeviceSet`]: fixed newstyle handshake,
-//! structured replies, block status, several exports, many requests in flight, answered out of
-//! order. No TLS.
+//! structured replies, extended headers, block status, several exports, many requests in flight,
+//! answered out of order, TLS with certificates.
 //!
 //! ```text
 //! listen ── server ── greet ── negotiate ──┐            bytes of the handshake, pure
-//!              │                           wire, admit   bytes and rules of requests, pure
-//!              └── connection ─────────────┘
+//!              │        │                  wire, admit   bytes and rules of requests, pure
+//!              │        └─ secure, certificates          TLS: who must, who may, with which keys
+//!              └── connection
 //!                   │      │
 //!                receive  pool ── execute                threads for requests that wait
 //!                polling     │
 //!                          └──────── outbox              replies, accounts, the writer thread
+//!                                       │
+//!                                    channel ── records  the socket, and TLS on it
 //! ```
 //!
 //! Each connection has a reader thread, which executes requests that need not wait, and a writer
@@ -18,6 +21,8 @@
 //! `outbox`.
 
 mod caller;
+mod certificates;
+mod channel;
 mod clock;
 mod connection;
 mod errno;
@@ -27,6 +32,8 @@ mod listen;
 mod outbox;
 mod polling;
 mod receive;
+mod records;
+mod secure;
 mod server;
 mod shortage;
 
@@ -35,7 +42,9 @@ mod budget;
 pub mod negotiate;
 pub mod wire;
 
+pub use certificates::Certificates;
 pub use errno::Errno;
 pub use listen::{Listen, Listener};
+pub use secure::{Permit, Tls};
 pub use server::{Log, Server, ServerOptions};
 pub use shortage::Shortage;

@@ -63,6 +63,12 @@ impl Listen {
         }
     }
 
+    /// The same as [`uri`](Self::uri), for clients that speak TLS.
+    pub fn tls_uri(&self, export: &str) -> String {
+        let uri = self.uri(export);
+        format!("nbds{}", uri.strip_prefix("nbd").unwrap_or(&uri))
+    }
+
     /// The address as an NBD URI, for clients such as nbdinfo, qemu-img and fio; `export` may be
     /// empty.
     pub fn uri(&self, export: &str) -> String {
@@ -309,5 +315,7 @@ mod tests {
         let unix = Listen::parse("unix:/tmp/a b&c.sock").unwrap();
         assert_eq!(unix.uri("v?1"), "nbd+unix:///v%3F1?socket=/tmp/a%20b%26c.sock");
         assert_eq!(Listen::parse(":7").unwrap().uri(""), "nbd://127.0.0.1:7/");
+        assert_eq!(unix.tls_uri("v"), "nbds+unix:///v?socket=/tmp/a%20b%26c.sock");
+        assert_eq!(Listen::parse(":7").unwrap().tls_uri("v"), "nbds://127.0.0.1:7/v");
     }
 }

@@ -3,7 +3,9 @@
 //!
 //! 1. The server sends [`greeting`](option_reply::greeting), the client its flags.
 //! 2. The client sends options; each is answered before the next is examined.
-//! 3. `GO` or `EXPORT_NAME` opens a device and ends the handshake; `ABORT`, invalid bytes and too
+//! 3. `STARTTLS` resets the negotiation: earlier options are dropped, since an attacker may have
+//!    inserted them.
+//! 4. `GO` or `EXPORT_NAME` opens a device and ends the handshake; `ABORT`, invalid bytes and too
 //!    many options close the connection.
 
 use std::sync::Arc;
@@ -13,6 +15,7 @@ use units::format_size;
 
 use crate::admit::Session;
 use crate::wire::option::{self, InfoRequest, MetaRequest, OptionHeader, info};
+use crate::wire::reply::Replies;
 use crate::wire::{
     CONTEXT_ALLOCATION, CONTEXT_ALLOCATION_ID, PAYLOAD_BYTES_MAX, handshake_flag, option_reply, transmission_flag,
 };
@@ -46,9 +49,28 @@ pub enum Next {
     Again,
     /// Send the bytes in `out`; transmission begins with the rest of the input.
     Ready(Box<Established>),
+    /// Send the bytes in `out`, then start TLS, and continue with decrypted bytes. The rest of the
+    /// input must be empty.
+    StartTls,
     /// Send the bytes in `out`, then close. The text gives the reason.
     Close(&'static str),
 }
+
+/// TLS in a handshake.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Security {
+    /// The server does not speak it.
+    Unavailable,
+    /// The client may start it.
+    Offered,
+    /// The client must start it before anything else.
+    Required,
+    /// It was started.
+    Encrypted,
+}
+
+/// Whether the client may know of the export with a name.
+pub type Visible = Box<dyn Fn(&str) -> bool>;
 
 /// One client's handshake, from its flags on.
 pub struct Handshake<'a> {
@@ -57,6 +79,9 @@ pub struct Handshake<'a> {
     caller: Arc<dyn Client>,
     /// Why no export may be opened, if so: the server is full.
     refusal: Option<String>,
+    security: Security,
+    /// The exports that there are for this client; none: all.
+    visible: Option<Visible>,
     /// The client's flags, once received.
     client: Option<ClientFlags>,
     options: u32,
@@ -64,7 +89,7 @@ pub struct Handshake<'a> {
     /// again.
     named: u32,
     skip: Option<Skip>,
-    structured: bool,
+    replies: Replies,
     /// The export for which `base:allocation` was selected last. Holds for that one only.
     allocation_for: Option<String>,
 }
@@ -87,18 +112,30 @@ type Refused = (u32, String);
 impl<'a> Handshake<'a> {
     /// Starts a handshake of `caller` about `devices`. With a `refusal` it is completed, but no
     /// export is listed or opened: the client gets that text.
-    pub fn new(devices: &'a dyn DeviceSet, caller: Arc<dyn Client>, refusal: Option<String>) -> Self {
+    pub fn new(
+        devices: &'a dyn DeviceSet,
+        caller: Arc<dyn Client>,
+        refusal: Option<String>,
+        security: Security,
+    ) -> Self {
         Self {
             devices,
             caller,
             refusal,
+            security,
+            visible: None,
             client: None,
             options: 0,
             named: 0,
             skip: None,
-            structured: false,
+            replies: Replies::Simple,
             allocation_for: None,
         }
+    }
+
+    /// Hides all other exports from now on.
+    pub fn show_only(&mut self, visible: Visible) {
+        self.visible = Some(visible);
     }
 
     /// Processes `input` from its start; returns the number of bytes consumed, and the next action.
@@ -112,8 +149,13 @@ impl<'a> Handshake<'a> {
                 return (taken, Next::More);
             }
             let text = format!("the option's data is longer than {OPTION_BYTES_MAX} bytes");
-            option_reply::put_error(out, skip.option, option_reply::ERR_TOO_BIG, &text);
+            let option = skip.option;
             self.skip = None;
+            let (kind, text) = match self.security {
+                Security::Required => tls_required(),
+                _ => (option_reply::ERR_TOO_BIG, text),
+            };
+            option_reply::put_error(out, option, kind, &text);
             return (taken, Next::Again);
         }
         let Some((header, rest)) = input.split_first_chunk::<{ option::HEADER_BYTES }>() else {
@@ -152,6 +194,12 @@ impl<'a> Handshake<'a> {
     }
 
     fn option(&mut self, client: ClientFlags, option: u32, data: &[u8], out: &mut Vec<u8>) -> Next {
+        if option == option::EXPORT_NAME && self.security == Security::Required {
+            return Next::Close("EXPORT_NAME without TLS, which this address requires");
+        }
+        if option == option::EXPORT_NAME && self.replies.is_extended() {
+            return Next::Close("EXPORT_NAME after extended headers, which exclude it");
+        }
         if option == option::EXPORT_NAME {
             return match self.open(data) {
                 Ok(established) => {
@@ -167,10 +215,18 @@ impl<'a> Handshake<'a> {
         }
         let mark = out.len();
         let done = match option {
+            option::STARTTLS => match self.start_tls(data) {
+                Ok(()) => {
+                    option_reply::put(out, option, option_reply::ACK, &[]);
+                    return Next::StartTls;
+                }
+                Err(refused) => Err(refused),
+            },
             option::ABORT => {
                 option_reply::put(out, option, option_reply::ACK, &[]);
                 return Next::Close("the client gave up");
             }
+            _ if self.security == Security::Required => Err(tls_required()),
             option::LIST => self.list(data, out),
             option::INFO => self.info(option, data, out).map(drop),
             option::GO => match self.info(option, data, out) {
@@ -181,6 +237,7 @@ impl<'a> Handshake<'a> {
                 Err(refused) => Err(refused),
             },
             option::STRUCTURED_REPLY => self.structured_reply(data),
+            option::EXTENDED_HEADERS => self.extended_headers(data),
             option::LIST_META_CONTEXT | option::SET_META_CONTEXT => self.meta_context(option, data, out),
             _ => Err((option_reply::ERR_UNSUP, "unknown option".to_owned())),
         };
@@ -194,12 +251,30 @@ impl<'a> Handshake<'a> {
         Next::Again
     }
 
+    fn start_tls(&mut self, data: &[u8]) -> Result<(), Refused> {
+        if !data.is_empty() {
+            return Err(invalid("STARTTLS takes no data"));
+        }
+        match self.security {
+            Security::Encrypted => return Err(invalid("TLS was started already")),
+            Security::Unavailable => {
+                self.refuse()?;
+                return Err((option_reply::ERR_POLICY, "this server does not speak TLS".to_owned()));
+            }
+            Security::Offered | Security::Required => self.security = Security::Encrypted,
+        }
+        // The count of options goes on.
+        self.replies = Replies::Simple;
+        self.allocation_for = None;
+        Ok(())
+    }
+
     fn list(&mut self, data: &[u8], out: &mut Vec<u8>) -> Result<(), Refused> {
         if !data.is_empty() {
             return Err(invalid("LIST takes no data"));
         }
         self.refuse()?;
-        let devices = self.devices.list().map_err(|e| refused(&e))?;
+        let devices = self.exports()?;
         for device in &devices {
             option_reply::put_server(out, option::LIST, &device.name);
         }
@@ -231,7 +306,19 @@ impl<'a> Handshake<'a> {
         if !data.is_empty() {
             return Err(invalid("STRUCTURED_REPLY takes no data"));
         }
-        self.structured = true;
+        if self.replies.is_extended() {
+            let text = "extended headers were agreed on, which say all that structured replies do".to_owned();
+            return Err((option_reply::ERR_EXT_HEADER_REQD, text));
+        }
+        self.replies = Replies::Structured;
+        Ok(())
+    }
+
+    fn extended_headers(&mut self, data: &[u8]) -> Result<(), Refused> {
+        if !data.is_empty() {
+            return Err(invalid("EXTENDED_HEADERS takes no data"));
+        }
+        self.replies = Replies::Extended;
         Ok(())
     }
 
@@ -241,8 +328,10 @@ impl<'a> Handshake<'a> {
             // An earlier selection is dropped even if this fails.
             self.allocation_for = None;
         }
-        if !self.structured {
-            return Err(invalid("metadata contexts require structured replies, which must be negotiated first"));
+        if !self.replies.in_chunks() {
+            return Err(invalid(
+                "metadata contexts require structured replies or extended headers, which must be negotiated first",
+            ));
         }
         let request = MetaRequest::decode(data).ok_or_else(|| invalid("the lengths in the option are inconsistent"))?;
         self.refuse()?;
@@ -267,8 +356,8 @@ impl<'a> Handshake<'a> {
         self.refuse()?;
         let DeviceInfo { id, name, .. } = self.resolve(name)?;
         let device = self.devices.open(id, &self.caller).map_err(|e| refused(&e))?;
-        let allocation = self.structured && self.allocation_for.as_ref() == Some(&name);
-        let session = Session { structured: self.structured, allocation, read_only: device.is_read_only() };
+        let allocation = self.replies.in_chunks() && self.allocation_for.as_ref() == Some(&name);
+        let session = Session { replies: self.replies, allocation, read_only: device.is_read_only() };
         Ok(Established { device, name, session })
     }
 
@@ -284,14 +373,30 @@ impl<'a> Handshake<'a> {
             (option_reply::ERR_UNKNOWN, format!("no export named '{}'", shown.escape_ascii()))
         };
         let name = std::str::from_utf8(name).map_err(|_| unknown())?;
-        self.devices.find(name).map_err(|error| match error.kind() {
+        if !self.shows(name) {
+            return Err(unknown());
+        }
+        let found = self.devices.find(name).map_err(|error| match error.kind() {
             ErrorKind::NotFound => unknown(),
             _ => refused(&error),
-        })
+        })?;
+        // The name may stand for another one.
+        if self.shows(&found.name) { Ok(found) } else { Err(unknown()) }
+    }
+
+    fn shows(&self, name: &str) -> bool {
+        self.visible.as_ref().is_none_or(|visible| visible(name))
+    }
+
+    /// The exports that there are for this client.
+    fn exports(&self) -> Result<Vec<DeviceInfo>, Refused> {
+        let mut exports = self.devices.list().map_err(|e| refused(&e))?;
+        exports.retain(|device| self.shows(&device.name));
+        Ok(exports)
     }
 
     fn resolve_unnamed(&self) -> Result<DeviceInfo, Refused> {
-        let mut volumes = self.devices.list().map_err(|e| refused(&e))?;
+        let mut volumes = self.exports()?;
         volumes.retain(|device| !device.read_only);
         match (volumes.pop(), volumes.is_empty()) {
             (Some(only), true) => Ok(only),
@@ -313,7 +418,11 @@ fn transmission_flags(session: &Session) -> u16 {
         | flag::CAN_MULTI_CONN
         | flag::SEND_CACHE
         | if session.read_only { flag::READ_ONLY } else { changes }
-        | if session.structured { flag::SEND_DF } else { 0 }
+        | if session.replies.in_chunks() { flag::SEND_DF } else { 0 }
+}
+
+fn tls_required() -> Refused {
+    (option_reply::ERR_TLS_REQD, "this address requires TLS".to_owned())
 }
 
 fn invalid(text: &str) -> Refused {

@@ -1,4 +1,4 @@
-//! Output to one client: owns the queue of replies, the right to send on the socket, and the
+//! Output to one client: owns the queue of replies, the right to send on the channel, and the
 //! account of the bytes in flight. Only the writer thread and the reader of the same connection
 //! ever wait for the client.
 //!
@@ -23,9 +23,10 @@ use std::time::Duration;
 
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use rustix::io::Errno;
-use rustix::net::{SendAncillaryBuffer, SendFlags, Shutdown, sockopt};
+use rustix::net::{SendFlags, Shutdown, sockopt};
 
 use crate::budget::{Budget, OWN_BYTES};
+use crate::channel::Channel;
 
 /// Most replies in one system call; the kernel takes up to 1024, a few dozen make its cost vanish.
 const REPLIES_PER_SEND: usize = 32;
@@ -91,7 +92,7 @@ pub struct Limits {
 
 /// See the module's text.
 pub struct Outbox {
-    socket: Arc<OwnedFd>,
+    channel: Channel,
     limits: Limits,
     budget: Arc<Budget>,
     state: Mutex<State>,
@@ -136,16 +137,17 @@ enum Sender {
 }
 
 impl Outbox {
-    /// An outbox of a connected, blocking stream socket.
-    pub fn new(socket: Arc<OwnedFd>, limits: Limits, budget: Arc<Budget>) -> rustix::io::Result<Self> {
+    /// An outbox of a channel on a connected, blocking stream socket.
+    pub fn new(channel: Channel, limits: Limits, budget: Arc<Budget>) -> rustix::io::Result<Self> {
+        let socket = channel.socket();
         // Only the writer thread sends in blocking mode; this is its patience. And that of the
         // reader within a request.
-        sockopt::set_socket_timeout(&socket, sockopt::Timeout::Send, Some(limits.stall_max))?;
-        sockopt::set_socket_timeout(&socket, sockopt::Timeout::Recv, Some(limits.stall_max))?;
+        sockopt::set_socket_timeout(socket, sockopt::Timeout::Send, Some(limits.stall_max))?;
+        sockopt::set_socket_timeout(socket, sockopt::Timeout::Recv, Some(limits.stall_max))?;
         // Best effort: without the right to force it, the system's own limit applies, and the
         // excess goes through the writer thread.
-        if sockopt::set_socket_send_buffer_size_force(&socket, SOCKET_BUFFER_BYTES).is_err() {
-            let _ = sockopt::set_socket_send_buffer_size(&socket, SOCKET_BUFFER_BYTES);
+        if sockopt::set_socket_send_buffer_size_force(socket, SOCKET_BUFFER_BYTES).is_err() {
+            let _ = sockopt::set_socket_send_buffer_size(socket, SOCKET_BUFFER_BYTES);
         }
         let state = State {
             queue: VecDeque::new(),
@@ -162,7 +164,7 @@ impl Outbox {
             spare_bytes: 0,
         };
         Ok(Self {
-            socket,
+            channel,
             limits,
             budget,
             state: Mutex::new(state),
@@ -173,9 +175,14 @@ impl Outbox {
         })
     }
 
-    /// The socket, for its reader.
+    /// The channel, for its reader.
+    pub const fn channel(&self) -> &Channel {
+        &self.channel
+    }
+
+    /// Its socket, to shut it down.
     pub fn socket(&self) -> &OwnedFd {
-        &self.socket
+        self.channel.socket()
     }
 
     /// Whether nothing is being executed except `others` requests, and no reply is waiting for the
@@ -246,7 +253,7 @@ impl Outbox {
             state.sender = Sender::Replier;
             drop(state);
             // An error here recurs in `queue`, or in the next recv.
-            if let Ok(sent) = rustix::net::send(&self.socket, rest, SendFlags::NOSIGNAL | SendFlags::DONTWAIT) {
+            if let Ok(sent) = self.channel.send(rest, SendFlags::NOSIGNAL | SendFlags::DONTWAIT) {
                 rest = &rest[sent..];
             }
             state = self.state.lock();
@@ -278,6 +285,9 @@ impl Outbox {
             || (state.dropped.is_none() && !(state.queue.is_empty() && state.sender == Sender::Nobody))
         {
             self.wait_for_room(&mut state);
+        }
+        if state.dropped.is_none() {
+            self.channel.close();
         }
         state.finished = true;
         self.writer.notify_all();
@@ -415,14 +425,13 @@ impl Outbox {
         let mut skip = front_sent;
         let bytes = batch.iter().map(|r| &r.bytes[std::mem::take(&mut skip)..r.len]);
         if batch.len() == 1 {
-            return bytes.into_iter().next().map_or(Ok(0), |b| rustix::net::send(&self.socket, b, flags));
+            return bytes.into_iter().next().map_or(Ok(0), |b| self.channel.send(b, flags));
         }
         let mut slices = [IoSlice::new(&[]); REPLIES_PER_SEND];
         for (slice, bytes) in slices.iter_mut().zip(bytes) {
             *slice = IoSlice::new(bytes);
         }
-        let slices = &slices[..batch.len()];
-        rustix::net::sendmsg(&self.socket, slices, &mut SendAncillaryBuffer::default(), flags)
+        self.channel.send_vectored(&slices[..batch.len()], flags)
     }
 
     fn drop_locked(&self, state: &mut State, why: &'static str) {
@@ -430,7 +439,7 @@ impl Outbox {
             state.dropped = Some(why);
             // Wakes the reader in recv and the writer in send. It can only fail if the client was
             // faster.
-            let _ = rustix::net::shutdown(&self.socket, Shutdown::Both);
+            let _ = rustix::net::shutdown(self.channel.socket(), Shutdown::Both);
         }
         state.queue.clear();
         state.front_sent = 0;
@@ -547,7 +556,7 @@ mod tests {
     fn outbox(budget: &Arc<Budget>) -> (Outbox, UnixStream) {
         let (ours, theirs) = UnixStream::pair().unwrap();
         let limits = Limits { bytes_max: 64 * MIB, requests_max: 256, stall_max: Duration::from_secs(300) };
-        (Outbox::new(Arc::new(ours.into()), limits, Arc::clone(budget)).unwrap(), theirs)
+        (Outbox::new(Channel::plain(Arc::new(ours.into())), limits, Arc::clone(budget)).unwrap(), theirs)
     }
 
     /// An unread reply holds as much as the request did.

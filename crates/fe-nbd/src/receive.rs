@@ -1,14 +1,14 @@
-//! Bytes received from one client: owns the receive buffer and all calls of recv on a socket.
+//! Bytes received from one client: owns the receive buffer, and receives on its channel.
 //!
 //! One recv returns many small requests. Large payloads are received directly into the buffer that
 //! the device keeps, and during that only a little is read ahead, because bytes read ahead are
 //! copied once more.
 
-use std::os::fd::OwnedFd;
-
 use rustix::buffer::spare_capacity;
-use rustix::io::{Errno, Result};
+use rustix::io::Result;
 use rustix::net::RecvFlags;
+
+use crate::channel::Channel;
 
 /// Bytes received at once: some sixty writes of 4 KiB.
 pub const BUFFER_BYTES: usize = 256 << 10;
@@ -46,7 +46,7 @@ impl Receiver {
 
     /// Receives the available bytes, waiting for the first byte if `wait`. `Ok(0)` is the end of
     /// the stream, `WOULDBLOCK` means that there are none.
-    pub fn receive(&mut self, socket: &OwnedFd, wait: bool) -> Result<usize> {
+    pub fn receive(&mut self, channel: &Channel, wait: bool) -> Result<usize> {
         if self.start == self.end {
             (self.start, self.end) = (0, 0);
         } else if self.buffer.len() - self.start < LARGE_PAYLOAD_BYTES * 2 {
@@ -56,7 +56,7 @@ impl Receiver {
         }
         let room = self.read_ahead.min(self.buffer.len() - self.end);
         let flags = if wait { RecvFlags::empty() } else { RecvFlags::DONTWAIT };
-        let count = recv(socket, &mut self.buffer[self.end..self.end + room], flags)?;
+        let count = channel.recv(&mut self.buffer[self.end..self.end + room], flags)?;
         self.end += count;
         Ok(count)
     }
@@ -71,7 +71,7 @@ impl Receiver {
 
     /// Takes a large payload: the part received already, the rest from the socket. `None` at the
     /// end of the stream.
-    pub fn large_payload(&mut self, socket: &OwnedFd, length: usize) -> Result<Option<bytes::Bytes>> {
+    pub fn large_payload(&mut self, channel: &Channel, length: usize) -> Result<Option<bytes::Bytes>> {
         self.read_ahead = LARGE_READ_AHEAD_BYTES;
         let mut payload = Vec::with_capacity(length);
         let here = self.bytes().len().min(length);
@@ -79,26 +79,30 @@ impl Receiver {
         self.take(here);
         // The receive below fills the capacity. An allocator may give more than was asked for; then
         // that would be too much, and the bytes are received into zeroes instead.
-        let is_exact = payload.capacity() == length;
-        while payload.len() < length {
-            let received = if is_exact {
-                retry(|| rustix::net::recv(socket, spare_capacity(&mut payload), RecvFlags::WAITALL).map(|(n, _)| n))?
+        let is_in_place = payload.capacity() == length && !channel.is_encrypted();
+        let mut filled = payload.len();
+        if !is_in_place {
+            payload.resize(length, 0);
+        }
+        while filled < length {
+            let received = if is_in_place {
+                let socket = channel.socket();
+                rustix::io::retry_on_intr(|| {
+                    rustix::net::recv(socket, spare_capacity(&mut payload), RecvFlags::WAITALL).map(|(n, _)| n)
+                })?
             } else {
-                let filled = payload.len();
-                payload.resize(length, 0);
-                let received = recv(socket, &mut payload[filled..], RecvFlags::WAITALL)?;
-                payload.truncate(filled + received);
-                received
+                channel.recv(&mut payload[filled..], RecvFlags::WAITALL)?
             };
             if received == 0 {
                 return Ok(None);
             }
+            filled += received;
         }
         Ok(Some(payload.into()))
     }
 
     /// Receives and discards `length` bytes. `false` at the end of the stream.
-    pub fn skip(&mut self, socket: &OwnedFd, length: usize) -> Result<bool> {
+    pub fn skip(&mut self, channel: &Channel, length: usize) -> Result<bool> {
         let here = self.bytes().len().min(length);
         self.take(here);
         let mut left = length - here;
@@ -106,26 +110,12 @@ impl Receiver {
             // The buffer is empty here, so it can serve as scratch space.
             (self.start, self.end) = (0, 0);
             let room = left.min(self.buffer.len());
-            let received = recv(socket, &mut self.buffer[..room], RecvFlags::empty())?;
+            let received = channel.recv(&mut self.buffer[..room], RecvFlags::empty())?;
             if received == 0 {
                 return Ok(false);
             }
             left -= received;
         }
         Ok(true)
-    }
-}
-
-/// Receives into `buffer`, again after a signal.
-pub fn recv(socket: &OwnedFd, buffer: &mut [u8], flags: RecvFlags) -> Result<usize> {
-    retry(|| rustix::net::recv(socket, &mut *buffer, flags).map(|(_, count)| count))
-}
-
-fn retry(mut call: impl FnMut() -> Result<usize>) -> Result<usize> {
-    loop {
-        match call() {
-            Err(Errno::INTR) => {}
-            done => return done,
-        }
     }
 }

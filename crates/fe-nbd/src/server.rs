@@ -25,12 +25,13 @@ use surface::{DeviceSet, Error, ErrorKind, Held, Pool, Result};
 use crate::budget::Budget;
 use crate::caller::Caller;
 use crate::clock::{Deadline, timespec};
-use crate::connection::{Connection, Ended};
+use crate::connection::Connection;
 use crate::execute::{Failures, Served, Task};
-use crate::greet::greet;
+use crate::greet::{Failed, Terms, greet};
 use crate::listen::{Listen, Listener};
 use crate::negotiate::Established;
 use crate::outbox::{Limits, Outbox};
+use crate::secure::Tls;
 use crate::shortage::Shortage;
 
 /// Clients beyond the limit that get the reason in a handshake; further ones are closed without
@@ -71,6 +72,8 @@ pub struct ServerOptions {
     pub stall_max: Duration,
     /// Longest time that stopping waits for clients to take their last replies.
     pub stop_grace: Duration,
+    /// TLS; none: clients that ask for it are refused it.
+    pub tls: Option<Arc<Tls>>,
     /// Receives the reasons why connections ended or were refused, and storage failures.
     pub log: Option<Log>,
 }
@@ -87,6 +90,7 @@ impl Default for ServerOptions {
             handshake_crowded_max: Duration::from_secs(1),
             stall_max: Duration::from_secs(60),
             stop_grace: Duration::from_secs(10),
+            tls: None,
             log: None,
         }
     }
@@ -114,6 +118,8 @@ pub struct Server {
 /// What the accepting thread owns.
 struct Accepting {
     listeners: Vec<Listener>,
+    /// TLS for the clients that it accepts.
+    tls: Option<Arc<Tls>>,
     shortage: Shortage,
 }
 
@@ -211,9 +217,10 @@ impl Server {
             hand_back: AtomicBool::new(false),
             wake,
         });
+        let tls = shared.options.tls.clone();
         let mut server = Self { shared, addresses: Vec::new(), accepting: None };
         // Its reserve is taken before the server reports that it is ready.
-        server.accept(Accepting { listeners, shortage: Shortage::default() })?;
+        server.accept(Accepting { listeners, tls, shortage: Shortage::default() })?;
         Ok(server)
     }
 
@@ -246,10 +253,11 @@ impl Server {
 
     /// Listens on all of `listen` from now on, and on nothing else: addresses that stay keep their
     /// clients, and connections through those that go are closed when their requests are answered.
+    /// `tls` is for the clients accepted from now on.
     ///
     /// # Errors
     /// Those of [`start`](Self::start); it then listens as before.
-    pub fn listen(&mut self, listen: &[Listen]) -> Result<()> {
+    pub fn listen(&mut self, listen: &[Listen], tls: Option<Arc<Tls>>) -> Result<()> {
         let mut accepting = self
             .take_back()
             .ok_or_else(|| Error::new(ErrorKind::InUse, "the NBD server is stopping, and listens on nothing new"))?;
@@ -259,6 +267,7 @@ impl Server {
             let is_wanted = |listener: &mut Listener| listen.contains(&listener.wanted);
             let gone: Vec<_> = accepting.listeners.extract_if(.., |listener| !is_wanted(listener)).collect();
             accepting.listeners.extend(added);
+            accepting.tls = tls;
             let register = self.shared.register.lock();
             let is_gone = |known: &&Known| gone.iter().any(|listener| listener.address == known.address);
             register.connections.values().filter(is_gone).for_each(Known::end);
@@ -316,7 +325,8 @@ impl Server {
                 break;
             }
         }
-        // Only the device can still hold them now, and it must not be left with requests half done.
+        // Only the device can still hold them now: until each write, or step of a longer request,
+        // that has begun is done.
         while !register.connections.is_empty() {
             shared.empty.wait(&mut register);
         }
@@ -332,7 +342,7 @@ impl Drop for Server {
 }
 
 /// The accepting thread.
-fn accept_all(shared: &Arc<Shared>, Accepting { listeners, shortage }: &mut Accepting) {
+fn accept_all(shared: &Arc<Shared>, Accepting { listeners, tls, shortage }: &mut Accepting) {
     while !shared.hand_back.load(Ordering::Acquire) {
         let mut waiting: Vec<_> = listeners.iter().map(|l| PollFd::new(l, PollFlags::IN)).collect();
         waiting.push(PollFd::new(&shared.wake, PollFlags::IN));
@@ -349,7 +359,7 @@ fn accept_all(shared: &Arc<Shared>, Accepting { listeners, shortage }: &mut Acce
                     if let Some(refused) = shortage.end() {
                         shared.log(format_args!("accepting clients again; {refused} were refused"));
                     }
-                    Shared::admit(shared, socket, &listener.address);
+                    Shared::admit(shared, socket, &listener.address, tls.clone());
                 }
                 // No client, or one that left immediately.
                 Err(Errno::AGAIN | Errno::INTR | Errno::CONNABORTED | Errno::INVAL | Errno::NOTCONN) => {}
@@ -374,8 +384,10 @@ fn refuse_for_want_of_descriptors(shared: &Shared, listener: &Listener) -> bool 
     let Ok(socket) = listener.accept() else { return false };
     let why = "the server has no file descriptors left; close other connections, or raise its limit".to_owned();
     let deadline = Deadline::after(shared.options.handshake_crowded_max);
+    let (devices, address) = (shared.devices.as_ref(), &listener.address);
+    let terms = Terms { devices, refusal: Some(why), tls: None, address, deadline };
     // In any case the client is gone afterwards.
-    drop(greet(&Caller::new(Arc::new(socket)), shared.devices.as_ref(), Some(why), deadline));
+    drop(greet(&Caller::new(Arc::new(socket)), terms));
     true
 }
 
@@ -392,7 +404,7 @@ impl Shared {
     }
 
     /// Starts a thread for a client, or closes the connection.
-    fn admit(shared: &Arc<Self>, socket: OwnedFd, address: &Listen) {
+    fn admit(shared: &Arc<Self>, socket: OwnedFd, address: &Listen, tls: Option<Arc<Tls>>) {
         let socket = Arc::new(socket);
         let limit = shared.connections_max.load(Ordering::Relaxed);
         let (id, refusal) = {
@@ -415,7 +427,7 @@ impl Shared {
         let entry = Entry { shared: Arc::clone(shared), id };
         let address = address.clone();
         let thread = std::thread::Builder::new().name(name).spawn(move || {
-            let ended = entry.shared.serve(id, socket, refusal);
+            let ended = entry.shared.serve(id, socket, &address, tls, refusal);
             entry.shared.log(format_args!("connection {id} on {address} ended: {ended}"));
         });
         if let Err(error) = thread {
@@ -424,11 +436,12 @@ impl Shared {
         }
     }
 
-    /// The life of a connection, on its reader thread.
-    fn serve(&self, id: u64, socket: Arc<OwnedFd>, refusal: Option<String>) -> Ended {
+    /// The life of a connection, on its reader thread. It is refused if there is a reason `why`.
+    fn serve(&self, id: u64, socket: Arc<OwnedFd>, on: &Listen, tls: Option<Arc<Tls>>, why: Option<String>) -> Failed {
+        let caller = Caller::new(socket);
         let deadline = Deadline::after(self.options.handshake_max);
-        let caller = Caller::new(Arc::clone(&socket));
-        let (established, rest) = match greet(&caller, self.devices.as_ref(), refusal, deadline) {
+        let terms = Terms { devices: self.devices.as_ref(), refusal: why, tls, address: on, deadline };
+        let (established, channel, rest) = match greet(&caller, terms) {
             Ok(done) => done,
             Err(why) => return why,
         };
@@ -437,8 +450,8 @@ impl Shared {
             requests_max: self.options.requests_in_flight_max.max(1),
             stall_max: self.options.stall_max,
         };
-        let Ok(outbox) = Outbox::new(socket, limits, Arc::clone(&self.budget)) else {
-            return "the socket cannot be set up";
+        let Ok(outbox) = Outbox::new(channel, limits, Arc::clone(&self.budget)) else {
+            return "the socket cannot be set up".into();
         };
         let log = self.options.log.clone();
         let Established { device, name, session } = established;
@@ -457,12 +470,12 @@ impl Shared {
         };
         let Ok(writer) = writer else {
             connection.close();
-            return "cannot start its writer thread";
+            return "cannot start its writer thread".into();
         };
         let ended = connection.run(&self.stop);
         // It ends when the connection's run has; a panic was reported.
         drop(writer.join());
-        ended
+        ended.into()
     }
 }
 

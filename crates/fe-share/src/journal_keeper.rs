@@ -16,6 +16,7 @@ use share::Tree;
 use crate::memory_journal::MemoryJournal;
 use crate::mount::MountOptions;
 use crate::served::Served;
+use crate::xattr_support::XattrSupport;
 
 /// Begins the journal of a tree's changes, if there is a place for it or a keeper that holds it.
 pub(crate) fn begin_journal(tree: &Tree, options: &MountOptions, is_kept: bool) -> Option<Arc<MemoryJournal>> {
@@ -40,6 +41,7 @@ fn settle(tree: &Tree) -> io::Result<()> {
 /// A mount as a keeper holds it, so that a recreated journal can be held with it.
 pub(crate) struct HeldMount {
     place: MountPoint,
+    xattrs: XattrSupport,
     devices: Vec<Arc<OwnedFd>>,
     kept_by: KeeperSlot,
     /// The keeper does not have the current journal.
@@ -55,9 +57,20 @@ pub(crate) fn not_held(error: &io::Error) -> String {
 }
 
 impl HeldMount {
-    pub(crate) fn of(session: &Session<Served>, place: &MountPoint, kept_by: &KeeperSlot) -> Self {
+    pub(crate) fn of(
+        session: &Session<Served>,
+        place: &MountPoint,
+        xattrs: XattrSupport,
+        kept_by: &KeeperSlot,
+    ) -> Self {
         let (place, devices, kept_by) = (place.clone(), session.descriptors(), kept_by.clone());
-        Self { place, devices, kept_by, is_unheld: AtomicBool::new(true) }
+        Self { place, xattrs, devices, kept_by, is_unheld: AtomicBool::new(true) }
+    }
+
+    /// Decodes the description of a mount that a keeper holds.
+    pub(crate) fn decode(bytes: &[u8]) -> Option<(MountPoint, XattrSupport)> {
+        let (xattrs, place) = bytes.split_first()?;
+        Some((MountPoint::from_bytes(place)?, XattrSupport::from_byte(*xattrs)?))
     }
 
     /// Makes the keeper hold the mount and its journal.
@@ -68,7 +81,8 @@ impl HeldMount {
         // last.
         let devices = self.devices.iter().map(|device| device.as_fd());
         let descriptors: Vec<BorrowedFd<'_>> = devices.chain([memory.as_fd()]).collect();
-        self.kept_by.keeper.put(&self.kept_by.name, &self.place.to_bytes(), &descriptors)?;
+        let bytes = [&[self.xattrs.to_byte()][..], &self.place.to_bytes()].concat();
+        self.kept_by.keeper.put(&self.kept_by.name, &bytes, &descriptors)?;
         self.is_unheld.store(false, Ordering::Relaxed);
         Ok(())
     }

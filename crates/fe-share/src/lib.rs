@@ -8,7 +8,7 @@
 //! mount, because every door goes through it. Opens, closes and other requests that need no answer
 //! from the server are answered with `ENOSYS` once, and are never sent again. So a warm `stat`, a
 //! listing and a read of cached pages cost no message; creating, writing and closing a small file
-//! costs five.
+//! costs five, or four if the mount has no extended attributes ([`XattrSupport`]).
 //!
 //! # Two traps
 //!
@@ -38,9 +38,11 @@ mod served;
 mod set_id;
 mod snapshots;
 mod writing;
+mod xattr_support;
 
 pub use fuse::keep::KeeperSlot;
 pub use memory_journal::{Found as FoundJournal, JournalPlace, find as find_journal, mark_replayed};
 pub use mount::{Mount, MountOptions, OrphanedMount, mount, mount_with_snapshots, resume, resume_with_snapshots};
 pub use request_kind::Counts;
 pub use snapshots::{ShareSnapshot, Snapshots, Visibility};
+pub use xattr_support::XattrSupport;

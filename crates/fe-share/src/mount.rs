@@ -29,6 +29,7 @@ use crate::memory_journal::{self, JournalPlace, MemoryJournal};
 use crate::request_kind::Counts;
 use crate::served::Served;
 use crate::snapshots::{SnapshotDirs, Snapshots};
+use crate::xattr_support::XattrSupport;
 
 /// How a share is mounted.
 #[derive(Debug, Clone)]
@@ -40,6 +41,9 @@ pub struct MountOptions {
     /// Whether reads update access times (`relatime`); otherwise the mount shows `noatime`. A mount
     /// that has survived its server keeps its original setting.
     pub has_access_times: bool,
+    /// Which extended attributes files have. A mount that has survived its server keeps its
+    /// original setting.
+    pub xattrs: XattrSupport,
     /// Whether changes are refused, until [`Mount::set_read_only`].
     pub is_read_only: bool,
     /// What `mount` and `df` show as the source.
@@ -66,6 +70,7 @@ impl Default for MountOptions {
             threads: 4,
             allow_suid_and_devices: false,
             has_access_times: false,
+            xattrs: XattrSupport::All,
             is_read_only: false,
             source: "shale".to_owned(),
             overlay: false,
@@ -131,9 +136,10 @@ pub fn mount_with_snapshots(
     if !options.overlay {
         kernel_mount::check_vacant(&dir_path)?;
     }
-    let snapshots = snapshots.map(|snapshots| SnapshotDirs::new(snapshots, &tree));
+    let snapshots = snapshots.map(|snapshots| SnapshotDirs::new(snapshots, &tree, options.xattrs));
     let mut served = Served::new(tree.clone(), LookupCounts::default(), snapshots, options.counts.clone());
     served.has_access_times = options.has_access_times;
+    served.xattrs = options.xattrs;
     served.is_read_only.store(options.is_read_only, Ordering::Relaxed);
     let served = served.shared();
     let first = Transport::best();
@@ -152,7 +158,7 @@ pub fn mount_with_snapshots(
         log::warn!("{}: the mount will not survive its server: {why}", dir.display());
     }
     let kept_by = kept_by.filter(|_| session.cannot_be_taken_over().is_none());
-    let held_mount = kept_by.map(|kept_by| HeldMount::of(&session, &place, kept_by));
+    let held_mount = kept_by.map(|kept_by| HeldMount::of(&session, &place, options.xattrs, kept_by));
     let journal = begin_journal(&tree, options, kept_by.is_some());
     if let Some(journal) = &journal {
         if let Some(fault) = journal.fault() {
@@ -213,22 +219,23 @@ fn resume_served(
     mount: OrphanedMount,
     options: &MountOptions,
 ) -> Result<Mount> {
-    let OrphanedMount { place, devices, kept_by, .. } = mount;
+    let OrphanedMount { place, xattrs, devices, kept_by, .. } = mount;
     let about = |error: io::Error| {
         let unsupported = error.kind() == io::ErrorKind::InvalidInput;
         let kind = if unsupported { ErrorKind::Unsupported } else { ErrorKind::Io };
         let text = format!("share at {}: its mount cannot be taken over", place.dir().display());
         Error::with_source(kind, text, error)
     };
-    let snapshots = snapshots.map(|snapshots| SnapshotDirs::new(snapshots, &tree));
+    let snapshots = snapshots.map(|snapshots| SnapshotDirs::new(snapshots, &tree, xattrs));
     let mut served = Served::new(tree.clone(), LookupCounts::taken_over(), snapshots, options.counts.clone());
     served.has_access_times = place.has_access_times();
+    served.xattrs = xattrs;
     served.is_read_only.store(options.is_read_only, Ordering::Relaxed);
     let served = served.shared();
     let session = Session::take_over(devices, served.clone()).map_err(about)?;
     place.remount(session.notifier().device(), &how(options), options.overlay)?;
     // Before any action that the next program might have to know about.
-    let held_mount = HeldMount::of(&session, &place, &kept_by);
+    let held_mount = HeldMount::of(&session, &place, xattrs, &kept_by);
     let journal = begin_journal(&tree, options, true);
     if let Some(journal) = &journal
         && let Err(error) = held_mount.hold(journal)
@@ -242,6 +249,7 @@ fn resume_served(
 /// A mount that has survived its server, as its keeper holds it.
 pub struct OrphanedMount {
     place: MountPoint,
+    xattrs: XattrSupport,
     devices: Vec<OwnedFd>,
     memory: File,
     kept_by: KeeperSlot,
@@ -256,10 +264,10 @@ impl OrphanedMount {
         let failed = |error| Error::from_io("the keeper of mounts failed", error);
         let Some(entry) = kept_by.entry().map_err(failed)? else { return Ok(None) };
         let mut devices = entry.descriptors;
-        let (Some(memory), Some(place)) = (devices.pop(), MountPoint::from_bytes(&entry.bytes)) else {
+        let (Some(memory), Some((place, xattrs))) = (devices.pop(), HeldMount::decode(&entry.bytes)) else {
             return Ok(None);
         };
-        Ok(Some(Self { place, devices, memory: memory.into(), kept_by: kept_by.clone() }))
+        Ok(Some(Self { place, xattrs, devices, memory: memory.into(), kept_by: kept_by.clone() }))
     }
 
     /// Returns its directory.

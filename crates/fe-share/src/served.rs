@@ -23,6 +23,7 @@ use crate::process::{Process, names_shown};
 use crate::request_kind::{Counts, is_change, kind_of};
 use crate::snapshots::{self, SnapshotDirs};
 use crate::writing::Write;
+use crate::xattr_support::XattrSupport;
 
 /// Lifetime of cached entries, practically without limit: a share changes only through its mount.
 pub(crate) const TTL: Duration = Duration::from_secs(1 << 30);
@@ -47,6 +48,8 @@ pub(crate) struct Served {
     pub(crate) closing: Closing,
     /// Whether reads update access times.
     pub(crate) has_access_times: bool,
+    /// Which extended attributes files have.
+    pub(crate) xattrs: XattrSupport,
     /// Whether changes are refused.
     pub(crate) is_read_only: AtomicBool,
     /// Set when the connection is negotiated, before the first request.
@@ -82,7 +85,7 @@ fn time_to_set(wanted: fuse::TimeToSet) -> TimeToSet {
     }
 }
 
-pub(crate) fn attributes(tree: &Tree, node: u64, inode: &Inode) -> Attributes {
+pub(crate) fn attributes(tree: &Tree, node: u64, inode: &Inode, xattrs: XattrSupport) -> Attributes {
     Attributes {
         inode: node,
         size: inode.size,
@@ -90,7 +93,7 @@ pub(crate) fn attributes(tree: &Tree, node: u64, inode: &Inode) -> Attributes {
         accessed: time(inode.accessed),
         modified: time(inode.modified),
         changed: time(inode.changed),
-        mode: inode.mode,
+        mode: xattrs.mode(inode),
         links: inode.links,
         uid: inode.uid,
         gid: inode.gid,
@@ -110,8 +113,8 @@ pub(crate) fn read(tree: &Tree, node: u64, offset: u64, buffer: &mut [u8]) -> sh
     cached.map_or_else(|| tree.read(node, offset, buffer), Ok)
 }
 
-pub(crate) fn entry(tree: &Tree, node: u64, inode: &Inode) -> Entry {
-    let attributes = attributes(tree, node, inode);
+pub(crate) fn entry(tree: &Tree, node: u64, inode: &Inode, xattrs: XattrSupport) -> Entry {
+    let attributes = attributes(tree, node, inode, xattrs);
     let generation = tree.generation(node, inode).into();
     Entry { node, generation, name_valid: TTL, attributes_valid: TTL, attributes }
 }
@@ -130,7 +133,7 @@ impl FileSystem for Served {
             .with(Capabilities::DO_READDIRPLUS)
             .with(Capabilities::READDIRPLUS_AUTO)
             .with(Capabilities::PARALLEL_DIROPS)
-            .with(Capabilities::POSIX_ACL)
+            .with(self.xattrs.capability())
             .with(Capabilities::HANDLE_KILLPRIV_V2)
             .with(Capabilities::CREATE_SUPP_GROUP)
             .with(Capabilities::HAS_EXPIRE_ONLY)
@@ -190,6 +193,7 @@ impl Served {
             growing: Growing::default(),
             closing: Closing::default(),
             has_access_times: false,
+            xattrs: XattrSupport::All,
             is_read_only: AtomicBool::new(false),
             notifier: OnceLock::new(),
             snapshots,
@@ -210,6 +214,9 @@ impl Served {
     fn serve_uncounted<A: Answer>(&self, request: &Request<'_>, answer: A, moved: &Cell<u64>) {
         if self.closing.takes(request) {
             return Closing::serve(request, answer);
+        }
+        if let Some(errno) = self.xattrs.refusal(&request.operation) {
+            return answer.fail(errno);
         }
         if self.has_access_times
             && let Some(flags) = self.open_flags(request)
@@ -243,8 +250,7 @@ impl Served {
             Operation::GetAttributes { .. } => {
                 let mut inode = tree.inode(node);
                 inode.iter_mut().for_each(|inode| self.growing.show(node, inode));
-                answer
-                    .result(inode.map(|inode| reply::attributes(&attributes(tree, node, &inode), TTL)).map_err(errno));
+                answer.result(inode.map(|inode| self.shown_attributes(node, &inode)).map_err(errno));
             }
             Operation::SetAttributes(wanted) => {
                 let process = Process::of(request);
@@ -264,9 +270,7 @@ impl Served {
                     kill_every_sgid,
                 };
                 let changed = tree.set_attributes(node, &wanted);
-                answer.result(
-                    changed.map(|inode| reply::attributes(&attributes(tree, node, &inode), TTL)).map_err(errno),
-                );
+                answer.result(changed.map(|inode| self.shown_attributes(node, &inode)).map_err(errno));
             }
             Operation::ReadLink => {
                 self.note_access(node);
@@ -325,7 +329,7 @@ impl Served {
             }
             Operation::GetXattr { name, size } => answer_sized(tree.xattr(node, name), size, answer),
             Operation::ListXattr { size } => {
-                answer_sized(names_shown(tree.xattr_names(node), Process::of(request)), size, answer);
+                answer_sized(names_shown(tree.xattr_names(node), Process::of(request), self.xattrs), size, answer);
             }
             // The kernel removes it before it asks whether owners may be changed.
             Operation::RemoveXattr { name: share::CAPABILITY }
@@ -418,6 +422,14 @@ pub(crate) fn answer_sized(value: share::Result<Vec<u8>>, size: u32, answer: imp
 }
 
 impl Served {
+    fn entry(&self, node: u64, inode: &Inode) -> Entry {
+        entry(&self.tree, node, inode, self.xattrs)
+    }
+
+    fn shown_attributes(&self, node: u64, inode: &Inode) -> Vec<u8> {
+        reply::attributes(&attributes(&self.tree, node, inode, self.xattrs), TTL)
+    }
+
     /// Answers a look-up. A missing name is cached by the kernel as well.
     fn answer_lookup(&self, found: share::Result<(u64, Inode)>, answer: impl Answer) {
         match found {
@@ -434,7 +446,7 @@ impl Served {
             Ok((node, inode)) => {
                 self.lookups.add(node);
                 let opened = reply::opened(0, OpenFlags::KEEP_CACHE);
-                answer.bytes(&[reply::entry(&entry(&self.tree, node, &inode)), opened].concat());
+                answer.bytes(&[reply::entry(&self.entry(node, &inode)), opened].concat());
             }
             Err(failure) => answer.fail(errno(failure)),
         }
@@ -453,8 +465,7 @@ impl Served {
             Operation::Write { .. } => answer.written(u32::try_from(result).unwrap_or(u32::MAX)),
             Operation::SetAttributes(_) => {
                 let inode = self.tree.inode(request.node);
-                let attributes =
-                    inode.map(|inode| reply::attributes(&attributes(&self.tree, request.node, &inode), TTL));
+                let attributes = inode.map(|inode| self.shown_attributes(request.node, &inode));
                 answer.result(attributes.map_err(errno));
             }
             _ => answer.done(),
@@ -465,7 +476,7 @@ impl Served {
         match made {
             Ok((node, inode)) => {
                 self.lookups.add(node);
-                answer.entry(&entry(&self.tree, node, &inode));
+                answer.entry(&self.entry(node, &inode));
             }
             Err(failure) => answer.fail(errno(failure)),
         }
@@ -493,7 +504,7 @@ impl Served {
             let Ok(inode) = inode else {
                 return plus.add_name(listed.node, listed.cookie, listed.kind, &listed.name);
             };
-            let has_room = plus.add(&entry(&self.tree, listed.node, &inode), listed.cookie, &listed.name);
+            let has_room = plus.add(&self.entry(listed.node, &inode), listed.cookie, &listed.name);
             // The kernel does not count the dots as look-ups.
             if has_room && listed.cookie > share::COOKIE_DOT_DOT {
                 self.lookups.add(listed.node);
@@ -549,6 +560,19 @@ mod tests {
     #[test]
     fn asynchronous_direct_writes_are_not_offered() {
         assert!(!taken(false).has(Capabilities::ASYNC_DIO) && !taken(true).has(Capabilities::ASYNC_DIO));
+    }
+
+    /// With it, the kernel asks for the ACL of each node.
+    #[test]
+    fn acls_are_negotiated_where_files_have_them() {
+        let tree = Arc::new(Tree::create(SimSpace::new(), 7, OPTIONS).unwrap());
+        let mut served = Served::new(tree, LookupCounts::default(), None, None);
+        for (xattrs, has_acls) in
+            [(XattrSupport::All, true), (XattrSupport::WithoutAcls, false), (XattrSupport::None, false)]
+        {
+            served.xattrs = xattrs;
+            assert_eq!(served.capabilities(Capabilities::default()).has(Capabilities::POSIX_ACL), has_acls);
+        }
     }
 
     #[test]

@@ -22,6 +22,7 @@ use surface::Allocation;
 
 use crate::process::{Process, names_shown};
 use crate::served::{self, TTL, answer_sized, errno};
+use crate::xattr_support::XattrSupport;
 
 const VIEW_SHIFT: u32 = 48;
 /// The view of the directories that lead to snapshots.
@@ -110,6 +111,8 @@ pub(crate) struct SnapshotDirs {
     snapshots: Arc<dyn Snapshots>,
     /// Generation of the directories that lead to snapshots, which is the share's own.
     generation: u32,
+    /// The extended attributes of the share's mount.
+    xattrs: XattrSupport,
     state: Mutex<State>,
     /// The visibility when the kernel was last notified to list the root again.
     listed: Mutex<Visibility>,
@@ -162,9 +165,9 @@ fn sign(node: u64, time: fuse::Time, permissions: u32) -> Attributes {
 
 impl SnapshotDirs {
     /// Creates the snapshot directories of the share of `tree`.
-    pub(crate) fn new(snapshots: Arc<dyn Snapshots>, tree: &Tree) -> Self {
+    pub(crate) fn new(snapshots: Arc<dyn Snapshots>, tree: &Tree, xattrs: XattrSupport) -> Self {
         let listed = Mutex::new(snapshots.visibility());
-        Self { snapshots, generation: tree.space_number(), state: Mutex::default(), listed }
+        Self { snapshots, generation: tree.space_number(), xattrs, state: Mutex::default(), listed }
     }
 
     /// Returns the entry of a directory that leads to snapshots.
@@ -268,7 +271,7 @@ impl SnapshotDirs {
             (Tree::ROOT, _) => answer.fail(Errno::new(libc::EPERM)),
             (node @ (SHALE | SNAPSHOTS), operation) => self.serve_sign(node, &operation, answer),
             (node, _) => match self.tree(node >> VIEW_SHIFT) {
-                Ok(tree) => serve_snapshot(&tree, request, answer, moved),
+                Ok(tree) => serve_snapshot(&tree, self.xattrs, request, answer, moved),
                 Err(failure) => answer.fail(errno(failure)),
             },
         }
@@ -319,7 +322,7 @@ impl SnapshotDirs {
         let snapshot = self.snapshots.list().into_iter().find(|snapshot| snapshot.name.as_bytes() == name);
         let view = self.view_of(snapshot.ok_or(Failure::new(libc::ENOENT))?.id)?;
         let tree = self.tree(view)?;
-        let entry = served::entry(&tree, view << VIEW_SHIFT | Tree::ROOT, &tree.inode(Tree::ROOT)?);
+        let entry = served::entry(&tree, view << VIEW_SHIFT | Tree::ROOT, &tree.inode(Tree::ROOT)?, self.xattrs);
         Ok(Entry { name_valid: NAME_TTL, attributes_valid: NAME_TTL, ..entry })
     }
 
@@ -352,10 +355,10 @@ impl SnapshotDirs {
 }
 
 /// Answers requests that only read a snapshot; all others would change it.
-fn serve_snapshot<A: Answer>(tree: &Tree, request: &Request<'_>, answer: A, moved: &Cell<u64>) {
+fn serve_snapshot<A: Answer>(tree: &Tree, xattrs: XattrSupport, request: &Request<'_>, answer: A, moved: &Cell<u64>) {
     let node = request.node;
     let (view, inode) = (node >> VIEW_SHIFT << VIEW_SHIFT, node & !(u64::MAX << VIEW_SHIFT));
-    let shown = |(inode, found): (u64, Inode)| served::entry(tree, view | inode, &found);
+    let shown = |(inode, found): (u64, Inode)| served::entry(tree, view | inode, &found, xattrs);
     match request.operation {
         Operation::Lookup { name } => match tree.lookup(inode, name) {
             Ok(found) => answer.entry(&shown(found)),
@@ -364,7 +367,7 @@ fn serve_snapshot<A: Answer>(tree: &Tree, request: &Request<'_>, answer: A, move
         },
         Operation::GetAttributes { .. } => answer.result(
             tree.inode(inode)
-                .map(|found| reply::attributes(&served::attributes(tree, node, &found), TTL))
+                .map(|found| reply::attributes(&served::attributes(tree, node, &found, xattrs), TTL))
                 .map_err(errno),
         ),
         Operation::ReadLink => answer.result(tree.read_link(inode).map_err(errno)),
@@ -378,7 +381,7 @@ fn serve_snapshot<A: Answer>(tree: &Tree, request: &Request<'_>, answer: A, move
         }
         Operation::GetXattr { name, size } => answer_sized(tree.xattr(inode, name), size, answer),
         Operation::ListXattr { size } => {
-            let names = names_shown(tree.xattr_names(inode), Process::of(request));
+            let names = names_shown(tree.xattr_names(inode), Process::of(request), xattrs);
             answer_sized(names, size, answer);
         }
         Operation::ReadDirectory { offset, size, with_attributes, .. } => {
@@ -388,7 +391,7 @@ fn serve_snapshot<A: Answer>(tree: &Tree, request: &Request<'_>, answer: A, move
                 let shown = view | listed.node;
                 match found {
                     _ if !with_attributes => plain.add(shown, listed.cookie, listed.kind, &listed.name),
-                    Ok(found) => plus.add(&served::entry(tree, shown, &found), listed.cookie, &listed.name),
+                    Ok(found) => plus.add(&served::entry(tree, shown, &found, xattrs), listed.cookie, &listed.name),
                     Err(_) => plus.add_name(shown, listed.cookie, listed.kind, &listed.name),
                 }
             });

@@ -10,6 +10,7 @@
 mod budget;
 mod by_file;
 mod candidates;
+mod clean_marks;
 mod cold;
 mod cost;
 mod decide;
@@ -38,6 +39,7 @@ mod zero;
 pub use budget::{TEST_CREDIT_NS, test_credit_earned};
 pub use by_file::{FileChoice, InForce, Origin, RuleOutcome, codec_fits};
 pub use candidates::{CANDIDATES_MAX, Candidates, ParseCandidatesError};
+pub use clean_marks::CleanMarks;
 pub use cold::{ColdMode, ParseColdModeError};
 pub use cost::{SAVING_MIN, Weights, ln_cost};
 pub use decide::{Action, Decision, Why, decide, wants_probe};
@@ -52,9 +54,8 @@ pub use plan::{Auto, ClassPlan, Contenders, DECODE_NS_PER_KIB_MAX, Entrant, Fact
 pub use prior::strength;
 pub use probe::{CLASSES, Class, Probe, probe};
 pub use properties::{
-    CleanMarks, Compression, INCOMPLETE, KEYS, Key as PropertyKey, Owner, PropertyError, READONLY, Resolved,
-    ResolvedProperty, Settings, Source, check_pool, check_property_of, is_cloned, is_incomplete, is_property, may_have,
-    resolve,
+    ACL, Compression, INCOMPLETE, KEYS, Key as PropertyKey, Owner, PropertyError, READONLY, Resolved, ResolvedProperty,
+    Settings, Source, XATTR, check_pool, check_property_of, is_cloned, is_incomplete, is_property, may_have, resolve,
 };
 pub use region::{REGION_BITS, Region, STRAYS_MAX, UNITS_PER_TEST};
 pub use remote::{Remote, Share};

@@ -7,6 +7,7 @@ use codec::Codec;
 use doors::{Access, AccessError, Door};
 use units::{BLOCK_BYTES, GROUP_BLOCKS, did_you_mean, parse_size};
 
+use crate::clean_marks::CleanMarks;
 use crate::plan::Auto;
 use crate::remote::{Remote, parse_cache, parse_hydrate, parse_timeout};
 use crate::rules::{RULE_PREFIX, RuleError, Rules, check_rule};
@@ -58,23 +59,6 @@ pub struct Settings {
     pub clean_marks: CleanMarks,
 }
 
-/// Free space of a pool, in thousandths, below which the background cleaner begins with the cheap
-/// extents, and at which it stops.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct CleanMarks {
-    /// It begins below this.
-    pub low_permille: u32,
-    /// It stops at this; more than `low_permille` once [`check_pool`] has passed.
-    pub high_permille: u32,
-}
-
-impl Default for CleanMarks {
-    fn default() -> Self {
-        // The marks of the paper of 2010.
-        Self { low_permille: 100, high_permille: 250 }
-    }
-}
-
 impl Default for Settings {
     fn default() -> Self {
         Self {
@@ -114,6 +98,12 @@ impl Settings {
 
 /// The property that refuses changes of the content.
 pub const READONLY: &str = "readonly";
+
+/// The property that says whether files of a share have extended attributes.
+pub const XATTR: &str = "xattr";
+
+/// The property that says whether files of a share have POSIX ACLs.
+pub const ACL: &str = "acl";
 
 /// A property that can be set.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -285,6 +275,20 @@ pub const KEYS: &[Key] = &[
         description: "whether reads update access times in a share, from its next mount on: relatime (once after a change, and once a day) or off",
         allowed: "off, relatime",
         default: "off",
+        only_of: None,
+    },
+    Key {
+        name: XATTR,
+        description: "whether files of a share have extended attributes, from its next mount on; off spares requests, and costs streams and attributes of SMB clients, capabilities, ACLs and user.shale.*",
+        allowed: "on, off",
+        default: "on",
+        only_of: None,
+    },
+    Key {
+        name: ACL,
+        description: "whether files of a share have POSIX ACLs, from its next mount on; with off, a file that has one already is open to its owner alone",
+        allowed: "on, off",
+        default: "on",
         only_of: None,
     },
     Key {
@@ -542,10 +546,8 @@ fn apply(settings: &mut Settings, name: &str, value: &str) -> Result<(), Propert
             let door = Door::of_property(name).ok_or_else(bad)?;
             drop(Access::parse(door, value).map_err(PropertyError::Door)?);
         }
-        "atime" if ["off", "relatime"].contains(&value) => {}
-        "atime" => return Err(bad()),
-        INCOMPLETE if ["no", "yes"].contains(&value) => {}
-        INCOMPLETE => return Err(bad()),
+        "atime" | XATTR | ACL | INCOMPLETE if values(name).iter().any(|known| known == value) => {}
+        "atime" | XATTR | ACL | INCOMPLETE => return Err(bad()),
         "clean-low" => settings.clean_marks.low_permille = parse_permille(value).ok_or_else(bad)?,
         "clean-high" => settings.clean_marks.high_permille = parse_permille(value).ok_or_else(bad)?,
         _ => return Err(PropertyError::UnknownKey(name.to_owned())),
@@ -715,7 +717,7 @@ mod tests {
             (
                 "compresion",
                 "lz4",
-                "compression, mode, candidates, unit, min-saving, dictionary, cold-mode, snapshots, keep, snapdir, readonly, quota, reservation, when-full, hydrate, remote-timeout, incomplete, atime, nfs, smb, http, ftp, clean-low, clean-high, remote-cache, and rule.TYPE",
+                "compression, mode, candidates, unit, min-saving, dictionary, cold-mode, snapshots, keep, snapdir, readonly, quota, reservation, when-full, hydrate, remote-timeout, incomplete, atime, xattr, acl, nfs, smb, http, ftp, clean-low, clean-high, remote-cache, and rule.TYPE",
             ),
             ("rule.nc", "lz5", "MODE:CODEC"),
             ("rule.jpeg", "off", "rule.jpg"),
@@ -744,6 +746,8 @@ mod tests {
             ("remote-cache", "all", "25%"),
             ("incomplete", "maybe", "no, yes"),
             ("atime", "strict", "off, relatime"),
+            ("xattr", "sa", "on, off"),
+            ("acl", "posix", "on, off"),
             ("nfs", "rw@10.0.0.1/8", "first address"),
             ("http", "rw", "every client could write"),
             ("min-saving", "90.1", "from 0 to 90"),
@@ -785,6 +789,8 @@ mod tests {
                 ("remote-timeout", "5m", Source::Default),
                 ("incomplete", "no", Source::Default),
                 ("atime", "off", Source::Default),
+                ("xattr", "on", Source::Default),
+                ("acl", "on", Source::Default),
                 ("nfs", "off", Source::Default),
                 ("smb", "off", Source::Default),
                 ("http", "off", Source::Default),

@@ -54,6 +54,7 @@ pub fn values(key: &str) -> Vec<String> {
         "remote-timeout" => &["5m", "0"],
         "incomplete" => &["no", "yes"],
         "atime" => &["off", "relatime"],
+        "xattr" | "acl" => &["on", "off"],
         "nfs" | "smb" => &["off", "on", "ro", "rw"],
         "http" => &["off", "ro", "rw,login"],
         "ftp" => &["off", "ro", "rw"],

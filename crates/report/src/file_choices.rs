@@ -48,6 +48,9 @@ pub struct FileReport {
     pub file_type: String,
     /// Result of the last test for files of this type; null if there was none.
     pub remembered: Option<Remembered>,
+    /// Which extended attributes the files of its share do not have, and the consequences; null if
+    /// they have all.
+    pub absent_xattrs: Option<String>,
     /// Parts of the file, the first ones.
     pub parts: Vec<PartLine>,
     /// Number of parts that are not listed.

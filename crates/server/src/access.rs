@@ -1,12 +1,12 @@
 //! Users, tokens and sessions of the HTTP front end.
 //!
 //! Owns `access.json` in the pool's directory, and in memory the sessions, the log-in link, and the
-//! counts of failed attempts. Without threads and without a clock: each call takes the time. Any
+//! counts of failed attempts. Without threads and without a clock: each call receives the time. Any
 //! thread may call it; a log-in takes some 30 ms of one CPU, and two run at a time.
 //!
-//! Secrets never stay as they are: a password becomes an argon2id hash, tokens, session ids and the
-//! key of the log-in link become SHA-256 hashes (they have 256 random bits, so a slow hash adds
-//! nothing). Sessions end with the server, and with a change of their user's password or role.
+//! Secrets are never stored in the clear: a password becomes an argon2id hash, tokens, session ids
+//! and the key of the log-in link become SHA-256 hashes (they have 256 random bits, so a slow hash
+//! adds nothing). Sessions end with the server, and with a change of their user's password or role.
 
 mod attempts;
 mod file;
@@ -23,21 +23,21 @@ use self::attempts::Attempts;
 use self::file::{Contents, StoredToken, StoredUser};
 use self::secret::{Digest, Hashing, Password};
 
-/// Longest life of a session.
+/// Maximum lifetime of a session.
 const SESSION_SECONDS: u64 = 12 * 3600;
-/// A session that is not used for so long ends.
+/// A session that is not used for this long ends.
 const SESSION_IDLE_SECONDS: u64 = 3600;
-/// Most sessions at once: the one that was idle longest makes room.
+/// Maximum number of sessions: a new one displaces the one that was idle longest.
 const SESSIONS_MAX: usize = 1024;
-/// Life of the log-in link.
+/// Lifetime of the log-in link.
 const LINK_SECONDS: u64 = 15 * 60;
-/// The time of a token's last use is written at most so often.
+/// Minimum interval between writes of a token's last use.
 const LAST_USE_EVERY_SECONDS: u64 = 60;
-/// Most users and most tokens: each request looks through them.
+/// Maximum number of users, and of tokens: each request scans them.
 const ENTRIES_MAX: usize = 1000;
-/// Shortest password.
+/// Minimum length of a password.
 const PASSWORD_BYTES_MIN: usize = 8;
-/// Longest password: argon2 reads all of it.
+/// Maximum length of a password: argon2 reads all of it.
 const PASSWORD_BYTES_MAX: usize = 1024;
 /// Prefix of tokens, which lets secret scanners find them.
 const TOKEN_PREFIX: &str = "shale_";
@@ -72,18 +72,18 @@ pub struct Grant {
 /// A session that has begun.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NewSession {
-    /// Its id, for the cookie; kept nowhere else.
+    /// Its id, for the cookie; not stored anywhere.
     pub id: String,
     /// Its owner.
     pub grant: Grant,
-    /// Its longest life.
+    /// Its maximum lifetime.
     pub seconds: u64,
 }
 
 /// Reason to refuse a log-in.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Refusal {
-    /// The credentials are wrong, or have expired. Nothing more is said.
+    /// The credentials are wrong, or have expired. No more is revealed.
     Wrong,
     /// Too many attempts failed: the next one is answered after so many seconds.
     TooMany(u64),
@@ -100,7 +100,7 @@ struct State {
     contents: Contents,
     /// By the hash of the id.
     sessions: BTreeMap<Digest, SessionEntry>,
-    /// The hash of the log-in link's key, and until when it is good.
+    /// Hash of the log-in link's key, and its expiry.
     link: Option<(Digest, u64)>,
     attempts: Attempts,
 }
@@ -111,7 +111,7 @@ pub struct Access {
     state: Mutex<State>,
     /// Limits concurrent hashing.
     hashing: Hashing,
-    /// Error of the file. Every log-in is refused then, and nothing is written.
+    /// Error of the file, which makes every log-in fail and prevents writes.
     unusable: Option<String>,
 }
 
@@ -131,28 +131,28 @@ impl Access {
         Self { path, state: Mutex::new(state), hashing: Hashing::default(), unusable }
     }
 
-    /// Error of the file, which disables all log-ins.
+    /// Returns the error of the file, which disables all log-ins.
     pub fn unusable(&self) -> Option<&str> {
         self.unusable.as_deref()
     }
 
-    /// Whether there is a user or a token.
+    /// Returns whether there is a user or a token.
     pub fn has_anybody(&self) -> bool {
         let state = self.state.lock();
         !state.contents.users.is_empty() || !state.contents.tokens.is_empty()
     }
 
-    /// The users by name.
+    /// Returns the users by name.
     pub fn users(&self) -> Vec<UserLine> {
         self.state.lock().contents.users.iter().map(StoredUser::line).collect()
     }
 
-    /// The tokens by name.
+    /// Returns the tokens by name.
     pub fn tokens(&self) -> Vec<TokenLine> {
         self.state.lock().contents.tokens.iter().map(StoredToken::line).collect()
     }
 
-    /// Changes the file: all or nothing.
+    /// Changes the file atomically.
     fn change<T>(&self, change: impl FnOnce(&mut Contents) -> Result<T>) -> Result<T> {
         if let Some(why) = &self.unusable {
             let text = format!("{why}: restore the file, or move it away and set passwords again");
@@ -168,11 +168,11 @@ impl Access {
         Ok(value)
     }
 
-    /// Sets a user's password, and makes the user if there is none of that name; `role` none: as it
-    /// is, or `Admin` for a new one. Ends the user's sessions.
+    /// Sets a user's password, and makes the user if missing; without a `role` it stays, or is
+    /// `Admin` for a new user. Ends the user's sessions.
     ///
     /// # Errors
-    /// `Invalid` for a name or a password that cannot be, and those of the file.
+    /// `Invalid` for an invalid name or password, and those of the file.
     pub fn set_password(&self, user: &str, password: Option<&str>, role: Option<Role>, now: Moment) -> Result<()> {
         check_name(user, "a user")?;
         let Some(password) = password else { return self.set_role(user, role) };
@@ -201,7 +201,7 @@ impl Access {
 
     fn set_role(&self, user: &str, role: Option<Role>) -> Result<()> {
         let Some(role) = role else {
-            return Err(Error::new(ErrorKind::Invalid, "name a password or a role: nothing would change"));
+            return Err(Error::new(ErrorKind::Invalid, "specify a password or a role: nothing would change"));
         };
         self.change(|contents| {
             let Some(known) = contents.user(user) else {
@@ -238,7 +238,7 @@ impl Access {
     /// Makes a token.
     ///
     /// # Errors
-    /// `Invalid` for a name that cannot be, `Exists` for one that is taken, and those of the file.
+    /// `Invalid` for an invalid name, `Exists` for one that is in use, and those of the file.
     pub fn create_token(&self, name: &str, role: Role, expires_unix_s: Option<u64>, now: Moment) -> Result<NewToken> {
         check_name(name, "a token")?;
         if expires_unix_s.is_some_and(|at| at <= now.unix_s) {
@@ -249,7 +249,7 @@ impl Access {
         let digest = Digest::of(&text);
         let line = self.change(|contents| {
             if contents.tokens.iter().any(|token| token.name == name) {
-                let text = format!("there is a token '{name}': choose another name, or revoke that one first");
+                let text = format!("token '{name}' exists: choose another name, or revoke it first");
                 return Err(Error::new(ErrorKind::Exists, text));
             }
             if contents.tokens.len() >= ENTRIES_MAX {
@@ -285,7 +285,7 @@ impl Access {
         })
     }
 
-    /// Makes the key of a log-in link, which is good once; an earlier one is good no more.
+    /// Makes the key of a log-in link, which is valid once; an earlier one becomes invalid.
     ///
     /// # Errors
     /// When the system has no random bytes.
@@ -364,7 +364,7 @@ impl Access {
         self.state.lock().sessions.remove(&Digest::of(session));
     }
 
-    /// Returns the owner of the credentials; none: they are wrong, or have expired.
+    /// Returns the owner of the credentials; `None`: they are wrong, or have expired.
     pub fn check(&self, proof: Proof<'_>, now: Moment) -> Option<Grant> {
         let mut state = self.state.lock();
         match proof {
@@ -405,7 +405,7 @@ fn check_session(state: &mut State, id: &Digest, now: Moment) -> Option<Grant> {
     None
 }
 
-/// The grant of a token, and whether the time of its last use is to be written.
+/// Returns the grant of a token, and whether the time of its last use must be written.
 fn check_token(state: &mut State, digest: &Digest, now: Moment) -> Option<(Grant, bool)> {
     let token = state.contents.tokens.iter_mut().find(|token| token.digest == *digest)?;
     if token.expires_unix_s.is_some_and(|at| now.unix_s >= at) {

@@ -1,10 +1,10 @@
-//! The audit log: who asked for which change, from where, and what came of it.
+//! The audit log: each change with its user, the client's address, and the outcome.
 //!
-//! Owns `audit/` in the pool's directory: files of JSON lines, numbered in the order of their
-//! beginnings, the oldest removed beyond [`FILES_MAX`]. Any thread may record; a line is one
-//! write(2) to a file opened for appending, so a crash tears at most the last line, which readers
-//! skip. Lines are not synced: what they report of is durable already, and the log must not slow a
-//! request down. A line that cannot be written fails no request; the server's log says so once.
+//! Owns `audit/` in the pool's directory: files of JSON lines, numbered in the order of creation,
+//! the oldest removed beyond [`FILES_MAX`]. Any thread may append; a line is one write(2) to a file
+//! opened for appending, so a crash tears at most the last line, which readers skip. Lines are not
+//! synced: the changes they record are durable already, and the log must not slow a request down. A
+//! line that cannot be written fails no request; the server's log reports the failure once.
 
 use std::fs::{File, OpenOptions};
 use std::io::{BufRead, BufReader, Write};
@@ -18,20 +18,20 @@ use surface::{Error, ErrorKind, Result};
 
 /// Size at which the next file begins.
 const FILE_BYTES: u64 = 4 << 20;
-/// Files that are kept.
+/// Number of files that are kept.
 const FILES_MAX: usize = 8;
-/// Longest line: longer ones lose their changes.
+/// Maximum length of a line: longer ones lose their list of changes.
 const LINE_BYTES_MAX: usize = 64 << 10;
 
 #[derive(Default)]
 struct State {
     file: Option<File>,
     bytes: u64,
-    /// When the last line of a refused request was written.
+    /// Time of the last line about a refused request.
     refused_unix_s: u64,
     /// Refused requests since then.
     refused_unsaid: u64,
-    /// Writing fails, which was said.
+    /// Writing fails, and this was logged.
     is_failing: bool,
 }
 
@@ -43,12 +43,12 @@ pub struct AuditLog {
     state: Mutex<State>,
 }
 
-/// The directory of a pool's log.
+/// Returns the directory of a pool's log.
 fn dir_of(pool: &Path) -> PathBuf {
     pool.join("audit")
 }
 
-/// The files by number.
+/// Returns the files by number.
 fn files(dir: &Path) -> std::io::Result<Vec<(u64, PathBuf)>> {
     let entries = match std::fs::read_dir(dir) {
         Ok(entries) => entries,
@@ -66,7 +66,7 @@ fn files(dir: &Path) -> std::io::Result<Vec<(u64, PathBuf)>> {
 }
 
 impl AuditLog {
-    /// Of a pool's directory. Nothing is made before the first line.
+    /// Log of a pool's directory. Nothing is made before the first line.
     pub fn new(pool: &Path) -> Self {
         Self { dir: dir_of(pool), changes: AtomicU64::new(0), state: Mutex::default() }
     }
@@ -76,7 +76,7 @@ impl AuditLog {
         self.changes.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Number of changes that succeeded since the pool was opened.
+    /// Returns the number of changes that succeeded since the pool was opened.
     pub fn changes(&self) -> u64 {
         self.changes.load(Ordering::Relaxed)
     }
@@ -120,7 +120,7 @@ impl AuditLog {
         Ok(())
     }
 
-    /// The file to append to, and its length.
+    /// Returns the file to append to, and its length.
     fn current(&self, is_full: bool) -> std::io::Result<(File, u64)> {
         match std::fs::DirBuilder::new().mode(0o700).create(&self.dir) {
             Err(error) if error.kind() != std::io::ErrorKind::AlreadyExists => return Err(error),
@@ -138,7 +138,7 @@ impl AuditLog {
         let mut file = OpenOptions::new().create(true).append(true).mode(0o600).open(&path)?;
         let length = file.metadata()?.len();
         if length > 0 && !ends_a_line(&path, length)? {
-            // What a crash has torn stays apart from what follows.
+            // Separates a torn line from those that follow.
             file.write_all(b"\n")?;
         }
         let beyond = files(&self.dir)?;
@@ -148,7 +148,7 @@ impl AuditLog {
         Ok((file, length))
     }
 
-    /// The newest lines, oldest first: at most `count` of those that `is_meant`.
+    /// Returns the newest lines, oldest first: at most `count` of those that `is_meant`.
     ///
     /// # Errors
     /// When the files cannot be read.
@@ -208,7 +208,7 @@ fn read_file(path: &Path, is_meant: impl Fn(&AuditLine) -> bool) -> std::io::Res
         Err(error) => return Err(error),
     };
     for line in BufReader::new(file).split(b'\n') {
-        // A line that a crash has torn is skipped.
+        // A torn line is skipped.
         lines.extend(serde_json::from_slice(&line?).ok().filter(|line| is_meant(line)));
     }
     Ok(lines)

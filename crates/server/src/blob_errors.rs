@@ -1,15 +1,16 @@
-//! Errors of blobs as errors of a pool or a command. The only place where one becomes a kind.
+//! Converts errors of blobs to errors of a pool or a command. The only place that assigns their
+//! kinds.
 
 use blob::Error as BlobError;
 use operations::kind_of;
 use surface::{Error, ErrorKind};
 
-/// Tells whether stored bytes are damaged or gone.
+/// Returns whether stored bytes are damaged or gone.
 const fn is_damage(error: &BlobError) -> bool {
     matches!(error, BlobError::Damaged { .. } | BlobError::Lost { .. })
 }
 
-/// Returns the error of another blob, if that is why the data to be stored could not be read.
+/// Returns the error of the source blob, if it made reading the data to be stored fail.
 fn of_the_source(error: &std::io::Error) -> Option<&BlobError> {
     error.get_ref()?.downcast_ref()
 }

@@ -1,11 +1,9 @@
-//! The door that a request of the kernel to a share comes from: the kept server of a network
-//! protocol whose process makes it, or else a program of this machine. Owns the table of those
-//! processes.
+//! The door of a kernel request to a share: the server of a network protocol whose process makes
+//! it, or else a program of this machine. Owns the table of those processes.
 //!
-//! The kernel names the thread that makes a request. Its process, and those that this one descends
-//! from, are looked up in `/proc` once and remembered by the thread that serves: until the table
-//! changes, or for a second, since numbers of threads are used again. Without servers nothing is
-//! looked up.
+//! The kernel names the thread that makes a request. Its process and that one's ancestors are
+//! looked up in `/proc` once and remembered by the serving thread: until the table changes, or for
+//! a second, because thread ids are reused. Without servers there is no look-up.
 
 use std::cell::Cell;
 use std::sync::Arc;
@@ -20,16 +18,17 @@ use surface::{DeviceId, Traffic};
 use crate::devices::Devices;
 use crate::traffic::SHARES;
 
-/// Threads that each serving thread remembers.
+/// Maximum number of threads that each serving thread remembers.
 const REMEMBERED: usize = 16;
-/// Processes above a thread that are looked at: servers start theirs directly, or by one more.
+/// Maximum number of ancestors to check: servers start their processes directly, or through one
+/// more.
 const ABOVE_MAX: usize = 4;
 
-/// Numbers states of all tables, so that none is taken for that of another one.
+/// Numbers the states of all tables, so that none is taken for another's.
 static EPOCH: AtomicU64 = AtomicU64::new(1);
 
 thread_local! {
-    /// State of the table, number of a thread, and its door as of then.
+    /// State of the table, thread id, and its door at that state.
     static KNOWN: Cell<[(u64, u32, Option<Door>); REMEMBERED]> = const { Cell::new([(0, 0, None); REMEMBERED]) };
 }
 
@@ -42,7 +41,7 @@ pub struct Callers {
 }
 
 impl Callers {
-    /// The processes of a door's servers, as of a look at them, which comes each second.
+    /// Sets the processes of a door's servers, which are checked every second.
     pub(crate) fn set(&self, door: Door, pids: impl Iterator<Item = i32>) {
         let mut servers = self.servers.write();
         servers.retain(|(_, of)| *of != door);
@@ -51,7 +50,7 @@ impl Callers {
         self.epoch.store(epoch, Ordering::Release);
     }
 
-    /// The door of a thread; none: a program of this machine, or the kernel itself.
+    /// Returns the door of a thread; `None`: a program of this machine, or the kernel itself.
     fn door_of(&self, thread: u32) -> Option<Door> {
         let epoch = self.epoch.load(Ordering::Acquire);
         if epoch == 0 || thread == 0 {
@@ -86,13 +85,13 @@ impl Callers {
     }
 }
 
-/// Process and parent of a thread, by its `status`.
+/// Parses process and parent of a thread from its `status`.
 fn process_of(status: &str) -> Option<(i32, i32)> {
     let of = |key: &str| status.lines().find_map(|line| line.strip_prefix(key))?.trim().parse().ok();
     Some((of("Tgid:")?, of("PPid:")?))
 }
 
-/// Counts of a share by door. One of a network protocol is made at the first request.
+/// Counts of a share by door. Those of a network protocol are created at the first request.
 pub(crate) struct ShareCounts {
     devices: Devices,
     share: DeviceId,

@@ -1,12 +1,12 @@
-//! The clients of each device, by the number that a device keeps: how many, which of them have
-//! gone, and what messages call them.
+//! The clients of each device, by its permanent number: how many, which of them have disconnected,
+//! and their names for messages.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use surface::{Client, DeviceId};
 
-/// Most clients that a message names.
+/// Maximum number of clients in a message.
 const NAMED_MAX: usize = 3;
 
 /// A client that has a device open: the device, the client's number, and the client.
@@ -19,22 +19,22 @@ type Holder = (u64, Arc<dyn Client>);
 #[derive(Default)]
 pub struct Clients {
     open: BTreeMap<DeviceId, Vec<Holder>>,
-    /// The next one's number.
+    /// Number of the next client.
     next: u64,
 }
 
 impl Clients {
-    /// Those of one device.
+    /// Returns the clients of a device.
     pub fn of(&self, id: DeviceId) -> &[(u64, Arc<dyn Client>)] {
         self.open.get(&id).map_or(&[], Vec::as_slice)
     }
 
-    /// How many have a device open.
+    /// Returns how many clients have a device open.
     pub fn count(&self, id: DeviceId) -> usize {
         self.of(id).len()
     }
 
-    /// One more; its number.
+    /// Adds a client and returns its number.
     pub fn add(&mut self, id: DeviceId, client: &Arc<dyn Client>) -> u64 {
         let number = self.next;
         self.next += 1;
@@ -42,7 +42,7 @@ impl Clients {
         number
     }
 
-    /// One of that number has closed it.
+    /// Removes the client of that number, which has closed the device.
     pub fn remove(&mut self, id: DeviceId, number: u64) {
         if let Some(open) = self.open.get_mut(&id) {
             open.retain(|(other, _)| *other != number);
@@ -52,7 +52,7 @@ impl Clients {
         }
     }
 
-    /// Those of these devices' clients that have gone, whose last requests are still being done.
+    /// Returns the disconnected clients of these devices whose last requests are still running.
     pub fn gone(&self, ids: &[DeviceId]) -> Vec<Open> {
         let mut gone = Vec::new();
         for id in ids {
@@ -62,11 +62,12 @@ impl Clients {
         gone
     }
 
-    /// Whether any of these still has its device open.
+    /// Returns whether any of these clients still has its device open.
     pub fn has_any(&self, clients: &[Open]) -> bool {
         clients.iter().any(|(id, number, _)| self.of(*id).iter().any(|(other, _)| other == number))
     }
 
+    /// Returns, for example,
     /// `open by 2 clients: NBD client 10.0.0.7:4711; a command, process 4 (shale) of user 0`.
     pub fn words(&self, id: DeviceId) -> String {
         let open = self.of(id);
@@ -74,7 +75,7 @@ impl Clients {
     }
 }
 
-/// The same of so many clients, of which these names are known.
+/// The same for a number of clients, some of whose names are known.
 pub fn words_of(clients: usize, names: impl Iterator<Item = String>) -> String {
     let plural = if clients == 1 { "" } else { "s" };
     let names: Vec<String> = names.take(NAMED_MAX).collect();
@@ -89,7 +90,7 @@ pub fn words_of(clients: usize, names: impl Iterator<Item = String>) -> String {
     text
 }
 
-/// The names of some clients, for a message.
+/// Returns the names of some clients, for a message.
 pub fn names_of<'a>(mut clients: impl ExactSizeIterator<Item = &'a Arc<dyn Client>>) -> String {
     let mut text = clients.by_ref().take(NAMED_MAX).map(|client| client.name()).collect::<Vec<_>>().join("; ");
     if clients.len() > 0 {

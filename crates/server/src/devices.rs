@@ -1,5 +1,5 @@
-//! Who has which volume open. Every client gets its volume here, so that `destroy` can refuse while
-//! one is in use.
+//! Clients of each open volume. Every client opens its volume here, so that `destroy` can refuse
+//! while one is in use.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -15,26 +15,26 @@ use crate::open_device::OpenDevice;
 use crate::traffic::Traffics;
 use operations::names;
 
-/// How long an exclusive operation waits for clients to close the volume, and how long an open
-/// waits for an exclusive operation. The server notices a closed client late, more so under load.
+/// Time that an exclusive operation waits for clients to close the volume, and that an open waits
+/// for an exclusive operation. The server notices a closed client late, more so under load.
 pub const GOING_PATIENCE: Duration = Duration::from_secs(3);
 
-/// Most clients of a volume that a list names: a line of each stays within what one reply may
-/// have, for thousands of volumes.
+/// Maximum number of a volume's clients in a list: with one line each, a reply has space for
+/// thousands of volumes.
 const LISTED_MAX: usize = 16;
 
-/// How long what a client that has gone left may take.
+/// Timeouts for the requests of a disconnected client.
 #[derive(Debug, Clone, Copy)]
 pub struct GonePatience {
-    /// Before what of it has not begun is dropped. A full write buffer's worth takes a second or
-    /// two on a disk.
+    /// Grace period before its queued requests are dropped. Draining a full write buffer takes a
+    /// second or two on a disk.
     pub finish: Duration,
-    /// After that, before the next client is refused.
+    /// Further grace period before the next client is refused.
     pub drop: Duration,
 }
 
 impl Default for GonePatience {
-    /// Together less than an NBD handshake may take.
+    /// Together less than the timeout of an NBD handshake.
     fn default() -> Self {
         Self { finish: Duration::from_secs(5), drop: Duration::from_secs(15) }
     }
@@ -48,8 +48,7 @@ struct Register {
     changed: Condvar,
 }
 
-/// How often each is counted, by the number that a volume or a snapshot keeps, whatever it is
-/// called.
+/// Reference counts, by the number of a volume or snapshot, which renaming does not change.
 #[derive(Default)]
 struct Counts(BTreeMap<DeviceId, usize>);
 
@@ -75,36 +74,36 @@ impl Counts {
 #[derive(Default)]
 struct State {
     clients: Clients,
-    /// Volumes and snapshots that are being destroyed: no client may open them meanwhile.
+    /// Volumes and snapshots that are being destroyed: no client may open them.
     going: Counts,
     /// Volumes and snapshots under an exclusive operation that leaves them in place: opening one
-    /// waits until it has ended.
+    /// waits for its end.
     held: Counts,
 }
 
 /// A volume or a snapshot under an exclusive operation.
 struct Needed {
     volume: Arc<Volume>,
-    /// Whether it is to be destroyed.
+    /// It will be destroyed.
     goes: bool,
 }
 
 impl Register {
-    /// Waits for the end of exclusive operations on a volume. Whether that came about, the caller
-    /// sees from those that go on.
+    /// Waits for the end of exclusive operations on a volume, up to the timeout; the caller checks
+    /// whether any remain.
     fn await_let_go(&self, state: &mut MutexGuard<'_, State>, id: DeviceId) {
         let _ = self.changed.wait_while_for(state, |state| state.held.of(id) > 0, GOING_PATIENCE);
     }
 
     /// Waits until no client has a volume open and no exclusive operation runs: a client or
-    /// operation that comes during the wait goes first.
+    /// operation that arrives during the wait goes first.
     fn await_free(&self, state: &mut MutexGuard<'_, State>, id: DeviceId) {
         let is_taken = |state: &mut State| state.held.of(id) > 0 || state.clients.count(id) > 0;
         let _ = self.changed.wait_while_for(state, is_taken, GOING_PATIENCE);
     }
 
-    /// Waits until what clients of these that have gone had under way is done: none of it lands
-    /// behind what comes next.
+    /// Waits until the requests of disconnected clients are done, so that none takes effect after
+    /// the next operation.
     ///
     /// # Errors
     /// `InUse`, if that takes too long.
@@ -121,8 +120,8 @@ impl Register {
             gone.iter().for_each(|(_, _, client)| client.give_up());
             if self.changed.wait_while_for(state, is_there, self.patience.drop).timed_out() {
                 let message = format!(
-                    "requests of a client that has gone are still being done ({}): they could land behind those of the next one, \
-                     which is not let in before; the storage is slow or stands still, try again",
+                    "requests of a disconnected client are still running ({}): the next client must wait, because \
+                     they could take effect after its own; the storage is slow or not responding, try again",
                     names_of(gone.iter().map(|(_, _, client)| client))
                 );
                 return Err(Error::new(ErrorKind::InUse, message));
@@ -130,14 +129,15 @@ impl Register {
         }
     }
 
-    /// Waits for the clients of these to go. Whether they went, the caller sees from who is left.
+    /// Waits for these volumes' clients to close them, up to the timeout; the caller checks which
+    /// remain.
     fn await_none(&self, state: &mut MutexGuard<'_, State>, ids: &[DeviceId], patience: Duration) {
         let is_open = |state: &mut State| ids.iter().any(|id| state.clients.count(*id) > 0);
         let _ = self.changed.wait_while_for(state, is_open, patience);
     }
 }
 
-/// The volumes of an open pool, with a count of the clients of each.
+/// The volumes of an open pool, with their clients.
 #[derive(Clone)]
 pub struct Devices {
     pool: Pool,
@@ -147,28 +147,28 @@ pub struct Devices {
 }
 
 impl Devices {
-    /// Of a pool; no client has a device open yet.
+    /// Volumes of a pool; no client has a device open yet.
     pub fn new(pool: Pool) -> Self {
         Self::with_patience(pool, GonePatience::default())
     }
 
-    /// As [`new`](Self::new), with another patience for what clients that have gone left.
+    /// As [`new`](Self::new), with other timeouts for disconnected clients.
     pub fn with_patience(pool: Pool, patience: GonePatience) -> Self {
         let register = Arc::new(Register { patience, ..Register::default() });
         Self { pool, register, first_reads: Arc::default(), traffics: Arc::default() }
     }
 
-    /// Which groups of a volume its clients read first, if that is traced.
+    /// Returns the recording of a volume's first reads.
     pub fn first_reads(&self) -> &FirstReads {
         &self.first_reads
     }
 
-    /// What clients do to which volume, through which door.
+    /// Returns the operations of clients by volume and door.
     pub fn traffics(&self) -> &Traffics {
         &self.traffics
     }
 
-    /// Opens a volume or a snapshot for a client. It counts as in use until the result is dropped.
+    /// Opens a volume or a snapshot for a client. It is in use until the result is dropped.
     ///
     /// # Errors
     /// `NotFound`, and `InUse` during an exclusive operation.
@@ -190,7 +190,7 @@ impl Devices {
         Ok(Arc::new(self.opened(volume, in_use, &**client)))
     }
 
-    /// Opens a volume that no client has open, and does `work` on it before another client gets it:
+    /// Opens a volume that no client has open, and runs `work` on it before another client gets it:
     /// opening it meanwhile waits. Unlike with [`alone`](Self::alone), the caller has it open
     /// afterwards.
     fn open_alone(
@@ -227,11 +227,11 @@ impl Devices {
             .map_err(|error| error.context(format_args!("'{}'", volume.name())))
     }
 
-    /// Counts one more client, if no exclusive operation runs on the volume.
+    /// Registers one more client, if no exclusive operation runs on the volume.
     fn admit(&self, state: &mut State, volume: &Volume, client: &Arc<dyn Client>) -> Result<InUse> {
         let id = volume.id();
         if state.held.of(id) > 0 {
-            let message = format!("'{}' is being emptied, made smaller, taken back or received", volume.name());
+            let message = format!("'{}' is being emptied, shrunk, rolled back or received", volume.name());
             return Err(Error::new(ErrorKind::InUse, message));
         }
         if state.going.of(id) > 0 {
@@ -241,22 +241,22 @@ impl Devices {
         Ok(InUse { id, number, register: Arc::clone(&self.register) })
     }
 
-    /// Keeps others from opening a volume, for good if it `goes`.
+    /// Prevents others from opening a volume; permanently if it `goes`.
     fn keep(&self, state: &mut State, id: DeviceId, goes: bool) -> Kept {
         state.of_fate(goes).add(id);
         Kept { id, goes, register: Arc::clone(&self.register) }
     }
 
-    /// How many clients have the volume or the snapshot open.
+    /// Returns the number of clients that have the volume or the snapshot open.
     pub fn clients(&self, name: &str) -> usize {
         let Ok(volume) = self.pool.volume(name) else { return 0 };
         self.register.state.lock().clients.count(volume.id())
     }
 
-    /// The same, with what messages call them: the first [`LISTED_MAX`].
+    /// The same, with the names of the first [`LISTED_MAX`] clients for messages.
     pub fn named_clients(&self, name: &str) -> (usize, Vec<String>) {
         let Ok(volume) = self.pool.volume(name) else { return (0, Vec::new()) };
-        // Names are found out without the lock: no client waits for another one's.
+        // Names are determined without the lock: no client waits for another one's name.
         let (count, listed) = {
             let state = self.register.state.lock();
             let open = state.clients.of(volume.id());
@@ -265,8 +265,8 @@ impl Devices {
         (count, listed.iter().map(|client| client.name()).collect())
     }
 
-    /// Does something to a volume that its clients would not survive; while it is in use only with `force`. The volume stays: whoever wants to
-    /// open it meanwhile waits.
+    /// Runs `work` on a volume, which its clients would not survive; if it is in use, only with
+    /// `force`. The volume stays: clients that open it meanwhile wait.
     ///
     /// # Errors
     /// `InUse`, `NotFound`, and those of `work`.
@@ -301,7 +301,7 @@ impl Devices {
             let busy = needed.iter().find(|needed| state.clients.count(needed.volume.id()) > 0).filter(|_| !force);
             if let Some(Needed { volume, .. }) = busy {
                 let (name, open) = (volume.name(), state.clients.words(volume.id()));
-                let message = format!("'{name}' is {open}; disconnect them (or unmount), or say --force");
+                let message = format!("'{name}' is {open}; disconnect them (or unmount), or use --force");
                 return Err(Error::new(ErrorKind::InUse, message));
             }
             needed.iter().map(|needed| self.keep(&mut state, needed.volume.id(), needed.goes)).collect()
@@ -309,15 +309,15 @@ impl Devices {
         work()
     }
 
-    /// Destroys a volume, a folder or a snapshot; one that is in use only with `force`, and a
-    /// volume's snapshots and everything in a folder or a share if asked for (`recursive`).
+    /// Destroys a volume, a folder or a snapshot; with `recursive`, also a volume's snapshots and
+    /// everything in a folder or a share. Objects in use are destroyed only with `force`.
     ///
     /// # Errors
-    /// `InUse`, `NotFound`, and what the pool says.
+    /// `InUse`, `NotFound`, and those of the pool.
     pub fn destroy<'a>(&self, meant: impl Into<VolumeRef<'a>>, recursive: bool, force: bool) -> Result<()> {
         let volume = match meant.into() {
             VolumeRef::Name(name) if self.pool.is_folder(name) => return self.destroy_folder(name, recursive, force),
-            // No client has it open.
+            // No client can have it open.
             VolumeRef::Name(name) if self.pool.is_being_received(name) => return self.pool.destroy(name, recursive),
             meant => self.pool.volume_by_ref(meant)?,
         };
@@ -334,13 +334,13 @@ impl Devices {
         self.with_needed(&needed, GOING_PATIENCE, force, || self.pool.destroy(id, recursive))
     }
 
-    /// Destroys a folder, with everything in it if that is asked for.
+    /// Destroys a folder; with `recursive`, everything in it.
     fn destroy_folder(&self, name: &str, recursive: bool, force: bool) -> Result<()> {
         let needed = if recursive { self.inside(name)? } else { Vec::new() };
         self.with_needed(&needed, GOING_PATIENCE, force, || self.pool.destroy(name, recursive))
     }
 
-    /// What goes with a folder, or with a share.
+    /// Returns everything in a folder or a share.
     fn inside(&self, name: &str) -> Result<Vec<Needed>> {
         let mut needed = Vec::new();
         for (id, volume) in self.pool.volumes_in(name)? {
@@ -350,10 +350,10 @@ impl Devices {
         Ok(needed)
     }
 
-    /// Destroys a snapshot, if no client has it open now.
+    /// Destroys a snapshot, if no client has it open.
     ///
     /// # Errors
-    /// `InUse`, `NotFound`, and what the pool says.
+    /// `InUse`, `NotFound`, and those of the pool.
     pub fn destroy_idle(&self, snapshot: &SnapshotStatus) -> Result<()> {
         let going = self.going(std::slice::from_ref(snapshot))?;
         self.with_needed(&going, Duration::ZERO, false, || self.pool.destroy(snapshot.id, false))
@@ -363,16 +363,16 @@ impl Devices {
         snapshots.iter().map(|snapshot| Ok(Needed { volume: self.pool.volume_of(snapshot.id)?, goes: true })).collect()
     }
 
-    /// Takes a volume back to a snapshot; with `recursive`, newer snapshots go. While one of all
-    /// these is in use only with `force`.
+    /// Rolls a volume back to a snapshot; with `recursive`, newer snapshots are destroyed. If any
+    /// of these is in use, only with `force`.
     ///
     /// # Errors
-    /// `InUse`, `NotFound`, and what the pool says.
+    /// `InUse`, `NotFound`, and those of the pool.
     pub fn rollback(&self, snapshots: &[String], recursive: bool, force: bool) -> Result<()> {
         let (mut ids, mut needed) = (Vec::new(), Vec::new());
         for snapshot in snapshots {
             let volume = names::volume_of(snapshot);
-            // By its number: while its clients go, another may get its name.
+            // By its number: while its clients close it, another object may get its name.
             let id = self.pool.volume(snapshot)?.id();
             needed.push(Needed { volume: self.pool.volume(volume)?, goes: false });
             if recursive {
@@ -394,7 +394,7 @@ impl Devices {
         })
     }
 
-    /// What a front end is shown: all volumes, or those of `names`.
+    /// Returns the volumes for a front end: all, or those of `names`.
     pub fn shown(&self, names: &[String]) -> Arc<Shown> {
         let shown = Shown { devices: self.clone(), names: RwLock::default() };
         shown.set_names(names);
@@ -408,7 +408,7 @@ impl State {
     }
 }
 
-/// Counts one client for as long as it lives.
+/// Registers one client for as long as it lives.
 pub(crate) struct InUse {
     id: DeviceId,
     number: u64,
@@ -422,10 +422,10 @@ impl Drop for InUse {
     }
 }
 
-/// Keeps others from opening a volume for as long as it lives.
+/// Prevents others from opening a volume for as long as it lives.
 struct Kept {
     id: DeviceId,
-    /// Whether it is being destroyed.
+    /// It is being destroyed.
     goes: bool,
     register: Arc<Register>,
 }
@@ -437,12 +437,12 @@ impl Drop for Kept {
     }
 }
 
-/// Whether something of the name `inner` lies in the folder `outer`.
+/// Returns whether an object named `inner` lies in the folder `outer`.
 pub fn is_in(inner: &str, outer: &str) -> bool {
     inner.strip_prefix(outer).is_some_and(|rest| rest.starts_with('/'))
 }
 
-/// The volumes that front ends are shown.
+/// The volumes that front ends show.
 pub struct Shown {
     devices: Devices,
     /// Empty: all.
@@ -450,7 +450,8 @@ pub struct Shown {
 }
 
 impl Shown {
-    /// Shows only these from now on, if there are any. A client that has another one open keeps it.
+    /// Shows only these from now on, or all if there are none. A client keeps other volumes that it
+    /// has open.
     pub fn set_names(&self, names: &[String]) {
         *self.names.write() = names.iter().cloned().collect();
     }
@@ -487,7 +488,7 @@ impl DeviceSet for Shown {
         let mut folders = DeviceSet::folders(&self.devices.pool)?;
         let names = self.names.read();
         if !names.is_empty() {
-            // Those in which something is shown, or may be.
+            // Folders that contain shown objects, or may.
             let leads_to = |folder: &str, name: &String| is_in(name, folder) || name == folder || is_in(folder, name);
             folders.retain(|folder| names.iter().any(|name| leads_to(&folder.name, name)));
         }

@@ -93,7 +93,7 @@ pub fn remembered(known: engine::Remembered) -> Remembered {
     }
 }
 
-/// Makes an [`ExplainMap`] from the engine's figures, of an object with so many bytes of data.
+/// Makes an [`ExplainMap`] from the engine's figures, for an object with so many bytes of data.
 pub fn explain_map(map: engine::CodecMap, data_bytes: u64) -> ExplainMap {
     let cell = |cell: engine::MapCell| MapCell {
         offset: cell.offset,
@@ -102,7 +102,7 @@ pub fn explain_map(map: engine::CodecMap, data_bytes: u64) -> ExplainMap {
         stored_bytes: cell.stored_bytes,
         winner: cell.winner,
     };
-    // What holds data is counted a little later than it is stored.
+    // The map counts data slightly later than it is stored.
     let percent = 100.0 * map.looked_at_bytes as f64 / data_bytes.max(1) as f64;
     ExplainMap {
         size_bytes: map.size_bytes,
@@ -326,7 +326,7 @@ pub fn image_line(status: engine::ImageStatus) -> ImageLine {
     }
 }
 
-/// From the engine's figures.
+/// Makes a [`VolumeReport`] from the engine's figures.
 pub fn volume_report(status: VolumeStatus, (clients, client_names): (usize, Vec<String>)) -> VolumeReport {
     VolumeReport {
         kind: if status.is_share() { ObjectKind::Share } else { ObjectKind::Volume },
@@ -352,8 +352,9 @@ pub fn volume_report(status: VolumeStatus, (clients, client_names): (usize, Vec<
     }
 }
 
-/// From the engine's; `own`: what the source is called if it is the volume, the share or the
-/// folder itself. What it is inherited from `is_folder`, or else a share.
+/// Makes a [`PropertyReport`] from the engine's property; `own` names the source if it is the
+/// volume, the share or the folder itself. An inherited value comes from a folder if `is_folder`
+/// says so, or else from a share.
 pub fn property_report(property: Property, own: &str, is_folder: impl Fn(&str) -> bool) -> PropertyReport {
     let (source, folder) = match property.source {
         PropertySource::Default => ("default", None),
@@ -363,7 +364,7 @@ pub fn property_report(property: Property, own: &str, is_folder: impl Fn(&str) -
         PropertySource::Own => (own, None),
     };
     let known = policy::PropertyKey::named(&property.key);
-    // One value is the default of a size, a number or a list.
+    // A single value is the default of a size, a number or a list.
     let values = Some(policy::values(&property.key)).filter(|values| values.len() > 1).unwrap_or_default();
     PropertyReport {
         key: property.key,
@@ -376,7 +377,7 @@ pub fn property_report(property: Property, own: &str, is_folder: impl Fn(&str) -
     }
 }
 
-/// From the engine's report.
+/// Makes a [`CheckSummary`] from the engine's report.
 pub fn check_summary(report: CheckReport, seconds: f64) -> CheckSummary {
     let problems: Vec<_> = report.problems.into_iter().map(problem_report).collect();
     CheckSummary {

@@ -1,5 +1,5 @@
-//! The newest estimate of each object. Owns the documents; jobs bring them up to date, any thread
-//! may read them.
+//! The newest estimate of each object. Owns the documents; jobs update them, any thread may read
+//! them.
 
 use std::collections::BTreeMap;
 
@@ -8,7 +8,8 @@ use parking_lot::Mutex;
 use report::EstimateReport;
 use surface::DeviceId;
 
-/// Objects whose newest estimate is kept. A document has at most some hundred KB, usually ten.
+/// Maximum number of objects with a stored estimate. A document has some hundred KB at most,
+/// usually ten.
 const KEPT_MAX: usize = 64;
 
 struct Kept {
@@ -21,19 +22,19 @@ struct Kept {
 pub(crate) struct Estimates(Mutex<BTreeMap<DeviceId, Kept>>);
 
 impl Estimates {
-    /// The newest estimate of an object.
+    /// Returns the newest estimate of an object.
     pub(crate) fn newest(&self, object: DeviceId) -> Option<EstimateReport> {
         self.0.lock().get(&object).map(|kept| kept.report.clone())
     }
 
-    /// The job under way for an object, and whether the wish can join it.
+    /// Returns the job under way for an object, and whether the wish can join it.
     pub(crate) fn under_way(&self, object: DeviceId, wish: &EstimateWish) -> Option<(u64, bool)> {
         let all = self.0.lock();
         let kept = all.get(&object).filter(|kept| !kept.report.state.has_ended())?;
         Some((kept.report.job?, covers(&kept.wish, wish)))
     }
 
-    /// A job has begun. Figures of an earlier one of the same data are shown until there are new
+    /// Records a new job. Figures of an earlier one for the same data stay until there are new
     /// ones.
     pub(crate) fn begin(&self, object: DeviceId, wish: EstimateWish, job: u64) {
         let mut all = self.0.lock();
@@ -60,7 +61,7 @@ impl Estimates {
     }
 }
 
-/// Whether an estimate as `made` has all that is wished.
+/// Returns whether an estimate for the wish `made` covers all of `wish`.
 fn covers(made: &EstimateWish, wish: &EstimateWish) -> bool {
     let basis = |of: &EstimateWish| (of.path.clone(), of.properties.clone(), of.sample_bytes, of.seed);
     let has_choices = match (&made.choices, &wish.choices) {

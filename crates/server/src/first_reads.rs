@@ -1,5 +1,5 @@
-//! Which groups of a volume its clients read first, and in which order: the profile of a boot. Owns
-//! the one recording that there may be, and that a device without one pays for nothing but a look.
+//! Records the groups of a volume that its clients read first, in order: the profile of a boot.
+//! Owns the single recording; without one a device pays one check.
 
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -7,9 +7,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use parking_lot::Mutex;
 use surface::{DeviceId, Error, ErrorKind, Result};
 
-/// Bytes of a group: of a frame of a blob, too.
+/// Size of a group, and of a frame of a blob.
 pub const GROUP_BYTES: u64 = codec::UNIT_BYTES_MAX as u64;
-/// Groups of a recording: 8 GiB of an image, far more than a boot reads.
+/// Maximum number of groups of a recording: 8 GiB of an image, far more than a boot reads.
 const GROUPS_MAX: usize = 1 << 16;
 
 /// Records the first reads of one volume.
@@ -27,8 +27,8 @@ struct Recording {
 }
 
 impl FirstReads {
-    /// Begins with a volume, if nothing is recorded; returns the groups behind the first
-    /// `from` ones.
+    /// Begins a recording of a volume, if there is none; returns the groups after the first `from`
+    /// ones.
     ///
     /// # Errors
     /// `InUse` while another volume is recorded.
@@ -37,7 +37,11 @@ impl FirstReads {
         let recording = recording.get_or_insert_with(|| Recording { volume, seen: HashSet::new(), order: Vec::new() });
         self.is_on.store(true, Ordering::Relaxed);
         if recording.volume != volume {
-            return Err(Error::new(ErrorKind::InUse, "the first reads of another volume are being traced: end that"));
+            return Err(Error::new(
+                ErrorKind::InUse,
+                "the first reads of another volume are being traced: end that \
+             trace first",
+            ));
         }
         Ok(recording.order.get(from..).unwrap_or_default().to_vec())
     }
@@ -48,7 +52,7 @@ impl FirstReads {
         *self.recording.lock() = None;
     }
 
-    /// A client reads.
+    /// Records a client's read.
     pub fn note(&self, volume: DeviceId, offset: u64, len: usize) {
         if !self.is_on.load(Ordering::Relaxed) || len == 0 {
             return;

@@ -1,5 +1,5 @@
-//! Warns as a pool fills up: once at each of a few levels, and again only when it has been well
-//! below it.
+//! Warns as a pool fills up: once at each of several levels, and again only after use has fallen
+//! well below it.
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -11,29 +11,29 @@ use units::format_size;
 use crate::health;
 use report::{ObjectKind, QuotaLine, ReservedLine, StatusReport};
 
-/// Per cent of the room at which a pool is warned of.
+/// Use of the space, in percent, at which a warning is due.
 pub const LEVELS: [u32; 3] = [80, 90, 95];
 
 /// Percent by which use must fall below a level before a repeated warning: a pool that stays at a
 /// level warns once.
 const BELOW: f64 = 2.0;
 
-/// Volumes with a reservation that one line names.
+/// Maximum number of volumes with a reservation in one line.
 const NAMED_MAX: usize = 3;
 
-/// The highest level that a pool has come to; 0: none.
+/// Returns the highest level that a pool has reached; 0: none.
 pub fn level(used_percent: f64) -> u32 {
     LEVELS.into_iter().rev().find(|level| used_percent >= f64::from(*level)).unwrap_or(0)
 }
 
-/// How full a pool is, in the figures that are warned of.
+/// Figures for warnings about a full pool.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Gauge {
-    /// Per cent of the room that are used.
+    /// Used space in percent.
     pub used_percent: f64,
     /// New data is refused.
     pub is_full: bool,
-    /// Writes that have been refused.
+    /// Writes that were refused.
     pub refused_writes: u64,
 }
 
@@ -41,13 +41,14 @@ impl From<PoolRoom> for Gauge {
     fn from(room: PoolRoom) -> Self {
         let all = room.live_bytes.saturating_add(room.available_bytes).saturating_add(room.reserved_bytes);
         let used_percent = health::percent(room.live_bytes, all);
-        // Overwriting goes on in a pool that has no room for new data, and then nothing was refused last.
+        // In a pool without space for new data overwriting continues, and then nothing was refused
+        // last.
         let is_full = room.is_full || room.available_bytes == 0 && level(used_percent) == LEVELS[2];
         Self { used_percent, is_full, refused_writes: room.refused_writes }
     }
 }
 
-/// What is kept, and for what.
+/// Describes the reserved space and its purposes.
 pub fn reserved_words(s: &StatusReport) -> String {
     let mut for_volumes = format!("{} for volumes (not used yet", format_size(s.reserved_bytes));
     for ReservedLine { volume, bytes } in s.reserved_for.iter().take(NAMED_MAX) {
@@ -59,35 +60,35 @@ pub fn reserved_words(s: &StatusReport) -> String {
     format!("{for_volumes}), {} for cleaning", format_size(s.kept_bytes))
 }
 
-/// What to do, in one line.
+/// Returns the advice, in one line.
 pub fn advice(s: &StatusReport) -> String {
     let left = format_size(s.available_bytes);
     if s.short_below {
         return format!(
-            "{left} are left for new data: the file system below, which has the data file {}, is short of room, not the pool; make room there, or \
-             destroy or discard what is not needed ('shale grow' does not help)",
+            "{left} left for new data: the file system with the data file {} is short of space, not the pool; free \
+             space there, or destroy or discard data ('shale grow' does not help)",
             s.data
         );
     }
-    format!("{left} are left for new data; destroy or discard what is not needed, or 'shale grow'")
+    format!("{left} left for new data; destroy or discard data, or use 'shale grow'")
 }
 
-/// Which level was warned of last. 100 stands for a full pool.
+/// The level of the last warning; 100 stands for a full pool.
 #[derive(Debug, Default)]
 pub struct Fullness {
     told: AtomicU32,
-    /// Writes that had been refused when it was looked at last.
+    /// Refused writes at the last check.
     refused: AtomicU64,
     /// Objects at their quota that were reported.
     at_quota: Mutex<BTreeSet<String>>,
 }
 
-/// Behind all levels: new data is refused.
+/// Above all levels: new data is refused.
 const FULL: u32 = 100;
 
 impl Fullness {
-    /// Returns the lines for shares and folders that have come to their quota since the last call.
-    /// A client of a volume at its quota gets an error that is logged.
+    /// Returns lines about shares and folders that have reached their quota since the last call. A
+    /// client of a volume at its quota gets an error, which is logged.
     pub fn look_at_quotas(&self, at_quota: &[QuotaLine]) -> Vec<String> {
         let names = at_quota.iter().map(|line| line.name.clone()).collect();
         let before = std::mem::replace(&mut *self.at_quota.lock(), names);
@@ -95,15 +96,15 @@ impl Fullness {
         at_quota.iter().filter(is_new).map(QuotaLine::words).collect()
     }
 
-    /// Looks at a pool: what is to be said in the log now. The status is asked for only then: it
-    /// walks through all volumes.
+    /// Checks a pool, and returns the warning to log now. The status is requested only then,
+    /// because it walks all volumes.
     pub fn look(&self, gauge: Gauge, status: impl FnOnce() -> StatusReport) -> Option<String> {
         let refused = self.refused.swap(gauge.refused_writes, Ordering::Relaxed);
         let is_full = gauge.is_full || gauge.refused_writes > refused;
         let now = if is_full { FULL } else { level(gauge.used_percent) };
         let told = self.told.load(Ordering::Relaxed);
         if now <= told {
-            // What it has come back from well enough may be said again.
+            // Levels that use has fallen well below may be reported again.
             let still = LEVELS.into_iter().rev().find(|level| gauge.used_percent >= f64::from(*level) - BELOW);
             let still = still.unwrap_or(0);
             self.told.store(if is_full { FULL } else { told.min(still.max(now)) }, Ordering::Relaxed);
@@ -113,10 +114,10 @@ impl Fullness {
         let s = &status();
         let reserved = reserved_words(s);
         Some(if now == FULL {
-            format!("the pool {} is FULL, and new data is refused: reserved are {reserved}; {}", s.pool, advice(s))
+            format!("the pool {} is FULL, and new data is refused: reserved: {reserved}; {}", s.pool, advice(s))
         } else {
             let used = gauge.used_percent;
-            format!("the pool {} is {used:.0} % full: {}; reserved are {reserved}", s.pool, advice(s))
+            format!("the pool {} is {used:.0} % full: {}; reserved: {reserved}", s.pool, advice(s))
         })
     }
 }
@@ -165,7 +166,7 @@ mod tests {
         assert!(look(full).unwrap().contains("FULL"));
         assert_eq!(look(full), None);
         assert!(!told(99.0) && look(full).is_some(), "it had room in between");
-        // What is reserved is not used: a pool may be full for others long before.
+        // Reserved space is not used: a pool may be full for other writes long before.
         let refused = Gauge { refused_writes: 3, ..at(40.0) };
         assert!(!told(40.0) && look(refused).unwrap().contains("FULL"));
         assert_eq!(look(refused), None, "no more were refused since");
@@ -203,11 +204,11 @@ mod tests {
         let text = Fullness::default().look(at(91.4), status).unwrap();
         let below = StatusReport { data: "/srv/pool/data".to_owned(), short_below: true, ..status() };
         let told = advice(&below);
-        assert!(told.contains("file system below, which has the data file /srv/pool/data, is short"), "{told}");
+        assert!(told.contains("file system with the data file /srv/pool/data is short"), "{told}");
         assert!(told.contains("'shale grow' does not help") && !advice(&status()).contains("below"), "{told}");
         for part in [
             "/srv/pool is 91 % full",
-            "3 MiB are left",
+            "3 MiB left",
             "shale grow",
             "a 1 GiB; b 1 GiB; c 1 GiB; 1 more",
             "8 MiB for cleaning",

@@ -1,19 +1,20 @@
-//! How a pool fares, in one word and one line: from the figures of its status, and nothing else.
+//! The health of a pool, in one word and one line, derived only from the figures of its status.
 
 use report::{ImageLine, StatusReport};
 
-/// From here on a pool is called nearly full: cleaning becomes dearer, and there is still time to act.
+/// From here on a pool counts as nearly full: cleaning becomes more expensive, and there is still
+/// time to act.
 pub const NEARLY_FULL_PERCENT: f64 = crate::fullness::LEVELS[0] as f64;
-/// The part of the capacity that the file system below must have room for, in per cent. A pool that
-/// promises more than is left there is nearly full, however little it holds.
+/// Share of the capacity, in percent, that must be free in the file system below. A pool that
+/// promises more than is left there is nearly full, however little data it has.
 const LEFT_BELOW_PERCENT: f64 = 5.0;
 
-/// Something to be said of a pool, the worst first. The names are a promise to scripts.
+/// A condition of a pool, the worst first. The names are a promise to scripts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Health {
     /// Writes are refused.
     Failed,
-    /// Something cannot be read.
+    /// Some data is unreadable.
     Damaged,
     /// A share could not be mounted.
     Unserved,
@@ -21,22 +22,22 @@ pub enum Health {
     ImageDamaged,
     /// The image of a volume is not in its store any more.
     ImageGone,
-    /// A repair has dropped something, and that was not acknowledged yet.
+    /// A repair has dropped data, and that was not acknowledged yet.
     Loss,
-    /// There is no room for new data.
+    /// There is no space for new data.
     Full,
-    /// Volumes have not got all of the data that imports were to bring.
+    /// Volumes whose imports did not complete.
     Incomplete,
-    /// There will soon be none.
+    /// Space for new data is nearly used up.
     NearlyFull,
     /// It is being scrubbed.
     Scrubbing,
-    /// Nothing is to be said.
+    /// No condition.
     Ok,
 }
 
 impl Health {
-    /// The name, as in JSON.
+    /// Returns the name, as in JSON.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Failed => "failed",
@@ -53,28 +54,28 @@ impl Health {
         }
     }
 
-    /// What to do about it; empty if there is nothing to be done.
+    /// Returns the advice for it; empty if no action is needed.
     pub const fn advice(self) -> &'static str {
         match self {
             Self::Failed => {
-                "Read the log of the server, then stop it and serve the pool again: opening it recovers what was acknowledged."
+                "Read the log of the server, then restart the server: opening the pool recovers acknowledged data."
             }
             Self::Damaged => {
                 "Restore the damaged data from a snapshot or a backup, or overwrite it. Then acknowledge the damage."
             }
-            Self::Unserved => "Open the share: its first line says why it is not mounted.",
+            Self::Unserved => "Open the share: its first line has the reason why it is not mounted.",
             Self::ImageDamaged => "Restore the image in its store, or push another version of it.",
-            Self::ImageGone => "Bring the image back in its store: what was not fetched yet cannot be read.",
-            Self::Loss => "Compare what was lost with a backup, then acknowledge it.",
-            Self::Full => "Destroy snapshots or volumes, trim mounted file systems, clean, or make the pool larger.",
-            Self::Incomplete => "Run the import or the receive again: it goes on where it stopped.",
-            Self::NearlyFull => "Destroy what is not needed, clean, or make the pool larger before writes are refused.",
+            Self::ImageGone => "Restore the image in its store: parts that were not fetched yet are unreadable.",
+            Self::Loss => "Compare the lost data with a backup, then acknowledge the loss.",
+            Self::Full => "Destroy snapshots or volumes, trim mounted file systems, clean, or enlarge the pool.",
+            Self::Incomplete => "Repeat the import or the receive: it resumes at the point where it stopped.",
+            Self::NearlyFull => "Destroy or discard data, clean, or enlarge the pool before writes are refused.",
             Self::Scrubbing | Self::Ok => "",
         }
     }
 }
 
-/// All that is to be said, the worst first, each with its words. Never empty.
+/// Returns all conditions, the worst first, each with its message. Never empty.
 pub fn assess(s: &StatusReport) -> Vec<(Health, String)> {
     let mut found = Vec::new();
     if s.failed.is_some() {
@@ -106,7 +107,7 @@ pub fn assess(s: &StatusReport) -> Vec<(Health, String)> {
         found.push((Health::Loss, "RECOVERED WITH LOSS".to_owned()));
     }
     if s.full {
-        let why = if s.short_below { " (the file system below has too little room)" } else { "" };
+        let why = if s.short_below { " (the file system below has too little space)" } else { "" };
         found.push((Health::Full, format!("FULL: new data is refused{why}")));
     }
     match &s.incomplete[..] {
@@ -134,12 +135,12 @@ pub fn assess(s: &StatusReport) -> Vec<(Health, String)> {
     found
 }
 
-/// The worst of it.
+/// Returns the worst condition.
 pub fn worst(s: &StatusReport) -> Health {
     assess(s).into_iter().map(|(health, _)| health).min().unwrap_or(Health::Ok)
 }
 
-/// How many hundredths of `whole` are `part`; all of nothing is done.
+/// Returns `part` in percent of `whole`; 100 if `whole` is 0.
 pub fn percent(part: u64, whole: u64) -> f64 {
     if whole == 0 { 100.0 } else { 100.0 * part.min(whole) as f64 / whole as f64 }
 }

@@ -1,8 +1,8 @@
-//! The way from the engine to images in object stores. Owns the connections, one for each image
-//! that is in use, and what an error of a store means to a volume.
+//! Connects the engine to images in object stores. Owns the connections, one for each image in use,
+//! and the meaning of a store's errors for a volume.
 //!
-//! The engine asks from threads of its own, and decides how often: here each call is one attempt,
-//! with the few repetitions that the blob's library makes by itself, and with an end.
+//! The engine calls from threads of its own, and decides about retries: here each call is one
+//! attempt, with the few repetitions of the blob library itself, and with a deadline.
 
 mod ahead;
 mod pins;
@@ -26,21 +26,21 @@ use parking_lot::Mutex;
 use surface::{Error, ErrorKind};
 use tokio::runtime::Runtime;
 
-/// How long one attempt may take: longer than the library repeats what fails, so that its error is
-/// told, and a bound for a store that is only slow.
+/// Deadline of one attempt: longer than the library's repetitions, so that its error is reported,
+/// and a bound for a store that is only slow.
 const ATTEMPT: Duration = Duration::from_secs(60);
-/// How often work that is under way looks whether it is to be given up.
+/// Interval at which running work checks whether it should be abandoned.
 const LOOK: Duration = Duration::from_millis(100);
-/// How long work may take yet when the process is about to end.
+/// Time left for work when the process is about to end.
 const ENDING: Duration = Duration::from_secs(5);
-/// Threads that move bytes; decoding has threads of its own.
+/// Threads that transfer bytes; decoding has threads of its own.
 const THREADS: usize = 2;
 
 /// An image that is open, or being opened.
 #[derive(Debug, Default)]
 struct Slot {
     open: tokio::sync::Mutex<Option<Arc<Open>>>,
-    /// Those of its last connection: what went wrong is there, too, while a request is repeated.
+    /// Requests of the last connection, which record errors while a request is repeated.
     requests: Mutex<Option<Arc<Requests>>>,
 }
 
@@ -54,12 +54,12 @@ struct Open {
 /// The images that a pool needs.
 #[derive(Debug, Default)]
 pub struct Images {
-    /// Begins with the first image: most pools have none.
+    /// Started for the first image: most pools have none.
     runtime: OnceLock<Option<Runtime>>,
     open: Mutex<HashMap<RemoteImage, Arc<Slot>>>,
-    /// A store has said that an image is not there, since that was asked last.
+    /// A store has reported a missing image since the last call of `take_gone`.
     has_gone: AtomicBool,
-    /// Since when the process is about to end.
+    /// When the process began to end.
     ending: OnceLock<Instant>,
 }
 
@@ -72,7 +72,7 @@ impl Images {
         self.runtime.get_or_init(make).as_ref()
     }
 
-    /// The process is about to end: no store is waited for any more.
+    /// Stops waiting for stores, because the process is about to end.
     pub(crate) fn end(&self) {
         let _ = self.ending.set(Instant::now());
     }
@@ -85,7 +85,7 @@ impl Images {
         self.ending.get().is_some_and(|since| since.elapsed() >= ENDING)
     }
 
-    /// Does something with a deadline, on the threads that move bytes.
+    /// Runs a request with a deadline, on the threads that transfer bytes.
     fn attempt<T>(
         &self,
         image: &RemoteImage,
@@ -107,28 +107,28 @@ impl Images {
         let why = match runtime.block_on(given_up(what, within, wait.is_over)) {
             Ok(done) => return done.map_err(|error| origin_error(&error)),
             Err(GivenUp::Late) => format!("no answer within {:.0} s", within.as_secs_f64().max(1.0)),
-            Err(GivenUp::Over) => "the request was given up".to_owned(),
+            Err(GivenUp::Over) => "the request was abandoned".to_owned(),
         };
         let slot = self.open.lock().get(image).cloned();
         let fault = slot.and_then(|slot| slot.requests.lock().as_ref().and_then(|requests| requests.fault()));
         Err(OriginError::Unreachable(fault.map_or_else(|| why.clone(), |fault| format!("{why}: {fault}"))))
     }
 
-    /// Does something that takes as long as it takes, on the threads that move bytes; but not if
-    /// the process is about to end.
+    /// Runs a request without a deadline, on the threads that transfer bytes, until the process is
+    /// about to end.
     pub(crate) fn work<T>(&self, what: impl Future<Output = surface::Result<T>>) -> surface::Result<T> {
         let runtime =
             self.runtime().ok_or_else(|| Error::new(ErrorKind::Io, "no threads can be started for images"))?;
         let is_over = || self.has_ended();
         runtime.block_on(given_up(what, Duration::MAX, &is_over)).unwrap_or_else(|_| {
-            Err(Error::new(ErrorKind::Io, "the process is being stopped, and does not wait for the store"))
+            Err(Error::new(ErrorKind::Io, "the process is stopping, and does not wait for the store"))
         })
     }
 
-    /// Holds an image for a volume, then makes the volume.
+    /// Pins an image for a volume, then makes the volume.
     ///
     /// # Errors
-    /// When it cannot be held, and what making it says.
+    /// When it cannot be pinned, and those of making it.
     pub fn pinned<T>(
         &self,
         image: &RemoteImage,
@@ -140,11 +140,11 @@ impl Images {
             store_error(error)
         })?;
         let unpinned = |error: BlobError| {
-            // Opened anew, it is looked for where it was, and may be another one.
+            // Opened again, it is looked up at its location, and may be another one.
             self.forget(image);
             store_error(origin_error(&named(error, image)))
         };
-        // The pool may ask for groups of an image meanwhile: on this thread, too.
+        // The pool may request groups of an image meanwhile, on this thread as well.
         let made = open.image.pinned(holder, async { tokio::task::block_in_place(make).map_err(NotMade::Pool) });
         self.work(async {
             made.await.map_err(|error| match error {
@@ -154,7 +154,7 @@ impl Images {
         })
     }
 
-    /// Returns an image, opened if it is not open yet; those who ask meanwhile wait for that.
+    /// Returns an image, opening it if necessary; concurrent callers wait for that.
     async fn opened(&self, image: &RemoteImage) -> Result<Arc<Open>, BlobError> {
         let slot = self.open.lock().entry(image.clone()).or_default().clone();
         let mut is_open = slot.open.lock().await;
@@ -162,7 +162,7 @@ impl Images {
             return Ok(open.clone());
         }
         let opened = open(image, &slot.requests).await.map_err(|error| named(error, image))?;
-        // The profile is advice: without it groups come one by one.
+        // The profile is advice: without it groups are fetched one by one.
         let profile = opened.blob().profile().await.unwrap_or_default();
         let ahead = Mutex::new(Ahead::of(profile, image.version));
         let opened = Arc::new(Open { image: opened, ahead });
@@ -170,13 +170,13 @@ impl Images {
         Ok(opened)
     }
 
-    /// Tells whether a store has said that an image is not there, since this was asked last.
+    /// Returns whether a store has reported a missing image since the last call.
     pub(crate) fn take_gone(&self) -> bool {
         self.has_gone.swap(false, Ordering::AcqRel)
     }
 
-    /// Takes a connection away that did not serve: the next attempt opens it anew, with credentials
-    /// that may have been renewed.
+    /// Drops a failed connection: the next attempt opens a new one, with credentials that may have
+    /// been renewed.
     fn forget(&self, image: &RemoteImage) {
         self.open.lock().remove(image);
     }
@@ -198,7 +198,7 @@ impl Images {
         }
         let mut ahead = open.ahead.lock();
         for (group, content) in wanted[asked..].iter().zip(got) {
-            // A group that failed is asked for by itself when it is needed.
+            // A group that failed is requested by itself when it is needed.
             if let Ok(content) = content {
                 ahead.keep(*group, content);
             }
@@ -209,13 +209,13 @@ impl Images {
     }
 }
 
-/// Why work was given up.
+/// Reason why work was abandoned.
 enum GivenUp {
     Late,
     Over,
 }
 
-/// Does something, until it has taken so long, or is not wanted any more.
+/// Waits for a request until the deadline, or until it is not needed any more.
 async fn given_up<T>(
     what: impl Future<Output = T>,
     within: Duration,
@@ -234,7 +234,7 @@ async fn given_up<T>(
     }
 }
 
-/// Why a volume was not made.
+/// Reason why a volume was not made.
 enum NotMade {
     Pool(Error),
     Store(BlobError),
@@ -264,8 +264,8 @@ impl Origins for Images {
     }
 }
 
-/// Names a blob that is not there as its volumes do. A new one at its key would be another one, so
-/// the words for a blob that is missing are no help here.
+/// Names a missing blob as its volumes do. A new blob at its key would be a different one, so the
+/// general advice for a missing blob does not apply.
 fn named(error: BlobError, image: &RemoteImage) -> BlobError {
     match error {
         BlobError::Missing(_) | BlobError::Vanished(_) => BlobError::Vanished(image.location.clone()),
@@ -273,7 +273,7 @@ fn named(error: BlobError, image: &RemoteImage) -> BlobError {
     }
 }
 
-/// Opens an image, and makes sure that it is the one that is meant.
+/// Opens an image, and verifies its identity.
 async fn open(image: &RemoteImage, requests: &Mutex<Option<Arc<Requests>>>) -> Result<Image, BlobError> {
     let location: Location =
         image.location.parse().map_err(|error: ::blob::ParseLocationError| BlobError::Refused(error.to_string()))?;
@@ -294,7 +294,7 @@ fn remote_group(group: Group) -> RemoteGroup {
         Group::Stored(stored) => RemoteGroup::Stored {
             codec: stored.codec.0,
             data_len: stored.data_len,
-            // The frame's own checksum was verified; the engine has one of the bytes alone.
+            // The frame's own checksum was verified; the engine's covers the bytes alone.
             checksum: crc32c(&stored.bytes),
             bytes: stored.bytes.into(),
         },
@@ -302,7 +302,7 @@ fn remote_group(group: Group) -> RemoteGroup {
     }
 }
 
-/// Tells a user what became of a request to a store.
+/// Converts the failure of a request to a store for the user.
 pub fn store_error(error: OriginError) -> Error {
     let kind = match &error {
         OriginError::Unreachable(_) | OriginError::Denied(_) => ErrorKind::Io,
@@ -313,7 +313,7 @@ pub fn store_error(error: OriginError) -> Error {
     Error::new(kind, error.to_string())
 }
 
-/// What an error means to a volume: whether to ask again, and what to tell.
+/// Classifies an error for a volume: whether to retry, and the message.
 fn origin_error(error: &BlobError) -> OriginError {
     let text = error.to_string();
     match error.cause() {
@@ -407,13 +407,13 @@ mod tests {
         let late = images.attempt_within(&image, &Wait { within, is_over: &|| false }, hangs());
         assert!(matches!(&late, Err(OriginError::Unreachable(text)) if text.contains("no answer")), "{late:?}");
         let over = images.attempt_within(&image, &Wait { within: ATTEMPT, is_over: &|| true }, hangs());
-        assert!(matches!(&over, Err(OriginError::Unreachable(text)) if text.contains("given up")), "{over:?}");
+        assert!(matches!(&over, Err(OriginError::Unreachable(text)) if text.contains("abandoned")), "{over:?}");
         images.ending.set(Instant::now().checked_sub(ENDING).unwrap()).unwrap();
         let ended = images.attempt(&image, hangs());
-        assert!(matches!(&ended, Err(OriginError::Unreachable(text)) if text.contains("given up")), "{ended:?}");
+        assert!(matches!(&ended, Err(OriginError::Unreachable(text)) if text.contains("abandoned")), "{ended:?}");
         let work = images.work(std::future::pending::<surface::Result<()>>());
-        assert!(work.is_err_and(|error| error.to_string().contains("being stopped")));
-        // A group that comes at once is had all the same.
+        assert!(work.is_err_and(|error| error.to_string().contains("is stopping")));
+        // A group that arrives at once is returned in any case.
         assert!(images.fetch(&image, &[1], &long()) == [Ok(RemoteGroup::Zero)]);
     }
 

@@ -6,8 +6,8 @@
 //! command reaches either. [`front_ends`] are the doors of a server, [`exports`] the servers of
 //! network protocols that it keeps.
 //!
-//! This crate owns no storage: it never interprets what the engine keeps in the data file or in the
-//! map. Messages for the user go through `log`: a warning to standard error, whatever the command.
+//! This crate owns no storage: it never interprets the engine's data file or map. Messages to the
+//! user go through `log`, which prints warnings to standard error for every command.
 // The storage stack takes time and files through `env` so that it can be simulated; nothing
 // simulates the server.
 #![allow(clippy::disallowed_methods, clippy::disallowed_types)]

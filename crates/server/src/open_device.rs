@@ -1,7 +1,7 @@
-//! A volume that a client has open: counts as in use, and counts what the client does with it.
+//! A volume that a client has open: marks it as in use, and counts the client's operations.
 //!
-//! A read from memory that finds nothing there is no operation: the client reads again, otherwise.
-//! A hint to bring a range into memory is none, either.
+//! A read from memory that finds nothing there is not an operation: the client reads again by
+//! another call. Neither is a hint to bring a range into memory.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -28,8 +28,8 @@ impl OpenDevice {
         Self { volume, _in_use: in_use, first_reads, traffic }
     }
 
-    /// Refuses a change of a volume that is `readonly`. The tree of a share goes on, and its mount
-    /// refuses.
+    /// Refuses changes of a volume that is `readonly`. The tree of a share may change, and its
+    /// mount refuses.
     fn check_writable(&self) -> Result<()> {
         if self.volume.is_share() || !self.volume.is_set_readonly() {
             return Ok(());
@@ -55,7 +55,7 @@ fn end<T>(traffic: &Traffic, kind: OpKind, began: Began, bytes: u64, result: &Re
     traffic.end(kind, began, if result.is_ok() { bytes } else { 0 });
 }
 
-/// A read among many, counted when it is finished.
+/// A batched read, counted when it is finished.
 struct CountedRead {
     read: Box<dyn PendingRead>,
     traffic: Arc<Traffic>,

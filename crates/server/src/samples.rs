@@ -1,14 +1,15 @@
 //! The sampler: once a second it reads the counters of the pool, its objects, the jobs and the
-//! machine, and records what they grew by. Owns the store of the history and the sampler's thread.
+//! machine, and records their increments. Owns the store of the history and the sampler's thread.
 //!
-//! 1. At each full second of the wall clock the thread reads counters: loads, and a lock of an
+//! 1. At each full second of the wall clock the thread reads counters: loads, and a lock on an
 //!    object's codec counts that no client waits for.
-//! 2. It records the differences to the second before.
-//! 3. Each 10 s it commits, which may wait for the disk. Ticks that are missed meanwhile count as
+//! 2. It records the differences since the previous second.
+//! 3. Every 10 s it commits, which may wait for the disk. Ticks that are missed meanwhile count as
 //!    late.
 //!
 //! Requests lock the store while they read frames, and the thread waits for them: neither waits for
-//! a client of the pool, nor is waited for by one. A fault of the store is a line of the log.
+//! a client of the pool, nor does a client wait for them. A fault of the store is one line in the
+//! log.
 
 mod machine;
 mod objects;
@@ -30,22 +31,22 @@ use self::objects::Objects;
 use self::pool::PoolCounters;
 use crate::service::Service;
 
-/// The database, in the directory of the pool.
+/// Database file in the directory of the pool.
 pub const FILE_NAME: &str = "analytics.redb";
 /// Seconds between two commits.
 const COMMIT_EVERY_S: u64 = 10;
-/// What the history may take if nothing is said.
+/// Default size limit of the history.
 pub const BUDGET_BYTES: u64 = 128 << 20;
-/// Less has no place for two hours of a busy pool.
+/// A smaller history has no space for two hours of a busy pool.
 pub const BUDGET_BYTES_MIN: u64 = 16 << 20;
-/// Of the pool's capacity the history takes at most one part in so many, unless that is less than
+/// The history uses at most this fraction of the pool's capacity, unless that is less than
 /// [`BUDGET_BYTES_MIN`].
 const CAPACITY_PARTS: u64 = 100;
 
-/// Marks that wait for the store: those of some seconds at most.
+/// Maximum number of marks that wait for the store: those of a few seconds.
 const MARKS_WAITING_MAX: usize = 1024;
 
-/// The option `--analytics`: a size, or `off`.
+/// Parses the option `--analytics`: a size, or `off`.
 ///
 /// # Errors
 /// `Invalid` for anything else, and for less than [`BUDGET_BYTES_MIN`].
@@ -63,7 +64,7 @@ pub fn parse_budget(text: &str) -> Result<Option<u64>> {
     }
 }
 
-/// The store of the pool in that directory; nothing is opened yet.
+/// Returns the store of the pool in that directory, without opening it.
 pub(crate) fn store_of(pool: &Path, budget_bytes: u64) -> Store {
     Store::new(Box::new(HostPlace::new(&pool.join(FILE_NAME))), budget_bytes)
 }
@@ -77,7 +78,7 @@ pub fn remove(pool: &Path) -> Result<()> {
     place.remove().map_err(|error| Error::from_io(format!("cannot delete {}", place.name()), error))
 }
 
-/// What a counter grew by since it was read last; after a reset, all of it.
+/// Returns the increment of a counter since the last read; after a reset, its whole value.
 fn grown(before: &mut u64, now: u64) -> u64 {
     let amount = if now >= *before { now - *before } else { now };
     *before = now;
@@ -105,14 +106,14 @@ struct Stopping {
 /// See the module's text.
 pub struct Sampler {
     store: Mutex<Store>,
-    /// Marks on their way to the store: an operation that leaves one does not wait for a commit.
+    /// Marks on their way to the store, so that operations do not wait for a commit.
     marks: Mutex<Vec<(u64, String)>>,
     stopping: Stopping,
     thread: Mutex<Option<JoinHandle<()>>>,
 }
 
 impl Sampler {
-    /// Begins to sample a pool that is served, with a store of at most `budget_bytes`.
+    /// Begins to sample a served pool, with a store of at most `budget_bytes`.
     ///
     /// # Errors
     /// When no thread can be started.
@@ -129,7 +130,7 @@ impl Sampler {
         Ok(sampler)
     }
 
-    /// Ends the thread. All recorded seconds are durable then, if there is room.
+    /// Ends the thread. All recorded seconds are then durable, if there is space.
     pub fn stop(&self) {
         *self.stopping.is_wanted.lock() = true;
         self.stopping.changed.notify_all();
@@ -140,14 +141,14 @@ impl Sampler {
         }
     }
 
-    /// Works with the store.
+    /// Passes the store to `work`.
     pub(crate) fn with_store<T>(&self, work: impl FnOnce(&mut Store) -> T) -> T {
         let mut store = self.store.lock();
         self.take_marks(&mut store);
         work(&mut store)
     }
 
-    /// Notes that something happened now.
+    /// Adds a mark at the current time.
     pub(crate) fn mark(&self, text: &str) {
         let mut marks = self.marks.lock();
         if marks.len() < MARKS_WAITING_MAX {
@@ -200,7 +201,7 @@ impl Sampler {
                 let fault = store.health().fault.clone();
                 if fault != said {
                     match &fault {
-                        Some(fault) => log::warn!("the history of the pool is not stored for now: {fault}"),
+                        Some(fault) => log::warn!("the history of the pool is currently not stored: {fault}"),
                         None => log::info!("the history of the pool is stored again"),
                     }
                     said = fault;
@@ -208,7 +209,10 @@ impl Sampler {
                 let why = store.health().set_aside_why.clone();
                 if why != replaced {
                     let why_words = why.as_deref().unwrap_or_default();
-                    log::warn!("the history of the pool begins again, and the old file is set aside: {why_words}");
+                    log::warn!(
+                        "the history of the pool restarts; the old file is kept under another name: \
+                     {why_words}"
+                    );
                     replaced = why;
                 }
             }
@@ -225,7 +229,7 @@ fn name_of(service: &Service, object: u64) -> Option<String> {
     service.pool().volume_of(DeviceId(object)).ok().map(|volume| volume.name())
 }
 
-/// Jobs under way by kind, and marks for those that began or ended.
+/// Samples jobs under way by kind, and marks those that began or ended.
 fn sample_jobs(service: &Service, known: &mut BTreeMap<u64, String>, row: &mut Row) -> Vec<String> {
     let mut kinds: BTreeMap<String, u64> = BTreeMap::new();
     let (mut now, mut marks) = (BTreeMap::new(), Vec::new());

@@ -1,5 +1,5 @@
-//! Takes and removes the snapshots that volumes ask for by the properties `snapshots` and `keep`,
-//! while a pool is served. What is due is the policy's to say; this asks it, and does it.
+//! Makes and removes the snapshots that the properties `snapshots` and `keep` of volumes request,
+//! while a pool is served. The policy decides which are due; this executes it.
 
 use engine::{Pool, SnapshotStatus};
 use policy::{Schedule, scheduled_name};
@@ -7,12 +7,12 @@ use surface::{ErrorKind, Result};
 
 use crate::devices::Devices;
 
-/// Takes a snapshot of a volume or share of one moment: nothing changes a share's tree meanwhile.
+/// Makes a snapshot of a volume or share at one moment: a share's tree does not change meanwhile.
 pub type Still<'a> = dyn Fn(&str, &dyn Fn() -> Result<()>) -> Result<()> + 'a;
 
-/// Does all that is due at `now`, in seconds since 1970, or the part before `is_over`: the caller
-/// has other things to see to as well. Returns the actions done and failed, for the log; a volume
-/// that fails does not keep others from their turn. `note` gets each action that is done.
+/// Executes all actions due at `now`, in seconds since 1970, or those before `is_over`, because the
+/// caller has other work as well. Returns the actions done and failed, for the log; a volume that
+/// fails does not stop others. `note` receives each action that was done.
 pub fn run(
     pool: &Pool,
     devices: &Devices,
@@ -27,7 +27,7 @@ pub fn run(
             break;
         }
         if let Err(error) = run_volume((pool, devices, still), &volume.name, now, is_over, &mut told) {
-            told.lines.push(format!("the snapshots of volume '{}' that are due: {error}", volume.name));
+            told.lines.push(format!("due snapshots of volume '{}': {error}", volume.name));
         }
     }
     told.lines
@@ -55,7 +55,7 @@ fn run_volume(
     let properties = pool.properties(Some(volume))?;
     let value = |key| properties.iter().find(|p| p.key == key).map_or("", |p| p.value.as_str());
     let Some(schedule) = Schedule::parse(value("snapshots"), value("keep")) else { return Ok(()) };
-    // What a user made is the user's.
+    // Snapshots made by a user are never removed.
     let mut made: Vec<SnapshotStatus> = pool.snapshots(Some(volume))?;
     made.retain(|snapshot| snapshot.scheduled);
     let taken: Vec<u64> = made.iter().map(|snapshot| snapshot.created_unix_s).collect();
@@ -64,9 +64,9 @@ fn run_volume(
         let name = scheduled_name(now);
         match still(volume, &|| pool.take_snapshot(volume, &name, true)) {
             Ok(()) => told.done(format!("snapshot {volume}@{name} taken")),
-            // A user's own, most likely; there is a free name in a minute.
+            // Most likely made by a user; a minute later there is a free name.
             Err(error) if error.kind() == ErrorKind::Exists => {}
-            // It is receiving one.
+            // The volume is receiving one.
             Err(error) if error.kind() == ErrorKind::InUse => {}
             Err(error) => return Err(error),
         }
@@ -74,8 +74,8 @@ fn run_volume(
     for index in due.expired.into_iter().take_while(|_| !is_over()) {
         let name = format!("{volume}@{}", made[index].name);
         match devices.destroy_idle(&made[index]) {
-            Ok(()) => told.done(format!("snapshot {name} removed: it has had its time")),
-            // A client reads it: its turn comes, and nothing waits for it.
+            Ok(()) => told.done(format!("snapshot {name} removed: it has expired")),
+            // A client reads it: it is removed later, and nothing waits for it.
             Err(error) if matches!(error.kind(), ErrorKind::InUse | ErrorKind::NotFound) => {}
             Err(error) => return Err(error),
         }

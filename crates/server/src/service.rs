@@ -1,5 +1,4 @@
-//! Answers requests on an open pool: for the command that opened it, and for the clients of a
-//! server.
+//! Answers requests on an open pool, of the command that opened it and of the clients of a server.
 
 mod access;
 mod analytics;
@@ -54,20 +53,20 @@ use crate::{documents, share_browse, stream_io, stream_plan};
 use operations::{Audit, Reply, Request, Which};
 use report::{JobReport, ReceiveLine};
 
-/// Facts about an open pool besides the engine's.
+/// Facts about an open pool that the engine does not know.
 #[derive(Debug, Clone)]
 pub struct Facts {
     /// Directory of the pool.
     pub pool: PathBuf,
-    /// Data file or device.
+    /// Its data file or device.
     pub data: PathBuf,
-    /// Memory that it may use, in all.
+    /// Total memory that it may use.
     pub memory_bytes: u64,
-    /// Name of this copy of the pool, under which it holds images.
+    /// Name of this copy of the pool as a holder of images.
     pub holder: String,
 }
 
-/// Where a pool is served.
+/// Front ends that serve a pool.
 #[derive(Clone, Default)]
 pub struct Served {
     /// NBD addresses.
@@ -76,9 +75,9 @@ pub struct Served {
     pub mount: Option<String>,
     /// Directory below which shares are mounted.
     pub shares: Option<String>,
-    /// Tells how many NBD connections there are.
+    /// Returns the number of NBD connections.
     pub connections: Option<Arc<dyn Fn() -> usize + Send + Sync>>,
-    /// Most of them.
+    /// Maximum number of NBD connections.
     pub connections_max: usize,
 }
 
@@ -88,17 +87,17 @@ pub struct Service {
     devices: Devices,
     facts: Facts,
     opened: Instant,
-    /// What the process had written to disks before.
+    /// Bytes that the process had written to disks before.
     written_before: u64,
     served: Mutex<Option<Served>>,
-    /// Shares that are mounted, while they are.
+    /// The mounted shares, if the server mounts any.
     shares: Mutex<Option<Arc<Shares>>>,
-    /// The servers that give them out, while they do.
+    /// The network servers of the shares, if the server runs any.
     exports: Mutex<Option<Arc<Exports>>>,
     journals: Arc<Journals>,
-    /// Replies through FUSE that were handed over.
+    /// Counts of FUSE replies that were handed over.
     handover: Arc<HandoverCounts>,
-    /// Damages that the log has.
+    /// Damages that were logged.
     damage_told: Mutex<BTreeSet<String>>,
     fullness: Fullness,
     recompressing: Recompressing,
@@ -108,20 +107,20 @@ pub struct Service {
     tracers: Tracers,
     images: Arc<Images>,
     tending: Arc<images::Tending>,
-    /// Where calls that change something are recorded.
+    /// Receives the calls that change something.
     audit: Mutex<Arc<dyn Audit>>,
     audit_log: Arc<AuditLog>,
     access: Access,
-    /// Held while names are given, and shared while one is used that was found by number.
+    /// Exclusive while a name is assigned, shared while an object found by number is used.
     names: RwLock<()>,
-    /// Reads the configuration again, where the server has one.
+    /// Reloads the configuration, if the server has one.
     reloader: Mutex<Option<Reloader>>,
     /// Records the history while the pool is served.
     sampler: Mutex<Option<Arc<Sampler>>>,
 }
 
 impl Service {
-    /// Around a pool that was just opened. Words for the log go to `output`.
+    /// Service of a pool that was just opened.
     pub(crate) fn new(pool: Pool, facts: Facts, journals: Journals, images: Arc<Images>) -> Self {
         let devices = Devices::new(pool.clone());
         let audit_log = Arc::new(AuditLog::new(&facts.pool));
@@ -154,57 +153,57 @@ impl Service {
         }
     }
 
-    /// The pool's volumes, for front ends.
+    /// Returns the pool's volumes, for front ends.
     pub fn devices(&self) -> &Devices {
         &self.devices
     }
 
-    /// Facts about the pool besides the engine's.
+    /// Returns facts about the pool that the engine does not know.
     pub const fn facts(&self) -> &Facts {
         &self.facts
     }
 
-    /// The pool itself.
+    /// Returns the pool itself.
     pub fn pool(&self) -> &Pool {
         &self.pool
     }
 
-    /// Users, tokens and sessions of HTTP.
+    /// Returns users, tokens and sessions of HTTP.
     pub fn access(&self) -> &Access {
         &self.access
     }
 
-    /// The audit log, for events that are not operations.
+    /// Returns the audit log, for events that are not operations.
     pub fn audit_log(&self) -> &AuditLog {
         &self.audit_log
     }
 
-    /// Counts of replies that are handed over to a lone caller.
+    /// Returns the counts of FUSE replies that were handed over.
     pub(crate) fn handover(&self) -> &Arc<HandoverCounts> {
         &self.handover
     }
 
-    /// The journals of its shares' names.
+    /// Returns the journals of its shares' names.
     pub(crate) fn journals(&self) -> &Arc<Journals> {
         &self.journals
     }
 
-    /// From now on `status` tells that the pool is served, and where.
+    /// Sets the front ends that `status` reports.
     pub fn set_served(&self, served: Served) {
         *self.served.lock() = Some(served);
     }
 
-    /// From now on changes of the pool's shares are changes of the mounts.
+    /// Sets the mounted shares, which follow changes of the pool's shares from now on.
     pub fn set_shares(&self, shares: Arc<Shares>) {
         *self.shares.lock() = Some(shares);
     }
 
-    /// Takes that back.
+    /// Clears the mounted shares.
     pub fn forget_shares(&self) {
         *self.shares.lock() = None;
     }
 
-    /// Takes a snapshot of one moment: mounted shares that are `meant` stand still meanwhile.
+    /// Makes a snapshot of one moment: mounted shares that are `meant` are frozen meanwhile.
     fn still<T>(&self, meant: impl Fn(&str) -> bool, take: impl FnOnce() -> Result<T>) -> Result<T> {
         let shares = self.shares.lock().clone();
         match shares {
@@ -213,7 +212,7 @@ impl Service {
         }
     }
 
-    /// Something for the server's log.
+    /// Writes to the server's log.
     pub fn log(&self, text: &str) {
         log::info!("{text}");
     }
@@ -228,7 +227,7 @@ impl Service {
         Ok((volume.id().0, self.devices.open_volume(volume, client)?))
     }
 
-    /// The volume or snapshot that is meant.
+    /// Returns the volume or snapshot of a request.
     fn volume(&self, which: &Which) -> Result<Arc<Volume>> {
         let meant = match which {
             Which::Name(name) => VolumeRef::Name(name),
@@ -255,7 +254,7 @@ impl Service {
             Request::Hello => Ok(Reply::Done),
             Request::Create { volume, properties, .. } if properties.keys().any(|key| is_of_shares(key)) => {
                 let text = format!(
-                    "'{volume}' would be a volume: doors (nfs, smb, http, ftp) and atime are properties of shares"
+                    "'{volume}' would be a volume: doors (nfs, smb, http, ftp), atime, xattr and acl are properties of shares"
                 );
                 Err(Error::new(ErrorKind::Invalid, text))
             }
@@ -339,7 +338,7 @@ impl Service {
                 self.pool.check_rename(&old, &name)?;
                 self.unmounted(&[&old], false, || self.pool.rename(&old, &name))?;
                 self.jobs.follow_names(|id| self.pool.volume_of(id).ok().map(|volume| volume.name()));
-                // What has come among those that are served was not mounted before.
+                // New objects among the served ones were not mounted before.
                 self.look_at_shares();
                 self.tend_soon();
                 Ok(Reply::Done)
@@ -451,7 +450,7 @@ impl Service {
             Request::ResumeJob { id } => self.jobs.resume(id).map(job),
             Request::CancelJob { id, interrupted } => self.cancel_job(id, interrupted).map(job),
             Request::RegisterJob { .. } | Request::TellJob { .. } | Request::FinishJob { .. } => {
-                Err(Error::new(ErrorKind::Invalid, "a client's job needs a connection that it ends with"))
+                Err(Error::new(ErrorKind::Invalid, "a client's job requires a connection of its own"))
             }
             Request::PlanSend(wish) => stream_plan::plan(&self.pool, &wish).map(Reply::Plan),
             Request::Place { volume, to, from } => Ok(Reply::Place(stream_io::place(self, &volume, to, from))),
@@ -481,8 +480,8 @@ impl Service {
         }
     }
 
-    /// Takes and removes the snapshots that are due now, until `is_over`; what was done, or could
-    /// not be.
+    /// Makes and removes the snapshots that are due now, until `is_over`; returns the actions that
+    /// were done and those that failed.
     pub fn run_schedules(&self, is_over: &dyn Fn() -> bool) -> Vec<String> {
         let still = |share: &str, take: &dyn Fn() -> Result<()>| self.still(|own| own == share, take);
         let note = |line: &str| self.note_own(line);
@@ -496,7 +495,7 @@ impl Service {
     /// Closes the pool: everything is durable and checkpointed.
     ///
     /// # Errors
-    /// What the pool says; the pool is closed anyway.
+    /// Those of the pool; it is closed in any case.
     pub fn close(&self) -> Result<()> {
         self.jobs.stop();
         self.end_tending();

@@ -17,32 +17,32 @@ use operations::Outcome;
 use operations::{Created, Reply, Request, Which};
 use operations::{ReceiveWish, SendWish};
 
-/// Whether no server listens on a pool's control socket.
+/// Returns whether no server listens on a pool's control socket.
 fn is_unserved(error: &Error) -> bool {
     use std::io::ErrorKind::{ConnectionRefused, NotFound};
     let source = std::error::Error::source(error).and_then(|source| source.downcast_ref::<std::io::Error>());
     source.is_some_and(|source| matches!(source.kind(), NotFound | ConnectionRefused))
 }
 
-/// What a command calls itself in a pool that no server has.
+/// Name of a command as a client of a pool without a server.
 pub const THIS_COMMAND: &str = "this command";
 
-/// What opens a volume in a pool that no server has: only this process can.
+/// The client that opens a volume in a pool without a server: always this process.
 fn this_command() -> Arc<dyn surface::Client> {
     NamedClient::at(COMMANDS, THIS_COMMAND)
 }
 
 /// A pool that answers requests.
 pub enum Session {
-    /// This process has it open.
+    /// This process has the pool open.
     Direct(OpenPool),
-    /// A server has.
+    /// A server has the pool open.
     Served(Client),
 }
 
 impl Session {
-    /// Opens the pool, or connects to its server, and runs `work` on it. The pool is closed in
-    /// order whatever happens.
+    /// Opens the pool, or connects to its server, and runs `work` on it. Always closes the pool in
+    /// order.
     ///
     /// # Errors
     /// Those of reaching the pool, of `work`, and of closing the pool.
@@ -58,7 +58,8 @@ impl Session {
         Ok(value)
     }
 
-    /// Connects to the server of a pool, for what only a server has; none: no server has the pool.
+    /// Connects to the server of a pool, for requests that only a server answers; `None` if no
+    /// server has the pool.
     ///
     /// # Errors
     /// `NotFound` for the pool, and those of a server that does not answer.
@@ -72,9 +73,9 @@ impl Session {
         }
     }
 
-    /// What to say where a server is needed, and none is there.
+    /// Error for a command that needs a server when none is running.
     pub fn unserved(pool: &Path, so: &str) -> Error {
-        Error::new(ErrorKind::NotFound, format!("no server has the pool {}: {so}", pool.display()))
+        Error::new(ErrorKind::NotFound, format!("no server has the pool {} open: {so}", pool.display()))
     }
 
     fn open(dir: &PoolDir, access: &Access) -> Result<Self> {
@@ -93,7 +94,7 @@ impl Session {
             match Client::reach(&dir.control_path()) {
                 Ok(client) => Ok(ControlFlow::Break(Self::Served(client))),
                 Err(Unreached::Refused(error)) if error.kind() == ErrorKind::Unsupported => Err(error),
-                // Its server is well, and says itself what is to be done.
+                // Its server is healthy, and its message has the advice.
                 Err(Unreached::Refused(error)) if error.kind() == ErrorKind::InUse => Ok(ControlFlow::Continue(error)),
                 Err(Unreached::Silent(error)) if is_unserved(&error) => {
                     Ok(ControlFlow::Continue(pool_dir::busy(&holder)))
@@ -106,15 +107,15 @@ impl Session {
         })
     }
 
-    /// Whether a server has the pool.
+    /// Returns whether a server has the pool.
     pub const fn is_served(&self) -> bool {
         matches!(self, Self::Served(_))
     }
 
-    /// Asks for something.
+    /// Sends a request and returns its reply.
     ///
     /// # Errors
-    /// What the pool says.
+    /// Those of the pool.
     pub fn call(&self, request: Request) -> Result<Reply> {
         match self {
             Self::Direct(pool) => pool.service.handle(&this_process(), request),
@@ -122,10 +123,10 @@ impl Session {
         }
     }
 
-    /// Asks for something that is answered with nothing but success.
+    /// Sends a request that returns no data.
     ///
     /// # Errors
-    /// What the pool says.
+    /// Those of the pool.
     pub fn done(&self, request: Request) -> Result<()> {
         match self.call(request)? {
             Reply::Done | Reply::Properties(_) => Ok(()),
@@ -136,7 +137,7 @@ impl Session {
     /// Creates an object.
     ///
     /// # Errors
-    /// What the pool says.
+    /// Those of the pool.
     pub fn created(&self, request: Request) -> Result<Created> {
         match self.call(request)? {
             Reply::Created(created) => Ok(created),
@@ -147,7 +148,7 @@ impl Session {
     /// Begins to send.
     ///
     /// # Errors
-    /// `NotFound`, and what the pool says.
+    /// `NotFound`, and those of the pool.
     pub fn send(&self, wish: &SendWish) -> Result<Box<dyn StreamSource>> {
         match self {
             Self::Direct(pool) => Ok(Box::new(LocalSource::new(&pool.service, wish, &this_command())?)),
@@ -158,7 +159,7 @@ impl Session {
     /// Begins to receive.
     ///
     /// # Errors
-    /// What the pool says.
+    /// Those of the pool.
     pub fn receive(&self, wish: ReceiveWish) -> Result<Box<dyn StreamSink>> {
         match self {
             Self::Direct(pool) => Ok(Box::new(LocalSink::new(Arc::clone(&pool.service), wish))),
@@ -166,10 +167,10 @@ impl Session {
         }
     }
 
-    /// Opens a volume for bulk data: the one with that number, or whichever has the name now.
+    /// Opens a volume for bulk data, by its number, or else by its current name.
     ///
     /// # Errors
-    /// `NotFound`, and what the pool says.
+    /// `NotFound`, and those of the pool.
     pub fn volume(&self, name: &str, id: Option<u64>) -> Result<Arc<dyn VolumeIo>> {
         match self {
             Self::Direct(pool) => {

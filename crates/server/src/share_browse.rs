@@ -1,5 +1,5 @@
-//! Files of shares over HTTP: a page of a directory, and parts of a file. Links are never followed,
-//! and `..` is refused: no path leaves its share.
+//! Files of shares over HTTP: one page of a directory, or one part of a file. Links are never
+//! followed and `..` is refused, so that no path leaves its share.
 
 use report::{FileEntry, FileKind, FileVersion, FilesReport};
 use share::{Inode, Tree};
@@ -8,33 +8,31 @@ use surface::{Error, ErrorKind, Result};
 use crate::share_files::Opened;
 use crate::share_trees::error_of;
 
-/// Entries of a page.
+/// Maximum number of entries of a page.
 const PAGE_MAX: u32 = 1000;
-/// Longest path, in bytes: the kernel's limit, and room for escaped bytes.
+/// Maximum length of a path in bytes: the kernel's limit, with room for escaped bytes.
 const PATH_BYTES_MAX: usize = 4 * 4096;
 
 /// A path in a share.
 pub(crate) struct FilePlace {
-    /// Its tree.
     pub(crate) opened: Opened,
-    /// Its name, or that of a snapshot of it.
+    /// Name of the share or of a snapshot of it.
     pub(crate) share: String,
-    /// From the root.
+    /// Path from the root of the share.
     pub(crate) path: String,
 }
 
-/// Bytes of a file.
+/// A range of bytes of a file.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Part {
-    /// First byte.
     pub(crate) offset: u64,
-    /// Limit on the bytes.
+    /// Maximum number of bytes.
     pub(crate) length: u32,
-    /// Version that the file must have.
+    /// Required version of the file.
     pub(crate) version: Option<String>,
 }
 
-/// Refuses paths that would lead upwards, and endless ones.
+/// Refuses paths that lead upwards or are too long.
 ///
 /// # Errors
 /// `Invalid`.
@@ -42,9 +40,9 @@ pub(crate) fn check_path(path: &str) -> Result<()> {
     let text = match path {
         _ if path.len() > PATH_BYTES_MAX => format!("a path has at most {PATH_BYTES_MAX} bytes, not {}", path.len()),
         _ if path.split('/').any(|name| name == "..") => {
-            format!("'{path}' has '..' in it: name the path from the root of the share")
+            format!("'{path}' contains '..': specify the path from the root of the share")
         }
-        _ if path.contains('\0') => "a path has no zero byte".to_owned(),
+        _ if path.contains('\0') => "a path cannot contain a zero byte".to_owned(),
         _ => return Ok(()),
     };
     Err(Error::new(ErrorKind::Invalid, text))
@@ -54,7 +52,7 @@ fn entry(opened: &Opened, node: u64, name: String, inode: &Inode) -> FileEntry {
     let kind = kind_of(inode.kind());
     let stored = match (kind, inode.content()) {
         (FileKind::File, Some(content)) => Some(content.len() as u64),
-        // Without settling: a list makes no client's data durable.
+        // Without settling: listing a directory makes no client's data durable.
         (FileKind::File, None) => opened.files.stored(inode.data_file(), 0).ok().map(|stored| stored.stored_bytes),
         _ => None,
     };
@@ -86,7 +84,7 @@ fn name_of(path: &str) -> String {
 /// Lists a page of a directory; a file has no entries.
 ///
 /// # Errors
-/// `NotFound`, `Invalid` for a cursor that is none, and those of the share.
+/// `NotFound`, `Invalid` for an invalid cursor, and those of the share.
 pub(crate) fn list(place: &FilePlace, limit: u32, cursor: Option<&str>) -> Result<FilesReport> {
     let FilePlace { opened, share, path } = place;
     let (node, inode) = opened.find(share, path)?;
@@ -98,7 +96,7 @@ pub(crate) fn list(place: &FilePlace, limit: u32, cursor: Option<&str>) -> Resul
     let after = match cursor.map(str::parse::<u64>) {
         None => share::COOKIE_DOT_DOT,
         Some(Ok(after)) => after.max(share::COOKIE_DOT_DOT),
-        Some(Err(_)) => return Err(Error::new(ErrorKind::Invalid, "the cursor is not that of a page of this list")),
+        Some(Err(_)) => return Err(Error::new(ErrorKind::Invalid, "the cursor does not belong to this list")),
     };
     let limit = limit.clamp(1, PAGE_MAX) as usize;
     let mut found: Vec<(share::Listed, Option<Inode>)> = Vec::new();
@@ -123,7 +121,7 @@ pub(crate) fn list(place: &FilePlace, limit: u32, cursor: Option<&str>) -> Resul
     Ok(report)
 }
 
-/// Reads a part of a file; a short one at its end.
+/// Reads a part of a file; the result is short at its end.
 ///
 /// # Errors
 /// `NotFound`; `Invalid` for anything but a file; `Conflict` if it has another version.

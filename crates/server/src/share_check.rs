@@ -1,9 +1,8 @@
-//! What `check` says of shares beyond what it says of volumes: whether each tree agrees with itself
-//! and with the data there is, and the paths of files in which something is damaged. Mends trees
-//! for `check --repair` and `salvage`.
+//! Checks of shares beyond those of volumes: whether each tree agrees with itself and with the
+//! stored data, and the paths of damaged files. Repairs trees for `check --repair` and `salvage`.
 //!
-//! Without a repair, trees are looked at as snapshots are: nothing is changed, and what opening
-//! writes stays in memory.
+//! Without a repair, trees are opened as snapshots are: nothing is changed, and writes of the
+//! opening stay in memory.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -17,40 +16,40 @@ use crate::share_losses::{Kinds, TreeLoss, read_note};
 use crate::share_trees::{self, Moment, PATIENCE};
 use operations::names;
 
-/// Files of a share below this are the tree's own: its names.
+/// Files of a share with numbers below this hold the tree's own names.
 pub(crate) const FILES_OWN: u64 = 16;
-/// Damaged files of one share whose paths are looked for.
+/// Maximum number of damaged files of a share whose paths are looked up.
 const DAMAGED_MAX: usize = 1000;
-/// Runs of a file's holes and data that are looked at in one go.
+/// Runs of a file's holes and data that are read in one call.
 const RUNS_MAX: usize = 64;
-/// Files of one share that are told to have lost extended attributes, maybe.
+/// Maximum number of files of a share that are listed as possibly without extended attributes.
 const ATTRIBUTES_TOLD_MAX: usize = 100;
 
-/// What problems in the pages of a share's names begin with; a path begins with a slash.
+/// Prefix of problems in the pages of a share's names; a path begins with a slash.
 const IN_NAMES: &str = "the names of the share";
 
-/// Words on a place in the names of shares that is mended in some of them.
-const LEFT: &str = "; mended where the names were written anew, and damaged still in ";
+/// Words on damage in the names of shares that was repaired in some of them only.
+const LEFT: &str = "; repaired where the names were rebuilt, and still damaged in ";
 
-/// What a repair of a tree did.
+/// Outcome of a tree's repair.
 #[derive(Debug, Default)]
 pub struct Mended {
-    /// Faults with their remedies, and those that are left.
+    /// Faults that were repaired, and those that remain.
     pub repaired: Repaired,
-    /// The names were written anew: nothing of the damaged pages counts any more.
+    /// The names were rebuilt: the damaged pages are not in use any more.
     is_rebuilt: bool,
-    /// Kinds of thing that are lost for good.
+    /// Kinds of content that are lost for good.
     lost: Kinds,
 }
 
-/// Shares of which something is lost for good.
+/// Shares that have permanent losses.
 #[derive(Debug, Default)]
 pub struct Lost {
     /// Names, or inodes and the small files in their records.
     pub names: BTreeSet<String>,
     /// Extended attributes.
     pub attributes: BTreeSet<String>,
-    /// A tree could not be mended to its end: what it loses is to be told by the next repair.
+    /// The repair of a tree was cut off: the next repair reports its losses.
     pub is_cut_off: bool,
 }
 
@@ -65,14 +64,14 @@ impl Lost {
     }
 }
 
-/// Whether a problem is in the names of a share, and not mended.
+/// Returns whether a problem is in the names of a share and was not repaired.
 fn is_in_names_of(problem: &Problem, share: &str) -> bool {
     let mut seers = problem.volume.iter().chain(&problem.others);
     !problem.repaired && problem.detail.starts_with(IN_NAMES) && seers.any(|seer| seer == share)
 }
 
-/// Whether `--repair` may mend something that a check without it has found. Of data there is one
-/// copy, but names of a share are written anew from their whole pages.
+/// Returns whether `--repair` may fix a problem that a check without it has found. Data has one
+/// copy, but the names of a share can be rebuilt from their intact pages.
 pub fn is_mendable(pool: &Pool, report: &CheckReport) -> bool {
     if report.kinds.keys().any(|kind| *kind != "fragment") {
         return true;
@@ -84,7 +83,8 @@ pub fn is_mendable(pool: &Pool, report: &CheckReport) -> bool {
     })
 }
 
-/// A share does not see a place any more. Returns whether no snapshot and no clone does either.
+/// Removes a repaired share from those that see a problem. Returns whether no snapshot and no clone
+/// sees it either.
 fn is_mended_in(problem: &mut Problem, share: &str) -> bool {
     let seers = problem.volume.take().into_iter().chain(std::mem::take(&mut problem.others));
     let mut left = seers.filter(|seer| seer != share);
@@ -98,18 +98,18 @@ fn is_mended_in(problem: &mut Problem, share: &str) -> bool {
     problem.detail.truncate(end.unwrap_or(problem.detail.len()));
     let names: Vec<_> = std::iter::once(first).chain(&problem.others).map(String::as_str).collect();
     let names = names.join(", ");
-    problem.detail.push_str(&format!("{LEFT}{names}: copy what can be read of a snapshot, and destroy it"));
+    problem.detail.push_str(&format!("{LEFT}{names}: copy the readable data of a snapshot, and destroy it"));
     false
 }
 
-/// Adds to a report the problems of the trees of all shares, and names the files that its
-/// problems are in. With `repairs` the trees are mended. Returns the shares of which something is
-/// lost for good, by this repair or by one before it that did not come to tell of it.
+/// Adds the problems of the trees of all shares to a report, and names the files that its problems
+/// are in. With `repairs` the trees are repaired. Returns the shares with permanent losses, of this
+/// repair or of an earlier one that did not get to report them.
 pub fn check(pool: &Pool, report: &mut CheckReport, repairs: bool) -> Lost {
     let mut lost = Lost::default();
     for note in pool.unreported_losses() {
         if !repairs {
-            report.notes.push(format!("a repair was cut off, and shale check --repair ends it: {note}"));
+            report.notes.push(format!("an interrupted repair is completed by shale check --repair: {note}"));
             continue;
         }
         let of = read_note(&note);
@@ -117,7 +117,7 @@ pub fn check(pool: &Pool, report: &mut CheckReport, repairs: bool) -> Lost {
             lost.add(share, kinds);
         }
         let volume = of.map(|(share, _)| share.to_owned());
-        let detail = format!("lost by a repair that was cut off: {note}");
+        let detail = format!("lost by an interrupted repair: {note}");
         report.add(Problem { kind: "lost", volume, detail, repaired: true, ..Problem::default() });
     }
     name_files(pool, &mut report.problems, Search::Whole, &|name| opened(pool, name));
@@ -155,14 +155,15 @@ pub fn check(pool: &Pool, report: &mut CheckReport, repairs: bool) -> Lost {
     lost
 }
 
-/// Problems of the tree of a share, which is not changed.
+/// Returns the problems of a share's tree without changing it.
 fn look(pool: &Pool, name: &str) -> Result<Repaired> {
     let volume = pool.volume(name)?;
     let files = Files::claimed(volume.clone(), volume, TreeUse::Look, PATIENCE)?;
     let survey =
         Tree::survey(&files).map_err(|failure| share_trees::error_of(name, "its names cannot be read", failure))?;
     if let Some(survey) = survey.filter(|survey| !survey.is_whole) {
-        let advice = "shale check --repair builds them anew from what is whole, and puts what has no name any more into lost+found";
+        let advice = "shale check --repair rebuilds them from their intact pages, and moves files without a name to \
+         lost+found";
         let mut left = vec![format!("{}; {advice}", survey.problem)];
         if let Some(loss) = TreeLoss::of(&files, &survey)? {
             left.extend(loss.content);
@@ -174,14 +175,15 @@ fn look(pool: &Pool, name: &str) -> Result<Repaired> {
     Ok(Repaired { left: check_share(pool, name)?, ..Repaired::default() })
 }
 
-/// Mends the tree of a share: builds its names anew if some of them are damaged, puts right what
-/// can be told from the rest, and what has no name any more into `lost+found`. Data without an
-/// inode is adopted, too, if any names are lost or `adopts` says so; else it was removed, and is
-/// discarded. `is_damaged`: a page of its names cannot be read, maybe one that holds none now.
-/// `note` gets the words on a loss for good, and must have them durable before anything is changed.
+/// Repairs the tree of a share: rebuilds its names if some of them are damaged, corrects all that
+/// follows from the rest, and moves files without a name to `lost+found`. Data without an inode is
+/// adopted as well if any names are lost or `adopts` is set; otherwise its file was removed, and it
+/// is discarded. `is_damaged`: a page of its names is unreadable, possibly one that is unused now.
+/// `note` receives the description of a permanent loss, and must make it durable before anything is
+/// changed.
 ///
 /// # Errors
-/// What the storage, and `note`, fails with.
+/// Those of the storage and of `note`.
 pub fn mend(
     pool: &Pool,
     name: &str,
@@ -194,7 +196,7 @@ pub fn mend(
     let space: Arc<dyn ObjectSpace> = files.clone();
     let failed = |failure| share_trees::error_of(name, "its tree cannot be repaired", failure);
     let mut repaired = Repaired::default();
-    // It may have no tree yet.
+    // The share may have no tree yet.
     let Some(survey) = Tree::survey(&*files).map_err(failed)? else { return Ok(Mended::default()) };
     let loss = TreeLoss::of(&files, &survey)?;
     if let Some(loss) = &loss {
@@ -205,19 +207,19 @@ pub fn mend(
     if is_rebuilt {
         Tree::rebuild(&space, share_trees::brief_options(), [random()?, random()?]).map_err(failed)?;
         repaired.mended.push(if survey.is_whole {
-            "pages of the share's names are damaged that hold none now: the names were written anew".to_owned()
+            "damaged unused pages of the share's names: the names were rebuilt".to_owned()
         } else {
-            format!("{}: they were built anew from what is whole", survey.problem)
+            format!("{}: they were rebuilt from the intact pages", survey.problem)
         });
-        // Of those that are certain the tree's own repair tells.
+        // The certain losses are reported by the tree's own repair.
         let possible = AttributesLost { possible: survey.attributes.possible, ..AttributesLost::default() };
         repaired.mended.extend(Tree::attributes_lost_in_words(&*files, &possible, ATTRIBUTES_TOLD_MAX));
     }
     let tree = match Tree::open(space.clone(), share_trees::brief_options()) {
-        // What the database keeps for itself is damaged: which of its pages are free.
+        // The database's own structures are damaged: its list of free pages.
         Err(failure) if failure.errno() == libc::EIO && repaired.mended.is_empty() => {
             Tree::rebuild(&space, share_trees::brief_options(), [random()?, random()?]).map_err(failed)?;
-            repaired.mended.push("the database of the share's names could not be opened: it was built anew".to_owned());
+            repaired.mended.push("the database of the share's names could not be opened: it was rebuilt".to_owned());
             is_rebuilt = true;
             Tree::open(space, share_trees::brief_options())
         }
@@ -244,8 +246,8 @@ fn random() -> Result<u64> {
     Ok(u64::from_le_bytes(bytes))
 }
 
-/// Files of a share, or of a snapshot of one, in which some range reads as zeroes, because it was
-/// never written or because its data is lost; the first thousand.
+/// Returns files of a share, or of a snapshot of one, in which some range reads as zeroes, because
+/// it was never written or because its data is lost; at most a thousand.
 ///
 /// # Errors
 /// When the tree or the data cannot be read.
@@ -276,12 +278,12 @@ pub fn files_with_zeroes(pool: &Pool, name: &str) -> Result<Vec<String>> {
     failed?;
     walked.map_err(|failure| share_trees::error_of(name, "its tree cannot be read", failure))?;
     if more > 0 {
-        found.push(format!("{more} more files in which something reads as zeroes"));
+        found.push(format!("and {more} more files with ranges that read as zeroes"));
     }
     Ok(found)
 }
 
-/// The first byte of a file that holds no data.
+/// Returns the offset of a file's first byte without data.
 fn first_hole(files: &Files, file: u64, size: u64) -> Result<Option<u64>> {
     let mut at = 0;
     while at < size {
@@ -299,7 +301,7 @@ fn first_hole(files: &Files, file: u64, size: u64) -> Result<Option<u64>> {
     Ok(None)
 }
 
-/// Problems of the tree of a share.
+/// Returns the problems of a share's tree.
 fn check_share(pool: &Pool, name: &str) -> Result<Vec<String>> {
     let Some(Moment { tree, files, scratch }) = open_if_made(pool, name)? else { return Ok(Vec::new()) };
     let failed = |failure| share_trees::error_of(name, "its tree cannot be read", failure);
@@ -325,7 +327,7 @@ fn check_share(pool: &Pool, name: &str) -> Result<Vec<String>> {
     Ok(wrong)
 }
 
-/// A share or a snapshot of one; `None` if it had no tree yet.
+/// Opens a share or a snapshot of one; `None` if it had no tree yet.
 fn open_if_made(pool: &Pool, name: &str) -> Result<Option<Moment>> {
     match share_trees::open_to_check(pool.volume(name)?) {
         Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
@@ -333,7 +335,7 @@ fn open_if_made(pool: &Pool, name: &str) -> Result<Option<Moment>> {
     }
 }
 
-/// Opens a share, or a snapshot of one, to be looked at, where none is mounted.
+/// Opens a share, or a snapshot of one, for reading, where none is mounted.
 ///
 /// # Errors
 /// As [`share_trees::open_moment`].
@@ -343,12 +345,12 @@ pub fn opened(pool: &Pool, name: &str) -> Result<Opened> {
     Ok(Opened::new(Arc::new(tree), files))
 }
 
-/// How far the files of damages are looked for.
+/// Extent of the search for the files of problems.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Search {
-    /// Through all names.
+    /// All names.
     Whole,
-    /// Through so many names of each share, where an answer is due at once.
+    /// So many names of each share, where an answer is due at once.
     Names(usize),
 }
 
@@ -361,8 +363,8 @@ impl Search {
     }
 }
 
-/// Says of problems that lie in files of shares which files these are. `open` opens the tree of a
-/// share to be looked at: that of the mount, where it is mounted.
+/// Adds the file names to problems that lie in files of shares. `open` opens the tree of a share
+/// for reading: that of the mount, if it is mounted.
 pub fn name_files(pool: &Pool, problems: &mut [Problem], search: Search, open: &dyn Fn(&str) -> Result<Opened>) {
     let mut by_share: BTreeMap<String, Vec<&mut Problem>> = BTreeMap::new();
     for problem in problems {
@@ -375,7 +377,7 @@ pub fn name_files(pool: &Pool, problems: &mut [Problem], search: Search, open: &
     for (name, mut problems) in by_share {
         if let Err(error) = name_files_of(pool, &name, &mut problems, search, open) {
             for problem in problems {
-                problem.detail = format!("{} (which file it is in cannot be told: {error})", problem.detail);
+                problem.detail = format!("{} (cannot find the file: {error})", problem.detail);
             }
         }
     }
@@ -390,12 +392,12 @@ fn name_files_of(
 ) -> Result<()> {
     let volume = pool.volume(name)?;
     let files = Files::new(volume.clone(), volume)?;
-    // Places by files.
+    // Problems and their byte positions, by file.
     let mut wanted: BTreeMap<u64, Vec<(usize, u64)>> = BTreeMap::new();
     for (index, problem) in problems.iter_mut().enumerate().take(DAMAGED_MAX) {
         match problem.offset.map_or(Ok(None), |offset| files.locate(offset))? {
             Some((file, byte)) => wanted.entry(file).or_default().push((index, byte)),
-            None => problem.detail = format!("what leads to large files: {}", problem.detail),
+            None => problem.detail = format!("table of large files: {}", problem.detail),
         }
     }
     let mut tell = |wanted: &mut BTreeMap<u64, Vec<(usize, u64)>>, file: u64, what: &str| {
@@ -407,7 +409,7 @@ fn name_files_of(
     for own in 0..FILES_OWN {
         tell(&mut wanted, own, IN_NAMES);
     }
-    // A tree whose own names are damaged is not opened.
+    // A tree whose own names are damaged cannot be opened.
     let is_walked = match open(name) {
         Err(error) if error.kind() == ErrorKind::NotFound => true,
         Ok(Opened { tree, .. }) => {
@@ -445,7 +447,7 @@ fn name_files_of(
     Ok(())
 }
 
-/// Hands each path of a tree, and its inode, to `visit`, until that returns `false`.
+/// Passes each path of a tree and its inode to `visit`, until that returns `false`.
 fn walk(tree: &Tree, mut visit: impl FnMut(&[u8], &share::Inode) -> bool) -> share::Result<()> {
     let (mut directories, mut goes_on) = (vec![(Tree::ROOT, Vec::new())], true);
     while goes_on && let Some((node, path)) = directories.pop() {
@@ -458,7 +460,7 @@ fn walk(tree: &Tree, mut visit: impl FnMut(&[u8], &share::Inode) -> bool) -> sha
             goes_on
         });
         match listed {
-            // Of a tree that is mounted, it has gone since.
+            // Removed since, in a mounted tree.
             Err(failure) if failure.errno() == libc::ESTALE => {}
             listed => listed?,
         }

@@ -1,5 +1,5 @@
-//! What the files of a share take, and why they are stored as they are: found by path in its tree,
-//! told from the pool's map.
+//! Storage of the files of a share, and the reasons for their codecs: files are found by path in
+//! its tree, their parts in the pool's map.
 
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
@@ -14,36 +14,37 @@ use crate::share_trees::error_of;
 use crate::share_trials;
 use report::{FileReport, PartLine, UsageLine, UsageReport};
 
-/// Parts of a file that are told.
+/// Maximum number of parts of a file in a report.
 const PARTS_MAX: usize = 256;
-/// Directories above one another that are gone through: a path has no more in it.
+/// Maximum depth of directories: a path has no more components.
 const DEPTH_MAX: usize = 4096;
-/// Lines of a directory, and of types, that are told; the rest is added up in one.
+/// Maximum number of lines of a directory, or of types; the rest is added up in one.
 const LINES_MAX: usize = 1000;
 
-/// A share's tree, and where its files lie.
+/// A share's tree, and the storage of its files.
 #[derive(Clone)]
 pub struct Opened {
     /// The tree.
     pub tree: Arc<Tree>,
-    /// Where its files lie.
+    /// Storage of its files.
     pub files: Arc<Files>,
-    /// Tells the owner of a mounted tree that it is lent.
+    /// Registers this use with the owner of a mounted tree.
     _user: Option<Arc<()>>,
 }
 
 impl Opened {
-    /// A tree that is this caller's own.
+    /// A tree that only this caller uses.
     pub fn new(tree: Arc<Tree>, files: Arc<Files>) -> Self {
         Self { tree, files, _user: None }
     }
 
-    /// A tree that has an owner, who counts those that have it.
+    /// A tree whose owner counts its users.
     pub fn lent(tree: Arc<Tree>, files: Arc<Files>, user: Arc<()>) -> Self {
         Self { tree, files, _user: Some(user) }
     }
 
-    /// The node at a path, and its attributes. Names that are no text are found as they are told.
+    /// Returns the node at a path, and its attributes. Names that are not text are found in their
+    /// escaped form.
     ///
     /// # Errors
     /// `NotFound`.
@@ -53,7 +54,8 @@ impl Opened {
         Ok((node, inode.map_err(|failure| error_of(share, &format!("'{path}' cannot be looked up"), failure))?))
     }
 
-    /// The names of a path from the root on, as they are in the tree, and the node at its end.
+    /// Returns the names of a path from the root on, as they are in the tree, and the node at its
+    /// end.
     ///
     /// # Errors
     /// `NotFound`.
@@ -61,8 +63,7 @@ impl Opened {
         let (mut names, mut node) = (Vec::new(), Tree::ROOT);
         let failed = |failure: share::Failure| match failure.errno() {
             libc::ENOENT | libc::ENOTDIR => {
-                let text =
-                    format!("share '{share}' has no file '{path}': name one as it is seen from the share's root");
+                let text = format!("share '{share}' has no file '{path}': specify the path from the share's root");
                 Error::new(ErrorKind::NotFound, text)
             }
             _ => error_of(share, &format!("'{path}' cannot be looked up"), failure),
@@ -82,10 +83,10 @@ impl Opened {
         Ok((names, node))
     }
 
-    /// How a file is stored, and why.
+    /// Reports how a file is stored, and why.
     ///
     /// # Errors
-    /// `NotFound`, and what the pool says.
+    /// `NotFound`, and those of the pool.
     pub fn explain(&self, share: &str, path: &str) -> Result<FileReport> {
         let (node, inode) = self.find(share, path)?;
         let failed = |failure| error_of(share, &format!("'{path}' cannot be explained"), failure);
@@ -105,7 +106,7 @@ impl Opened {
         let remembered = (hint.kind != 0).then(|| self.files.remembered(hint.kind)).flatten();
         let name = path.rsplit('/').find(|name| !name.is_empty() && *name != ".").unwrap_or_default();
         let again = match inode.is_file() {
-            // Where its first bytes cannot be read, what can be told is told.
+            // If its first bytes cannot be read, the report has the rest.
             true => self.tree.in_force_for(node, name.as_bytes()).ok().flatten(),
             false => None,
         };
@@ -131,6 +132,7 @@ impl Opened {
             raw_bytes: stored.raw_bytes,
             stored_bytes: stored.stored_bytes,
             compression: self.tree.compression(node).map_err(failed)?,
+            absent_xattrs: None,
             in_force: again.as_ref().map(|(told, _)| told.clone()),
             file_type: self.tree.type_of(node).map_err(failed)?,
             trials: share_trials::of_file(&self.tree, node, &stored.parts),
@@ -140,10 +142,10 @@ impl Opened {
         })
     }
 
-    /// What a directory takes, or a file: every file below it is looked at.
+    /// Reports the space of a file, or of a directory with every file below it.
     ///
     /// # Errors
-    /// `NotFound`, and what the pool says.
+    /// `NotFound`, and those of the pool.
     pub fn usage(&self, share: &str, path: &str) -> Result<UsageReport> {
         let (node, inode) = self.find(share, path)?;
         self.files.settle()?;
@@ -169,7 +171,7 @@ impl Opened {
         Ok(UsageReport { total: total.done(), entries: listed(entries), types: listed(types) })
     }
 
-    /// Adds a node, with all below it, to a line and to the lines of types.
+    /// Adds a node, with everything below it, to a line and to the lines of types.
     fn add(
         &self,
         walk: &mut Walk<'_>,
@@ -190,7 +192,7 @@ impl Opened {
                 ..UsageLine::default()
             };
             line.add(&file);
-            // A file may have gone since.
+            // The file may have been removed since.
             let word = self.tree.type_of(node).unwrap_or_default();
             types.entry(if word.is_empty() { "-".to_owned() } else { word }).or_default().add(&file);
             Ok(())
@@ -198,7 +200,7 @@ impl Opened {
     }
 }
 
-/// The lines that are told, the most stored bytes first.
+/// Returns the lines to report, those with the most stored bytes first.
 fn listed(mut lines: Vec<UsageLine>) -> Vec<UsageLine> {
     lines.sort_by(|a, b| b.stored_bytes.cmp(&a.stored_bytes).then_with(|| a.name.cmp(&b.name)));
     let others = lines.split_off(lines.len().min(LINES_MAX));
@@ -210,21 +212,21 @@ fn listed(mut lines: Vec<UsageLine>) -> Vec<UsageLine> {
     lines.into_iter().map(UsageLine::done).collect()
 }
 
-/// A walk through a part of a tree, on which each file is met once, however many names it has.
+/// A walk through a part of a tree that visits each file once, however many names it has.
 pub struct Walk<'a> {
     opened: &'a Opened,
     share: &'a str,
-    /// Files with several names that were met.
+    /// Visited files with several names.
     seen: HashSet<u64>,
 }
 
 impl<'a> Walk<'a> {
-    /// Of that share.
+    /// Starts a walk in that share.
     pub fn new(opened: &'a Opened, share: &'a str) -> Self {
         Self { opened, share, seen: HashSet::new() }
     }
 
-    /// The names in a directory but the dots, with nodes and attributes.
+    /// Returns the names in a directory except the dots, with nodes and attributes.
     fn names(&self, directory: u64) -> Result<Vec<(String, u64, Inode)>> {
         let mut names = Vec::new();
         let listing = self.opened.tree.list(directory, share::COOKIE_DOT_DOT, |listed, inode| {
@@ -235,10 +237,10 @@ impl<'a> Walk<'a> {
         Ok(names)
     }
 
-    /// Hands a file, or each file below a directory, to `visit`.
+    /// Passes a file, or each file below a directory, to `visit`.
     ///
     /// # Errors
-    /// What the pool says, and those of `visit`.
+    /// Those of the pool and of `visit`.
     pub fn each_file(
         &mut self,
         top: (String, u64, Inode),
@@ -257,7 +259,7 @@ impl<'a> Walk<'a> {
     }
 }
 
-/// What a small file takes, whose content is in the record of its inode: so many bytes, about.
+/// Returns the approximate space of a small file whose content is in the record of its inode.
 fn in_record(content: &[u8]) -> FileStored {
     let bytes = content.len() as u64;
     let part = FilePart { codec: IN_RECORD.to_owned(), offset: 0, units: 0, raw_bytes: bytes, stored_bytes: bytes };

@@ -1,24 +1,25 @@
-//! Journals of mounted shares, beside the server's standby memory. Owns what an opening of the pool
-//! does with those that a killed server left.
+//! Journals of mounted shares, stored next to the server's standby memory. Owns their recovery when
+//! a pool is opened after a server was killed.
 //!
-//! A server that keeps what it acknowledges in standby memory keeps the names of its shares beside
-//! it, one file a share (`fe_share::JournalPlace`). Data and names go together:
+//! A server with standby memory keeps the names of its shares next to it, in one file per share
+//! (`fe_share::JournalPlace`). Data and names go together:
 //!
-//! 1. An opening of the pool brings the data that is in standby memory to the log. Memory that does
-//!    not count takes the journals along (`env::Standby::pass_over_beside`): names without their
-//!    data are not replayed.
-//! 2. Then the names of each journal are brought into the tree of its share, durably, whatever the
-//!    command that opens the pool is for: nothing sees the share without them. Files without a name
-//!    stay, because the mount may have outlived the server.
-//! 3. The journal is marked as replayed, for a keeper may have it as well, and removed.
+//! 1. Opening a pool brings the data in standby memory to the log. Standby memory that does not
+//!    apply takes the journals along (`env::Standby::pass_over_beside`): names are not replayed
+//!    without their data.
+//! 2. Then the names of each journal are replayed durably into the tree of its share, for any
+//!    command that opens the pool: nothing sees the share without them. Files without a name stay,
+//!    because the mount may have outlived the server.
+//! 3. The journal is marked as replayed, because a keeper may have it as well, and removed.
 //!
 //! A journal belongs to one pool, one copy of it, one boot of the machine, one share, and one
-//! session of that share's tree. One that cannot be brought back is a loss: the pool remembers it
+//! session of that share's tree. A journal that cannot be replayed is a loss: the pool records it
 //! durably (`Pool::remember_loss`) before the journal is kept under another name.
 //!
-//! A journal that is gone is a loss as well. So the pool notes durably which shares have one
-//! (`Pool::note_journal`), before it takes a name. The note goes before the file does, and after
-//! its names are durable or their loss is remembered. An opening may die at any of these steps.
+//! A missing journal is a loss as well. So the pool durably notes which shares have one
+//! (`Pool::note_journal`) before any name is journalled. The note is deleted before the file, and
+//! after the journal's names are durable or their loss is recorded. An opening may be killed at any
+//! of these steps.
 
 use std::fs::File;
 use std::io;
@@ -33,7 +34,7 @@ use surface::{DeviceId, Error, ErrorKind, ObjectSpace, Result};
 
 use crate::share_trees::{self, PATIENCE};
 
-/// Bytes of what a journal says of its pool and of the boot, at the beginning of its owner.
+/// Length of the pool's id, which precedes the boot's at the beginning of a journal's owner.
 const POOL_BYTES: usize = 16;
 const BOOT_BYTES: usize = 16;
 
@@ -42,44 +43,43 @@ const BOOT_BYTES: usize = 16;
 pub struct Journals {
     files: Arc<FileStandby>,
     pool: [u8; POOL_BYTES],
-    /// Of the machine; nothing is kept or replayed if it is not told.
+    /// Boot of the machine; if unknown, nothing is journalled or replayed.
     boot: Option<[u8; BOOT_BYTES]>,
-    /// Journals that were not brought back, for `status`.
+    /// Journals that were not replayed, for `status`.
     notes: Mutex<Vec<String>>,
 }
 
-/// What became of a journal.
+/// Outcome of replaying a journal.
 enum Outcome {
-    /// So many changes are in the tree now that it did not have.
+    /// So many changes were missing in the tree and are in it now.
     Replayed(u64),
-    /// It has nothing that the tree has not.
+    /// The tree has all of its changes.
     Empty,
-    /// It is of another boot.
+    /// It belongs to another boot.
     Void,
-    /// It does not count: why.
+    /// It does not apply, for this reason.
     Refused(String),
 }
 
 impl Journals {
-    /// Of a pool, whose standby memory is in that place.
+    /// Journals of a pool, next to its standby memory in that place.
     pub fn new(pool: &Pool, files: Arc<FileStandby>) -> Self {
         let boot = files.boot().ok();
         Self { files, pool: pool.id(), boot, notes: Mutex::default() }
     }
 
-    /// What a journal of a share says of whose it is.
+    /// Returns the identification of a share's journal.
     fn owner(&self, share: DeviceId) -> Vec<u8> {
         [&self.pool[..], &self.boot.unwrap_or_default(), &self.files.copy(), &share.0.to_le_bytes()].concat()
     }
 
-    /// The journals that are there.
+    /// Returns the existing journals.
     pub fn left(&self) -> Vec<Beside> {
         self.files.left_beside(&self.pool)
     }
 
-    /// Brings back what all journals have that a killed server left. Those that cannot be brought
-    /// back for want of room stay; all else that is not brought back is kept and told, and so is
-    /// what is gone.
+    /// Replays all journals that a killed server left. Those that lack space for it stay; all
+    /// others that cannot be replayed are kept and reported, and so are missing ones.
     pub fn bring_back(&self, pool: &Pool) {
         let left = self.left();
         if let Err(error) = self.expect_all(pool, &left, None) {
@@ -92,7 +92,8 @@ impl Journals {
                     let name = pool.volume_of(DeviceId(file.number)).map(|volume| volume.name()).unwrap_or_default();
                     let (what, were) = if changes == 1 { ("change", "was") } else { ("changes", "were") };
                     log::info!(
-                        "{changes} {what} of names in share '{name}' that a server had acknowledged before it died {were} brought back"
+                        "{changes} {what} of names in share '{name}' that a server had acknowledged before it died \
+                         {were} restored"
                     );
                 }
                 Err(error) => self.note(&error),
@@ -105,8 +106,7 @@ impl Journals {
         self.notes.lock().push(error.to_string());
     }
 
-    /// Remembers the loss of the journals that are noted and not among those that are left: all, or
-    /// that of one share.
+    /// Records the loss of noted journals that are missing: of all shares, or of one.
     fn expect_all(&self, pool: &Pool, left: &[Beside], only: Option<DeviceId>) -> Result<()> {
         let noted = pool.noted_journals()?.into_iter().filter(|share| only.is_none_or(|only| only == *share));
         for share in noted.filter(|share| left.iter().all(|file| file.number != share.0)) {
@@ -115,14 +115,14 @@ impl Journals {
                 continue;
             };
             let name = volume.name();
-            // Nobody may use it meanwhile. The journal of a share that is mounted is made again.
+            // The tree must not be in use. A mounted share has made a new journal.
             let _claimed = match Files::claimed(volume.clone(), volume, TreeUse::Change, PATIENCE) {
                 Err(error) if error.kind() == ErrorKind::InUse => return Err(error),
                 claimed => claimed.ok(),
             };
             let lost = format!(
-                "the journal of share '{name}' is gone, so names that were acknowledged and not synced before its server died \
-                 may be missing"
+                "the journal of share '{name}' is gone, so acknowledged names that were not synced before its server \
+                 died may be missing"
             );
             pool.remember_loss(&lost)?;
             self.note(&Error::new(ErrorKind::Corrupt, lost));
@@ -131,17 +131,18 @@ impl Journals {
         Ok(())
     }
 
-    /// The same for one share, before its tree is opened: it must not begin without them.
+    /// Replays the journal of one share, before its tree is opened: a new session must not begin
+    /// without it.
     ///
     /// # Errors
-    /// When there are some, and they cannot be brought back yet.
+    /// When there is a journal that cannot be replayed yet.
     pub fn bring_back_of(&self, pool: &Pool, share: DeviceId) -> Result<()> {
         let left = self.left();
         self.expect_all(pool, &left, Some(share))?;
         left.iter().filter(|file| file.number == share.0).try_for_each(|file| self.bring_back_one(pool, file).map(drop))
     }
 
-    /// Returns how many changes were brought back that the tree did not have.
+    /// Returns the number of replayed changes that the tree did not have.
     fn bring_back_one(&self, pool: &Pool, file: &Beside) -> Result<u64> {
         let place = file.path.display();
         let name = pool.volume_of(DeviceId(file.number)).map(|volume| volume.name());
@@ -163,18 +164,18 @@ impl Journals {
             Ok(Outcome::Refused(why)) => Err(self.set_aside(pool, &of, file, &why)?),
             Err(error) if error.kind() == ErrorKind::Full => {
                 let text = format!(
-                    "names in {of} that a server had acknowledged before it died find no room: they are in {place}; make room, and \
-                     open the pool again, or remove that file to go on without them"
+                    "no space to restore acknowledged names in {of} after the death of a server: they are in \
+                     {place}; make space and open the pool again, or remove that file to discard them"
                 );
                 Err(Error::with_source(ErrorKind::Full, text, error))
             }
-            // It stays where it is, and is asked for again.
+            // It stays in place, and the next opening tries again.
             Err(error) if error.kind() == ErrorKind::InUse => Err(error),
             Err(error) => Err(self.set_aside(pool, &of, file, &error.to_string())?),
         }
     }
 
-    /// Keeps a journal that does not count. The pool knows of the loss before.
+    /// Keeps a journal that does not apply, after the pool has recorded the loss.
     fn set_aside(&self, pool: &Pool, of: &str, file: &Beside, why: &str) -> Result<Error> {
         let lost = format!("the journal of {of} was not replayed, so names that were not synced are missing: {why}");
         pool.remember_loss(&lost)?;
@@ -188,7 +189,7 @@ impl Journals {
 
     fn replay(&self, pool: &Pool, file: &Beside, opened: &File) -> Result<Outcome> {
         let Some(boot) = self.boot else {
-            return Ok(Outcome::Refused("the system does not tell which boot this is".to_owned()));
+            return Ok(Outcome::Refused("the system does not identify this boot".to_owned()));
         };
         let left = match fe_share::find_journal(opened, &self.owner(DeviceId(file.number))) {
             Ok(FoundJournal::Left(left)) => left,
@@ -197,7 +198,7 @@ impl Journals {
                 let is_void = of_boot.is_some_and(|of_boot| of_boot != boot);
                 let is_noted = pool.noted_journals()?.contains(&DeviceId(file.number));
                 return Ok(match is_void {
-                    // It took the place of one of this boot.
+                    // It replaced a journal of this boot.
                     true if is_noted => Outcome::Refused("it is from before the machine was started".to_owned()),
                     true => Outcome::Void,
                     false => Outcome::Refused("it belongs to another pool, or to another copy of this one".to_owned()),
@@ -213,7 +214,7 @@ impl Journals {
         let claimed = Files::claimed(volume.clone(), volume, TreeUse::Change, PATIENCE)?;
         let space: Arc<dyn ObjectSpace> = Arc::new(claimed);
         Self::replay_into(space, &left).map_err(|failure| match failure.errno() {
-            libc::ESTALE => Error::new(ErrorKind::Conflict, "the share has been opened since by another program"),
+            libc::ESTALE => Error::new(ErrorKind::Conflict, "another program has opened the share since"),
             _ => share_trees::error_of(&name, share_trees::NOT_OPENED, failure),
         })
     }
@@ -224,18 +225,18 @@ impl Journals {
         Ok(Outcome::Replayed(tree.brought_back()))
     }
 
-    /// Tells which journals were not brought back.
+    /// Returns messages about journals that were not replayed.
     pub fn notes(&self) -> Vec<String> {
         self.notes.lock().clone()
     }
 
-    /// Where the journal of a share that is mounted is made.
+    /// Returns the place for the journal of a mounted share.
     pub fn place(self: &Arc<Self>, pool: &Pool, share: DeviceId) -> Arc<dyn JournalPlace> {
         Arc::new(Place { journals: Arc::clone(self), pool: pool.clone(), share })
     }
 }
 
-/// The place of one share's journal.
+/// Place of one share's journal.
 struct Place {
     journals: Arc<Journals>,
     pool: Pool,
@@ -252,13 +253,13 @@ impl JournalPlace for Place {
     fn make(&self, fill: &mut dyn FnMut(&File) -> io::Result<()>) -> io::Result<File> {
         let Journals { files, pool, boot, .. } = &*self.journals;
         if boot.is_none() {
-            return Err(io::Error::new(io::ErrorKind::Unsupported, "the system does not tell which boot this is"));
+            return Err(io::Error::new(io::ErrorKind::Unsupported, "the system does not identify this boot"));
         }
         if !self.pool.keeps_acknowledged() {
             return Err(io::Error::other("there is no standby memory for their data"));
         }
         let file = files.make_beside(pool, self.share.0, fill)?;
-        // Before it takes a name; a note without a file would be told as a loss.
+        // Before the first name is journalled; a note without a file would be reported as a loss.
         if let Err(error) = self.pool.note_journal(self.share) {
             files.remove_beside(pool, self.share.0, &file)?;
             return Err(io::Error::other(error));
@@ -280,7 +281,7 @@ impl JournalPlace for Place {
         let forgotten = self.pool.forget_journal(self.share).map_err(io::Error::other);
         if let Err(error) = forgotten.and_then(|()| files.remove_beside(pool, self.share.0, file)) {
             // Its session is over: it is not replayed.
-            log::warn!("a journal of names that is not needed any more stays: {error}");
+            log::warn!("cannot remove a journal of names that is not needed any more: {error}");
         }
     }
 }

@@ -1,19 +1,19 @@
-//! What a repair of a share's tree loses for good: the note by which the pool remembers it before
-//! the repaired tree takes the damaged one's place, and what the next repair reads from that note
-//! if this one was killed before it had told.
+//! Permanent losses from a repair of a share's tree: the note that the pool stores before the
+//! repaired tree replaces the damaged one, so that the next repair can report the losses if this
+//! one is killed.
 
 use engine::Files;
 use share::{NamesSurvey, RECORD_CONTENT_BYTES_MAX, Tree};
 use surface::Result;
 
-/// Files of one share that are told to have lost their content, and as many that have lost
-/// extended attributes.
+/// Maximum number of files of one share that are listed as having lost their content, and of those
+/// that have lost extended attributes.
 const TOLD_MAX: usize = 100;
 
 const NAMES: &str = "names of files are lost";
 const ATTRIBUTES: &str = "extended attributes are lost";
 
-/// Which kinds of thing a share has lost.
+/// Kinds of loss of a share.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Kinds {
     /// Names, or inodes and the small files in their records.
@@ -22,12 +22,11 @@ pub struct Kinds {
     pub attributes: bool,
 }
 
-/// What the damage of a share's tree has taken.
+/// Losses from the damage of a share's tree.
 #[derive(Debug, Default)]
 pub struct TreeLoss {
-    /// Which kinds of thing.
     pub kinds: Kinds,
-    /// What the damage is.
+    /// Description of the damage.
     problem: String,
     /// Files whose content is lost, a sentence each.
     pub content: Vec<String>,
@@ -36,7 +35,8 @@ pub struct TreeLoss {
 }
 
 impl TreeLoss {
-    /// The loss in a tree that was surveyed, and is as it was then; `None` if there is none.
+    /// Returns the losses of a tree since its survey, during which it did not change; `None` if
+    /// there are none.
     ///
     /// # Errors
     /// Those of looking for data.
@@ -54,7 +54,7 @@ impl TreeLoss {
         }))
     }
 
-    /// The note for the pool.
+    /// Formats the note for the pool.
     pub fn note(&self, share: &str) -> String {
         let kinds: Vec<_> = [(self.kinds.names, NAMES), (self.kinds.attributes, ATTRIBUTES)]
             .into_iter()
@@ -64,13 +64,13 @@ impl TreeLoss {
         let told = Some(&self.problem).filter(|problem| !problem.is_empty()).into_iter();
         told.chain(&self.content).chain(&self.attributes).for_each(|line| text.push_str(&format!("; {line}")));
         if self.kinds.names {
-            text.push_str("; what has no name any more is in lost+found");
+            text.push_str("; files without a name are in lost+found");
         }
         text
     }
 }
 
-/// The share of a note, and what it has lost; `None` if the note is of something else.
+/// Parses the share and its losses from a note; `None` if the note has another subject.
 pub fn read_note(text: &str) -> Option<(&str, Kinds)> {
     let (share, rest) = text.strip_prefix("share '")?.split_once("': ")?;
     let (kinds, _) = rest.split_once("; ").unwrap_or((rest, ""));
@@ -78,10 +78,10 @@ pub fn read_note(text: &str) -> Option<(&str, Kinds)> {
     Some((share, Kinds { names: is_lost(NAMES), attributes: is_lost(ATTRIBUTES) }))
 }
 
-/// Small files whose content is lost with the damaged pages that hold their inodes' records.
+/// Lists small files whose content is lost with the damaged pages of their inodes' records.
 fn lost_with_records(files: &Files) -> Result<Vec<String>> {
     let mut lost = Tree::without_records(files);
-    // Those come back with their data.
+    // Those are recovered with their data.
     files.each_file(|file| {
         lost.remove(&file);
         Ok(true)
@@ -93,7 +93,7 @@ fn lost_with_records(files: &Files) -> Result<Vec<String>> {
     };
     let mut told: Vec<_> = lost.values().take(TOLD_MAX).flat_map(|paths| paths.listed()).map(words).collect();
     if more > 0 {
-        told.push(format!("{more} more files are lost so"));
+        told.push(format!("and {more} more files are lost in the same way"));
     }
     Ok(told)
 }

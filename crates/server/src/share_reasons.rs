@@ -1,5 +1,5 @@
-//! Why each part of a file of a share is stored as it is: told from its codec and from what counts
-//! for the file.
+//! Reasons for the codec of each part of a file in a share, derived from the codec and the settings
+//! in force for the file.
 
 use codec::CodecId;
 use engine::Remembered;
@@ -7,23 +7,23 @@ use policy::{Compression, Settings};
 use share::RECORD_CONTENT_BYTES_MAX;
 use surface::Advice;
 
-/// The word that is told for a codec, where a content is in the record of its inode.
+/// Codec in reports for content that is in the record of its inode.
 pub const IN_RECORD: &str = "inode";
 
-/// What counts for a file.
+/// Settings in force for a file.
 pub struct Counts<'a> {
-    /// What goes with data that is written to it now.
+    /// Advice that new writes to the file carry.
     pub advice: Advice,
-    /// The same, if it were looked up again; `None` if that is no other.
+    /// Advice of a new look-up; `None` if it would be the same.
     pub again: Option<Advice>,
-    /// The settings of its share.
+    /// Settings of its share.
     pub settings: Settings,
-    /// The memory of files of its type.
+    /// Statistics of files of its type.
     pub remembered: Option<&'a Remembered>,
 }
 
 impl Counts<'_> {
-    /// Whether a codec is the one that an advice names.
+    /// Returns whether an advice names a codec.
     fn names(&self, advice: Advice, codec: &str) -> bool {
         match (advice, self.settings.compression) {
             (Advice::Codec(number) | Advice::Guess(number), _) => CodecId(number).to_string() == codec,
@@ -32,9 +32,9 @@ impl Counts<'_> {
         }
     }
 
-    /// Whether an advice cannot have led to a codec.
+    /// Returns whether an advice cannot have led to a codec.
     fn rules_out(&self, advice: Advice, codec: &str) -> bool {
-        // What saves too little is stored raw, whatever counts.
+        // Data that saves too little is stored raw under any setting.
         if codec == IN_RECORD || codec == "raw" || self.names(advice, codec) {
             return false;
         }
@@ -45,8 +45,7 @@ impl Counts<'_> {
         }
     }
 
-    /// Whether a part of that codec was stored when another rule, property or value counted than
-    /// those in force.
+    /// Returns whether a part of that codec was stored under an earlier rule, property or value.
     pub fn is_earlier(&self, codec: &str) -> bool {
         match self.again {
             None => self.rules_out(self.advice, codec),
@@ -54,38 +53,38 @@ impl Counts<'_> {
         }
     }
 
-    /// Why a part has its codec.
+    /// Returns the reason for a part's codec.
     pub fn why(&self, codec: &str) -> String {
         if codec == IN_RECORD {
             return format!("in its inode: a file of at most {RECORD_CONTENT_BYTES_MAX} bytes has no block of its own");
         }
         let by_unit = || match (codec, self.remembered) {
-            ("zstd-dictionary", _) => "chosen unit by unit: zstd, helped by a trained dictionary",
+            ("zstd-dictionary", _) => "chosen per unit: zstd, with a trained dictionary",
             (codec, Some(known)) if known.winner == codec => {
-                "chosen unit by unit: it won the last test of files of this type"
+                "chosen per unit: winner of the last test of files of this type"
             }
-            ("raw", _) => "chosen unit by unit: nothing pays, or it looks random",
-            _ => "chosen unit by unit: it pays for this class of data",
+            ("raw", _) => "chosen per unit: no codec pays, or it looks random",
+            _ => "chosen per unit: it pays for this class of data",
         };
         let (is_named, usual) = (self.names(self.advice, codec), self.settings.compression);
         let named = |by: &str| format!("{by} names it");
         match (self.advice, usual) {
-            (Advice::Codec(_), _) if is_named => named("what counts for this file"),
+            (Advice::Codec(_), _) if is_named => named("the setting for this file"),
             (Advice::Guess(_), _) if is_named => named("the rule for its type"),
             (Advice::Codec(_), _) | (Advice::Usual, Compression::Fixed(_)) if codec == "raw" => {
-                "the codec that counts for it saves too little here, or it is off".to_owned()
+                "the codec set for it saves too little here, or it is off".to_owned()
             }
             (Advice::Usual, _) if is_named => named("the property compression"),
             (advice, _) if self.rules_out(advice, codec) => match self.again {
                 Some(again) if self.names(again, codec) => {
-                    named("what is in force, and not what counts for this file,")
+                    named("the rule in force, and not the setting of this file,")
                 }
-                _ => "it was written when something else counted for this file".to_owned(),
+                _ => "it was written under another setting for this file".to_owned(),
             },
             (Advice::Guess(_), _) if codec == "raw" => {
                 "it looks random, or saves too little: as the rule for its type expects, or against it".to_owned()
             }
-            (Advice::Guess(_), _) => format!("the data looks otherwise than its type: {}", by_unit()),
+            (Advice::Guess(_), _) => format!("content does not match the file type; {}", by_unit()),
             _ => by_unit().to_owned(),
         }
     }
@@ -109,27 +108,27 @@ mod tests {
         let lz4 = Compression::Fixed(codec::Codec::Lz4);
         for (codec, advice, usual, part) in [
             ("zstd-9", Advice::Codec(zstd), lz4, "for this file"),
-            ("lz4", Advice::Codec(zstd), lz4, "something else counted"),
+            ("lz4", Advice::Codec(zstd), lz4, "another setting"),
             ("raw", Advice::Codec(zstd), lz4, "too little"),
             ("zstd-9", Advice::Guess(zstd), lz4, "rule for its type"),
-            ("zstd-1", Advice::Guess(zstd), lz4, "otherwise than its type"),
+            ("zstd-1", Advice::Guess(zstd), lz4, "does not match the file type"),
             ("lz4", Advice::Usual, lz4, "property compression"),
-            ("zstd-1", Advice::Usual, lz4, "something else counted"),
-            ("zstd-1", Advice::Usual, Compression::Auto, "unit by unit"),
+            ("zstd-1", Advice::Usual, lz4, "another setting"),
+            ("zstd-1", Advice::Usual, Compression::Auto, "per unit"),
             ("zstd-dictionary", Advice::Auto, lz4, "dictionary"),
-            ("raw", Advice::Auto, lz4, "nothing pays"),
+            ("raw", Advice::Auto, lz4, "no codec pays"),
             (IN_RECORD, Advice::Codec(zstd), lz4, "in its inode"),
-            // No candidate of auto: it was not chosen unit by unit.
-            ("gzip-6", Advice::Usual, Compression::Auto, "something else counted"),
-            ("gzip-6", Advice::Auto, lz4, "something else counted"),
-            ("gzip-6", Advice::Guess(zstd), lz4, "something else counted"),
+            // No candidate of auto, so it was not chosen per unit.
+            ("gzip-6", Advice::Usual, Compression::Auto, "another setting"),
+            ("gzip-6", Advice::Auto, lz4, "another setting"),
+            ("gzip-6", Advice::Guess(zstd), lz4, "another setting"),
         ] {
             let said = counts(advice, None, usual).why(codec);
             assert!(said.contains(part), "{codec} {advice:?}: {said}");
         }
-        // A snapshot shares recompressed data, and its files keep the rule that they were made by.
+        // A snapshot shares recompressed data, and its files keep the rule of their creation.
         let said = counts(Advice::Codec(number("lz4")), Some(Advice::Codec(zstd)), lz4).why("zstd-9");
-        assert!(said.contains("what is in force"), "{said}");
+        assert!(said.contains("the rule in force"), "{said}");
     }
 
     #[test]
@@ -137,7 +136,7 @@ mod tests {
         let (zstd, gzip) = (Advice::Codec(number("zstd-9")), Advice::Guess(number("gzip-6")));
         let (lz4, auto) = (Compression::Fixed(codec::Codec::Lz4), Compression::Auto);
         for (codec, advice, again, usual, expected) in [
-            // What counts for the file is in force.
+            // The settings in force produce it.
             ("zstd-9", zstd, None, lz4, false),
             ("lz4", zstd, None, lz4, true),
             ("raw", zstd, None, lz4, false),

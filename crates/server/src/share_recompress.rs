@@ -1,12 +1,13 @@
-//! Recompression of a share, or of a directory or a file in one, by the rules as they are now. Owns
-//! the list of files of the recompression that is under way.
+//! Recompression of a share, or of a directory or a file in one, by the current rules. Owns the
+//! list of files of the running recompression.
 //!
-//! 1. At its beginning the tree is gone through: each file is looked up again in the rules, by its
-//!    present name. Without another mode it is written by that from then on, too.
-//! 2. Slices of the pool are rewritten; the list has the hint for the data at an address. Data of
-//!    other files stays as it is. Files that are made meanwhile are written by the rules anyway.
+//! 1. At the beginning the tree is walked: each file is looked up again in the rules, by its
+//!    current name. Without another mode, new writes to it use that rule from then on, too.
+//! 2. Slices of the pool are rewritten; the list supplies the hint for the data at an address. Data
+//!    of other files stays unchanged. Files made during the recompression follow the current rules
+//!    anyway.
 //!
-//! After a restart in the middle the list is made anew.
+//! After a restart in the middle the list is rebuilt.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -27,12 +28,12 @@ struct Wish {
     mode: Option<String>,
 }
 
-/// The hints for the files that are recompressed.
+/// Hints for the files that are recompressed.
 #[derive(Default)]
 struct Wanted {
-    /// Of the beginning of each file, by its number.
+    /// Hint for the beginning of each file, by its number.
     beginnings: HashMap<u64, Hint>,
-    /// Of the rest of large ones: the addresses where it lies, by the first.
+    /// Hints for the rest of large files: address ranges, by their first address.
     rest: BTreeMap<u64, (u64, Hint)>,
 }
 
@@ -56,7 +57,7 @@ impl Wanted {
     }
 }
 
-/// The recompression of a share that is under way, if one is.
+/// The running recompression of a share, if any.
 #[derive(Default)]
 pub struct Recompressing(Mutex<Option<(Wish, Wanted)>>);
 
@@ -64,7 +65,7 @@ impl Recompressing {
     /// Recompresses a slice of a share.
     ///
     /// # Errors
-    /// `NotFound`, and what the pool says.
+    /// `NotFound`, and those of the pool.
     pub fn slice(
         &self,
         service: &Service,
@@ -83,7 +84,7 @@ impl Recompressing {
         let mut known = self.0.lock();
         if restart || known.as_ref().is_none_or(|(of, _)| *of != wish) {
             let wanted = service.with_writable(volume, |opened| wanted(opened, &share, path, mode))?;
-            // Extents are gone through by what a checkpoint says of them.
+            // The slices follow the extents of the last checkpoint.
             pool.checkpoint()?;
             *known = Some((wish, wanted));
         }
@@ -111,11 +112,11 @@ fn wanted(opened: &Opened, share: &str, path: &str, mode: Option<&str>) -> Resul
     Walk::new(opened, share).each_file((name.to_owned(), node, inode), &mut |name, node, inode| {
         match opened.tree.decide_again(node, name.as_bytes(), &resolved, mode.is_none()) {
             Ok(hint) => found.add(&opened.files, inode.data_file(), hint),
-            // It has gone, or cannot be read: as if it were not there.
+            // It was removed, or cannot be read: skipped.
             Err(_) => Ok(()),
         }
     })?;
-    // What becomes durable with the data is decided, too.
+    // Rules for data that is becoming durable are decided, too.
     opened
         .tree
         .commit()

@@ -1,12 +1,12 @@
-//! The trees of shares on the engine: how they are opened, to be looked at or to be changed. Owns
-//! for how long an opening waits until others have let go of a tree.
+//! The trees of shares on the engine: opens them for reading or for changes. Owns the time that an
+//! opening waits for other users of a tree.
 
 use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
 use engine::{Files, Pool, Properties, TreeUse, Volume};
-use fe_share::{Mount, Snapshots, Visibility};
+use fe_share::{Mount, Snapshots, Visibility, XattrSupport};
 use policy::SnapDir;
 use share::{Failure, Options, Scratch, Time, Tree};
 use surface::{BlockDevice, DeviceId, Error, ErrorKind, NamedClient, ObjectSpace, Result};
@@ -15,15 +15,15 @@ use crate::devices::Devices;
 use crate::service::Service;
 use crate::share_files::Opened;
 
-/// Memory for the namespace of a share that is looked at by a command.
+/// Memory for the namespace of a share that a command reads.
 const CACHE_BYTES_BRIEF: usize = 16 << 20;
-/// Memory for that of a share that a command fills.
+/// Memory for the namespace of a share that a command fills.
 const CACHE_BYTES_IMPORT: usize = 64 << 20;
-/// Memory for that of a snapshot, of which some may be open in each mount.
+/// Memory for the namespace of a snapshot; each mount may have several open.
 const CACHE_BYTES_MOMENT: usize = 4 << 20;
-/// For how long a command waits for a tree that others have.
+/// Time that a command waits for other users of a tree.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(10);
-/// The same for a mount, which is tried again a little later.
+/// The same for a mount, which is retried a little later.
 pub(crate) const MOUNT_PATIENCE: Duration = Duration::from_secs(1);
 
 /// Fails for a share, which cannot be read or written as a volume.
@@ -38,38 +38,69 @@ pub fn refuse(volume: &Volume) -> Result<()> {
     Err(Error::new(ErrorKind::Unsupported, text))
 }
 
-/// The wall clock, for a tree.
+/// Returns the wall clock's time for a tree.
 pub(crate) fn now() -> Time {
     let (seconds, nanoseconds) = env::wall_time();
     Time { seconds, nanoseconds }
 }
 
-/// How the tree of a share is opened that a command looks at.
+/// Returns the options for a share's tree that a command reads.
 pub fn brief_options() -> Options {
     Options { now, cache_bytes: CACHE_BYTES_BRIEF }
 }
 
-/// The words on a tree that cannot be opened.
-pub(crate) const NOT_OPENED: &str = "its tree cannot be opened ('shale check POOL' tells what is damaged)";
+/// Message for a tree that cannot be opened.
+pub(crate) const NOT_OPENED: &str = "its tree cannot be opened ('shale check POOL' reports the damage)";
 
-/// An error of a tree, as one of the pool's.
+/// Converts an error of a tree to one of the pool.
 pub fn error_of(name: &str, doing: &str, failure: Failure) -> Error {
     let source = io::Error::from_raw_os_error(failure.errno());
     let kind = if failure.errno() == libc::ENOSPC { ErrorKind::Full } else { ErrorKind::Io };
     Error::with_source(kind, format!("share '{name}': {doing}"), source)
 }
 
-/// The property that says whether reads move access times in a share.
-pub(crate) const ACCESS_TIMES: &str = "atime";
+/// Properties that are read when a share is mounted: whether reads update access times, and which
+/// extended attributes files have.
+pub(crate) const OF_MOUNTS: [&str; 3] = ["atime", policy::XATTR, policy::ACL];
 
-/// Whether reads move access times in a share that is about to be mounted.
-pub(crate) fn has_access_times(pool: &Pool, share: &str) -> Result<bool> {
+/// Returns whether a property of a share has a value.
+fn is_set_to(pool: &Pool, share: &str, key: &str, value: &str) -> Result<bool> {
     let properties = pool.properties(Some(share))?;
-    Ok(properties.iter().any(|property| property.key == ACCESS_TIMES && property.value == "relatime"))
+    Ok(properties.iter().any(|property| property.key == key && property.value == value))
 }
 
-/// Has a tree keep the directories at its root on which the shares in it are mounted: nothing can
-/// be named there, whether they are mounted or not. Frees the name of its snapshots.
+/// Returns whether reads update access times in a share that is about to be mounted.
+pub(crate) fn has_access_times(pool: &Pool, share: &str) -> Result<bool> {
+    is_set_to(pool, share, "atime", "relatime")
+}
+
+/// Which extended attributes a share that is about to be mounted has.
+pub(crate) fn xattrs(pool: &Pool, share: &str) -> Result<XattrSupport> {
+    Ok(if is_set_to(pool, share, policy::XATTR, "off")? {
+        XattrSupport::None
+    } else if is_set_to(pool, share, policy::ACL, "off")? {
+        XattrSupport::WithoutAcls
+    } else {
+        XattrSupport::All
+    })
+}
+
+/// Which extended attributes files of a share do not have, by its properties, and the consequences;
+/// `None`: they have all.
+pub(crate) fn absent_xattrs(pool: &Pool, share: &str) -> Result<Option<String>> {
+    let text = match xattrs(pool, share)? {
+        XattrSupport::All => return Ok(None),
+        XattrSupport::WithoutAcls => "no ACLs (acl=off): a file that has one already is open to its owner alone",
+        XattrSupport::None => {
+            "none (xattr=off): no capabilities, no ACLs, no user.shale.* settings, and SMB does not serve the share; a file \
+             that has an ACL already is open to its owner alone"
+        }
+    };
+    Ok(Some(text.to_owned()))
+}
+
+/// Reserves the directories at a tree's root for the shares in it: nothing else can have their
+/// names, mounted or not. Frees the name of its snapshots.
 pub(crate) fn keep_for_inner(pool: &Pool, name: &str, tree: &Tree) -> Result<()> {
     let prefix = format!("{name}/");
     let shares = pool.volumes().into_iter().filter(|volume| volume.is_share());
@@ -80,28 +111,28 @@ pub(crate) fn keep_for_inner(pool: &Pool, name: &str, tree: &Tree) -> Result<()>
         Ok(None) => {}
         Ok(Some(new)) => {
             let new = String::from_utf8_lossy(&new);
-            log::warn!("share '{name}': {kept_name} at its root, which its snapshots would hide, is now called {new}");
+            log::warn!("share '{name}': {kept_name} at its root, which its snapshots would hide, was renamed to {new}");
         }
-        // In a full or damaged share: all else is of use.
+        // In a full or damaged share: the mount is useful without it.
         Err(failure) => {
-            let error = error_of(name, "it cannot be told or changed whether its snapshots hide a file", failure);
+            let error = error_of(name, "cannot find out or change whether its snapshots hide a file", failure);
             log::warn!("{error}: {kept_name} at its root");
         }
     }
-    kept.map_err(|failure| error_of(name, "its directories for shares in it cannot be looked up", failure))
+    kept.map_err(|failure| error_of(name, "its directories for inner shares cannot be looked up", failure))
 }
 
-/// Creates a share with an empty tree: both are there, or neither; the share's number.
+/// Creates a share with an empty tree, both or neither, and returns the share's number.
 ///
 /// # Errors
-/// What the pool says.
+/// Those of the pool.
 pub fn create(pool: &Pool, name: &str, properties: &Properties) -> Result<DeviceId> {
     let tree = Tree::empty(secret()?, brief_options());
     let content = tree.map_err(|failure| error_of(name, "its tree cannot be made", failure))?;
     pool.create_share_with(name, properties, &content)
 }
 
-/// A random number.
+/// Returns a random number.
 fn secret() -> Result<u64> {
     let mut secret = [0; 8];
     env::Entropy::fill(&env::SystemEntropy, &mut secret)
@@ -109,17 +140,17 @@ fn secret() -> Result<u64> {
     Ok(u64::from_le_bytes(secret))
 }
 
-/// Has a mounted share refuse changes, or take them, as its properties say now.
+/// Makes a mounted share refuse or accept changes, according to its current properties.
 pub(crate) fn follow(pool: &Pool, share: u64, mount: &Mount) {
     if let Ok(volume) = pool.volume_of(DeviceId(share)) {
         mount.set_read_only(volume.is_set_readonly());
     }
 }
 
-/// Opens the tree of a share of a pool that is this process's own.
+/// Opens the tree of a share of a pool that this process has open alone.
 ///
 /// # Errors
-/// What the pool says.
+/// Those of the pool.
 pub fn open_tree(service: &Service, name: &str) -> Result<Arc<Tree>> {
     let volume = service.pool().volume(name)?;
     if volume.is_set_readonly() {
@@ -129,10 +160,10 @@ pub fn open_tree(service: &Service, name: &str) -> Result<Arc<Tree>> {
     open_writable(service, volume).map(|opened| opened.tree)
 }
 
-/// The same, with where its files lie.
+/// The same, with the storage of its files.
 ///
 /// # Errors
-/// The same.
+/// As [`open_tree`].
 pub(crate) fn open_writable(service: &Service, volume: Arc<Volume>) -> Result<Opened> {
     let (pool, name) = (service.pool(), volume.name());
     service.journals().bring_back_of(pool, volume.id())?;
@@ -141,7 +172,7 @@ pub(crate) fn open_writable(service: &Service, volume: Arc<Volume>) -> Result<Op
     Ok(Opened::new(Arc::new(tree), files))
 }
 
-/// The tree of a share, to be changed by this caller alone; it is made if there is none. `device`:
+/// Opens the tree of a share for exclusive changes by this caller; creates it if missing. `device`:
 /// see [`Files::new`].
 pub(crate) fn open(
     volume: Arc<Volume>,
@@ -161,13 +192,13 @@ pub(crate) fn open(
     Ok((tree, space))
 }
 
-/// A share as it is at a moment.
+/// A share at one moment.
 pub struct Moment {
-    /// Its changes stay in memory.
+    /// Its tree, with changes that stay in memory.
     pub tree: Tree,
-    /// Below it.
+    /// Storage of its files.
     pub files: Arc<Files>,
-    /// What stays in memory.
+    /// The changes in memory.
     pub scratch: Arc<Scratch>,
 }
 
@@ -180,7 +211,7 @@ pub fn open_moment(volume: Arc<Volume>, device: Arc<dyn BlockDevice>) -> Result<
     moment_of(volume, device, NOT_OPENED)
 }
 
-/// The same for the check itself, which is no advice to itself.
+/// The same for the check itself, whose errors must not advise running a check.
 ///
 /// # Errors
 /// As [`open_moment`].
@@ -225,7 +256,7 @@ impl Snapshots for ShareMoments {
     }
 
     fn list(&self) -> Vec<fe_share::ShareSnapshot> {
-        // By its name of the moment: a share that is renamed is mounted anew.
+        // By its current name: a share that is renamed is mounted again.
         let found = self.pool.volume_of(self.share).and_then(|share| self.pool.snapshots(Some(&share.name())));
         let moment = |status: engine::SnapshotStatus| fe_share::ShareSnapshot {
             id: status.id.0,

@@ -1,4 +1,4 @@
-//! What other codecs would make of a file: its first unit, compressed by each of them when a user
+//! Results of other codecs for a file: compresses its first unit with each of them when a user
 //! asks.
 
 use codec::{Codec, UNIT_BYTES_MAX, Workspace};
@@ -8,14 +8,14 @@ use units::BLOCK_BYTES;
 
 use report::{OtherLine, Trials};
 
-/// The codecs that are tried: one of each kind, and several levels where they differ much.
+/// Codecs that are tried: one of each kind, and several levels where they differ much.
 const TRIED: [&str; 7] = ["lz4", "lz4hc-9", "gzip-6", "zstd-1", "zstd-3", "zstd-9", "zstd-19"];
 
 /// Tries the first unit of a file; `None` if it has none, or cannot be read.
 pub fn of_file(tree: &Tree, node: u64, parts: &[FilePart]) -> Option<Trials> {
     let first = parts.first().filter(|part| part.units > 0)?;
     let raw_bytes = (first.raw_bytes / first.units).min(UNIT_BYTES_MAX as u64);
-    // The last block is stored as a whole, with zeroes behind the end.
+    // The last block is stored whole, with zeroes after the end.
     let mut raw = vec![0; (raw_bytes as usize).next_multiple_of(BLOCK_BYTES).min(UNIT_BYTES_MAX)];
     tree.read(node, first.offset, &mut raw).ok().filter(|length| *length > 0)?;
     Some(Trials {
@@ -26,7 +26,7 @@ pub fn of_file(tree: &Tree, node: u64, parts: &[FilePart]) -> Option<Trials> {
     })
 }
 
-/// What a unit takes by each codec; as many bytes as it has where one saves nothing.
+/// Returns a unit's size with each codec; its raw size where a codec saves nothing.
 fn others(raw: &[u8]) -> Vec<OtherLine> {
     let (mut workspace, mut target) = (Workspace::new(), vec![0; raw.len()]);
     let tried = TRIED.iter().filter_map(|name| name.parse::<Codec>().ok());

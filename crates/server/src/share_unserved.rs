@@ -1,4 +1,4 @@
-//! The shares that a server could not mount. Owns which these are, and why.
+//! The shares that a server could not mount, each with the reason.
 
 use std::collections::BTreeMap;
 
@@ -8,10 +8,10 @@ use surface::{DeviceId, Error};
 
 use report::UnservedLine;
 
-/// Why a share cannot be mounted.
+/// Reason why a share cannot be mounted.
 pub(crate) struct Fault {
     pub(crate) error: Error,
-    /// Its tree is why, or the share in which it lies; else the place where it is to be mounted.
+    /// Set if its tree, or the share that contains it, is the cause; otherwise its mount point is.
     pub(crate) is_of_share: bool,
 }
 
@@ -27,27 +27,27 @@ impl Fault {
     }
 }
 
-/// See the module's text. A caller that asks does not wait for shares that are being mounted.
+/// See the module's text. Reading the list does not wait for shares that are being mounted.
 #[derive(Default)]
 pub(crate) struct Unserved(Mutex<BTreeMap<u64, String>>);
 
 impl Unserved {
-    /// A share could not be mounted.
+    /// Records that a share could not be mounted.
     pub(crate) fn note(&self, id: u64, why: String) {
         self.0.lock().insert(id, why);
     }
 
-    /// It is mounted now.
+    /// Removes a share that is mounted now.
     pub(crate) fn forget(&self, id: u64) {
         self.0.lock().remove(&id);
     }
 
-    /// Leaves only those that are to be mounted.
+    /// Keeps only the shares that should be mounted.
     pub(crate) fn retain(&self, is_wanted: impl Fn(u64) -> bool) {
         self.0.lock().retain(|id, _| is_wanted(*id));
     }
 
-    /// Those that are there, by their names of now.
+    /// Returns the existing shares among them, by their current names.
     pub(crate) fn lines(&self, pool: &Pool) -> Vec<UnservedLine> {
         let known = self.0.lock().clone();
         let line = |(id, why)| {

@@ -1,14 +1,14 @@
-//! Shares: their trees on the engine, and the directory below which a server mounts them. Owns
-//! which of them are mounted.
+//! Shares: their trees on the engine, and the directory below which a server mounts them. Owns the
+//! set of mounted shares.
 //!
-//! Each share has a directory of its name there, in directories of its folders' names. What comes
-//! later (created, cloned, received) is mounted, what goes is unmounted; one that was unmounted
-//! from a shell stays so until the server starts anew. A share that cannot be mounted does not keep
-//! the others from it, but for those that lie in it; nor, if its own tree is why, the server from
-//! its other doors.
+//! Each share has a directory of its name there, in directories named after its folders. New shares
+//! (created, cloned, received) are mounted, destroyed ones are unmounted; a share that was
+//! unmounted from a shell stays unmounted until the server restarts. A share that cannot be mounted
+//! does not prevent others from being mounted, except for those that lie in it; nor, if its own
+//! tree is the cause, the server from opening its other doors.
 //!
 //! A share that lies in another is mounted on a directory in that one's tree. So it is mounted
-//! behind it and unmounted before it: by name, and in the reverse order.
+//! after and unmounted before it: by name, and in the reverse order.
 
 mod ends;
 
@@ -36,14 +36,14 @@ use crate::share_unserved::{Fault, Unserved};
 use crate::traffic::TREES;
 use report::UnservedLine;
 
-/// One over this of the server's memory caches the namespaces of all shares.
+/// Divisor of the server's memory for the caches of all namespaces.
 const MEMORY_DIVISOR: u64 = 8;
-/// Least memory for the cache of a namespace: some thousand names.
+/// Minimum memory for the cache of a namespace: some thousand names.
 const CACHE_BYTES_MIN: u64 = 4 << 20;
-/// Most memory for it: with more, the engine's caches serve better.
+/// Maximum memory for it: beyond this the engine's caches serve better.
 const CACHE_BYTES_MAX: u64 = 256 << 20;
-/// How often, and how many milliseconds apart, it is looked whether the users of a mounted share's
-/// tree have gone.
+/// Number of checks, and milliseconds between them, while waiting for the users of a mounted
+/// share's tree.
 const USERS_LOOKS: u32 = 200;
 const USERS_LOOK_MS: u64 = 50;
 
@@ -51,10 +51,10 @@ struct Mounted {
     name: String,
     tree: Arc<Tree>,
     files: Arc<Files>,
-    /// Those who have the tree hold this, too.
+    /// Each user of the tree holds a reference to this, too.
     users: Arc<()>,
     mount: Mount,
-    /// It has outlived the server before this one.
+    /// The mount has outlived an earlier server.
     is_resumed: bool,
 }
 
@@ -63,40 +63,41 @@ impl Mounted {
         Self { name: name.to_owned(), tree, files, users: Arc::default(), mount, is_resumed }
     }
 
-    /// The tree, lent to a user who is waited for before it goes.
+    /// Lends the tree to a user; unmounting waits until the user has dropped it.
     fn lend(&self) -> Opened {
         Opened::lent(self.tree.clone(), self.files.clone(), self.users.clone())
     }
 }
 
-/// Where a share is mounted.
+/// Base of a share's mount point.
 enum Below {
-    /// On a directory of the machine's.
+    /// A directory of the machine.
     Directory,
-    /// On one in another share.
+    /// A directory in another share.
     Share,
-    /// The same, and that share was mounted just now: earlier mounts in it are out of sight.
+    /// The same, and that share was just mounted: it hides earlier mounts below it.
     NewShare,
 }
 
 #[derive(Default)]
 struct State {
     mounted: BTreeMap<u64, Mounted>,
-    /// Unmounted from a shell, or not to be mounted for another reason that was told.
+    /// Unmounted from a shell, or skipped for another reason that was logged.
     left: BTreeSet<u64>,
 }
 
-/// How a server mounts its shares.
+/// Options for mounting a server's shares.
 pub struct SharesWish<'a> {
-    /// The directory below which they are mounted.
+    /// Directory below which they are mounted.
     pub dir: &'a Path,
-    /// Only these, if there are any.
+    /// Only these shares, unless empty.
     pub names: &'a [String],
     /// Memory of the server.
     pub memory_bytes: u64,
     /// Mounts over directories that are not empty, and over other mounts.
     pub overlay: bool,
-    /// Holds the mounts, so that they outlive this server; none where that cannot be.
+    /// Process that holds the mounts, so that they outlive this server; `None` where that is
+    /// impossible.
     pub keeper: Option<Arc<Keeper>>,
     /// Counts replies that are handed over to a lone caller on its CPU; none: they are not.
     pub handover: Option<Arc<HandoverCounts>>,
@@ -107,7 +108,7 @@ pub struct Shares {
     pool: Pool,
     pub(crate) devices: Devices,
     dir: PathBuf,
-    /// Only these, if there are any.
+    /// Only these shares, unless empty.
     names: Mutex<Vec<String>>,
     source: String,
     memory_bytes: u64,
@@ -115,22 +116,22 @@ pub struct Shares {
     keeper: Option<Arc<Keeper>>,
     handover: Option<Arc<HandoverCounts>>,
     journals: Arc<Journals>,
-    /// Data that was acknowledged should survive the death of this server: so should names.
+    /// Acknowledged data must survive the death of this server: so must names.
     keeps_acknowledged: bool,
     state: Mutex<State>,
     unserved: Unserved,
 }
 
 impl Shares {
-    /// Mounts all shares, or those that are wished.
+    /// Mounts all shares, or the selected ones.
     ///
     /// # Errors
-    /// [`ErrorKind::NotFound`] for `dir`; the first one, if none can be mounted, and that is not
-    /// for want of trees that can be opened.
+    /// [`ErrorKind::NotFound`] for `dir`; the first error, if no share can be mounted, for another
+    /// reason than a tree that cannot be opened.
     pub fn start(service: &Service, wish: &SharesWish<'_>) -> Result<Arc<Self>> {
         let SharesWish { dir, names, memory_bytes, overlay, ref keeper, ref handover } = *wish;
         let dir = dir.canonicalize().map_err(|error| {
-            let text = format!("shares at {}: no such directory: make it first", dir.display());
+            let text = format!("shares at {}: no such directory: create it first", dir.display());
             Error::with_source(ErrorKind::NotFound, text, error)
         })?;
         let shares = Self {
@@ -158,47 +159,47 @@ impl Shares {
         Ok(Arc::new(shares))
     }
 
-    /// Where they are mounted.
+    /// Returns the directory below which they are mounted.
     pub fn dir(&self) -> &Path {
         &self.dir
     }
 
-    /// The shares that are mounted: number, name, and where.
+    /// Returns the mounted shares: number, name, and mount point.
     pub fn mounted(&self) -> Vec<(u64, String, PathBuf)> {
         let state = self.state.lock();
         let here = state.mounted.iter().filter(|(_, share)| !share.mount.is_over());
         here.map(|(id, share)| (*id, share.name.clone(), self.dir.join(&share.name))).collect()
     }
 
-    /// Mounts what has come, and unmounts what has gone or has another name; what went wrong.
+    /// Mounts new shares, and unmounts removed and renamed ones; returns the errors.
     pub fn bring_up_to_date(&self) -> Vec<String> {
         self.bring_up().iter().map(|fault| fault.error.to_string()).collect()
     }
 
-    /// The shares that could not be mounted, and why.
+    /// Returns the shares that could not be mounted, each with the reason.
     pub fn unserved(&self) -> Vec<UnservedLine> {
         self.unserved.lines(&self.pool)
     }
 
     /// Closes the open trees of snapshots below `.shale`, so that one can be destroyed; with
-    /// `only_idle`, those that are idle.
+    /// `only_idle`, only the idle ones.
     pub fn close_snapshots(&self, only_idle: bool) {
         self.state.lock().mounted.values().for_each(|share| share.mount.close_snapshots(only_idle));
     }
 
-    /// Has mounted shares refuse changes, or take them, as their property `readonly` says.
+    /// Makes mounted shares refuse or accept changes, as their property `readonly` says.
     pub fn follow_readonly(&self) {
         self.state.lock().mounted.iter().for_each(|(id, share)| share_trees::follow(&self.pool, *id, &share.mount));
     }
 
-    /// The tree of a share that is mounted.
+    /// Returns the tree of a mounted share.
     pub(crate) fn opened(&self, id: DeviceId) -> Option<Opened> {
         let state = self.state.lock();
         state.mounted.get(&id.0).map(Mounted::lend)
     }
 
-    /// The tree of a share that is mounted; else what `open` opens, before it can be mounted, and
-    /// `true`: it is the caller's own then.
+    /// Returns the tree of a mounted share; otherwise opens it with `open`, before it can be
+    /// mounted, and returns `true`: only the caller uses it then.
     ///
     /// # Errors
     /// Those of `open`.
@@ -244,7 +245,7 @@ impl Shares {
         }
         let cache_bytes = self.memory_bytes / MEMORY_DIVISOR / wanted.len().max(1) as u64;
         let cache_bytes = cache_bytes.clamp(CACHE_BYTES_MIN, CACHE_BYTES_MAX) as usize;
-        // Those first in which others lie.
+        // Outer shares before the ones in them.
         let by_name: BTreeMap<&String, u64> = wanted.iter().map(|(id, name)| (name, *id)).collect();
         for (name, id) in &by_name {
             let (name, id) = (*name, *id);
@@ -274,8 +275,8 @@ impl Shares {
                 Err(Fault { error, is_of_share }) => {
                     self.unserved.note(id, error.to_string());
                     let error = error.context("not served");
-                    // One that is in use is mounted as soon as its users have let go of it; all
-                    // else is said once.
+                    // A share in use is mounted as soon as its users have dropped it; other errors
+                    // are logged once.
                     if error.kind() != ErrorKind::InUse {
                         left.insert(id);
                     }
@@ -298,6 +299,7 @@ impl Shares {
         let options = MountOptions {
             source: self.source.clone(),
             has_access_times: share_trees::has_access_times(&self.pool, name)?,
+            xattrs: share_trees::xattrs(&self.pool, name)?,
             is_read_only: self.pool.volume_of(id)?.is_set_readonly(),
             kept_by: kept_by.clone(),
             journal: self.keeps_acknowledged.then(|| self.journals.place(&self.pool, id)),
@@ -307,15 +309,15 @@ impl Shares {
             ..MountOptions::default()
         };
         self.journals.bring_back_of(&self.pool, id).map_err(Fault::of_share)?;
-        // Nothing may touch the directory before this: what outlived its server answers when a
-        // server is there.
+        // Nothing may touch the directory before this: a mount that outlived its server answers
+        // only when a server is there.
         let kept = kept_by.as_ref().map(OrphanedMount::find).transpose()?.flatten();
         if let Some(kept) = kept {
             let gone_on = match below {
-                // It is below the mount that this one took the place of.
+                // It is below the mount that the new one replaced.
                 Below::NewShare => {
                     kept.end();
-                    Err(Error::new(ErrorKind::NotFound, "the share in which it lies is mounted anew"))
+                    Err(Error::new(ErrorKind::NotFound, "the share in which it lies is being mounted again"))
                 }
                 _ => self.go_on(kept, id, &dir, cache_bytes, &options),
             };
@@ -324,7 +326,7 @@ impl Shares {
                     return Ok(Mounted::new(name, (tree, files), mount, true));
                 }
                 Err(error) => {
-                    log::warn!("share '{name}' is mounted anew, and files that were open there get errors: {error}")
+                    log::warn!("share '{name}' is mounted again, and files that were open there get errors: {error}")
                 }
             }
         }
@@ -359,9 +361,9 @@ impl Shares {
         Ok(Mounted::new(name, (tree, files), mount, false))
     }
 
-    /// Makes a share while none is mounted or unmounted: a tree has one user at a time. Fails if
-    /// one of that name could not be mounted, because the directory in the mounted share in which
-    /// it would lie has something in it, or is none.
+    /// Creates a share while none is mounted or unmounted: a tree has one user at a time. Fails if
+    /// the share could not be mounted, because its directory in the mounted share around it is not
+    /// empty, or is another kind of file.
     ///
     /// # Errors
     /// [`ErrorKind::Exists`], and those of `make`.
@@ -374,18 +376,18 @@ impl Shares {
             check_empty(name, &self.dir.join(name), "")?;
         }
         let made = make()?;
-        // What has come since is in the way of the mount, which says so; nothing more comes.
+        // Entries made since then block the mount, which reports them; no more can be made.
         above.map_or(Ok(()), |above| share_trees::keep_for_inner(&self.pool, &above.name, &above.tree))?;
         Ok(made)
     }
 
-    /// Tells the trees of all mounted shares which shares lie in them now.
+    /// Reserves the names of inner shares in the trees of all mounted shares.
     fn keep_for_inner(&self, mounted: &BTreeMap<u64, Mounted>) -> Vec<Error> {
         let kept = mounted.values().map(|share| share_trees::keep_for_inner(&self.pool, &share.name, &share.tree));
         kept.filter_map(Result::err).collect()
     }
 
-    /// Goes on with a mount that has outlived the server before this one.
+    /// Resumes a mount that has outlived the previous server.
     fn go_on(
         &self,
         kept: OrphanedMount,
@@ -404,7 +406,7 @@ impl Shares {
             let name = volume.name();
             let space = Arc::new(Files::claimed(volume, device, TreeUse::Change, PATIENCE)?);
             let tree = Tree::take_over(space.clone(), Options { now, cache_bytes }, &left)
-                .map_err(|failure| error_of(&name, "what its last server left cannot be brought back", failure))?;
+                .map_err(|failure| error_of(&name, "the state of its last server cannot be restored", failure))?;
             tree.follow(space.clone());
             share_trees::keep_for_inner(&self.pool, &name, &tree)?;
             Ok((tree, space))
@@ -433,16 +435,17 @@ impl Shares {
         Arc::new(ShareMoments { pool: self.pool.clone(), devices: self.devices.clone(), share })
     }
 
-    /// Of which shares the death of the server would lose names that were not synced, and why.
+    /// Returns the shares whose unsynced names would be lost with the server, with reasons.
     pub fn names_at_risk(&self) -> Vec<String> {
         self.state.lock().mounted.values().filter_map(|share| share.mount.names_at_risk()).collect()
     }
 
-    /// Has `take` make a snapshot while the mounted shares that are `meant` stand still: it has all
-    /// that was done in any of them before one moment, and nothing else. None is mounted meanwhile.
+    /// Calls `take`, which makes a snapshot, while the mounted shares that are `meant` are frozen:
+    /// it contains every change that was complete at one moment, and no other. No share is mounted
+    /// meanwhile.
     ///
     /// # Errors
-    /// What the pool says, and those of `take`.
+    /// Those of the pool and of `take`.
     pub fn still<T>(&self, meant: impl Fn(&str) -> bool, take: impl FnOnce() -> Result<T>) -> Result<T> {
         let failed = |name: &str, failure| error_of(name, "its tree cannot be made durable", failure);
         let lent: Vec<_> = {
@@ -450,7 +453,7 @@ impl Shares {
             let meant = state.mounted.values().filter(|share| meant(&share.name));
             meant.map(|share| (share.name.clone(), share.lend())).collect()
         };
-        // Most of it before anybody has to wait.
+        // Most of the work happens before any client has to wait.
         for (name, opened) in lent {
             opened.tree.commit().map_err(|failure| failed(&name, failure))?;
         }
@@ -462,12 +465,12 @@ impl Shares {
         take()
     }
 
-    /// Unmounts a share with those in it, or all in a folder, as far as they are mounted, and does
-    /// something before any can be mounted again; whether any was. With `force` those who have
-    /// files open are cut off.
+    /// Unmounts the named shares with those in them, or all in a folder, as far as they are
+    /// mounted, and runs `work` before any can be mounted again; returns whether any was. With
+    /// `force` open files are cut off.
     ///
     /// # Errors
-    /// [`ErrorKind::InUse`], and nothing is done; others in the folder may be unmounted by then.
+    /// [`ErrorKind::InUse`], and `work` is not run; others in the folder may be unmounted by then.
     pub fn without<T>(&self, names: &[&str], force: bool, work: impl FnOnce() -> Result<T>) -> (bool, Result<T>) {
         let mut state = self.state.lock();
         let mut meant = innermost_first(&state.mounted);
@@ -501,12 +504,12 @@ impl Shares {
         meant.map(claim).collect()
     }
 
-    /// Removes the directory of a share that has gone from there, and those of its folders, as far
-    /// as they are empty.
+    /// Removes the mount point of a removed share, and those of its folders, as far as they are
+    /// empty.
     fn leave_folders(&self, name: &str) {
         let mut left = name;
         loop {
-            // Never anything that has something in it.
+            // Never removes a directory that is not empty.
             if std::fs::remove_dir(self.dir.join(left)).is_err() {
                 return;
             }
@@ -516,15 +519,15 @@ impl Shares {
     }
 }
 
-/// The mounted shares by name, those that lie in others before these.
+/// Returns the mounted shares by name, inner ones before outer ones.
 fn innermost_first(mounted: &BTreeMap<u64, Mounted>) -> Vec<(String, u64)> {
     let mut by_name: Vec<_> = mounted.iter().map(|(id, share)| (share.name.clone(), *id)).collect();
     by_name.sort_unstable_by(|a, b| b.cmp(a));
     by_name
 }
 
-/// Fails if the directory of a share in another one has something in it, or is none. What follows
-/// symbolic links would let users of the other share say where this one is mounted.
+/// Fails if the directory of a share in another one is not empty, or is another kind of file.
+/// Following symbolic links would let users of the other share choose the mount point.
 fn check_empty(name: &str, dir: &Path, after: &str) -> Result<()> {
     let refused = |what: &str| {
         let text = format!(
@@ -537,11 +540,11 @@ fn check_empty(name: &str, dir: &Path, after: &str) -> Result<()> {
     match std::fs::symlink_metadata(dir) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
         Err(error) => return Err(about(error)),
-        Ok(there) if !there.is_dir() => return refused("something that is no directory has its name"),
+        Ok(there) if !there.is_dir() => return refused("another kind of file has its name"),
         Ok(_) => {}
     }
     match std::fs::read_dir(dir).map_err(about)?.next() {
-        Some(_) => refused("the directory there is not empty, and a mount would hide what is in it"),
+        Some(_) => refused("the directory there is not empty, and a mount would hide its content"),
         None => Ok(()),
     }
 }
@@ -551,7 +554,7 @@ fn is_meant(share: &str, names: &[&str]) -> bool {
     names.iter().any(|name| share == *name || is_in(share, name))
 }
 
-/// Waits until only its mount has the tree of a mounted share. It cannot be lent meanwhile.
+/// Waits until only its mount uses the tree of a mounted share. The tree cannot be lent meanwhile.
 fn wait_for_users(mounted: &BTreeMap<u64, Mounted>, id: u64) -> Result<()> {
     let Some(share) = mounted.get(&id) else { return Ok(()) };
     for _ in 0..USERS_LOOKS {
@@ -561,14 +564,13 @@ fn wait_for_users(mounted: &BTreeMap<u64, Mounted>, id: u64) -> Result<()> {
         std::thread::sleep(Duration::from_millis(USERS_LOOK_MS));
     }
     let text = format!(
-        "share '{}' is being looked through by another command (usage, explain, recompress, snapshot): try again when \
-         that has ended",
+        "another command (usage, explain, recompress, snapshot) is reading share '{}': try again when it has ended",
         share.name
     );
     Err(Error::new(ErrorKind::InUse, text))
 }
 
-/// Unmounts a share, and closes its tree. Nothing of the tree is in memory then, unless it is lent.
+/// Unmounts a share, and closes its tree. The tree then leaves memory, unless it is lent.
 fn release(mounted: &mut BTreeMap<u64, Mounted>, id: u64, force: bool) -> Result<()> {
     let Some(share) = mounted.get(&id) else { return Ok(()) };
     match share.mount.begin_unmount() {
@@ -576,6 +578,6 @@ fn release(mounted: &mut BTreeMap<u64, Mounted>, id: u64, force: bool) -> Result
         Err(error) if !force => return Err(error),
         Err(_) => share.mount.disconnect()?,
     }
-    // Nothing writes to the share after this: it may be another one then.
+    // Nothing writes to the share after this: its number may belong to another by then.
     mounted.remove(&id).map_or(Ok(()), |share| share.mount.wait())
 }

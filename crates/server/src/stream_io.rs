@@ -1,5 +1,5 @@
-//! Access of `send` and `receive` to a pool, in this process or through a server: chunks of a
-//! stream, out of it or into it.
+//! Access of `send` and `receive` to a pool, in this process or through a server: reads or writes
+//! the chunks of a stream.
 
 use std::sync::Arc;
 
@@ -38,38 +38,37 @@ pub fn place(service: &Service, volume: &str, to: [u8; 16], from: Option<[u8; 16
     }
 }
 
-/// A stream that comes out of a pool.
+/// A stream read from a pool.
 pub trait StreamSource {
-    /// What it is.
+    /// Returns the description of the stream.
     fn about(&self) -> &Sending;
-    /// The next chunk; none after the last one. It is not waited for any more once `is_over` says
-    /// so.
+    /// Returns the next chunk; `None` after the last one. Stops waiting for it once `is_over`
+    /// returns true.
     ///
     /// # Errors
-    /// What the pool says.
+    /// Those of the pool.
     fn next_chunk(&mut self, is_over: &dyn Fn() -> bool) -> Result<Option<Vec<u8>>>;
 }
 
-/// A pool that takes a stream.
+/// A pool that receives a stream.
 pub trait StreamSink {
-    /// Takes a whole chunk; the report with the last one.
+    /// Writes a whole chunk; returns the report with the last one.
     ///
     /// # Errors
-    /// What the pool says.
+    /// Those of the pool.
     fn put(&mut self, chunk: &[u8]) -> Result<Option<Received>>;
 }
 
-/// How an image is called.
+/// Returns the display name of an image.
 fn image_text(image: &RemoteImage) -> String {
     format!("{}@{}", image.location, image.version)
 }
 
-/// From a pool that this process has open.
+/// Reads from a pool that this process has open.
 pub struct LocalSource {
     sender: Sender,
     about: Sending,
-    /// The snapshot, and the one that it is told apart from: destroying one of them meanwhile fails
-    /// with "in use".
+    /// The snapshot and its base, kept open: destroying one of them meanwhile fails with "in use".
     _sent: Vec<Arc<dyn BlockDevice>>,
 }
 
@@ -82,12 +81,14 @@ impl LocalSource {
         let sender = match (&wish.resume, &wish.snapshot) {
             (Some(token), _) => service.pool().send_resumed(token)?,
             (None, Some(_)) if wish.thin && wish.from.is_some() => {
-                let text = "a difference from a snapshot tells nothing of what both have of an image: leave --thin out";
+                let text = "a difference from a snapshot cannot refer to an image: omit --thin";
                 return Err(Error::new(ErrorKind::Invalid, text));
             }
             (None, Some(snapshot)) if wish.thin => service.pool().send_thin(snapshot)?,
             (None, Some(snapshot)) => service.pool().send(snapshot, wish.from.as_deref())?,
-            (None, None) => return Err(Error::new(ErrorKind::Invalid, "name a snapshot to send, or a resume token")),
+            (None, None) => {
+                return Err(Error::new(ErrorKind::Invalid, "specify a snapshot to send, or a resume token"));
+            }
         };
         let begin = sender.begin();
         let about = Sending {
@@ -103,7 +104,7 @@ impl LocalSource {
             let text = format!("the resume token is for '{title}', not for '{named}'");
             return Err(Error::new(ErrorKind::Invalid, text));
         }
-        // A bookmark holds nothing that could be in use.
+        // A bookmark holds no data that could be in use.
         let from = begin.from.map(|_| begin.parent.as_str()).filter(|parent| !parent.contains('#'));
         let names = [Some(title.as_str()), from].into_iter().flatten();
         let sent = names.map(|name| service.devices().open(name, client)).collect::<Result<_>>()?;
@@ -120,14 +121,15 @@ impl StreamSource for LocalSource {
     }
 }
 
-/// Into a pool that this process has open. A volume that clients have open does not change under
-/// them. That is checked when the stream begins. When it ends, no client may open the volume while
-/// the new snapshot takes effect. The image of a thin stream is held before the volume is made.
+/// Writes into a pool that this process has open. A volume does not change while clients have it
+/// open: that is checked when the stream begins, and when it ends, no client may open the volume
+/// while the new snapshot takes effect. The image of a thin stream is pinned before the volume is
+/// made.
 pub struct LocalSink {
     service: Arc<Service>,
     receiver: Receiver,
     wish: ReceiveWish,
-    /// The image of the volume is held.
+    /// The image of the volume is pinned.
     is_held: bool,
 }
 
@@ -145,9 +147,9 @@ fn refuse_mounted(service: &Service, share: &str) -> Result<()> {
     let Some((_, _, at)) = mounted.into_iter().find(|(_, name, _)| name == share) else { return Ok(()) };
     let (pool, at) = (service.facts().pool.display(), at.display());
     let text = format!(
-        "share '{share}' is mounted at {at}, and a mount changes it: stop the server, then 'shale rollback {pool} \
-         {share}@SNAPSHOT' to the snapshot that both pools have, then receive again; `shale serve --volume` serves \
-         others meanwhile"
+        "share '{share}' is mounted at {at}, and a mount changes it: stop the server, 'shale rollback {pool} \
+         {share}@SNAPSHOT' to the snapshot that both pools have, and receive again; meanwhile `shale serve --volume` \
+         can serve others"
     );
     Err(Error::new(ErrorKind::InUse, text))
 }
@@ -155,7 +157,7 @@ fn refuse_mounted(service: &Service, share: &str) -> Result<()> {
 impl StreamSink for LocalSink {
     fn put(&mut self, chunk: &[u8]) -> Result<Option<Received>> {
         let Some((head, body)) = chunk.split_first_chunk::<STREAM_HEAD_BYTES>() else {
-            return Err(Error::new(ErrorKind::Corrupt, "a chunk of a stream is cut off"));
+            return Err(Error::new(ErrorKind::Corrupt, "a chunk of a stream is truncated"));
         };
         let is_border = StreamHead::decode(head).is_ok_and(|head| head.is_begin() || head.is_end());
         let Self { service, receiver, wish, is_held } = self;
@@ -174,7 +176,7 @@ impl StreamSink for LocalSink {
             _ => receiver.take(head, body)?,
         };
         if report.is_some() {
-            // A share that has come is there for the next command.
+            // A new share is available for the next command.
             service.look_at_shares();
         }
         let image = image.map(|image| image_text(&image));

@@ -1,9 +1,9 @@
-//! Which streams a set has, and in which order: pure but for what the pool says of its snapshots.
+//! The streams of a set and their order: pure except for queries of the pool's snapshots.
 //!
-//! Of each volume, its snapshots from the base (or the first one) up to the one that is asked for,
-//! each as the difference from the one before it. A volume that has not got the base is sent from
-//! its first snapshot on, whole; a clone as the difference from where it came from, if that is in
-//! the set as well, behind the volume that it came from.
+//! For each volume, its snapshots from the base (or the first one) up to the requested one, each as
+//! the difference from its predecessor. A volume without the base is sent whole from its first
+//! snapshot on; a clone as the difference from its origin, after the origin's volume, if that is in
+//! the set as well.
 
 use std::collections::BTreeSet;
 
@@ -15,17 +15,17 @@ use surface::{Error, ErrorKind, Result};
 use crate::devices::is_in;
 use operations::SendWish;
 
-/// Most streams of a set: bounds what a plan takes in memory and on the control socket. The
-/// snapshots of 10,000 volumes, a hundred of each.
+/// Maximum number of streams in a set: bounds the memory of a plan and its size on the control
+/// socket. The snapshots of 10,000 volumes, a hundred of each.
 const STREAMS_MAX: usize = 1_000_000;
 
-/// Names that a refusal lists.
+/// Maximum number of names in a refusal.
 const NAMES_TOLD: usize = 10;
 
-/// Whether a name fits a pattern: `*` stands for any letters, `?` for one.
+/// Returns whether a name matches a pattern: `*` stands for any letters, `?` for one.
 pub fn fits(pattern: &str, name: &str) -> bool {
     let (pattern, name): (Vec<char>, Vec<char>) = (pattern.chars().collect(), name.chars().collect());
-    // Where the last star stands, and what it stands for as far as is known.
+    // Position of the last star, and the end of its match so far.
     let (mut p, mut n, mut star) = (0, 0, None);
     while n < name.len() {
         match pattern.get(p) {
@@ -49,8 +49,8 @@ pub fn fits(pattern: &str, name: &str) -> bool {
 /// Makes the plan.
 ///
 /// # Errors
-/// `NotFound` if nothing fits, or a volume that is named has not got what is asked for; `Invalid`
-/// for a token of another set.
+/// `NotFound` if nothing matches, or a named volume lacks a requested snapshot; `Invalid` for a
+/// token of another set.
 pub fn plan(pool: &Pool, wish: &SetWish) -> Result<SetPlan> {
     let (pattern, newest) = wish.of.split_once('@').map_or((wish.of.as_str(), None), |(p, s)| (p, Some(s)));
     let mut volumes: Vec<VolumeStatus> = pool.volumes();
@@ -61,7 +61,7 @@ pub fn plan(pool: &Pool, wish: &SetWish) -> Result<SetPlan> {
     if volumes.is_empty() {
         return Err(Error::new(
             ErrorKind::NotFound,
-            format!("no volume of the pool fits '{pattern}': 'shale list' shows which there are"),
+            format!("no volume of the pool matches '{pattern}': 'shale list' shows them"),
         ));
     }
     let volumes = origins_first(volumes);
@@ -80,7 +80,7 @@ pub fn plan(pool: &Pool, wish: &SetWish) -> Result<SetPlan> {
         let Some(last) = last else {
             if !is_pattern {
                 let what = newest.map_or_else(|| "a snapshot".to_owned(), |newest| format!("the snapshot '{newest}'"));
-                let text = format!("volume '{name}' has not got {what}; it has {}", in_words(snapshots.iter()));
+                let text = format!("volume '{name}' does not have {what}; it has {}", in_words(snapshots.iter()));
                 return Err(Error::new(ErrorKind::NotFound, text));
             }
             plan.skipped.push(name.clone());
@@ -90,14 +90,14 @@ pub fn plan(pool: &Pool, wish: &SetWish) -> Result<SetPlan> {
         let origin = || volume.origin.clone().filter(|origin| sent.contains(origin));
         let found = match &wish.from {
             Some(from) => match behind(pool, name, from, &snapshots) {
-                // It may have come into being since.
+                // It may have been created since.
                 Err(error) if is_pattern && error.kind() == ErrorKind::NotFound => None,
                 found => Some(found?),
             },
             None => None,
         };
         is_base_known |= found.is_some();
-        // From a base of its own, one difference may do; of what is new, all comes.
+        // From its own base, one difference may suffice; of a new volume, all snapshots are sent.
         let first = found.as_ref().map_or(0, |(first, _)| if wish.all { *first } else { (*first).max(last) });
         let is_base_newer = found.as_ref().is_some_and(|(first, _)| *first > last);
         let mut base = found.map_or_else(origin, |(_, title)| Some(title));
@@ -114,22 +114,22 @@ pub fn plan(pool: &Pool, wish: &SetWish) -> Result<SetPlan> {
         }
         plan.volumes += 1;
         if plan.streams.len() > STREAMS_MAX {
-            let text = format!("more than {STREAMS_MAX} streams: name fewer volumes, or a later base");
+            let text = format!("more than {STREAMS_MAX} streams: specify fewer volumes, or a later base");
             return Err(Error::new(ErrorKind::Invalid, text));
         }
     }
-    // Whole streams of all of them are hardly meant then: the name is wrong.
+    // Sending all of them whole is hardly intended: the name is wrong.
     if let Some(from) = wish.from.as_ref().filter(|_| !is_base_known) {
         let text = match from.rsplit_once('#') {
             Some(_) => {
-                format!("no volume of '{pattern}' has the bookmark '{from}': 'shale bookmarks' lists those there are")
+                format!("no volume of '{pattern}' has the bookmark '{from}': 'shale bookmarks' lists them")
             }
             None => format!("no volume of '{pattern}' has the snapshot '{from}'; they have {}", in_words(names.iter())),
         };
-        return Err(Error::new(ErrorKind::NotFound, text + "; leave the base out to send the whole"));
+        return Err(Error::new(ErrorKind::NotFound, text + "; omit the base to send everything"));
     }
     if plan.streams.is_empty() {
-        return Err(Error::new(ErrorKind::NotFound, format!("of '{}' there is nothing to send", wish.of)));
+        return Err(Error::new(ErrorKind::NotFound, format!("nothing to send for '{}'", wish.of)));
     }
     if let Some(token) = &wish.resume {
         go_on(pool, &mut plan, token)?;
@@ -137,7 +137,7 @@ pub fn plan(pool: &Pool, wish: &SetWish) -> Result<SetPlan> {
     Ok(plan)
 }
 
-/// The first snapshot behind a base, by its place among `snapshots`, and the full name of the base.
+/// Returns the index of the first of `snapshots` after a base, and the full name of the base.
 fn behind(pool: &Pool, volume: &str, from: &str, snapshots: &[String]) -> Result<(usize, String)> {
     let from = from.trim_start_matches('@');
     let own = from.strip_prefix(volume).filter(|rest| rest.starts_with(['@', '#'])).unwrap_or(from);
@@ -157,7 +157,7 @@ fn behind(pool: &Pool, volume: &str, from: &str, snapshots: &[String]) -> Result
     }
 }
 
-/// The first names of those there are.
+/// Lists the first names.
 fn in_words<'a>(names: impl ExactSizeIterator<Item = &'a String>) -> String {
     let more = names.len().saturating_sub(NAMES_TOLD);
     let mut told: Vec<String> = names.take(NAMES_TOLD).cloned().collect();
@@ -167,7 +167,7 @@ fn in_words<'a>(names: impl ExactSizeIterator<Item = &'a String>) -> String {
     if told.is_empty() { "none".to_owned() } else { told.join(", ") }
 }
 
-/// Volumes by name, those first that others of them came from or lie in.
+/// Orders volumes by name, but after their origins and outer shares.
 fn origins_first(mut left: Vec<VolumeStatus>) -> Vec<VolumeStatus> {
     left.sort_by(|a, b| a.name.cmp(&b.name));
     let mut ordered: Vec<VolumeStatus> = Vec::with_capacity(left.len());
@@ -177,24 +177,24 @@ fn origins_first(mut left: Vec<VolumeStatus>) -> Vec<VolumeStatus> {
             let origin = volume.origin.as_deref().and_then(|origin| origin.split('@').next());
             is_in_one || origin.is_some_and(|origin| left.iter().any(|other| other.name == origin))
         };
-        // If each waits for another one, the first is sent whole.
+        // In a cycle, the first volume is sent whole.
         let next = left.iter().position(|volume| !is_waiting(volume)).unwrap_or(0);
         ordered.push(left.remove(next));
     }
     ordered
 }
 
-/// Leaves out what comes before the token's stream, and of that what has come.
+/// Drops the streams before the token's, and the received part of that one.
 fn go_on(pool: &Pool, plan: &mut SetPlan, token: &str) -> Result<()> {
-    let wanted: ResumeToken = token
-        .parse()
-        .map_err(|error| Error::with_source(ErrorKind::Invalid, "the resume token cannot be used", error))?;
+    let wanted: ResumeToken =
+        token.parse().map_err(|error| Error::with_source(ErrorKind::Invalid, "cannot use the resume token", error))?;
     let is_meant = |stream: &SendWish| {
         let title = stream.snapshot.as_deref().unwrap_or_default();
         pool.snapshot_identity(title).is_ok_and(|identity| identity == wanted.to)
     };
     let Some(index) = plan.streams.iter().position(is_meant) else {
-        let text = "the resume token is for a snapshot that is not among those to be sent: say the same as when the stream broke off";
+        let text = "the resume token is for a snapshot that is not selected: use the options of the interrupted \
+         command";
         return Err(Error::new(ErrorKind::Invalid, text));
     };
     plan.streams.drain(..index);

@@ -1,8 +1,8 @@
-//! What clients do to which volume or share, through which door, and the document that tells it.
-//! Owns the table of the counts; each count is a door's or an open device's to raise.
+//! Operations of clients per volume or share and door, and the document that reports them. Owns the
+//! table of counts; the door or open device increments them.
 //!
-//! A volume enters the table when it is opened. To tell the counts costs a walk of the volumes that
-//! were ever opened, and none of the pool.
+//! A volume enters the table when it is opened. A report walks the volumes that were ever opened,
+//! not the pool.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -13,29 +13,29 @@ use surface::{DeviceId, Traffic};
 
 use crate::callers::Callers;
 
-/// The door of commands, and the one of mounted shares for programs of this machine. Network
-/// protocols have the names of their properties.
+/// The doors of commands, and of mounted shares for programs of this machine. Network protocols
+/// have the names of their properties.
 pub const COMMANDS: &str = "command";
 /// See [`COMMANDS`].
 pub const SHARES: &str = "share";
-/// Below that one: the reads and writes of a share's tree.
+/// Below that door: the reads and writes of a share's tree.
 pub const TREES: &str = "tree";
 
-/// The counts of all that was opened.
+/// Counts of all volumes and shares that were opened.
 #[derive(Debug, Default)]
 pub struct Traffics {
     all: Mutex<BTreeMap<(DeviceId, &'static str), Arc<Traffic>>>,
-    /// Raised when the table gets another entry or loses one.
+    /// Incremented when an entry is added to the table or removed.
     generation: AtomicU64,
-    /// Whose requests to mounted shares come from which door.
+    /// Maps requests to mounted shares to their doors.
     callers: Callers,
 }
 
-/// The counts of a volume, by door.
+/// Counts of a volume, by door.
 pub type OfVolume = (DeviceId, Vec<(&'static str, Arc<Traffic>)>);
 
 impl Traffics {
-    /// The counts of a volume at a door.
+    /// Returns the counts of a volume at a door.
     pub fn of(&self, id: DeviceId, door: &'static str) -> Arc<Traffic> {
         let new = || {
             self.generation.fetch_add(1, Ordering::Release);
@@ -44,17 +44,17 @@ impl Traffics {
         self.all.lock().entry((id, door)).or_insert_with(new).clone()
     }
 
-    /// Tells requests to mounted shares apart by door.
+    /// Returns the map from requests on mounted shares to doors.
     pub fn callers(&self) -> &Callers {
         &self.callers
     }
 
-    /// Differs from an earlier one if the table may have other entries.
+    /// Changes whenever the entries of the table may have changed.
     pub fn generation(&self) -> u64 {
         self.generation.load(Ordering::Acquire)
     }
 
-    /// All of them, or those of one volume.
+    /// Returns all counts, or those of one volume.
     pub fn list(&self, only: Option<DeviceId>) -> Vec<OfVolume> {
         let all = self.all.lock();
         let mut list: Vec<OfVolume> = Vec::new();
@@ -67,12 +67,12 @@ impl Traffics {
         list
     }
 
-    /// Differs from an earlier one if a client has done something since.
+    /// Changes whenever a client has done an operation.
     pub fn touched(&self) -> u64 {
         self.all.lock().values().fold(0, |sum, traffic| sum.wrapping_add(traffic.touched()))
     }
 
-    /// Of a volume that is no more.
+    /// Removes the counts of a destroyed volume.
     pub fn forget(&self, id: DeviceId) {
         self.all.lock().retain(|(of, _), _| *of != id);
         self.generation.fetch_add(1, Ordering::Release);

@@ -1,9 +1,9 @@
-//! What a shell offers when a word is to be completed: commands and flags come from the one
-//! definition of them ([`crate::cli`]); volumes, snapshots, bookmarks, holds, properties and their
-//! values from here.
+//! Completion of words in a shell: commands and flags come from their one definition
+//! ([`crate::cli`]); volumes, snapshots, bookmarks, holds, properties and their values from here.
 //!
-//! The script that `shale completions` prints calls the binary for each completion. Names are asked
-//! of the pool's server. A pool that is not served is not opened for it: that would replay its log.
+//! The script that `shale completions` prints calls the binary for each completion. Names are
+//! requested from the pool's server. A pool without a server is not opened for this, because that
+//! would replay its log.
 
 use std::ffi::{OsStr, OsString};
 use std::path::PathBuf;
@@ -20,10 +20,10 @@ use operations::{Reply, Request};
 use server::control::Client;
 use server::pool_dir::PoolDir;
 
-/// Tells the binary that a shell calls it, and which one.
+/// Variable with the name of the shell that calls the binary for a completion.
 const VARIABLE: &str = "SHALE_COMPLETE";
 
-/// Answers a shell that asks for completions. `false`: none does, this is a command to be run.
+/// Answers a shell's request for completions. `false`: there is none, this is a command to run.
 pub fn answer() -> bool {
     let here = std::env::current_dir().ok();
     let asked = CompleteEnv::with_factory(|| equipped(cli::command()))
@@ -35,8 +35,8 @@ pub fn answer() -> bool {
     })
 }
 
-/// The script for bash. Where words end is its own matter: bash would divide `KEY=VALUE` and
-/// `VOLUME@SNAPSHOT`, and replaces what is behind the last of these marks only.
+/// Script for bash. It splits words itself: bash would split `KEY=VALUE` and `VOLUME@SNAPSHOT`, and
+/// replace only the part after the last of these characters.
 const BASH: &str = r#"# Completion of shale: source it, or put it where bash-completion looks.
 _shale() {
     local line=${COMP_LINE:0:COMP_POINT} current behind i
@@ -57,36 +57,36 @@ _shale() {
 complete -o bashdefault -F _shale shale
 "#;
 
-/// The script for a shell.
+/// Returns the script for a shell.
 ///
 /// # Errors
-/// With the shells that there are scripts for.
+/// A message with the supported shells.
 pub fn script(shell: clap_complete::Shell) -> Result<String, String> {
     let shell: &dyn EnvCompleter = match shell {
         clap_complete::Shell::Bash => return Ok(BASH.replace("VARIABLE", VARIABLE)),
         clap_complete::Shell::Zsh => &Zsh,
         clap_complete::Shell::Fish => &Fish,
-        other => return Err(format!("there are completions for bash, zsh and fish, and none for {other}")),
+        other => return Err(format!("there are completions for bash, zsh and fish, not for {other}")),
     };
     let mut script = Vec::new();
     shell.write_registration(VARIABLE, "shale", "shale", "shale", &mut script).map_err(|error| error.to_string())?;
     String::from_utf8(script).map_err(|error| error.to_string())
 }
 
-/// What a word can be.
+/// Kinds of words.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Kind {
     Volume,
     Folder,
     Snapshot,
     VolumeOrSnapshot,
-    /// What can be destroyed: a volume, a folder, a snapshot, a bookmark.
+    /// An object to destroy: a volume, a folder, a snapshot, a bookmark.
     Destroyable,
-    /// What a difference can go out from: a snapshot or a bookmark.
+    /// Base of a difference: a snapshot or a bookmark.
     Base,
-    /// A tag that holds a snapshot: of the one that stands before it.
+    /// A tag that holds the preceding snapshot.
     Hold,
-    /// A volume and an `@`, behind which a new name comes.
+    /// A volume and an `@`, to be followed by a new name.
     NewSnapshot,
     KeyValue,
     VolumeOrKeyValue,
@@ -98,7 +98,7 @@ enum Kind {
     Job,
 }
 
-/// What an argument of a command takes, by their names; `None`: the shell's own guess, mostly
+/// Returns the kind of a command's argument, by their names; `None`: the shell's own guess, mostly
 /// files.
 fn kind_of(command: &str, argument: &str) -> Option<Kind> {
     Some(match (command, argument) {
@@ -124,12 +124,12 @@ fn kind_of(command: &str, argument: &str) -> Option<Kind> {
     })
 }
 
-/// The definition of the commands, with what their arguments take.
+/// Returns the definition of the commands, with the kinds of their arguments.
 fn equipped(command: Command) -> Command {
     let has_pool = cli::named_pool::of_environment().is_some();
     command.mut_subcommands(|command| {
         let name = command.get_name().to_owned();
-        // What stands where the pool would, if SHALE_POOL names that.
+        // The word in the place of the pool, if SHALE_POOL names that.
         let second = command.get_positionals().nth(1).map(|argument| argument.get_id().to_string());
         let instead = second.filter(|_| has_pool && name != "init").and_then(|second| kind_of(&name, &second));
         command.mut_args(move |argument| match kind_of(&name, argument.get_id().as_str()) {
@@ -149,16 +149,16 @@ fn equip(argument: Arg, kind: Kind) -> Arg {
         let found = candidates(kind, current, &|| named_in(&words()));
         found.into_iter().map(CompletionCandidate::new).collect()
     };
-    // What the parser refuses, such as half a name, is not offered otherwise.
+    // Words that the parser refuses, such as half a name, would not be completed otherwise.
     argument.value_parser(ValueParser::string()).add(ArgValueCompleter::new(complete))
 }
 
-/// The words that are on the command line already.
+/// Returns the words that are on the command line already.
 fn words() -> Vec<OsString> {
     std::env::args_os().skip_while(|word| word != "--").skip(1).collect()
 }
 
-/// What there is in a pool, by name.
+/// Names of the objects in a pool.
 #[derive(Debug, Default)]
 struct Names {
     volumes: Vec<String>,
@@ -170,11 +170,11 @@ struct Names {
     holds: Vec<(String, String)>,
     /// Numbers of jobs.
     jobs: Vec<String>,
-    /// The snapshot that the command line names already.
+    /// The snapshot that is on the command line already.
     named: Option<String>,
 }
 
-/// The names in the pool that the command line names, if it is served.
+/// Returns the names in the pool of the command line, if it is served.
 fn named_in(words: &[OsString]) -> Names {
     let named = words.iter().skip(1).cloned().chain(cli::named_pool::of_environment());
     let mut pools = named.map(|path| PoolDir::new(&PathBuf::from(path)).control_path());
@@ -211,7 +211,7 @@ fn named_in(words: &[OsString]) -> Names {
     Names { volumes, folders, snapshots, bookmarks, holds, jobs, named }
 }
 
-/// What begins as `current` does. Names are only asked for where they can be meant.
+/// Returns the candidates that begin with `current`. Names are requested only if they are possible.
 fn candidates(kind: Kind, current: &str, names: &dyn Fn() -> Names) -> Vec<String> {
     let all = match kind {
         Kind::Volume => names().volumes,
@@ -232,8 +232,7 @@ fn candidates(kind: Kind, current: &str, names: &dyn Fn() -> Names) -> Vec<Strin
         }
         Kind::Base => {
             let Names { mut snapshots, bookmarks, .. } = names();
-            // Without its volume a bookmark begins with a mark that shells take for a comment:
-            // they quote it.
+            // Without its volume a bookmark begins with the comment sign of shells: they quote it.
             let own = bookmarks.iter().filter_map(|name| name.find('#').map(|at| name[at..].to_owned()));
             snapshots.extend(own);
             snapshots
@@ -271,13 +270,13 @@ fn candidates(kind: Kind, current: &str, names: &dyn Fn() -> Names) -> Vec<Strin
             all
         }
         Kind::Job => names().jobs,
-        // Those before the last comma are not told.
+        // The columns before the last comma are dropped from the display.
         Kind::Column => COLUMNS.into_iter().chain(policy::KEYS.iter().map(|key| key.name)).map(str::to_owned).collect(),
     };
     all.into_iter().filter(|candidate| candidate.starts_with(current)).collect()
 }
 
-/// `key=`, or `key=value` once the key is there.
+/// Completes `key=`, or `key=value` once the key is there.
 fn pairs(current: &str) -> Vec<String> {
     match current.split_once('=') {
         Some((key, _)) => policy::values(key).into_iter().map(|value| format!("{key}={value}")).collect(),

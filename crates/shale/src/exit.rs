@@ -1,4 +1,4 @@
-//! How the process ends: a failure is reported and becomes the exit code.
+//! Ends the process: reports a failure and converts it to the exit code.
 
 use std::io::{IsTerminal, Write};
 use std::process::ExitCode;
@@ -18,11 +18,10 @@ pub fn report(failure: &Failure, output: &Output) -> ExitCode {
     ExitCode::from(failure.code())
 }
 
-/// Reports what is wrong with the command line (or prints the help that was asked for), and gives
-/// the exit code.
+/// Reports a usage error (or prints the requested help), and returns the exit code.
 pub fn report_usage(error: clap::Error) -> ExitCode {
     let asked_for = !error.use_stderr();
-    // The flags could not be parsed, so --json is looked for by hand.
+    // The flags could not be parsed, so this searches for --json itself.
     let json = !asked_for && std::env::args_os().any(|arg| arg == "--json");
     if let Some(answer) = habits::answer(&error) {
         Output::new(json, false).error(ErrorKind::Invalid.name(), &answer);
@@ -31,7 +30,7 @@ pub fn report_usage(error: clap::Error) -> ExitCode {
     let error = habits::without_dangerous_suggestions(error);
     if json {
         let text = error.to_string();
-        // The fault, without the words for people behind it.
+        // The fault, without the advice after it.
         let message = text.split("\n\n").next().unwrap_or(&text);
         let message = message.strip_prefix("error: ").unwrap_or(message);
         let words: Vec<_> = message.split_whitespace().collect();
@@ -48,7 +47,7 @@ pub fn report_usage(error: clap::Error) -> ExitCode {
         .map_or_else(|failure| report(&failure, &Output::new(false, false)), |()| ExitCode::SUCCESS)
 }
 
-/// Prints what the parser says, in colour where there is a terminal that shall have it.
+/// Prints the parser's message, in colour on a terminal that allows it.
 fn print(error: &clap::Error, asked_for: bool) -> std::io::Result<()> {
     let wants_colour = std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty())
         && std::env::var_os("TERM").is_none_or(|term| term != "dumb");

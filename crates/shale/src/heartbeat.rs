@@ -1,8 +1,7 @@
-//! A sign of life from every command that takes long, also one that only waits: on a terminal a
-//! spinner with the time, once it has shown nothing for two seconds; elsewhere a line on stderr,
-//! once it has written nothing for thirty.
+//! A sign of life from every long command, including one that only waits: on a terminal a spinner
+//! with the time, after two seconds without output; elsewhere a line on stderr, after thirty.
 //!
-//! Bars ([`crate::progress`]) and the lines of jobs say more, and replace it.
+//! Bars ([`crate::progress`]) and the lines of jobs have more detail, and replace it.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -21,7 +20,7 @@ use crate::times::show_seconds;
 const SPINNER_AFTER: Duration = Duration::from_secs(2);
 /// Silence elsewhere before each line: a log must not fill up.
 pub const LINES_EVERY: Duration = Duration::from_secs(30);
-/// How often the spinner turns.
+/// Interval of the spinner's frames.
 const TURN: Duration = Duration::from_millis(250);
 
 /// Commands that run until they are stopped, or end at once.
@@ -30,32 +29,32 @@ const WITHOUT: &[&str] =
 
 /// When the command last wrote something.
 static SAID: Mutex<Option<Instant>> = Mutex::new(None);
-/// The spinner, while it is shown.
+/// The spinner, while it is visible.
 static SPINNER: Mutex<Option<ProgressBar>> = Mutex::new(None);
-/// Progress bars that are shown.
+/// Number of visible progress bars.
 static BARS: AtomicUsize = AtomicUsize::new(0);
-/// The command waits for its user, or writes lines of its own about how far it is.
+/// The command waits for its user, or reports its progress itself.
 static IS_REPLACED: AtomicBool = AtomicBool::new(false);
 
-/// The command writes something now: the spinner makes room.
+/// Hides the spinner, because the command is about to write.
 pub fn said() {
     *SAID.lock() = Some(Instant::now());
     hide();
 }
 
-/// From now on nothing is shown.
+/// Shows nothing from now on.
 pub fn replace() {
     IS_REPLACED.store(true, Ordering::SeqCst);
     hide();
 }
 
-/// A bar is shown from now on.
+/// Counts a progress bar that appears.
 pub fn bar_begins() {
     BARS.fetch_add(1, Ordering::SeqCst);
     hide();
 }
 
-/// It is not shown any more.
+/// Uncounts a progress bar that disappears.
 pub fn bar_ends() {
     *SAID.lock() = Some(Instant::now());
     BARS.fetch_sub(1, Ordering::SeqCst);
@@ -75,7 +74,7 @@ enum Due {
     Line,
 }
 
-/// The sign that a command owes after so long a silence.
+/// Returns the sign that is due after a silence.
 fn due(silent: Duration, is_terminal: bool, bars: usize) -> Due {
     match is_terminal {
         true if bars == 0 && silent >= SPINNER_AFTER => Due::Spinner,
@@ -84,15 +83,15 @@ fn due(silent: Duration, is_terminal: bool, bars: usize) -> Due {
     }
 }
 
-/// The thread that shows it, until this is dropped.
+/// The thread of the sign, until this is dropped.
 pub struct Heartbeat {
     over: Arc<(Mutex<bool>, Condvar)>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl Heartbeat {
-    /// For a command of that name. Without a thread there is no sign of life, and the command
-    /// works.
+    /// Starts it for a command of that name. Without a thread there is no sign of life, and the
+    /// command works.
     pub fn start(name: &str, output: Output) -> Self {
         let over = Arc::new((Mutex::new(false), Condvar::new()));
         if output.is_quiet() || WITHOUT.contains(&name) {
@@ -132,7 +131,7 @@ fn beat(name: &str, output: Output, (is_over, changed): &(Mutex<bool>, Condvar))
     }
 }
 
-/// Shows the spinner, or turns it.
+/// Shows the spinner, or advances it.
 fn turn(name: &str, began: Instant) {
     let mut spinner = SPINNER.lock();
     let bar = spinner.get_or_insert_with(|| {
@@ -147,7 +146,7 @@ fn turn(name: &str, began: Instant) {
     bar.tick();
 }
 
-/// The line where there is no terminal.
+/// Returns the line for output other than a terminal.
 fn line(name: &str, time: Duration, (done, total): (u64, Option<u64>)) -> String {
     let time = show_seconds(time.as_secs());
     match total.filter(|total| *total > 0) {

@@ -1,11 +1,11 @@
 //! The command line.
 //!
-//! [`cli`] is the one definition of commands and flags; [`commands`] runs them: each asks the pool
-//! through a [`server::session::Session`], which is either the pool itself, opened by this process,
-//! or a connection to the server that holds it, so that a command gives the same result either way.
+//! [`cli`] is the one definition of commands and flags; [`commands`] runs them: each sends its
+//! requests through a [`server::session::Session`], which is either the pool itself, opened by this
+//! process, or a connection to the server that holds it, so that a command gives the same result
+//! either way.
 //!
-//! This crate owns no storage: it never interprets what the engine keeps in the data file or in the
-//! map.
+//! This crate owns no storage: it never interprets the engine's data file or map.
 // The storage stack takes time and files through `env` so that it can be simulated; nothing
 // simulates the command line.
 #![allow(clippy::disallowed_methods, clippy::disallowed_types)]
@@ -25,7 +25,7 @@ use std::process::ExitCode;
 
 use clap::FromArgMatches;
 
-/// Parses the command line, runs the command, reports its error, and gives the exit code.
+/// Parses the command line, runs the command, reports its error, and returns the exit code.
 pub fn run() -> ExitCode {
     env::tune_allocator();
     host::survive_file_size_limit();

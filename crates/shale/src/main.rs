@@ -1,4 +1,4 @@
-//! The `shale` command. Everything is in the library, so that tests reach it.
+//! The `shale` command. All code is in the library, so that tests can reach it.
 
 #[global_allocator]
 static ALLOCATOR: env::Allocator = env::Allocator;
@@ -9,8 +9,8 @@ fn main() -> std::process::ExitCode {
 }
 
 /// A thread that panicked may have left shared state half changed. Unwinding would let the other
-/// threads go on with it, so the process ends and the next one recovers. A hook, not
-/// `panic = "abort"`: tests unwind, and dependencies are compiled once for both.
+/// threads continue with it, so the process ends and the next one recovers. A hook, not `panic =
+/// "abort"`: tests unwind, and dependencies are compiled once for both.
 fn abort_on_panic() {
     let report = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |info| {

@@ -1,24 +1,23 @@
-//! Tables on a terminal that is narrower than they are. Where the output goes to a file or to a
-//! command, a line is as long as it is.
+//! Fits tables to a narrow terminal. Lines for a file or another command are not limited.
 //!
-//! 1. Words in the last column are broken, where they have room enough beside the others.
-//! 2. Else the columns are divided among several tables, each of which begins with the names.
+//! 1. Words in the last column are wrapped, if the other columns leave enough space.
+//! 2. Otherwise the columns are divided among several tables, each of which begins with the names.
 
 use crate::output::table;
 
-/// Room in which words are broken.
+/// Minimum width for wrapping words.
 const WORDS_ROOM: usize = 14;
-/// Room for columns beside names, however long these are.
+/// Minimum width for columns next to names of any length.
 const COLUMNS_ROOM: usize = 40;
 
-/// Columns of the terminal that stdout is, if it is one.
+/// Returns the width of the terminal, if stdout is one.
 pub fn columns() -> Option<usize> {
     let size = rustix::termios::tcgetwinsize(std::io::stdout()).ok()?;
     Some(usize::from(size.ws_col)).filter(|columns| *columns > 0)
 }
 
-/// A table of which the first `kept` columns are the names of a row, and the last one is words if
-/// `has_words` says so.
+/// Formats a table whose first `kept` columns are the names of a row, and whose last one is words
+/// if `has_words` is set.
 pub fn table_within(rows: &[Vec<String>], kept: usize, has_words: bool, columns: Option<usize>) -> String {
     let text = table(rows);
     let Some(columns) = columns.filter(|columns| width_of(&text) > *columns) else { return text };
@@ -54,7 +53,7 @@ fn width_of(text: &str) -> usize {
     text.lines().map(|line| line.chars().count()).max().unwrap_or(0)
 }
 
-/// A table, and behind each row the words of the row of `all`, which go on below.
+/// Formats a table, with the words of the row of `all` below each row.
 fn with_words(rows: &[Vec<String>], all: &[Vec<String>], columns: usize) -> String {
     let head = table(rows);
     let width = width_of(&head);
@@ -71,7 +70,7 @@ fn with_words(rows: &[Vec<String>], all: &[Vec<String>], columns: usize) -> Stri
     text
 }
 
-/// Words in lines of so many columns; a number stays with its sign.
+/// Wraps words to so many columns; a number stays with its sign.
 fn broken(words: &str, room: usize) -> Vec<String> {
     let mut lines = vec![String::new()];
     for word in words.replace(" %", "\u{a0}%").split(' ') {
@@ -124,7 +123,7 @@ mod tests {
         for name in header {
             assert!(text.contains(name), "{name} is not in\n{text}");
         }
-        // Names that are wider than the terminal do not bring a table for each column.
+        // Names that are wider than the terminal do not cause a table per column.
         let name = "x".repeat(70);
         let long = rows(&[&header, &[name.as_str(), "nbd", "0.0", "1.0", "-", "-", "-"]]);
         assert_eq!(table_within(&long, 2, false, Some(60)).split("\n\n").count(), 2);

@@ -1,5 +1,5 @@
-//! What goes to stdout and stderr: results on stdout (text, or one JSON document), notes and errors
-//! on stderr.
+//! Output on stdout and stderr: results on stdout (text, or one JSON document), notes and errors on
+//! stderr.
 
 use std::borrow::Cow;
 use std::io::{ErrorKind, IsTerminal, Write};
@@ -13,14 +13,14 @@ use crate::heartbeat;
 use crate::times::show_second;
 use operations::Outcome;
 
-/// A line, a name or a path as people are shown it: control characters, ends of lines among them,
-/// are written as escapes, so that a name of a user changes neither a terminal nor what else is
-/// said. JSON has names as they are.
+/// Escapes control characters, including newlines, in a line, a name or a path for display, so that
+/// a user's name affects neither the terminal nor the rest of the message. JSON has names
+/// unchanged.
 pub fn line_shown(text: &str) -> Cow<'_, str> {
     units::shown(text)
 }
 
-/// The same for text of several lines, and columns with tabs between them.
+/// The same for text of several lines, and columns separated by tabs.
 fn text_shown(text: &str) -> Cow<'_, str> {
     if let Cow::Borrowed(text) = line_shown(text) {
         return Cow::Borrowed(text);
@@ -29,7 +29,7 @@ fn text_shown(text: &str) -> Cow<'_, str> {
     Cow::Owned(text.split('\n').map(cells).collect::<Vec<_>>().join("\n"))
 }
 
-/// Where a command's words go.
+/// Destination of a command's messages.
 #[derive(Debug, Clone, Copy)]
 pub struct Output {
     json: bool,
@@ -38,53 +38,53 @@ pub struct Output {
 }
 
 impl Output {
-    /// With `json` results are JSON documents; with `quiet` notes, progress and words on what was
-    /// done are left out.
+    /// With `json` results are JSON documents; `quiet` omits notes, progress and messages about
+    /// completed actions.
     pub const fn new(json: bool, quiet: bool) -> Self {
         Self { json, quiet, times: false }
     }
 
     /// The same for a server: each message on stderr begins with its time in UTC, unless the
-    /// journal reads stderr, which has times of its own.
+    /// journal reads stderr, which adds its own times.
     #[must_use]
     pub fn with_times(self) -> Self {
         Self { times: !host::stderr_is_journal(), ..self }
     }
 
-    /// Whether results are JSON.
+    /// Returns whether results are JSON.
     pub const fn is_json(&self) -> bool {
         self.json
     }
 
-    /// Whether notes and progress are left out.
+    /// Returns whether notes and progress are omitted.
     pub const fn is_quiet(&self) -> bool {
         self.quiet
     }
 
-    /// Whether a progress bar has someone to look at it.
+    /// Returns whether a progress bar would be visible.
     pub fn shows_progress(&self) -> bool {
         !self.quiet && std::io::stderr().is_terminal()
     }
 
-    /// A result as text.
+    /// Prints a result as text.
     pub fn text(&self, text: &str) {
         write_stdout(text_shown(text).as_bytes());
     }
 
-    /// A result for programs, byte for byte.
+    /// Prints a result for programs, byte for byte.
     pub fn exact(&self, text: &str) {
         write_stdout(text.as_bytes());
     }
 
-    /// A result as one line of JSON.
+    /// Prints a result as one line of JSON.
     pub fn json(&self, document: &impl Serialize) {
         match serde_json::to_string(document) {
             Ok(line) => write_stdout(format!("{line}\n").as_bytes()),
-            Err(error) => self.warn(&format!("a result cannot be shown as JSON: {error}")),
+            Err(error) => self.warn(&format!("cannot format a result as JSON: {error}")),
         }
     }
 
-    /// The result as JSON or as text, whichever was asked for.
+    /// Prints the result as JSON or as text, according to the flags.
     pub fn result(&self, document: &impl Serialize, text: impl FnOnce() -> String) {
         if self.json {
             self.json(document);
@@ -93,15 +93,15 @@ impl Output {
         }
     }
 
-    /// What was done, for a command of which nothing but that is to be told: as JSON or as text,
-    /// and when quiet only as JSON. The exit code tells the same.
+    /// Prints a completed action, for a command without another result: as JSON or as text, and
+    /// when quiet only as JSON. The exit code has the same meaning.
     pub fn done(&self, document: &impl Serialize, text: impl FnOnce() -> String) {
         if self.json || !self.quiet {
             self.result(document, text);
         }
     }
 
-    /// Something worth knowing, on stderr.
+    /// Prints a note on stderr.
     pub fn note(&self, text: &str) {
         if !self.quiet {
             self.message("", text);
@@ -113,18 +113,18 @@ impl Output {
         write_stderr(&format!("{time}{before}{}\n", text_shown(text)));
     }
 
-    /// A question and what belongs to it, on stderr, as it stands.
+    /// Prints a question on stderr, with its explanation, unchanged.
     pub fn prompt(&self, text: &str) {
         heartbeat::replace();
         write_stderr(&text_shown(text));
     }
 
-    /// Something to worry about, on stderr, even when quiet.
+    /// Prints a warning on stderr, even when quiet.
     pub fn warn(&self, text: &str) {
         self.message("shale: warning: ", text);
     }
 
-    /// An error: on stderr, and with `--json` as a document on stdout instead.
+    /// Prints an error: on stderr, and with `--json` as a document on stdout instead.
     pub fn error(&self, kind: &str, message: &str) {
         if self.json && UNWRITTEN.get().is_none() {
             self.json(&serde_json::json!({ "error": { "kind": kind, "message": message } }));
@@ -134,27 +134,26 @@ impl Output {
     }
 }
 
-/// The first result that could not be written to stdout: a script that keeps it must not take half
-/// of it for all.
+/// The first failed write of a result to stdout: a script must not take a partial result for the
+/// whole.
 static UNWRITTEN: OnceLock<std::io::Error> = OnceLock::new();
-/// Who was to read stdout went away.
+/// The reader of stdout closed it.
 static IS_UNREAD: AtomicBool = AtomicBool::new(false);
 
-/// Whether nothing more that is written to stdout arrives anywhere: a command that goes on without
-/// an end shall stop.
+/// Returns whether stdout is unusable, so that an endless command must stop.
 pub fn is_in_vain() -> bool {
     UNWRITTEN.get().is_some() || IS_UNREAD.load(Ordering::Relaxed) || host::has_lost_reader(std::io::stdout())
 }
 
-/// Whether all results reached stdout. A reader that went away (`shale list | head -1`) is no error
-/// of ours.
+/// Checks that all results reached stdout. A reader that closed it (`shale list | head -1`) is not
+/// an error.
 ///
 /// # Errors
-/// What writing to stdout failed with.
+/// That of writing to stdout.
 pub fn all_was_written() -> Outcome {
     let Some(error) = UNWRITTEN.get() else { return Ok(()) };
     let kind = operations::kind_of(error);
-    Err(Error::new(kind, format!("the command is done, but its result cannot be written to stdout: {error}")).into())
+    Err(Error::new(kind, format!("the command is done, but its result could not be written to stdout: {error}")).into())
 }
 
 fn write_stdout(bytes: &[u8]) {
@@ -166,7 +165,7 @@ fn write_stdout(bytes: &[u8]) {
     }
 }
 
-/// Notes that something could not be written to stdout.
+/// Records a failed write to stdout.
 pub fn unwritten(error: std::io::Error) {
     match error.kind() {
         ErrorKind::BrokenPipe => IS_UNREAD.store(true, Ordering::Relaxed),
@@ -181,8 +180,9 @@ fn write_stderr(text: &str) {
     }
 }
 
-/// Left-aligned first column, right-aligned others, two spaces between them. A last column of words
-/// is left-aligned as well, so that long ones do not push the short ones off a narrow terminal.
+/// Formats a table: left-aligned first column, right-aligned others, two spaces between them. A
+/// last column of words is left-aligned as well, so that long ones do not push the short ones off a
+/// narrow terminal.
 pub fn table(rows: &[Vec<String>]) -> String {
     let rows: Vec<Vec<Cow<'_, str>>> =
         rows.iter().map(|row| row.iter().map(|cell| line_shown(cell)).collect()).collect();
@@ -217,17 +217,17 @@ pub fn table(rows: &[Vec<String>]) -> String {
     text
 }
 
-/// Cells with tabs between them, for scripts.
+/// Formats cells with tabs between them, for scripts.
 pub fn tabbed(rows: &[Vec<String>]) -> String {
     rows.iter().map(|row| row.iter().map(|cell| line_shown(cell)).collect::<Vec<_>>().join("\t") + "\n").collect()
 }
 
-/// Columns of a terminal whose width is not set.
+/// Width of a terminal that does not report it.
 const COLUMNS: usize = 80;
 
-/// Lines of `name  value`, names padded to the longest. A value that would go beyond the columns
-/// goes on in the next line, behind the space of the name; only a word that is longer than that,
-/// such as a path, is not broken.
+/// Formats lines of `name  value`, with names padded to the longest. A value that exceeds the width
+/// continues in the next line, indented past the names; only a single longer word, such as a path,
+/// is not broken.
 pub fn facts(lines: &[(&str, String)]) -> String {
     let width = lines.iter().map(|(name, _)| name.len()).max().unwrap_or(0);
     let mut text = String::new();

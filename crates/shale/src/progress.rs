@@ -1,4 +1,4 @@
-//! The progress bar: bytes, rate, time left, and a word of the command's own. Shown only on a
+//! The progress bar: bytes, rate, time left, and a word from the command. Visible only on a
 //! terminal.
 
 use std::fmt::Write;
@@ -10,31 +10,31 @@ use indicatif::{BinaryBytes, HumanDuration, ProgressBar, ProgressDrawTarget, Pro
 use crate::heartbeat;
 use crate::output::Output;
 
-/// Drawn at most that often: more cannot be read, and each redraw is a write to the terminal.
+/// Maximum frequency of redraws: more cannot be read, and each one is a write to the terminal.
 const DRAWS_PER_SECOND: u8 = 8;
 
-/// All fits 80 columns and leaves ten for the bar, with words of up to ten letters from the
-/// command.
+/// Everything fits into 80 columns and leaves ten for the bar, with words of up to ten letters from
+/// the command.
 const MEASURED: &str =
     "{prefix} {wide_bar} {percent:>3}%  {binary_bytes} of {binary_total_bytes}  {rate}  {msg}  {left}";
 const OPEN_ENDED: &str = "{prefix} {spinner}  {binary_bytes}  {rate}  {msg}  {elapsed}";
 
-/// How far the work of this process is, whether a bar is shown or not: bytes, and all of them, or
-/// [`UNKNOWN`]. A process does one command.
+/// Progress of this process's work, with or without a bar: bytes done and in total, or [`UNKNOWN`].
+/// A process runs one command.
 static DONE: AtomicU64 = AtomicU64::new(0);
 static TOTAL: AtomicU64 = AtomicU64::new(UNKNOWN);
 const UNKNOWN: u64 = u64::MAX;
 
-/// How far the work of this process is: bytes, and all of them if that is known.
+/// Returns the progress of this process's work: bytes done, and the total if known.
 pub fn standing() -> (u64, Option<u64>) {
     let total = TOTAL.load(Ordering::Relaxed);
     (DONE.load(Ordering::Relaxed), (total != UNKNOWN).then_some(total))
 }
 
-/// Rates and times left are not shown before: the first figures are of buffers that fill up.
+/// Rates and times left are hidden before: the first figures are of buffers that fill up.
 const FIGURES_AFTER: Duration = Duration::from_secs(1);
 
-/// The look of a bar, with `{rate}` and `{left}`.
+/// Returns the style of a bar, with `{rate}` and `{left}`.
 fn style(template: &str) -> Option<ProgressStyle> {
     let rate = |state: &ProgressState, text: &mut dyn Write| {
         let _ = text.write_str(&rate_shown(state.elapsed(), state.per_sec()));
@@ -58,7 +58,7 @@ pub struct Progress {
 }
 
 impl Progress {
-    /// For work of `total` bytes, if that is known.
+    /// Starts a bar for work of `total` bytes, if that is known.
     pub fn new(output: &Output, what: &str, total: Option<u64>) -> Self {
         DONE.store(0, Ordering::Relaxed);
         TOTAL.store(total.unwrap_or(UNKNOWN), Ordering::Relaxed);
@@ -69,8 +69,8 @@ impl Progress {
         let target = ProgressDrawTarget::stderr_with_hz(DRAWS_PER_SECOND);
         let bar = ProgressBar::with_draw_target(total, target);
         let template = if total.is_some() { MEASURED } else { OPEN_ENDED };
-        // The templates are ours and tested; should one be wrong, the default bar still tells how
-        // far it is.
+        // The templates are constant and tested; with an invalid one the default bar would still
+        // show the progress.
         if let Some(style) = style(template) {
             bar.set_style(style);
         }
@@ -79,13 +79,13 @@ impl Progress {
         Self { bar }
     }
 
-    /// How far it is.
+    /// Sets the progress.
     pub fn set(&self, done: u64) {
         DONE.store(done, Ordering::Relaxed);
         self.bar.set_position(done);
     }
 
-    /// Shows from now on how much of `total` bytes is done, which was not known before.
+    /// Shows the progress towards `total` bytes, which was unknown before.
     pub fn measure(&self, total: u64) {
         TOTAL.store(total, Ordering::Relaxed);
         self.bar.set_length(total);
@@ -94,18 +94,18 @@ impl Progress {
         }
     }
 
-    /// Sets how much there is.
+    /// Sets the total.
     pub fn set_total(&self, total: u64) {
         TOTAL.store(total, Ordering::Relaxed);
         self.bar.set_length(total);
     }
 
-    /// A word of the command's own.
+    /// Sets the word from the command.
     pub fn say(&self, text: String) {
         self.bar.set_message(text);
     }
 
-    /// Takes the bar away.
+    /// Removes the bar.
     pub fn finish(&self) {
         if !self.bar.is_finished() {
             heartbeat::bar_ends();

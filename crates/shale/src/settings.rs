@@ -1,8 +1,8 @@
-//! The file of settings of a server: TOML whose keys are the options of `shale serve`.
+//! The settings file of a server: TOML whose keys are the options of `shale serve`.
 //!
 //! There is no second list of options. A key is looked up among those of [`ServeSettings`], its
-//! value becomes words of a command line, and the parser of the command line judges these. So a
-//! file and a command line that say the same mean the same, and are refused for the same reasons.
+//! value becomes words of a command line, and the command line's parser checks these. So equal
+//! settings in a file and on a command line have the same meaning, and the same errors.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -18,33 +18,33 @@ use toml::de::{DeTable, DeValue};
 
 use crate::cli::ServeSettings;
 
-/// The key that is no option, but the argument of `shale serve`.
+/// The key that is not an option, but the argument of `shale serve`.
 const POOL: &str = "pool";
 /// Columns of comments in the example.
 const COLUMNS: usize = 96;
 
-/// Something wrong in a file.
+/// An error in a file.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Fault {
-    /// Line, from 1; none: it is something that the file lacks.
+    /// Line, from 1; `None` if a key is missing.
     pub line: Option<usize>,
     /// The key.
     pub key: Option<String>,
-    /// In words.
+    /// Message.
     pub message: String,
 }
 
-/// A file that was read, and is right.
+/// A valid settings file.
 #[derive(Debug, Clone)]
 pub struct Settings {
     /// Its values, parsed.
     pub serve: ServeSettings,
-    /// The words for each key, defaults included.
+    /// Words for each key, defaults included.
     values: BTreeMap<String, Vec<OsString>>,
 }
 
 impl Settings {
-    /// Reads a file, and returns it or its faults.
+    /// Reads a file, and returns its settings or its faults.
     ///
     /// # Errors
     /// When it cannot be read.
@@ -53,7 +53,7 @@ impl Settings {
         Ok(Self::parse(&text))
     }
 
-    /// Reads a file that must be right.
+    /// Reads a file that must be valid.
     ///
     /// # Errors
     /// `Invalid`, with each fault and its line.
@@ -64,7 +64,7 @@ impl Settings {
         })
     }
 
-    /// Keys whose values differ.
+    /// Returns the keys whose values differ.
     pub fn differences(&self, other: &Self) -> Vec<String> {
         let differ = |key: &&String| self.values.get(*key) != other.values.get(*key);
         self.values.keys().filter(differ).cloned().collect()
@@ -102,7 +102,8 @@ impl Settings {
             let (key, message) = why(&refused, &words);
             let line = key.as_ref().and_then(|key| lines.get(key)).copied();
             let is_found = key.as_ref().is_some_and(|key| words.remove(key).is_some());
-            // A fault without a key may follow from another one: it is reported alone.
+            // A fault without a key may follow from another one: it is reported only if it is the
+            // only one.
             if is_found || faults.is_empty() {
                 faults.push(Fault { line, key, message });
             }
@@ -116,7 +117,7 @@ impl Settings {
 }
 
 impl Fault {
-    /// As a line of a compiler.
+    /// Formats the fault like a compiler's message.
     pub fn in_file(&self, file: &Path) -> String {
         let line = self.line.map_or_else(String::new, |line| format!(":{line}"));
         let key = self.key.as_ref().map_or_else(String::new, |key| format!(" '{key}':"));
@@ -124,7 +125,7 @@ impl Fault {
     }
 }
 
-/// The parser of the settings alone.
+/// Returns a parser of the settings only.
 fn command() -> Command {
     // The pool is required without it.
     let config = Arg::new("config").long("config").hide(true);
@@ -143,7 +144,7 @@ fn line_of(text: &str, span: &Range<usize>) -> usize {
     1 + text.bytes().take(span.start).filter(|byte| *byte == b'\n').count()
 }
 
-/// The words of a command line for a value.
+/// Converts a value to words of a command line.
 fn words_of(arg: &Arg, value: &DeValue<'_>) -> std::result::Result<Vec<OsString>, String> {
     let word = |value: &DeValue<'_>| {
         let text = match value {
@@ -165,7 +166,8 @@ fn words_of(arg: &Arg, value: &DeValue<'_>) -> std::result::Result<Vec<OsString>
     }
 }
 
-/// Whether the option takes `on` and `off`, for which a file may have `true` and `false`.
+/// Returns whether the option has the values `on` and `off`, for which a file may use `true` and
+/// `false`.
 fn is_switch(arg: &Arg) -> bool {
     arg.get_possible_values().iter().any(|value| value.get_name() == "off")
 }
@@ -194,7 +196,7 @@ fn parsed(words: &BTreeMap<String, Vec<OsString>>) -> std::result::Result<Parsed
     Ok((ServeSettings::from_arg_matches(&matches)?, values))
 }
 
-/// The key that the parser of the command line refuses, and the reason.
+/// Returns the key that the command line's parser refuses, and the reason.
 fn why(refused: &clap::Error, words: &BTreeMap<String, Vec<OsString>>) -> (Option<String>, String) {
     let context = |kind| refused.get(kind);
     let key = |shown: &str| {
@@ -212,7 +214,7 @@ fn why(refused: &clap::Error, words: &BTreeMap<String, Vec<OsString>>) -> (Optio
     };
     match (refused.kind(), named.first()) {
         (Refusal::MissingRequiredArgument, Some(first)) if first == POOL => {
-            (Some(POOL.to_owned()), "the key is missing: name the directory of the pool".to_owned())
+            (Some(POOL.to_owned()), "the key is missing: specify the directory of the pool".to_owned())
         }
         (Refusal::MissingRequiredArgument, _) => {
             let without = |key: &&String| {
@@ -221,7 +223,7 @@ fn why(refused: &clap::Error, words: &BTreeMap<String, Vec<OsString>>) -> (Optio
                 parsed(&others).is_ok()
             };
             let needing = words.keys().find(without).cloned();
-            (needing, format!("the key '{}' is missing, without which this has no meaning", named.join("', '")))
+            (needing, format!("requires the key '{}', which is missing", named.join("', '")))
         }
         (Refusal::InvalidValue, first) => {
             let known = match context(ContextKind::ValidValue) {
@@ -242,11 +244,11 @@ fn why(refused: &clap::Error, words: &BTreeMap<String, Vec<OsString>>) -> (Optio
     }
 }
 
-/// A file with every key, its meaning and its default.
+/// Returns a file with every key, its meaning and its default.
 pub fn example() -> String {
-    let mut text = "# Settings of a server: `shale serve --config FILE`, `shale config check FILE`.\n\
-                    # A key that is missing has the default shown here. Keys that begin with '#' have none.\n\
-                    # `shale reload POOL`, or SIGHUP, has the server read this file again.\n"
+    let mut text = "# Settings of a server: `shale serve --config FILE`, `shale config check FILE`.\n# A missing \
+     key has the default shown here. Keys that begin with '#' have none.\n# `shale reload POOL`, or SIGHUP, makes \
+     the server reload this file.\n"
         .to_owned();
     for arg in command().get_arguments().filter(|arg| is_key(arg)) {
         let help = arg.get_help().map(ToString::to_string).unwrap_or_default();
@@ -317,7 +319,7 @@ mod tests {
         let (line, key, message) = only("pool = '/p'\n\n# x\nconections = 7\n");
         assert_eq!((line, key.as_str()), (Some(4), "conections"));
         assert_eq!(message, "unknown key; did you mean 'connections'?");
-        // An option of the command line alone.
+        // An option only of the command line.
         assert_eq!(only("pool = '/p'\ndetach = true\n").0, Some(2));
         assert!(only("pool = '/p'\nready-fd = 3\n").2.contains("unknown key"));
         for (text, words) in [
@@ -328,8 +330,10 @@ mod tests {
             ("overlay = 'yes'", "expected true or false, found string"),
             ("nbd = [true]", "expected a string (unix:PATH|HOST:PORT) or an array of them, found boolean"),
             ("nbd = '10809'", "there is no port"),
-            ("exports = '/e'", "the key 'shares' is missing"),
-            ("http-cert = '/c'", "the key 'http-key' is missing"),
+            ("exports = '/e'", "requires the key 'shares'"),
+            ("http-cert = '/c'", "requires the key 'http-key'"),
+            ("nbd = ':1'\nnbd-tls = 'required'", "requires the key 'nbd-certificates'"),
+            ("nbd = ':1'\nnbd-certificates = '/c'\nnbd-client = 'hv1'", "write CLIENT=VOLUME"),
             ("mount = '/a'\nmount = '/b'", "duplicate key"),
             ("[limits]\nmemory = '1G'", "unknown key"),
             ("pool2 = ", "string values must be quoted"),
@@ -339,7 +343,7 @@ mod tests {
         }
         assert_eq!(
             only("mount = '/m'\n"),
-            (None, POOL.into(), "the key is missing: name the directory of the pool".into())
+            (None, POOL.into(), "the key is missing: specify the directory of the pool".into())
         );
         let several = faults("pool = '/p'\nmemory = '1X'\nmout = '/m'\nconnections = 'many'\n");
         assert_eq!(several.iter().map(|fault| fault.0).collect::<Vec<_>>(), [Some(2), Some(3), Some(4)], "{several:?}");

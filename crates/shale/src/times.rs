@@ -1,24 +1,24 @@
-//! Moments and durations as people read them. Moments are in UTC, as the names of scheduled
-//! snapshots are.
+//! Formats times and durations for people. Times are in UTC, as in the names of scheduled
+//! snapshots.
 
 /// Seconds of a day.
 const DAY_S: u64 = 86_400;
 
-/// `2026-11-25 23:19`, in UTC.
+/// Formats a time as `2026-11-25 23:19`, in UTC.
 pub fn show_moment(unix_s: u64) -> String {
     let (year, month, day) = policy::civil(unix_s / DAY_S);
     let (hour, minute) = (unix_s % DAY_S / 3600, unix_s % 3600 / 60);
     format!("{year:04}-{month:02}-{day:02} {hour:02}:{minute:02}")
 }
 
-/// `2026-11-25T23:19:05Z`.
+/// Formats a time as `2026-11-25T23:19:05Z`.
 pub fn show_second(unix_s: u64) -> String {
     let (year, month, day) = policy::civil(unix_s / DAY_S);
     let (hour, minute, second) = (unix_s % DAY_S / 3600, unix_s % 3600 / 60, unix_s % 60);
     format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}Z")
 }
 
-/// A duration, rounded to what one says.
+/// Formats a duration, rounded as in speech.
 pub fn show_seconds(seconds: u64) -> String {
     let (minutes, hours, days) = (seconds / 60, seconds / 3600, seconds / DAY_S);
     match seconds {

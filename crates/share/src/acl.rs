@@ -9,6 +9,11 @@ pub(crate) const ACCESS: &[u8] = b"system.posix_acl_access";
 /// Name of the attribute with the ACL inherited by new entries of a directory.
 pub(crate) const DEFAULT: &[u8] = b"system.posix_acl_default";
 
+/// Returns whether an attribute holds an ACL.
+pub fn is_acl(name: &[u8]) -> bool {
+    name == ACCESS || name == DEFAULT
+}
+
 /// A valid ACL: one entry each for owner, group and others, and a mask if there are named users or
 /// groups.
 #[derive(Debug, Clone, PartialEq, Eq)]

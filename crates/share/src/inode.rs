@@ -102,6 +102,11 @@ impl Inode {
         self.data
     }
 
+    /// Whether it has an access ACL that says more than its mode.
+    pub const fn has_access_acl(&self) -> bool {
+        self.flags.has(Flags::ACCESS_ACL)
+    }
+
     /// The content of a file stored in its inode's record; `None` if it is in blocks.
     pub fn content(&self) -> Option<&[u8]> {
         self.content.as_deref()

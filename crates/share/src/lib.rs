@@ -27,6 +27,7 @@ mod shapes;
 mod store;
 mod tree;
 
+pub use acl::is_acl;
 pub use failure::{Failure, Result};
 pub use inode::{Inode, Time};
 pub use journal::{JOURNAL_BYTES_MAX, Journal, Left, answering, journal_sum};

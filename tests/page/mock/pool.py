@@ -134,7 +134,7 @@ class Pool:
         return o
 
     def list(self, query):
-        found = [{k: v for k, v in self.object(n).items() if k != "snapshot_stored_bytes"} for n, o in sorted(list(self.objects.items()), key=lambda pair: pair[1]["name"]) if query.get("kind") in (None, o["kind"])]
+        found = [{k: v for k, v in self.object(n).items() if k != "snapshot_stored_bytes"} for n, o in sorted(self.objects.items(), key=lambda pair: pair[1]["name"]) if query.get("kind") in (None, o["kind"])]
         begin, limit = int(query.get("cursor", 0)), min(int(query.get("limit", 200)), 1000)
         return {"objects": found[begin:begin + limit], "next": str(begin + limit) if begin + limit < len(found) else None, "total": len(found)}
 

@@ -16,7 +16,7 @@ DATASETS = [  # name, line for users, unit, shape, breakdowns
 ]
 KEYS = {"operation": {"write": 0.55, "read": 0.3, "flush": 0.05, "discard": 0.02, "look": 0.06, "change": 0.02}, "door": {"share": 0.6, "nbd": 0.33, "tree": 0.05, "command": 0.02},
         "type": {"c": 0.4, "log": 0.25, "sqlite": 0.15, "gz": 0.1, "other": 0.1}, "cause": {"clients": 0.7, "cleaner": 0.18, "recompress": 0.08, "map": 0.04},
-        "direction": {"compress": 0.7, "decompress": 0.3}, "who": {"server": 0.4, "user": 0.3, "system": 0.2, "iowait": 0.1}, "result": {"hit": 0.82, "miss": 0.18}, 
+        "direction": {"compress": 0.7, "decompress": 0.3}, "who": {"server": 0.4, "user": 0.3, "system": 0.2, "iowait": 0.1}, "result": {"hit": 0.82, "miss": 0.18},
         "why": {"won the last test": 0.6, "rule": 0.2, "saves too little": 0.12, "looks random": 0.08}, "kind": {"cache": 0.5, "buffers": 0.3, "map": 0.2},
         "interface": {"eth0": 1.0}, "figure": {"utilisation": 0.7, "wait": 0.3},
         "part": {"total": 1.0, "live": 0.38, "available": 0.6, "reserved": 0.018, "map": 0.001}}

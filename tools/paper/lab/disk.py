@@ -24,6 +24,7 @@ DISKS = {
     "raw": Kind("the machine's disk", is_loop=False),
     "file": Kind("a loop device on the machine's disk, not throttled: its bytes are counted apart from all others"),
     "disk2010": Kind("100 MB/s and 200 operations/s, a hard disk of 2010", bytes_per_s=100_000_000, ops_per_s=200),
+    "disks8": Kind("800 MB/s and 1,600 operations/s, eight hard disks of 2010 side by side", bytes_per_s=800_000_000, ops_per_s=1600),
     "shelf": Kind("100 MB/s and 3,000 operations/s, a shelf of disks of 2009 behind one link", bytes_per_s=100_000_000, ops_per_s=3000),
     "cloud": Kind("125 MB/s and 3,000 operations/s, a small cloud volume", bytes_per_s=125_000_000, ops_per_s=3000),
     "ssd270": Kind("270 MB/s, the SSD of 2012", bytes_per_s=270_000_000),

@@ -13,16 +13,26 @@ import sys
 import time
 from pathlib import Path
 
-STYLE = """body{font:15px/1.5 sans-serif;max-width:62em;margin:2em auto;padding:0 1em;color:#222}table{border-collapse:collapse;margin:1em 0}
-td,th{border:1px solid #ccc;padding:.25em .6em;text-align:right;vertical-align:top}td:first-child,th:first-child{text-align:left}td.words{text-align:left}
-img{max-width:100%}code{background:#f3f3f3;padding:0 .2em}.quick{background:#fff3cd;padding:.6em 1em}"""
+from . import figure
+
+STYLE = """:root{color-scheme:light dark}body{font:15px/1.5 sans-serif;max-width:84em;margin:2em auto;padding:0 1em;color:#222;background:#fff}p,ul{max-width:56em}h2{margin-top:2em}
+summary{cursor:pointer}table{border-collapse:collapse;margin:1em 0}td,th{border:1px solid #ccc;padding:.25em .6em;text-align:right;vertical-align:top}td:first-child,th:first-child,.words{text-align:left}
+.figures{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(36em,100%),1fr));gap:1.5em;align-items:start}figure{margin:0;max-width:54em}figcaption{font-size:.9em;color:#555}
+img{width:100%}code{background:#f3f3f3;padding:0 .2em}.quick{background:#fff3cd;color:#222;padding:.6em 1em}
+@media (prefers-color-scheme:dark){body{color:#ddd;background:#16181a}td,th{border-color:#444}code{background:#2a2d30}figcaption{color:#aaa}a{color:#8ab8e8}a:visited{color:#b8a0e0}}"""
+READING = "Ours is the median of the runs, with their ends as error bars. Theirs is dashed, read from the text of the work where it has a number: the figures themselves were not read off."
 CLAIMS = Path(__file__).resolve().parents[2] / "claims"
-# Letters of labels that fit side by side below a plot.
-LABELS_MAX = 100
 SAVE_SECONDS = 5
+# A longer table is shown when it is asked for.
+ROWS_MAX = 12
 # Fields that tell on what a row was measured: a new measurement takes the place of all that an earlier one found there.
 PLACES = ("disk", "setup", "database", "unit", "variant", "layer", "content", "load", "extent", "memory", "percent")
-COLOURS = ["#777777", "#2f6f8f", "#c0672f", "#4f8f3f", "#8f4f8f", "#b0902f", "#3f8f8f", "#af3f5f", "#5f5faf", "#222222"]
+
+
+# A row of the machine's description; `figures` are consecutive ones, which stand side by side.
+FACT = re.compile(r"<tr><td>(processors|memory|disk|kernel)</td><td class=words>(.*?)</td></tr>")
+STAMP, NOTE = (re.compile(rf"^<p>{word}.*</p>$", re.MULTILINE) for word in ("Measured", "Note: "))
+FIGURES = re.compile(r"(?:<figure>.*?</figure>\n?)+", re.DOTALL)
 
 
 def mean(values):
@@ -30,9 +40,15 @@ def mean(values):
     return statistics.fmean(values) if values else None
 
 
-def deviation(values):
-    """Of a sample; 0 of one."""
-    return statistics.stdev(values) if len(values) > 1 else 0.0
+def middle(values):
+    """The median, which is what is said of several runs everywhere; None of none."""
+    return statistics.median(values) if values else None
+
+
+def with_spread(values, digits=0):
+    """The median, and the ends of the runs."""
+    text = f"{middle(values):,.{digits}f}"
+    return text if len(values) < 2 else f"{text} ({min(values):,.{digits}f} to {max(values):,.{digits}f})"
 
 
 def number(value):
@@ -40,14 +56,6 @@ def number(value):
     if not isinstance(value, float):
         return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)
     return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.1f}" if abs(value) >= 100 else f"{value:.2f}" if abs(value) >= 1 else f"{value:.3f}"
-
-
-def plain(at):
-    """A tick: sizes in powers of two as such."""
-    for unit, bits in (("M", 20), ("K", 10)):
-        if at >= 1 << bits and at % (1 << bits) == 0:
-            return f"{at >> bits} {unit}iB"
-    return f"{at:,}"
 
 
 def value(text):
@@ -71,15 +79,14 @@ class Report:
         self.renewed = set()
         self.saved = time.monotonic()
         self.part = None
-        self.measured = True
-        self.found = 0
+        self.measured, self.found = True, 0
         self.order = []
         self.notes = []
-        self.began = datetime.datetime.now(datetime.timezone.utc)
+        self.began = datetime.datetime.now(datetime.UTC)
         self.load_before = os.getloadavg()[0]
 
     def note(self, text):
-        """Something that whoever reads the figures must know."""
+        """Something that whoever reads the figures must know. It belongs to the part that is measured, and stays with its rows."""
         if text not in self.notes:
             self.notes.append(text)
             self.lab.say(text)
@@ -129,20 +136,29 @@ class Report:
         if self.part:
             self._write_tables()
             file = self.out / f"part-{self.part}.html"
-            stamps = self._stamps(file, self.load_at_begin, self.measured)
-            file.write_text("\n".join(self.parts + stamps) + "\n", encoding="utf-8")
-            self.parts = []
+            ends = self._kept_lines(file, NOTE) or [f"<p>Note: {html.escape(n)}</p>" for n in self.notes]
+            text = "\n".join(self.parts + ends + self._stamps(file, self.load_at_begin)) + "\n"
+            # Figures that follow one another stand side by side.
+            text = FIGURES.sub(lambda found: f"<div class=figures>\n{found[0].rstrip()}\n</div>\n", text)
+            self.out.mkdir(parents=True, exist_ok=True)
+            file.write_text(text, encoding="utf-8")
+            self.parts, self.notes = [], []
         self.part = None
 
-    def _stamps(self, file, load, measured=True):
-        """When, with which build and under which load the rows of a page or part were measured: those in `file` stay where rows of theirs do."""
-        kept = re.findall(r"^<p>Measured\b.*</p>$", file.read_text(encoding="utf-8"), re.MULTILINE) if file.exists() else []
-        if not (measured and self.found) and kept:
+    def _kept_lines(self, file, pattern):
+        """Lines of a part as an earlier run wrote them: they stay where its rows do."""
+        return pattern.findall(file.read_text(encoding="utf-8")) if file.exists() and not (self.measured and self.found) else []
+
+    def _stamps(self, file, load):
+        """When, with which build and under which load the rows of a part were measured."""
+        if kept := self._kept_lines(file, STAMP):
             return kept
+        if self.lab.only_draws:
+            return ["<p>Measured: not recorded.</p>"]
         shale, build = self._shale()
-        when = datetime.datetime.now(datetime.timezone.utc)
+        when = datetime.datetime.now(datetime.UTC)
         own = f"<p>Measured {when:%Y-%m-%d %H:%M} UTC{' (quick)' if self.lab.quick else ''} by {html.escape(shale)} ({build}); load {load:.1f} when it began.</p>"
-        return (kept if self.lab.is_partial else []) + [own]
+        return (STAMP.findall(file.read_text(encoding="utf-8")) if self.lab.is_partial and file.exists() else []) + [own]
 
     def _shale(self):
         """(version, build) of the program that is measured."""
@@ -175,74 +191,36 @@ class Report:
         for row in rows:
             lines.append("<tr>" + "".join(f"<td{' class=words' if isinstance(c, str) and len(c) > 12 else ''}>{html.escape('–' if c is None else number(c))}</td>"
                                           for c in row) + "</tr>")
-        self.parts.append(f"<table><tr>{cells}</tr>{''.join(lines)}</table>")
+        table = f"<table><tr>{cells}</tr>{''.join(lines)}</table>"
+        self.parts.append(table if len(lines) <= ROWS_MAX else f"<details><summary>{len(lines)} rows: {html.escape(', '.join(columns))}</summary>{table}</details>")
 
-    def plot(self, name, title, draw, size=(8, 4.2)):
-        """A figure: draw(axes) draws it."""
-        import matplotlib
-        matplotlib.use("svg")
-        matplotlib.rcParams.update({"svg.hashsalt": "shale", "svg.fonttype": "none", "savefig.dpi": 160, "font.size": 9, "axes.spines.top": False, "axes.spines.right": False})
-        from matplotlib import pyplot
-        figure, axes = pyplot.subplots(figsize=size, layout="constrained")
-        draw(axes)
-        axes.set_title(title)
+    def plot(self, name, title, draw, size=(8, 4.2), said=None):
+        """A figure: draw(axes) draws it. `said` stands below: of what theirs is, and whence."""
         self.out.mkdir(parents=True, exist_ok=True)
-        figure.savefig(self.out / f"{name}.svg", metadata={"Date": None})
-        pyplot.close(figure)
-        self.parts.append(f'<p><img src="{name}.svg" alt="{html.escape(title)}"></p>')
+        figure.save(self.out / f"{name}.svg", title, draw, size)
+        caption = f"<figcaption>{html.escape(said)}</figcaption>" if said else ""
+        self.parts.append(f'<figure><img src="{name}.svg" alt="{html.escape(title)}">{caption}</figure>')
 
-    def bars(self, name, title, groups, series, value, unit, theirs=None):
-        """Bars of each group, side by side for each series; value(group, series) gives a list of measurements: mean, with the deviation as error bar. theirs(group, series) gives a dash across the bar, or None."""
-        def draw(axes):
-            width = 0.84 / len(series)
-            for index, key in enumerate(series):
-                measured = [value(g, key) for g in groups]
-                places = [i - 0.42 + width * (index + 0.5) for i in range(len(groups))]
-                axes.bar(places, [mean(m) or 0 for m in measured], width, yerr=[deviation(m) for m in measured] if any(len(m) > 1 for m in measured) else None,
-                         label=str(key), color=COLOURS[index % len(COLOURS)], error_kw={"linewidth": 0.8})
-                dashes = [(place, theirs(g, key)) for place, g in zip(places, groups)] if theirs else []
-                for place, level in [(p, level) for p, level in dashes if level]:
-                    label = "theirs" if "theirs" not in axes.get_legend_handles_labels()[1] else None
-                    axes.hlines(level, place - width / 2, place + width / 2, linestyles="--", linewidth=1.4, color="#222222", label=label)
-            is_crowded = sum(len(str(g)) for g in groups) > LABELS_MAX
-            axes.set_xticks(range(len(groups)), [str(g) for g in groups], **({"rotation": 35, "ha": "right"} if is_crowded else {}))
-            axes.set_ylabel(unit)
-            axes.legend(fontsize=8, ncols=min(len(series), 5), loc="upper center", bbox_to_anchor=(0.5, -0.28 if is_crowded else -0.1), frameon=False)
-        self.plot(name, title, draw)
+    def bars(self, name, title, groups, series, value, unit, theirs=None, rising=False, said=None):
+        """Bars of each group, side by side for each series: medians, with the ends of the runs. theirs(group, series) gives a dash across the bar, or None."""
+        self.plot(name, title, lambda axes: figure.bars(axes, groups, series, value, unit, theirs, rising), said=said)
 
-    def lines(self, name, title, curves, across, up, logarithmic=False, points=False, rising=False, theirs=None):
-        """Curves: {label: [(x, y)]}, or y as a list of runs: median, with the spread as error bar; as points where `points`; up in powers of ten where `rising`. `theirs` is {label: level}, dashed."""
-        def draw(axes):
-            for index, (label, curve) in enumerate(curves.items()):
-                runs = [y if isinstance(y, list) else [y] for _, y in curve]
-                middle = [statistics.median(y) for y in runs]
-                spread = [[m - min(y) for m, y in zip(middle, runs)], [max(y) - m for m, y in zip(middle, runs)]]
-                axes.errorbar([x for x, _ in curve], middle, spread if any(len(y) > 1 for y in runs) else None, fmt="." if points else "o-",
-                              markersize=1.5 if points else 3.5, linewidth=1.2, elinewidth=0.8, capsize=2, label=label, color=COLOURS[index % len(COLOURS)])
-            for label, level in (theirs or {}).items():
-                axes.axhline(level, linestyle="--", linewidth=1, color="#222222", label=label)
-            if logarithmic:
-                axes.set_xscale("log", base=2)
-                at = sorted({x for curve in curves.values() for x, _ in curve})
-                axes.set_xticks(at, [plain(x) for x in at])
-                axes.minorticks_off()
-            if rising:
-                axes.set_yscale("log")
-                axes.yaxis.set_major_formatter(lambda y, _: f"{y:,g}")
-            axes.set_xlabel(across)
-            axes.set_ylabel(up)
-            if not rising:
-                axes.set_ylim(bottom=0)
-            axes.legend(fontsize=8, frameon=False)
-        self.plot(name, title, draw)
+    def lines(self, name, title, curves, across, up, said=None, **how):
+        """Curves: {label: [(x, y)]}, or y as a list of runs: median, with the ends of the runs; see figure.lines."""
+        self.plot(name, title, lambda axes: figure.lines(axes, curves, across, up, **how), said=said)
 
     def _ran_on(self):
+        """(what, value) of how it ran and on what; of a page that is only drawn, the machine on which an earlier run measured."""
+        command = shlex.join(["make", f"paper-{self.name}"] + (["QUICK=1"] if self.lab.quick else [])) + (f" (ARGS='{shlex.join(sys.argv[1:])}')" if sys.argv[1:] else "")
+        if self.lab.only_draws:
+            page = self.out / "index.html"
+            kept = FACT.findall(page.read_text(encoding="utf-8")) if page.exists() else []
+            return [("command", command), ("drawn", "from the tables of earlier runs; nothing was measured"), *[(k, html.unescape(v)) for k, v in kept]]
         shale, build = self._shale()
         cpu = next((line.split(":")[1].strip() for line in Path("/proc/cpuinfo").read_text().splitlines() if line.startswith("model name")), platform.machine())
         memory = next(int(line.split()[1]) for line in Path("/proc/meminfo").read_text().splitlines() if line.startswith("MemTotal"))
         place = subprocess.run(["findmnt", "-no", "FSTYPE,SOURCE", "--target", self.out.parent if self.out.parent.exists() else "."], capture_output=True, text=True).stdout.split()
-        return [("command", shlex.join(["make", f"paper-{self.name}"] + (["QUICK=1"] if self.lab.quick else [])) + (f" (ARGS='{shlex.join(sys.argv[1:])}')" if sys.argv[1:] else "")),
-                ("when", f"{self.began:%Y-%m-%d %H:%M} UTC, {(datetime.datetime.now(datetime.timezone.utc) - self.began).total_seconds() / 60:.0f} minutes"),
+        return [("command", command), ("when", f"{self.began:%Y-%m-%d %H:%M} UTC, {(datetime.datetime.now(datetime.UTC) - self.began).total_seconds() / 60:.0f} minutes"),
                 ("shale", f"{shale} ({build})"), ("processors", f"{os.cpu_count()} x {cpu}"), ("memory", f"{memory / (1 << 20):.1f} GiB"),
                 ("disk", " on ".join(place)), ("kernel", platform.release()), ("load before", f"{self.load_before:.1f}: anything near 1 and above disturbs the figures")]
 
@@ -253,7 +231,7 @@ class Report:
         quick = '<p class="quick">A quick run: it shows that the command works. Its figures are no evidence.</p>' if self.lab.quick else ""
         about = "".join(f"<p>{html.escape(' '.join(p.split()))}</p>" for p in self.about.strip().split("\n\n")[1:])
         facts = "".join(f"<tr><td>{html.escape(k)}</td><td class=words>{html.escape(v)}</td></tr>" for k, v in self._ran_on())
-        notes = "".join(f"<li>{html.escape(n)}</li>" for n in self.notes)
+        notes = f"<ul>{''.join(f'<li>{html.escape(n)}</li>' for n in self.notes)}</ul>" if self.notes else ""
         data = " ".join(f'<a href="{t}.csv">{t}.csv</a>' for t in sorted(self.rows.keys() | self.kept.keys()))
         found = [self.out / f"part-{name}.html" for name in self.order]
         body = "".join(f.read_text(encoding="utf-8") for f in found if f.exists()) + "".join(self.parts)
@@ -263,9 +241,9 @@ class Report:
             body = body.replace(f"<h2>{section}</h2>", f'<h2 id="s{index}">{section}</h2>', 1)
         contents = "".join(f'<li><a href="#s{index}">{section}</a></li>' for index, section in enumerate(sections))
         title = html.escape(self.about.strip().splitlines()[0])
-        ran = "<h2>The run that drew this page</h2><p>Each part ends with its own time, build and load.</p>" if self.order else "<h2>How and on what it ran</h2>"
-        stamps = "" if self.order else "\n".join(self._stamps(self.out / "index.html", self.load_before))
         marks = f"<!-- claims of {self.name}: begin (written by tools/claims) -->\n<!-- claims of {self.name}: end -->"
-        (self.out / "index.html").write_text(f'<!doctype html><meta charset="utf-8"><title>{title}</title><style>{STYLE}</style><h1>{title}</h1>{quick}{about}'
-                                             f"{ran}<table>{facts}</table><ul>{notes}</ul><p>Data: {data}</p>\n<ul><li><a href='#claims'>Claim by claim</a></li>{contents}</ul>\n{stamps}\n<h2 id='claims'>Claim by claim</h2>\n{marks}\n{body}\n", encoding="utf-8")
+        head = f'<!doctype html><html lang="en"><meta charset="utf-8"><meta name="viewport" content="width=device-width"><title>{title}</title><style>{STYLE}</style><h1>{title}</h1>'
+        (self.out / "index.html").write_text(f"{head}{quick}{about}<p>{READING}</p>\n<ul><li><a href='#claims'>Claim by claim</a></li>{contents}<li><a href='#ran'>How and on what it ran</a></li></ul>\n"
+                                             f"<h2 id='claims'>Claim by claim</h2>\n{marks}\n{body}\n<h2 id='ran'>How and on what it ran</h2><p>Each part ends with its own time, build and load.</p>"
+                                             f"<table>{facts}</table>{notes}<p>Data: {data}</p>\n", encoding="utf-8")
         subprocess.run([CLAIMS, "--page", self.out], check=True)

@@ -203,10 +203,15 @@ impl Core {
         Ok(fragments.map(|one| (one.codec, bytes(one.live.count()), u64::from(one.live_bytes()))).collect())
     }
 
-    /// Returns the first region from byte `offset` on that is known; the end if there is none.
+    /// Returns the first region from byte `offset` on that is known; the end if there is none. It is
+    /// never below `offset`, which is where a region begins.
     fn next_region(&self, object: &Object, offset: u64) -> Result<u64> {
-        let end = GroupIndex(object.size_bytes() / GROUP_BYTES as u64);
-        let (known, next) = self.known_groups(object, BlockIndex::containing(offset).group(), end, 1)?;
+        let from = BlockIndex::containing(offset).group();
+        let end = GroupIndex(object.size_bytes().div_ceil(GROUP_BYTES as u64));
+        if from >= end {
+            return Ok(object.size_bytes());
+        }
+        let (known, next) = self.known_groups(object, from, end, 1)?;
         let first = known.first().copied().unwrap_or(next);
         Ok(first.first_block().offset_bytes() / REGION_BYTES * REGION_BYTES)
     }

@@ -204,3 +204,23 @@ fn explain_tells_what_is_stored_and_why_others_lose() {
     assert_eq!(world.pool().explain_region("v", VOLUME_BYTES).unwrap_err().kind(), surface::ErrorKind::Invalid);
     assert_eq!(world.pool().explain("x", 0, 1).unwrap_err().kind(), surface::ErrorKind::NotFound);
 }
+
+/// Sizes around those of a group and a region, with data at the end or nowhere. The clock of the
+/// simulation stands still, so no time limit ends a search that does not end by itself.
+#[test]
+fn explain_ends_at_the_end_of_a_volume_of_any_size() {
+    let world = World::new(&[]);
+    let pool = world.pool();
+    for blocks in [1, 32, 33, 1024, 1025, 1057] {
+        let name = format!("of-{blocks}");
+        pool.create_volume(&name, blocks * 4096, &Default::default()).unwrap();
+        assert_eq!(pool.explain(&name, 0, 100).unwrap(), (Vec::new(), None), "{name}, empty");
+        let volume = pool.volume(&name).unwrap();
+        let last = (blocks - 1) * 4096;
+        volume.write(last, Bytes::from(vec![b'x'; 4096]), WriteOptions::default()).unwrap();
+        let (regions, next) = pool.explain(&name, 0, 100).unwrap();
+        assert_eq!((regions.len(), regions[0].raw_bytes, next), (1, 4096, None), "{name}");
+        volume.discard(last, 4096).unwrap();
+        assert_eq!(pool.explain(&name, 0, 100).unwrap(), (Vec::new(), None), "{name}, discarded");
+    }
+}

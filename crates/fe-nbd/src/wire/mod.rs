@@ -15,10 +15,14 @@ pub const OPTION_MAGIC: u64 = 0x4948_4156_454f_5054;
 pub const OPTION_REPLY_MAGIC: u64 = 0x0003_e889_0455_65a9;
 /// First word of each request.
 pub const REQUEST_MAGIC: u32 = 0x2560_9513;
+/// The same with extended headers.
+pub const EXTENDED_REQUEST_MAGIC: u32 = 0x21e4_1c71;
 /// First word of a simple reply.
 pub const SIMPLE_REPLY_MAGIC: u32 = 0x6744_6698;
 /// First word of a chunk of a structured reply.
 pub const STRUCTURED_REPLY_MAGIC: u32 = 0x668e_33ef;
+/// First word of a chunk of a reply with extended headers.
+pub const EXTENDED_REPLY_MAGIC: u32 = 0x6e8a_278c;
 
 /// Largest payload of a read or a write, as announced to clients. The protocol's recommended
 /// minimum for portability; qemu, libnbd and the kernel stay below it.
@@ -90,6 +94,8 @@ pub mod command_flag {
     pub const REQ_ONE: u16 = 1 << 3;
     /// Fail with `ENOTSUP` rather than write zeroes slowly.
     pub const FAST_ZERO: u16 = 1 << 4;
+    /// The length is that of a payload which follows; only with extended headers.
+    pub const PAYLOAD_LEN: u16 = 1 << 5;
 }
 
 /// Flag of a structured reply: the last chunk of this reply.
@@ -103,6 +109,8 @@ pub mod reply_type {
     pub const OFFSET_DATA: u16 = 1;
     /// Extents of a metadata context.
     pub const BLOCK_STATUS: u16 = 5;
+    /// The same with lengths of 64 bits.
+    pub const BLOCK_STATUS_EXT: u16 = 6;
     /// An error with a message.
     pub const ERROR: u16 = 0x8001;
 }

@@ -11,6 +11,8 @@ pub const EXPORT_NAME: u32 = 1;
 pub const ABORT: u32 = 2;
 /// List the exports.
 pub const LIST: u32 = 3;
+/// Start TLS.
+pub const STARTTLS: u32 = 5;
 /// Describe an export.
 pub const INFO: u32 = 6;
 /// Describe an export and enter transmission.
@@ -21,6 +23,8 @@ pub const STRUCTURED_REPLY: u32 = 8;
 pub const LIST_META_CONTEXT: u32 = 9;
 /// Select metadata contexts.
 pub const SET_META_CONTEXT: u32 = 10;
+/// Use headers with lengths of 64 bits.
+pub const EXTENDED_HEADERS: u32 = 11;
 
 /// Kinds of information about an export.
 pub mod info {

@@ -20,10 +20,14 @@ pub const ERR_POLICY: u32 = 0x8000_0002;
 pub const ERR_INVALID: u32 = 0x8000_0003;
 /// The server's system failed.
 pub const ERR_PLATFORM: u32 = 0x8000_0004;
+/// Nothing but TLS may be asked for before TLS.
+pub const ERR_TLS_REQD: u32 = 0x8000_0005;
 /// No such export.
 pub const ERR_UNKNOWN: u32 = 0x8000_0006;
 /// Too large to process.
 pub const ERR_TOO_BIG: u32 = 0x8000_0009;
+/// Not possible any more after extended headers were agreed on.
+pub const ERR_EXT_HEADER_REQD: u32 = 0x8000_000a;
 
 /// The server's first bytes.
 pub fn greeting() -> [u8; 18] {

@@ -11,6 +11,7 @@ use fe_nbd::wire::request::RequestHeader;
 use fe_nbd::wire::{self, option, option_reply};
 use fe_nbd::{Listen, Log, Server, ServerOptions};
 use parking_lot::{Condvar, Mutex};
+use rustls::{ClientConnection, StreamOwned};
 use testkit::{Memory, PATIENCE, TempDir};
 
 use crate::clients::{Clients, Devices};
@@ -23,6 +24,15 @@ pub struct Lines {
 }
 
 impl Lines {
+    /// A log that adds lines.
+    pub fn log(self: &Arc<Self>) -> Log {
+        let lines = Arc::clone(self);
+        Arc::new(move |line: &str| {
+            lines.lines.lock().push(line.to_owned());
+            lines.change.notify_all();
+        })
+    }
+
     /// Waits for a line that contains `text`.
     pub fn wait_for(&self, text: &str) {
         self.wait_for_many(text, 1);
@@ -52,19 +62,15 @@ impl Setup {
         Self::with(devices, ServerOptions::default())
     }
 
-    pub fn with(devices: &[(&str, &Arc<Memory>)], mut options: ServerOptions) -> Self {
+    pub fn with(devices: &[(&str, &Arc<Memory>)], options: ServerOptions) -> Self {
+        Self::logging(devices, options, Arc::default())
+    }
+
+    pub fn logging(devices: &[(&str, &Arc<Memory>)], mut options: ServerOptions, lines: Arc<Lines>) -> Self {
         let scratch = TempDir::new("nbd");
         let socket = scratch.join("nbd.sock");
         let listen = [Listen::Unix(socket.clone()), Listen::parse(":0").unwrap()];
-        let lines = Arc::new(Lines::default());
-        let log = {
-            let lines = Arc::clone(&lines);
-            move |line: &str| {
-                lines.lines.lock().push(line.to_owned());
-                lines.change.notify_all();
-            }
-        };
-        options.log = Some(Arc::new(log) as Log);
+        options.log = Some(lines.log());
         // The usual limits are for users' machines; some test machines stall for a minute.
         let usual = ServerOptions::default();
         for (limit, usual) in [
@@ -132,6 +138,20 @@ impl Setup {
 enum Stream {
     Unix(UnixStream),
     Tcp(TcpStream),
+    Tls(Box<StreamOwned<ClientConnection, TcpStream>>),
+}
+
+trait Bytes: Read + Write {}
+impl<T: Read + Write> Bytes for T {}
+
+impl Stream {
+    fn bytes(&mut self) -> &mut dyn Bytes {
+        match self {
+            Self::Unix(stream) => stream,
+            Self::Tcp(stream) => stream,
+            Self::Tls(stream) => stream,
+        }
+    }
 }
 
 pub struct Client {
@@ -192,18 +212,14 @@ impl Client {
     }
 
     pub fn try_send(&mut self, bytes: &[u8]) -> std::io::Result<()> {
-        match &mut self.stream {
-            Stream::Unix(s) => s.write_all(bytes),
-            Stream::Tcp(s) => s.write_all(bytes),
-        }
+        let stream = self.stream.bytes();
+        stream.write_all(bytes)?;
+        stream.flush()
     }
 
     pub fn receive(&mut self, count: usize) -> Vec<u8> {
         let mut bytes = vec![0; count];
-        match &mut self.stream {
-            Stream::Unix(s) => s.read_exact(&mut bytes).unwrap(),
-            Stream::Tcp(s) => s.read_exact(&mut bytes).unwrap(),
-        }
+        self.stream.bytes().read_exact(&mut bytes).unwrap();
         bytes
     }
 
@@ -229,10 +245,7 @@ impl Client {
     /// Expects the server to close without sending more.
     pub fn expect_close(mut self) {
         let mut rest = Vec::new();
-        let ended = match &mut self.stream {
-            Stream::Unix(s) => s.read_to_end(&mut rest),
-            Stream::Tcp(s) => s.read_to_end(&mut rest),
-        };
+        let ended = self.stream.bytes().read_to_end(&mut rest);
         // A TCP client gets a reset if it sent more than was read.
         assert!(ended.is_ok() || ended.unwrap_err().kind() == std::io::ErrorKind::ConnectionReset);
         assert!(rest.is_empty(), "bytes before the close: {rest:?}");
@@ -242,7 +255,34 @@ impl Client {
         match &self.stream {
             Stream::Unix(s) => s.shutdown(std::net::Shutdown::Write).unwrap(),
             Stream::Tcp(s) => s.shutdown(std::net::Shutdown::Write).unwrap(),
+            Stream::Tls(s) => s.sock.shutdown(std::net::Shutdown::Write).unwrap(),
         }
+    }
+
+    /// The TCP socket, without what was made of it.
+    pub fn into_tcp(self) -> TcpStream {
+        let Stream::Tcp(stream) = self.stream else { panic!("not TCP without TLS") };
+        stream
+    }
+
+    /// Holds the handshake of TLS, after the server has agreed to it. The error is that of the
+    /// client, which in TLS 1.3 does not learn yet whether its certificate is accepted.
+    pub fn encrypt(self, mut keys: ClientConnection) -> std::io::Result<Self> {
+        let next_cookie = self.next_cookie;
+        let mut socket = self.into_tcp();
+        while keys.is_handshaking() {
+            keys.complete_io(&mut socket)?;
+        }
+        let stream = Stream::Tls(Box::new(StreamOwned::new(keys, socket)));
+        Ok(Self { stream, structured: false, next_cookie })
+    }
+
+    /// Expects a server that says goodbye by the rules of TLS.
+    pub fn expect_goodbye(mut self) {
+        assert!(matches!(self.stream, Stream::Tls(_)));
+        let mut rest = Vec::new();
+        self.stream.bytes().read_to_end(&mut rest).unwrap();
+        assert!(rest.is_empty(), "bytes before the goodbye: {rest:?}");
     }
 
     pub fn greet(&mut self, flags: u32) {
@@ -280,6 +320,13 @@ impl Client {
         self.option_replies(option)
     }
 
+    /// Sends an option without data, and receives the start of its reply.
+    pub fn try_option(&mut self, option: u32) -> std::io::Result<()> {
+        let bytes = [&wire::OPTION_MAGIC.to_be_bytes()[..], &option.to_be_bytes(), &[0; 4]].concat();
+        self.try_send(&bytes)?;
+        self.stream.bytes().read_exact(&mut [0; 20])
+    }
+
     /// The option is refused with this type of error.
     pub fn refused(&mut self, option: u32, data: &[u8], kind: u32) -> String {
         let replies = self.option(option, data);
@@ -310,7 +357,7 @@ impl Client {
     pub fn encode(&mut self, command: u16, flags: u16, offset: u64, length: u32, payload: &[u8]) -> (Vec<u8>, u64) {
         let cookie = self.next_cookie;
         self.next_cookie += 1;
-        let mut bytes = RequestHeader { flags, command, cookie, offset, length }.encode().to_vec();
+        let mut bytes = RequestHeader { flags, command, cookie, offset, length: length.into() }.encode(false);
         bytes.extend(payload);
         (bytes, cookie)
     }

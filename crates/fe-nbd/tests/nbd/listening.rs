@@ -126,7 +126,7 @@ fn addresses_come_and_go_while_clients_of_others_stay() {
     let unix = |path: &Path| Listen::Unix(path.to_owned());
     let mut server = start(&[unix(&stays), unix(&goes)]).unwrap();
     let (mut kept, closed) = (connected(&stays), connected(&goes));
-    server.listen(&[unix(&comes), unix(&stays)]).unwrap();
+    server.listen(&[unix(&comes), unix(&stays)], None).unwrap();
     closed.expect_close();
     assert!(!goes.exists());
     assert_eq!(kept.read(0, 1), Answer::Ok(vec![0]));
@@ -136,7 +136,7 @@ fn addresses_come_and_go_while_clients_of_others_stay() {
     // All or nothing: the first could be bound, the second is no socket.
     let precious = scratch.join("precious");
     std::fs::write(&precious, b"data").unwrap();
-    let refused = server.listen(&[unix(&goes), unix(&precious)]).unwrap_err();
+    let refused = server.listen(&[unix(&goes), unix(&precious)], None).unwrap_err();
     assert_eq!(refused.kind(), ErrorKind::Exists);
     assert!(!goes.exists());
     assert_eq!(kept.read(0, 1), Answer::Ok(vec![0]));

@@ -11,6 +11,7 @@
 mod client;
 mod clients;
 mod concurrency;
+mod extended;
 mod gone;
 mod handshake;
 mod held;
@@ -18,3 +19,5 @@ mod hostile;
 mod listening;
 mod real_clients;
 mod requests;
+mod tls;
+mod tls_hostile;

@@ -1,12 +1,14 @@
 //! The clients in common use. One that is not installed fails its test and names its Debian
 //! package.
 
+use fe_nbd::Listen;
 use std::path::Path;
 use std::sync::Arc;
 use surface::BlockDevice;
-use testkit::{Memory, noise, run};
+use testkit::{Memory, TempDir, noise, run};
 
 use crate::client::Setup;
+use crate::tls::{Secured, Wanted};
 
 const SIZE: u64 = 64 << 20;
 
@@ -137,6 +139,27 @@ fn qemu_io_discards_and_zeroes() {
     let out = run("qemu-io", &arguments);
     assert!(!out.contains("fail"), "{out}");
     assert_eq!(device.allocated_bytes(), (1 << 20) - (64 << 10) - (128 << 10) + (24 << 10) + (128 << 10));
+}
+
+#[test]
+fn clients_with_tls_bring_an_image_there_and_back() {
+    let secured = Secured::new(Wanted { verifies_clients: true, ..Wanted::default() });
+    let client = TempDir::new("nbd-tls-client");
+    secured.authority.write_client(client.path(), &secured.authority.client("hv1"));
+    let address = &secured.setup.server().local_addresses()[1];
+    let Listen::Tcp(tcp) = address else { panic!("not TCP") };
+    let uri = format!("{}?tls-certificates={}", address.tls_uri("disk"), client.path().display());
+    let json: serde_json::Value = serde_json::from_str(&run("nbdinfo", &["--json", &uri])).unwrap();
+    assert_eq!((&json["TLS"], &json["exports"][0]["export-size"]), (&true.into(), &SIZE.into()));
+    let (source, back) = (secured.setup.scratch.join("source"), secured.setup.scratch.join("back"));
+    let bytes = image(&source);
+    run("nbdcopy", &[source.as_os_str(), uri.as_ref()]);
+    run("nbdcopy", &[uri.as_ref(), back.as_os_str()]);
+    assert!(std::fs::read(&back).unwrap() == bytes);
+    let credentials = format!("tls-creds-x509,id=tls,dir={},endpoint=client", client.path().display());
+    let target = format!("driver=nbd,host={},port={},export=disk,tls-creds=tls", tcp.ip(), tcp.port());
+    let file = format!("driver=file,filename={}", source.display());
+    run("qemu-img", &["compare", "--object", &credentials, "--image-opts", &file, &target]);
 }
 
 #[test]

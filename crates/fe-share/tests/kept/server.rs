@@ -9,7 +9,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use fe_share::{JournalPlace, KeeperSlot, MountOptions, OrphanedMount};
+use fe_share::{JournalPlace, KeeperSlot, MountOptions, OrphanedMount, XattrSupport};
 use fuse::keep::{Keeper, run_keeper};
 use rustix::process::{Pid, Signal, getpid, kill_process};
 use share::{Options, Time, Tree};
@@ -28,6 +28,7 @@ const ROLE: &str = "KEPT_ROLE";
 const STATE: &str = "KEPT_STATE";
 const WAIT: &str = "KEPT_WAIT";
 const ACCESS_TIMES: &str = "KEPT_ACCESS_TIMES";
+const NO_XATTRS: &str = "KEPT_NO_XATTRS";
 const CANARY: &str = "KEPT_CANARY";
 const FULL: &str = "full";
 
@@ -82,8 +83,10 @@ fn serve(state: &Path) {
     let has_access_times = std::env::var_os(ACCESS_TIMES).is_some();
     let journal = Some(Arc::new(Narrow(state.join(FULL))) as Arc<dyn JournalPlace>);
     let kept_by_keeper = Some(kept_by.clone());
-    let options =
-        MountOptions { kept_by: kept_by_keeper, commit_every, has_access_times, journal, ..MountOptions::default() };
+    let has_xattrs = std::env::var_os(NO_XATTRS).is_none();
+    let xattrs = if has_xattrs { XattrSupport::All } else { XattrSupport::None };
+    let own = MountOptions { commit_every, has_access_times, xattrs, ..MountOptions::default() };
+    let options = MountOptions { kept_by: kept_by_keeper, journal, ..own };
     let space = Arc::new(FileSpace(state.join("space")));
     let mount = match OrphanedMount::find(&kept_by).unwrap() {
         Some(kept) => {
@@ -119,6 +122,8 @@ pub struct Share {
     wait: Option<&'static str>,
     /// Whether servers that are started from now on use access times.
     pub has_access_times: bool,
+    /// The same for extended attributes.
+    pub has_xattrs: bool,
 }
 
 impl Share {
@@ -129,11 +134,20 @@ impl Share {
     /// Creates a share whose mount waits this many seconds for the next server, or has access
     /// times.
     pub fn with(name: &str, wait: Option<&'static str>, has_access_times: bool) -> Self {
+        Self::started(name, wait, has_access_times, true)
+    }
+
+    /// Creates a share whose mount has extended attributes, or none.
+    pub fn with_xattrs(name: &str, has_xattrs: bool) -> Self {
+        Self::started(name, None, false, has_xattrs)
+    }
+
+    fn started(name: &str, wait: Option<&'static str>, has_access_times: bool, has_xattrs: bool) -> Self {
         require_fuse();
         let state = TempDir::new(name);
         fs::create_dir(state.join("space")).unwrap();
         fs::create_dir(state.join("mnt")).unwrap();
-        let mut share = Self { state, server: None, canary: None, wait, has_access_times };
+        let mut share = Self { state, server: None, canary: None, wait, has_access_times, has_xattrs };
         share.start();
         share
     }
@@ -165,6 +179,7 @@ impl Share {
         let mut command = program("serve", self.state.path());
         command.envs(self.canary.map(|name| (CANARY, name))).envs(self.wait.map(|seconds| (WAIT, seconds)));
         command.envs(self.has_access_times.then_some((ACCESS_TIMES, "")));
+        command.envs((!self.has_xattrs).then_some((NO_XATTRS, "")));
         let mut server = command.stdout(Stdio::piped()).spawn().unwrap();
         let mut lines = BufReader::new(server.stdout.take().unwrap()).lines();
         let is_ready = lines.any(|line| line.unwrap().ends_with("ready"));
@@ -191,7 +206,16 @@ impl Share {
 
     /// Unmounts, waits for the end of the server, and checks the tree.
     pub fn finish(mut self) {
-        rustix::mount::unmount(self.dir(), rustix::mount::UnmountFlags::empty()).unwrap();
+        // A child that another test has forked has this one's files open until it runs its program.
+        let unmount = || rustix::mount::unmount(self.dir(), rustix::mount::UnmountFlags::empty());
+        let is_free = (0..1_000_000).any(|_| match unmount() {
+            Err(rustix::io::Errno::BUSY) => {
+                std::thread::yield_now();
+                false
+            }
+            ended => ended.map(|()| true).unwrap(),
+        });
+        assert!(is_free, "the mount stays busy");
         assert!(self.server.take().unwrap().wait().unwrap().success());
         let tree = Tree::open(Arc::new(FileSpace(self.state.join("space"))), OPTIONS).unwrap();
         assert_eq!(tree.check().unwrap(), Vec::<String>::new());

@@ -60,6 +60,26 @@ fn a_mount_keeps_the_access_times_that_it_was_made_with() {
     }
 }
 
+/// The kernel checks ACLs, or not, for the life of a connection: a server that answered otherwise
+/// would refuse access, or give too much.
+#[test]
+fn a_mount_keeps_the_extended_attributes_that_it_was_made_with() {
+    for has_xattrs in [false, true] {
+        let mut share = Share::with_xattrs("xattrs", has_xattrs);
+        let held = File::create(share.dir().join("held")).unwrap();
+        for _ in 0..2 {
+            share.kill();
+            share.has_xattrs = !has_xattrs;
+            share.start();
+            let set = rustix::fs::fsetxattr(&held, "user.a", b"b", rustix::fs::XattrFlags::empty());
+            let expected = if has_xattrs { Ok(()) } else { Err(rustix::io::Errno::OPNOTSUPP) };
+            assert_eq!(set, expected);
+        }
+        drop(held);
+        share.finish();
+    }
+}
+
 #[test]
 fn a_mount_that_no_server_takes_up_ends_after_its_time() {
     let mut share = Share::with("given-up", Some("1"), false);

@@ -1,24 +1,25 @@
-//! Counts failed log-ins by address and by user, and decides when the next one may come. Pure: the
-//! caller gives the time.
+//! Counts failed log-ins by address and by user, and decides when the next one is allowed. Pure:
+//! the caller provides the time.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
-/// Attempts in a window.
+/// Allowed attempts in a window.
 const ATTEMPTS: u32 = 5;
 /// Length of the window, and of the first pause.
 const WINDOW_SECONDS: u64 = 60;
-/// Longest pause: each one is twice the one before.
+/// Maximum pause: each one is twice the one before.
 const PAUSE_SECONDS_MAX: u64 = 3600;
-/// Addresses and users that are counted: the one that was quiet longest makes room.
+/// Maximum number of counted addresses and users: a new one displaces the one that was quiet
+/// longest.
 const COUNTED_MAX: usize = 4096;
 
 #[derive(Debug, Clone, Copy)]
 struct Count {
     attempts: u32,
-    /// Begin of the window.
+    /// Start of the window.
     since_s: u64,
-    /// Windows in a row that were full.
+    /// Number of consecutive full windows.
     pauses: u32,
     last_s: u64,
 }
@@ -41,7 +42,7 @@ fn key_of_address(from: &str) -> String {
 }
 
 fn keys(from: &str, user: Option<&str>) -> impl Iterator<Item = String> {
-    // Names that cannot be are counted together: they are as long as the sender likes.
+    // Impossible names are counted together: the sender chooses their length.
     let user = user.map(|user| if user.len() <= 255 { format!("user {user}") } else { "users".to_owned() });
     std::iter::once(key_of_address(from)).chain(user)
 }
@@ -51,7 +52,7 @@ impl Count {
         (WINDOW_SECONDS << self.pauses.min(16)).min(PAUSE_SECONDS_MAX)
     }
 
-    /// Seconds until the next attempt.
+    /// Returns the seconds until the next attempt.
     fn wait(self, now_s: u64) -> Option<u64> {
         let until = self.since_s + self.length();
         (self.attempts >= ATTEMPTS && now_s < until).then(|| until - now_s)
@@ -75,7 +76,7 @@ impl Attempts {
     /// Counts an attempt.
     ///
     /// # Errors
-    /// Seconds after which the next one may come; this one was not counted.
+    /// Seconds until the next attempt is allowed; this one was not counted.
     pub(super) fn begin(&mut self, from: &str, user: Option<&str>, now_s: u64) -> Result<(), u64> {
         let waits = keys(from, user).filter_map(|key| self.counts.get(&key).and_then(|count| count.wait(now_s)));
         if let Some(wait) = waits.max() {
@@ -122,7 +123,7 @@ mod tests {
             fail(&mut attempts, "10.0.0.1", "anna", 100).unwrap();
         }
         assert_eq!(fail(&mut attempts, "10.0.0.1", "anna", 110), Err(50));
-        // By user from another address, and by address as another user.
+        // The user from another address, and the address with another user.
         assert_eq!(fail(&mut attempts, "10.0.0.2", "anna", 110), Err(50));
         assert_eq!(fail(&mut attempts, "10.0.0.1", "bert", 110), Err(50));
         assert_eq!(fail(&mut attempts, "10.0.0.2", "bert", 110), Ok(()));

@@ -23,7 +23,7 @@ pub(super) struct StoredUser {
 }
 
 impl StoredUser {
-    /// What lists show of it.
+    /// Returns its line in lists.
     pub(super) fn line(&self) -> UserLine {
         UserLine { name: self.name.clone(), role: self.role, password_set_unix_s: self.password_set_unix_s }
     }
@@ -41,7 +41,7 @@ pub(super) struct StoredToken {
 }
 
 impl StoredToken {
-    /// What lists show of it.
+    /// Returns its line in lists.
     pub(super) fn line(&self) -> TokenLine {
         TokenLine {
             name: self.name.clone(),
@@ -53,7 +53,7 @@ impl StoredToken {
     }
 }
 
-/// What the file has.
+/// Content of the file.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Contents {
@@ -87,7 +87,7 @@ impl Contents {
         Ok(contents)
     }
 
-    /// Replaces the file: a crash leaves the old one or the new one.
+    /// Replaces the file: after a crash it has the old or the new content.
     pub(super) fn write(&self, path: &Path) -> Result<()> {
         let failed = |error: std::io::Error| Error::from_io(format!("cannot write {}", path.display()), error);
         let bytes = serde_json::to_vec_pretty(self)
@@ -105,7 +105,7 @@ impl Contents {
         std::fs::File::open(dir).and_then(|dir| dir.sync_all()).map_err(failed)
     }
 
-    /// The user of that name.
+    /// Returns the user of that name.
     pub(super) fn user(&self, name: &str) -> Option<&StoredUser> {
         self.users.iter().find(|user| user.name == name)
     }

@@ -1,4 +1,4 @@
-//! Hashes of secrets. Owns the limit on how many passwords are hashed at a time.
+//! Hashes of secrets. Owns the limit on concurrent hashing of passwords.
 
 use std::fmt::Write as _;
 
@@ -12,7 +12,7 @@ use surface::{Error, ErrorKind, Result};
 const MEMORY_KIB: u32 = 19 << 10;
 const PASSES: u32 = 2;
 const LANES: u32 = 1;
-/// Passwords that are hashed at a time: 38 MiB, and no more than two CPUs that clients lack.
+/// Passwords hashed at a time: 38 MiB, and at most two CPUs withheld from clients.
 const AT_A_TIME: usize = 2;
 /// Bytes of a secret, of a salt and of a hash.
 const SECRET_BYTES: usize = 32;
@@ -20,12 +20,12 @@ const SALT_BYTES: usize = 16;
 
 fn random<const N: usize>() -> Result<[u8; N]> {
     let mut bytes = [0; N];
-    let failed = |_| Error::new(ErrorKind::Io, "the system gives no random bytes");
+    let failed = |_| Error::new(ErrorKind::Io, "the system returned no random bytes");
     ring::rand::SystemRandom::new().fill(&mut bytes).map_err(failed)?;
     Ok(bytes)
 }
 
-/// A new secret, as 64 hexadecimal digits.
+/// Returns a new secret, as 64 hexadecimal digits.
 pub(super) fn random_text() -> Result<String> {
     random::<SECRET_BYTES>().map(|bytes| to_hex(&bytes))
 }
@@ -46,13 +46,13 @@ fn from_hex(text: &str) -> Option<Vec<u8>> {
     pairs.collect()
 }
 
-/// SHA-256 of a random secret. Comparing two of them tells nothing about the secret, so the time
-/// that it takes does not matter.
+/// SHA-256 of a random secret. A comparison of two of them reveals nothing about the secret, so it
+/// need not take constant time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Digest([u8; 32]);
 
 impl Digest {
-    /// Of that text.
+    /// Hashes a text.
     pub(super) fn of(text: &str) -> Self {
         let mut bytes = [0; 32];
         bytes.copy_from_slice(ring::digest::digest(&ring::digest::SHA256, text.as_bytes()).as_ref());
@@ -74,7 +74,7 @@ impl<'de> Deserialize<'de> for Digest {
     }
 }
 
-/// The hash of a password, with what it was made by: stronger settings later leave it valid.
+/// The hash of a password, with its parameters: stronger settings later leave it valid.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Password {
     salt: String,
@@ -85,7 +85,7 @@ pub(super) struct Password {
 }
 
 impl Password {
-    /// What no password matches, and what takes as long to compare.
+    /// Returns a hash that no password matches, and that takes as long to compare.
     pub(super) fn of_nobody() -> Self {
         let (memory_kib, passes, lanes) = (MEMORY_KIB, PASSES, LANES);
         Self { salt: "00".repeat(SALT_BYTES), hash: String::new(), memory_kib, passes, lanes }
@@ -102,7 +102,7 @@ impl Password {
     }
 }
 
-/// Bounds how many passwords are hashed at a time.
+/// Bounds the number of passwords hashed at a time.
 #[derive(Default)]
 pub(super) struct Hashing {
     under_way: Mutex<usize>,
@@ -128,9 +128,9 @@ impl Hashing {
         Ok(stored)
     }
 
-    /// Whether that is the password. One that cannot be computed is not.
+    /// Returns whether that is the password; false if its hash cannot be computed.
     pub(super) fn matches(&self, stored: &Password, password: &str) -> bool {
-        // Both sides are hashes: the time to compare them tells nothing of the password.
+        // Both sides are hashes: the time to compare them reveals nothing about the password.
         self.in_turn(|| stored.compute(password)).is_ok_and(|hash| hash == stored.hash)
     }
 }
@@ -149,7 +149,7 @@ mod tests {
         assert_ne!(stored, hashing.hash("correct horse").unwrap(), "the salt is not random");
     }
 
-    /// Computed by another implementation: a new version of the crate must not lock everybody out.
+    /// Computed by another implementation: a new version of the crate must not lock all users out.
     #[test]
     fn stored_hashes_stay_valid() {
         let stored = Password {

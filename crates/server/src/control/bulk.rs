@@ -1,20 +1,21 @@
 //! Binary frames for bulk data of one volume, after a `bulk` request on a control connection.
 //!
 //! The client sends a request and waits for its reply; several connections carry several requests
-//! at once. So each side buffers one frame for each connection, and an error comes back with the
-//! request that it belongs to.
+//! at once. So each side buffers one frame per connection, and an error belongs to the request that
+//! it answers.
 //!
 //! | request: offset | size | field |
 //! | --- | --- | --- |
 //! | 0 | 4 | operation |
 //! | 4 | 4 | for `allocation` the number of runs wanted, else 0 |
-//! | 8 | 8 | offset in the volume |
+//! | 4 | 4 | for `allocation` the requested number of runs, else 0 |
 //! | 16 | 8 | length; for `write` that many bytes follow, for `lend` one byte with a file descriptor (see `lent`) |
 //!
 //! | reply: offset | size | field |
 //! | --- | --- | --- |
 //! | 0 | 4 | 0, or 1 for an error |
-//! | 4 | 4 | length of what follows: data, runs, the size, or the error: its kind's name, a newline, its message |
+//! | 4 | 4 | length of the payload: data, runs, the size, or the error: the name of its kind, a
+//! newline, its message |
 //!
 //! Numbers are little-endian. A run is 8 bytes: its length, with the top bit set for a hole.
 
@@ -22,16 +23,16 @@ use std::io::{Error as IoError, ErrorKind as IoErrorKind, Read, Result as IoResu
 
 use surface::{Allocation, Error, Run};
 
-/// Largest read or write: bounds a frame, and with it the memory of a connection. Imports use 1
-/// MiB.
+/// Maximum size of a read or write: bounds a frame, and with it the memory of a connection. Imports
+/// use 1 MiB.
 pub const DATA_BYTES_MAX: u64 = 4 << 20;
-/// Most runs that one `allocation` asks for: 512 KiB of reply.
+/// Maximum number of runs of one `allocation`: 512 KiB of reply.
 pub const RUNS_MAX: u32 = 65536;
-/// Most bytes of an error message that are sent.
+/// Maximum length of an error message in bytes.
 const MESSAGE_BYTES_MAX: usize = 8192;
 const HOLE_BIT: u64 = 1 << 63;
 
-/// What a frame asks for.
+/// Operation that a frame requests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Operation {
     /// Read `length` bytes.
@@ -40,11 +41,11 @@ pub enum Operation {
     Write,
     /// Turn the range into a hole.
     Discard,
-    /// Tell the allocation.
+    /// Return the allocation.
     Allocation,
     /// Make acknowledged writes durable.
     Flush,
-    /// Tell the volume's size.
+    /// Return the volume's size.
     Size,
     /// Take the file whose descriptor follows, for the copies of this connection.
     Lend,
@@ -81,7 +82,7 @@ impl Operation {
         }
     }
 
-    /// Whether a frame's length is bytes that a process buffers.
+    /// Returns whether the frame's length is the size of a buffer.
     const fn moves_data(self) -> bool {
         matches!(self, Self::Read | Self::Write | Self::CopyOut | Self::CopyIn)
     }
@@ -104,7 +105,7 @@ pub struct Frame {
 pub const FRAME_BYTES: usize = 24;
 
 impl Frame {
-    /// As sent.
+    /// Encodes the frame.
     pub fn encode(&self) -> [u8; FRAME_BYTES] {
         let mut bytes = [0; FRAME_BYTES];
         bytes[0..4].copy_from_slice(&self.operation.number().to_le_bytes());
@@ -126,7 +127,7 @@ impl Frame {
         let operation = Operation::ALL
             .into_iter()
             .find(|operation| operation.number() == number)
-            .ok_or_else(|| invalid(format!("bulk operation {number} is not known")))?;
+            .ok_or_else(|| invalid(format!("unknown bulk operation {number}")))?;
         let frame = Self { operation, runs_max: u32_at(4), offset: u64_at(8), length: u64_at(16) };
         if operation.moves_data() && frame.length > DATA_BYTES_MAX {
             return Err(invalid(format!("a bulk frame of {} bytes exceeds {DATA_BYTES_MAX}", frame.length)));
@@ -137,10 +138,10 @@ impl Frame {
         Ok(frame)
     }
 
-    /// Reads a frame; none at the end of the stream.
+    /// Reads a frame; `None` at the end of the stream.
     ///
     /// # Errors
-    /// I/O errors, a frame cut off, or one that makes no sense.
+    /// I/O errors, a truncated frame, or an invalid one.
     pub fn read(reader: &mut impl Read) -> IoResult<Option<Self>> {
         let mut bytes = [0; FRAME_BYTES];
         let first = loop {
@@ -178,7 +179,7 @@ pub fn write_reply(writer: &mut impl Write, reply: Result<&[u8], &Error>) -> IoR
     writer.write_all(payload)
 }
 
-/// Receives the head of a reply: whether it went well, and how many bytes follow.
+/// Receives the head of a reply: success or error, and the length of the payload.
 ///
 /// # Errors
 /// I/O errors, and `InvalidData` for more than a frame may carry.
@@ -188,27 +189,27 @@ pub fn read_reply_head(reader: &mut impl Read) -> IoResult<(bool, usize)> {
     let status = u32::from_le_bytes([header[0], header[1], header[2], header[3]]);
     let length = u32::from_le_bytes([header[4], header[5], header[6], header[7]]);
     if status > 1 || u64::from(length) > DATA_BYTES_MAX {
-        let message = format!("a bulk reply with status {status} and {length} bytes makes no sense");
+        let message = format!("invalid bulk reply with status {status} and {length} bytes");
         return Err(IoError::new(IoErrorKind::InvalidData, message));
     }
     Ok((status == 0, length as usize))
 }
 
-/// The error that was sent as such.
+/// Decodes an error from its payload.
 pub fn decode_error(payload: &[u8]) -> Error {
     let text = String::from_utf8_lossy(payload);
     let (kind, message) = text.split_once('\n').unwrap_or(("io", &text));
     Error::new(surface::ErrorKind::by_name(kind), message)
 }
 
-/// Runs as sent.
+/// Encodes runs.
 pub fn encode_runs(runs: &[Run]) -> Vec<u8> {
     let word = |run: &Run| run.length | if run.allocation == Allocation::Hole { HOLE_BIT } else { 0 };
     runs.iter().flat_map(|run| word(run).to_le_bytes()).collect()
 }
 
-/// Runs from what was received. A rest of less than 8 bytes is ignored: the caller checks the sum
-/// of the lengths.
+/// Decodes runs. A remainder of less than 8 bytes is ignored: the caller checks the sum of the
+/// lengths.
 pub fn decode_runs(payload: &[u8]) -> Vec<Run> {
     let (words, _) = payload.as_chunks::<8>();
     let run = |word: &[u8; 8]| {

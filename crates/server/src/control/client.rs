@@ -1,4 +1,4 @@
-//! The command's side of the control socket.
+//! The command's end of the control socket.
 
 use std::fs::File;
 use std::io::{BufReader, Read, Write};
@@ -19,32 +19,31 @@ use host::read_vec;
 use operations::{ReceiveWish, SendWish};
 use operations::{Reply, Request, Which, decode_reply, encode_request, read_line};
 
-/// A connection to the server of a pool. Requests go one at a time; there is no time limit, because
-/// a checkpoint or a resize takes as long as it takes, and a server that dies closes the
-/// connection.
+/// A connection to the server of a pool, for one request at a time. There is no timeout, because a
+/// checkpoint or a resize may take arbitrarily long, and a server that dies closes the connection.
 pub struct Client {
     socket: PathBuf,
     stream: Mutex<BufReader<UnixStream>>,
 }
 
-/// How long a server may take to say hello. It does so without looking at the pool; a stopped
-/// process never does.
+/// Timeout for the server's greeting, which does not involve the pool; a stopped process never
+/// sends it.
 const HELLO_PATIENCE: Duration = Duration::from_secs(5);
 
 pub(super) fn gone(error: std::io::Error) -> Error {
-    Error::with_source(ErrorKind::Io, "the pool's server went away in the middle of the command", error)
+    Error::with_source(ErrorKind::Io, "the pool's server ended during the command", error)
 }
 
 fn ended() -> std::io::Error {
     std::io::Error::new(std::io::ErrorKind::UnexpectedEof, "the connection was closed")
 }
 
-/// Why there is no connection to a server.
+/// Reason why there is no connection to a server.
 #[derive(Debug)]
 pub enum Unreached {
     /// Nothing answers.
     Silent(Error),
-    /// A server answers, and says why it takes no more connections, or is of another version.
+    /// A server answers, but refuses the connection, or has another version.
     Refused(Error),
 }
 
@@ -57,16 +56,16 @@ impl Unreached {
 }
 
 impl Client {
-    /// Connects to the socket, and sees whether a server answers.
+    /// Connects to the socket, and waits for the server's greeting.
     ///
     /// # Errors
-    /// `InUse` when no server answers within [`HELLO_PATIENCE`], `Unsupported` when it is a server
-    /// of another version.
+    /// `InUse` when no server answers within [`HELLO_PATIENCE`], `Unsupported` when the server has
+    /// another version.
     pub fn connect(socket: &Path) -> Result<Self> {
         Self::reach(socket).map_err(Unreached::into_error)
     }
 
-    /// The same, and says whether it was a server that refused.
+    /// The same, but distinguishes a refusal of the server from its silence.
     ///
     /// # Errors
     /// Those of [`connect`](Self::connect).
@@ -91,16 +90,16 @@ impl Client {
         Ok(client)
     }
 
-    /// Asks, and waits for the answer.
+    /// Sends a request and waits for the reply.
     ///
     /// # Errors
-    /// What the server says, or that it went away.
+    /// Those of the server, or that it closed the connection.
     pub fn call(&self, request: &Request) -> Result<Reply> {
         let line = encode_request(request)?;
         let mut stream = self.stream.lock();
         let written = stream.get_mut().write_all(&line);
-        // Even if it cannot be written: a server that refuses a connection says why before it
-        // closes it.
+        // Even if the request cannot be written: a server that refuses a connection sends its
+        // reason before it closes it.
         match (read_line(&mut *stream), written) {
             (Ok(Some(reply)), _) => decode_reply(&reply),
             (_, Err(error)) | (Err(error), Ok(())) => Err(gone(error)),
@@ -111,11 +110,11 @@ impl Client {
     /// Begins to send, over a connection of its own.
     ///
     /// # Errors
-    /// What the server says.
+    /// Those of the server.
     pub fn send(&self, wish: &SendWish) -> Result<RemoteSource> {
         let client = Self::connect(&self.socket)?;
         match client.call(&Request::Send(wish.clone()))? {
-            // What follows the line may have come with it.
+            // The buffered reader may already hold bytes after the line.
             Reply::Sending(about) => Ok(RemoteSource { stream: client.stream.into_inner(), about }),
             other => Err(other.unexpected()),
         }
@@ -124,7 +123,7 @@ impl Client {
     /// Begins to receive, over a connection of its own.
     ///
     /// # Errors
-    /// What the server says.
+    /// Those of the server.
     pub fn receive(&self, wish: ReceiveWish) -> Result<RemoteSink> {
         let client = Self::connect(&self.socket)?;
         match client.call(&Request::Receive(wish))? {
@@ -133,10 +132,10 @@ impl Client {
         }
     }
 
-    /// Opens a volume for bulk data: the one with that number, or whichever has the name now.
+    /// Opens a volume for bulk data, by its number, or else by its current name.
     ///
     /// # Errors
-    /// What the server says: the volume is not there, or too many connections are.
+    /// Those of the server: the volume does not exist, or there are too many connections.
     pub fn volume(&self, name: &str, id: Option<u64>) -> Result<RemoteVolume> {
         let (first, id) = bulk_connection(&self.socket, name, id)?;
         let idle = Mutex::new(vec![first]);
@@ -144,25 +143,24 @@ impl Client {
     }
 }
 
-/// A connection for bulk data, and the number of the volume that it is for.
+/// Opens a connection for bulk data; returns it with the number of its volume.
 fn bulk_connection(socket: &Path, name: &str, id: Option<u64>) -> Result<(UnixStream, u64)> {
     let client = Client::connect(socket)?;
     match client.call(&Request::Bulk { object: Which::known(name, id) })? {
-        // The server sends nothing unasked, so the line reader holds nothing that belongs to the
-        // frames.
+        // The server sends nothing unasked, so the line reader holds no bytes of the frames.
         Reply::Bulk { id } => Ok((client.stream.into_inner().into_inner(), id)),
         other => Err(other.unexpected()),
     }
 }
 
-/// A volume behind the control socket. Keeps one connection for each thread that is inside a call
-/// at the same time: as many as the caller has threads.
+/// A volume reached over the control socket. Keeps one connection for each concurrent call, so at
+/// most as many as the caller has threads.
 pub struct RemoteVolume {
     socket: PathBuf,
     name: String,
-    /// All connections are for this one, even if it is renamed meanwhile and another gets its name.
+    /// All connections are for this volume, even if it is renamed and another gets its name.
     id: u64,
-    /// What each connection is told to copy from and to.
+    /// File that each connection copies from and to.
     file: Option<File>,
     idle: Mutex<Vec<UnixStream>>,
 }
@@ -178,7 +176,7 @@ impl RemoteVolume {
         Ok(stream)
     }
 
-    /// Sends one frame and takes its reply. A connection that failed is not used again.
+    /// Sends one frame and receives its reply. A connection that failed is not reused.
     fn exchange<T>(
         &self,
         frame: Frame,
@@ -197,8 +195,8 @@ impl RemoteVolume {
         result
     }
 
-    /// Takes a reply: the outer error is that of the connection, the inner one what the server
-    /// says.
+    /// Receives a reply: the outer error is that of the connection, the inner one that of the
+    /// server.
     fn take_reply<T>(
         stream: &mut UnixStream,
         take: impl FnOnce(&mut UnixStream, usize) -> std::io::Result<T>,
@@ -266,7 +264,7 @@ impl VolumeIo for RemoteVolume {
         let file = file.try_clone().map_err(|error| Error::from_io("cannot pass the file to the server", error))?;
         let (socket, name) = (self.socket.clone(), self.name.clone());
         let volume = Self { socket, name, id: self.id, file: Some(file), idle: Mutex::default() };
-        // Now, so that a server that takes no files says so before anything is copied.
+        // At once, so that a server that takes no files reports it before anything is copied.
         let first = volume.connect()?;
         volume.idle.lock().push(first);
         Ok(Some(Box::new(volume)))

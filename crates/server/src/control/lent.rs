@@ -1,23 +1,22 @@
-//! A client's file in the server's hands: its descriptor is passed over the control connection, and
-//! the server copies between it and the volume itself. Import and export of files go that way,
-//! because bytes that pass through a socket are copied twice more and wake two processes for each
-//! piece.
+//! Copies through a client's file: its descriptor is passed over the control connection, and the
+//! server copies between file and volume itself. Import and export of files use this, because bytes
+//! that pass through a socket are copied twice more and wake two processes for each piece.
 //!
-//! 1. The client sends a `lend` frame, and behind it one byte that carries the descriptor
-//!    (SCM_RIGHTS). The server takes a regular file or a block device, and refuses everything else:
-//!    reading or writing those ends by itself, a pipe may wait for ever.
+//! 1. The client sends a `lend` frame, followed by one byte that carries the descriptor
+//!    (SCM_RIGHTS). The server accepts a regular file or a block device, and refuses everything
+//!    else: reads and writes of those always end, those of a pipe may block indefinitely.
 //! 2. Each `copy-out` frame names a range of the volume: the server reads it and writes it to the
 //!    file at the same offset.
-//! 3. Each `copy-in` frame names a range of the file: the server reads it, fills its last block up
-//!    with zeroes, and writes it to the volume.
+//! 3. Each `copy-in` frame names a range of the file: the server reads it, pads its last block with
+//!    zeroes, and writes it to the volume.
 //!
-//! A file on a FUSE mount is not lent, and not taken: the mount may be the server's own. A thread
-//! of the server that waits for its own mount keeps the process from ending, by kill -9 as well.
-//! The client reads or writes such a file by itself.
+//! A file on a FUSE mount is neither lent nor accepted: the mount may be the server's own. A thread
+//! of the server that waits for its own mount keeps the process from ending, even after kill -9.
+//! The client reads or writes such a file itself.
 //!
-//! The server can do with the descriptor what the client could, no more: it was opened by the
-//! client, with the client's rights. The copies are bounded like all frames, so a connection never
-//! holds more than one piece, and a client that goes away ends its copy.
+//! The descriptor gives the server the client's rights, no more: the client opened it. The copies
+//! are bounded like all frames, so a connection never holds more than one piece, and a client that
+//! disconnects ends its copy.
 
 use std::fs::File;
 use std::io::{Error as IoError, ErrorKind as IoErrorKind, IoSlice, IoSliceMut, Result as IoResult};
@@ -35,7 +34,7 @@ use units::BLOCK_BYTES;
 use host::read_exact_at;
 use operations::kind_of;
 
-/// What carries the descriptor.
+/// The byte that carries the descriptor.
 const CARRIER: u8 = b'F';
 
 /// Passes a descriptor.
@@ -47,18 +46,18 @@ pub(super) fn pass(socket: impl AsFd, file: impl AsFd) -> IoResult<()> {
     let mut control = SendAncillaryBuffer::new(&mut space);
     let fds = [file.as_fd()];
     if !control.push(SendAncillaryMessage::ScmRights(&fds)) {
-        return Err(IoError::other("there is no room for a file descriptor"));
+        return Err(IoError::other("no room for a file descriptor in the message"));
     }
     let carrier = [CARRIER];
     let sent = rustix::net::sendmsg(socket, &[IoSlice::new(&carrier)], &mut control, SendFlags::NOSIGNAL)?;
     if sent == 1 { Ok(()) } else { Err(IoError::from(IoErrorKind::WriteZero)) }
 }
 
-/// Takes a descriptor that was passed. The inner error says why it cannot be used; the connection
-/// goes on.
+/// Receives a descriptor. The inner error is the reason why it cannot be used; the connection
+/// continues.
 ///
 /// # Errors
-/// I/O errors, and `InvalidData` when something else comes.
+/// I/O errors, and `InvalidData` when something else arrives.
 pub(super) fn take(socket: impl AsFd) -> IoResult<Result<File>> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
@@ -76,16 +75,16 @@ pub(super) fn take(socket: impl AsFd) -> IoResult<Result<File>> {
     });
     match passed {
         Some(fd) if received.bytes == 1 && carrier == [CARRIER] => Ok(usable(File::from(fd))),
-        _ => Err(IoError::new(IoErrorKind::InvalidData, "no file descriptor came where one was announced")),
+        _ => Err(IoError::new(IoErrorKind::InvalidData, "an announced file descriptor is missing")),
     }
 }
 
-/// Whether a file lies on a FUSE mount, whatever process serves that.
+/// Returns whether a file lies on a FUSE mount, served by any process.
 ///
 /// # Errors
 /// I/O errors.
 pub(super) fn is_on_fuse(file: impl AsFd) -> Result<bool> {
-    let failed = |error| Error::from_io("cannot tell which file system the file lies on", IoError::from(error));
+    let failed = |error| Error::from_io("cannot determine the file system of the file", IoError::from(error));
     Ok(rustix::fs::fstatfs(file).map_err(failed)?.f_type == libc::FUSE_SUPER_MAGIC)
 }
 
@@ -93,7 +92,7 @@ fn usable(file: File) -> Result<File> {
     if is_on_fuse(&file)? {
         return Err(Error::new(ErrorKind::Invalid, "a file on a FUSE mount cannot be copied by the server"));
     }
-    let metadata = file.metadata().map_err(|error| Error::from_io("cannot look at the file that was passed", error))?;
+    let metadata = file.metadata().map_err(|error| Error::from_io("cannot inspect the passed file", error))?;
     let kind = metadata.file_type();
     if kind.is_file() || kind.is_block_device() {
         return Ok(file);
@@ -105,7 +104,8 @@ fn not_lent() -> Error {
     Error::new(ErrorKind::Invalid, "no file was passed on this connection")
 }
 
-/// Volume to file. `buffer` is the connection's, and becomes at most as large as a frame may be.
+/// Copies from the volume to the file. `buffer` belongs to the connection, and grows at most to the
+/// size of a frame.
 pub(super) fn copy_out(
     device: &dyn BlockDevice,
     file: Option<&File>,
@@ -122,17 +122,17 @@ pub(super) fn copy_out(
     file.write_all_at(&buffer[..length], offset).map_err(failed)
 }
 
-/// File to volume.
+/// Copies from the file to the volume.
 pub(super) fn copy_in(device: &dyn BlockDevice, file: Option<&File>, (offset, length): (u64, usize)) -> Result<()> {
     let file = file.ok_or_else(not_lent)?;
     if !offset.is_multiple_of(BLOCK_BYTES as u64) {
-        // Pieces that are cut so never share a block.
-        return Err(Error::new(ErrorKind::Invalid, format!("byte {offset} is not the beginning of a block")));
+        // Aligned pieces never share a block.
+        return Err(Error::new(ErrorKind::Invalid, format!("byte {offset} is not aligned to a block")));
     }
     let failed = |error: IoError| {
         let what = match error.kind() {
             IoErrorKind::UnexpectedEof => {
-                format!("the file became shorter while it was read, at byte {offset} or behind")
+                format!("the file was truncated while it was read, at byte {offset} or later")
             }
             _ => format!("cannot read at byte {offset} of the file"),
         };
@@ -170,7 +170,7 @@ mod tests {
             pass(&here, &odd).unwrap();
             assert_eq!(take(&there).unwrap().unwrap_err().kind(), ErrorKind::Invalid);
         }
-        // A byte that carries nothing, another byte, and the end of the connection.
+        // The byte without a descriptor, another byte, and the end of the connection.
         there.write_all(&[CARRIER]).unwrap();
         assert_eq!(take(&here).unwrap_err().kind(), IoErrorKind::InvalidData);
         drop(there);
@@ -186,7 +186,7 @@ mod tests {
         let fds = [file.as_fd(), file.as_fd(), file.as_fd()];
         assert!(control.push(SendAncillaryMessage::ScmRights(&fds)));
         rustix::net::sendmsg(&here, &[IoSlice::new(&[CARRIER])], &mut control, SendFlags::empty()).unwrap();
-        // Those for which there is no room are closed by the kernel; one is taken.
+        // The kernel closes descriptors that do not fit; one is received.
         assert!(take(&there).unwrap().is_ok());
     }
 }

@@ -1,10 +1,10 @@
 //! The pool's control socket: how commands reach the server that holds a pool.
 //!
-//! A client sends one JSON document a line and gets one back for each. After a `bulk` request the
-//! connection speaks binary frames for one volume instead (see [`bulk`]): that is how import and
-//! export reach a served pool, with files that the server reads and writes itself (see `lent`).
-//! After `send` and `receive` it carries a stream (see `streams`). The socket is the owner's alone
-//! (mode 0600).
+//! A client sends one JSON document per line and receives one for each. After a `bulk` request the
+//! connection speaks binary frames for one volume instead (see [`bulk`]): import and export reach a
+//! served pool this way, with files that the server reads and writes itself (see `lent`). After
+//! `send` and `receive` it carries a stream (see `streams`). Only the owner may connect (mode
+//! 0600).
 
 pub mod bulk;
 mod client;

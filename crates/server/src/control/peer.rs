@@ -1,5 +1,5 @@
-//! The command at the other end of a control connection: as the set of devices knows it, and as the
-//! caller of operations.
+//! The command at the other end of a control connection: as a client of the set of devices, and as
+//! the caller of operations.
 
 use std::net::Shutdown;
 use std::os::unix::net::UnixStream;
@@ -19,16 +19,16 @@ pub(super) struct Peer {
 }
 
 impl Peer {
-    /// The client of a connection.
+    /// Returns the client of a connection.
     pub(super) fn client(stream: Arc<UnixStream>) -> Arc<dyn Client> {
         Arc::new(Self { stream })
     }
 
-    /// The caller of a connection. Only the owner of the pool and root can connect, so it is an
-    /// administrator.
+    /// Returns the caller of a connection. Only the owner of the pool and root can connect, so it
+    /// is an administrator.
     ///
     /// # Errors
-    /// When the system does not tell which process it is.
+    /// When the system does not reveal the process.
     pub(super) fn caller(stream: &UnixStream) -> std::io::Result<Caller> {
         let peer = sockopt::socket_peercred(stream)?;
         let pid = peer.pid.as_raw_nonzero().get().unsigned_abs();

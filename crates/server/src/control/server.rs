@@ -1,8 +1,8 @@
-//! The server's side of the control socket.
+//! The server's end of the control socket.
 //!
 //! One thread accepts, one thread serves each connection. Connections are bounded; each buffers one
-//! line or one frame. [`ControlServer::stop`] cuts the connections off where they wait for their
-//! client, lets the request in work finish, and returns when all threads are done.
+//! line or one frame. [`ControlServer::stop`] cuts connections off while they wait for their
+//! client, lets running requests finish, and returns when all threads have ended.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -34,16 +34,16 @@ use host::read_vec;
 use operations::path_error;
 use operations::{Reply, Request, decode_request, encode_reply, read_line};
 
-/// Most connections at once. An import takes about five; this allows a dozen of them, and bounds
-/// memory to 64 frames of 4 MiB.
+/// Maximum number of connections. An import uses about five; this allows a dozen imports, and
+/// bounds memory to 64 frames of 4 MiB.
 const CONNECTIONS_MAX: usize = 64;
-/// Where descriptors are few, one for so many of them: each takes one, and the file that was passed
-/// along with it.
+/// File descriptors per connection where they are few: each connection uses one, and one for the
+/// file that was passed along with it.
 const CONNECTIONS_SHARE: u64 = 8;
 const CONNECTIONS_MIN: usize = 6;
 
-/// Pause after accepting failed for another reason than want of descriptors, or when those in
-/// reserve were taken.
+/// Pause after accepting failed for another reason than a shortage of descriptors, or when the
+/// reserve was used up.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// Timeout of a stopping server for clients to read their replies. A stopped client never does.
 const REPLY_PATIENCE: Duration = Duration::from_secs(5);
@@ -60,24 +60,24 @@ struct Shared {
 
 /// A live connection.
 struct Connection {
-    /// To cut it off. The thread's own: descriptors may be few.
+    /// For cutting it off. Shared with the thread, because descriptors may be few.
     stream: Arc<UnixStream>,
-    /// None for the moment until it has started, and once it was taken to be joined.
+    /// `None` until the thread has started, and once it was taken to be joined.
     thread: Option<JoinHandle<()>>,
 }
 
-/// A control socket that is listened on.
+/// A control socket that accepts connections.
 pub struct ControlServer {
     socket: PathBuf,
-    /// The acceptor's, to end its waiting: a connection could not be made for that once the socket
-    /// is removed, or all descriptors are taken.
+    /// The acceptor's listener, to wake it: connecting for that is impossible once the socket is
+    /// removed, or all descriptors are in use.
     listener: Arc<UnixListener>,
     shared: Arc<Shared>,
     acceptor: JoinHandle<()>,
 }
 
 impl ControlServer {
-    /// Listens on `socket`. Whatever is there is stale: the caller holds the pool's lock.
+    /// Listens on `socket`. An existing socket is stale: the caller holds the pool's lock.
     ///
     /// # Errors
     /// When the socket cannot be made.
@@ -90,7 +90,7 @@ impl ControlServer {
             connections: Mutex::default(),
             ended: Condvar::new(),
         });
-        // Its reserve is taken before the server is said to be ready.
+        // The reserve is allocated before the server reports that it is ready.
         let for_thread = (Arc::clone(&listener), Arc::clone(&shared), Shortage::default());
         let acceptor = std::thread::Builder::new()
             .name("control".to_owned())
@@ -105,16 +105,16 @@ impl ControlServer {
     /// Stops listening, ends all connections, and removes the socket.
     pub fn stop(self) {
         self.shared.stopping.store(true, Ordering::SeqCst);
-        // Wakes the acceptor, and refuses who has not been accepted; a listening socket can always
-        // be shut down.
+        // Wakes the acceptor, and refuses connections that are not accepted yet; shutting down a
+        // listening socket cannot fail.
         let _ = rustix::net::shutdown(&*self.listener, rustix::net::Shutdown::Both);
         drop(std::fs::remove_file(&self.socket));
         if self.acceptor.join().is_err() {
-            // It panicked, which was reported; there is nothing left to stop.
+            // It panicked, which was reported; nothing is left to stop.
         }
         let threads: Vec<_> = {
             let mut connections = self.shared.connections.lock();
-            // The read half only, first: a reply that is under way still arrives.
+            // Only the read half at first: a reply that is being sent still arrives.
             let cut = |connection: &mut Connection| {
                 drop(connection.stream.shutdown(Shutdown::Read));
                 connection.thread.take()
@@ -133,8 +133,8 @@ impl ControlServer {
     }
 }
 
-/// Binds under another name first, so that no client can connect before the mode is set, and a
-/// stale socket is replaced in one step.
+/// Binds under another name first, so that no client can connect before the mode is set, and
+/// replaces a stale socket atomically.
 fn listen(socket: &Path) -> IoResult<UnixListener> {
     let mut unready = socket.as_os_str().to_owned();
     unready.push(".new");
@@ -153,7 +153,7 @@ fn listen(socket: &Path) -> IoResult<UnixListener> {
 fn accept(listener: &UnixListener, shared: &Arc<Shared>, mut shortage: Shortage) {
     for number in 0.. {
         // While accept(2) waits it holds the number of a descriptor, which could be the reserve of
-        // another door; and without one it fails at once. Whatever this returns, accepting tells.
+        // another door; and without one it fails at once. Any error will show in accepting.
         let _ = poll(&mut [PollFd::new(listener, PollFlags::IN)], None);
         let accepted = listener.accept();
         if shared.stopping.load(Ordering::SeqCst) {
@@ -164,7 +164,7 @@ fn accept(listener: &UnixListener, shared: &Arc<Shared>, mut shortage: Shortage)
             Err(error) => {
                 if shortage.begin() {
                     shared.service.log(&format!(
-                        "accepting a control connection failed: {error}; commands are refused until it is over: close some \
+                        "accepting a control connection failed: {error}; commands are refused for now: close some \
                          clients, or raise the limit (ulimit -n, LimitNOFILE=)"
                     ));
                 }
@@ -184,23 +184,24 @@ fn accept(listener: &UnixListener, shared: &Arc<Shared>, mut shortage: Shortage)
     }
 }
 
-/// Accepts one client without waiting for it, tells it that there are no descriptors, and closes
-/// it.
+/// Accepts one client without waiting for it, replies that there are no descriptors, and closes the
+/// connection.
 fn refuse_for_want_of_descriptors(listener: &UnixListener) -> bool {
-    // It was there a moment ago, but may have gone: this must not wait for the next one with the
-    // reserve in hand.
+    // A client was waiting, but may be gone: this must not wait for the next one with the reserve
+    // in use.
     let mut waiting = [PollFd::new(listener, PollFlags::IN)];
     if !matches!(poll(&mut waiting, Some(&Timespec::default())), Ok(1..)) {
         return false;
     }
     let Ok((stream, _)) = listener.accept() else { return false };
-    let text = "the server has no file descriptors left: try again when clients have gone, or raise its limit";
-    // A client that does not take the line learns from the end of the connection.
+    let text = "the server has no file descriptors left: try again later, when clients have disconnected, or raise \
+     its limit";
+    // If the client does not read the line, the end of the connection informs it.
     drop(say_and_close(stream, Error::new(ErrorKind::InUse, text)));
     true
 }
 
-/// Tells a client why it is refused.
+/// Tells a client the reason for its refusal.
 fn say_and_close(stream: UnixStream, error: Error) -> Result<()> {
     let refuse = |error| Error::from_io("no connection can be served", error);
     let line = encode_reply(&Err(error))?;
@@ -213,19 +214,19 @@ fn admit(stream: UnixStream, number: u64, shared: &Arc<Shared>) -> Result<()> {
     let mut connections = shared.connections.lock();
     if connections.len() >= shared.connections_max {
         let message = format!(
-            "the pool's server has {} control connections open, and takes no more: try again when commands on this pool have ended, \
-             or end one",
+            "the pool's server has {} control connections open, its maximum: try again when commands on this pool \
+             have ended, or end one",
             shared.connections_max
         );
         return say_and_close(stream, Error::new(ErrorKind::InUse, message));
     }
     let stream = Arc::new(stream);
     let for_cutting = Arc::clone(&stream);
-    // The entry is there before the thread is: the thread removes it when it ends.
+    // Inserted before the thread starts, because the thread removes its entry when it ends.
     connections.insert(number, Connection { stream: for_cutting, thread: None });
     let for_thread = Arc::clone(shared);
     let spawned = std::thread::Builder::new().name(format!("control-{number}")).spawn(move || {
-        // An error ends the connection: the client went away or does not speak the protocol.
+        // An error ends the connection: the client disconnected or violated the protocol.
         if let Err(error) = converse(&stream, &for_thread) {
             for_thread.service.log(&format!("a control connection ended early: {error}"));
         }
@@ -246,7 +247,7 @@ fn admit(stream: UnixStream, number: u64, shared: &Arc<Shared>) -> Result<()> {
     }
 }
 
-/// What a connection carries instead of requests, once it has been agreed on.
+/// Content of a connection after the switch from requests.
 enum Agreed {
     Bulk(Arc<dyn BlockDevice>),
     Send(Box<dyn StreamSource>),
@@ -284,7 +285,7 @@ fn converse(stream: &Arc<UnixStream>, shared: &Shared) -> IoResult<()> {
         writer.write_all(&line)?;
         if let Some(agreed) = agreed {
             if !reader.buffer().is_empty() {
-                let message = "a client sent bulk frames before it was told that it may";
+                let message = "a client sent bulk frames without permission";
                 return Err(std::io::Error::new(std::io::ErrorKind::InvalidData, message));
             }
             return match agreed {
@@ -310,8 +311,7 @@ fn serve_frames(mut stream: &UnixStream, device: &dyn BlockDevice) -> IoResult<(
     Ok(())
 }
 
-/// Does what a frame asks for; what is to be sent is the beginning of `buffer`, as long as the
-/// result says.
+/// Executes a frame; the result is the length of the reply at the beginning of `buffer`.
 fn answer(
     frame: Frame,
     stream: &UnixStream,
@@ -319,7 +319,7 @@ fn answer(
     file: &mut Option<File>,
     buffer: &mut Vec<u8>,
 ) -> IoResult<Result<usize>> {
-    // `Frame::decode` bounds the length of what moves data.
+    // `Frame::decode` bounds the length of data.
     let length = usize::try_from(frame.length).unwrap_or(usize::MAX);
     Ok(match frame.operation {
         Operation::Read => {

@@ -1,9 +1,9 @@
-//! Streams of snapshots through the control socket, both sides.
+//! Streams of snapshots over the control socket, both ends.
 //!
-//! After `send`, the server sends chunk after chunk as bulk replies, an empty one behind the last;
-//! or an error. A chunk may wait for the store of an image: meanwhile both sides look whether it is
-//! still wanted. After `receive`, the client sends each chunk in a bulk frame and waits for its
-//! reply, which is empty, but for the last chunk's: that is the report, in JSON.
+//! After `send`, the server sends the chunks as bulk replies, with an empty one after the last; or
+//! an error. A chunk may wait for the store of an image: both sides check meanwhile whether it is
+//! still needed. After `receive`, the client sends each chunk in a bulk frame and waits for its
+//! reply, which is empty except for the last chunk's: that is the report, in JSON.
 
 use std::io::{BufReader, Error as IoError, ErrorKind as IoErrorKind, Read, Result as IoResult, Write};
 use std::os::unix::net::UnixStream;
@@ -17,7 +17,7 @@ use crate::stream_io::{StreamSink, StreamSource};
 use host::{read_vec, readable};
 use operations::{Received, Sending};
 
-/// The server's side of `send`. `is_stopping` tells whether the server still wants to.
+/// The server's end of `send`. `is_stopping` returns whether the server is shutting down.
 pub(super) fn serve_send(
     stream: &UnixStream,
     source: &mut dyn StreamSource,
@@ -28,7 +28,7 @@ pub(super) fn serve_send(
     loop {
         let next = source.next_chunk(&is_over);
         let next = if is_stopping() {
-            Err(Error::new(ErrorKind::Io, "the pool's server is being stopped: go on with the receiver's resume token"))
+            Err(Error::new(ErrorKind::Io, "the pool's server is stopping: resume with the receiver's token"))
         } else {
             next
         };
@@ -40,18 +40,18 @@ pub(super) fn serve_send(
     }
 }
 
-/// Tells whether the other side has closed the connection.
+/// Returns whether the peer has closed the connection.
 fn has_hung_up(stream: &UnixStream) -> bool {
     let mut looked = [PollFd::new(stream, PollFlags::empty())];
     let is_known = poll(&mut looked, Some(&Timespec::default())).is_ok();
     is_known && looked[0].revents().intersects(PollFlags::HUP | PollFlags::ERR)
 }
 
-/// The server's side of `receive`.
+/// The server's end of `receive`.
 pub(super) fn serve_receive(mut stream: &UnixStream, sink: &mut dyn StreamSink) -> IoResult<()> {
     while let Some(frame) = Frame::read(&mut stream)? {
         if frame.operation != Operation::Write {
-            return Err(IoError::new(IoErrorKind::InvalidData, "a chunk of a stream was expected"));
+            return Err(IoError::new(IoErrorKind::InvalidData, "expected a chunk of a stream"));
         }
         // `Frame::decode` bounds the length.
         let chunk = read_vec(stream, usize::try_from(frame.length).unwrap_or(usize::MAX))?;
@@ -71,7 +71,7 @@ fn read_reply(stream: &mut impl Read) -> Result<Vec<u8>> {
     if ok { Ok(payload) } else { Err(bulk::decode_error(&payload)) }
 }
 
-/// The client's side of `send`.
+/// The client's end of `send`.
 pub struct RemoteSource {
     pub(super) stream: BufReader<UnixStream>,
     pub(super) about: Sending,
@@ -84,7 +84,7 @@ impl StreamSource for RemoteSource {
     fn next_chunk(&mut self, is_over: &dyn Fn() -> bool) -> Result<Option<Vec<u8>>> {
         while self.stream.buffer().is_empty() && !readable(self.stream.get_ref()).map_err(gone)? {
             if is_over() {
-                return Err(Error::new(ErrorKind::Io, "the stream was given up"));
+                return Err(Error::new(ErrorKind::Io, "the stream was abandoned"));
             }
         }
         let chunk = read_reply(&mut self.stream)?;
@@ -92,7 +92,7 @@ impl StreamSource for RemoteSource {
     }
 }
 
-/// The client's side of `receive`.
+/// The client's end of `receive`.
 pub struct RemoteSink {
     pub(super) stream: UnixStream,
 }
@@ -106,8 +106,7 @@ impl StreamSink for RemoteSink {
         if reply.is_empty() {
             return Ok(None);
         }
-        let malformed =
-            |error| Error::with_source(ErrorKind::Invalid, "the report of a stream cannot be understood", error);
+        let malformed = |error| Error::with_source(ErrorKind::Invalid, "invalid report of a stream", error);
         serde_json::from_slice(&reply).map(Some).map_err(malformed)
     }
 }

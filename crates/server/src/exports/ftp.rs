@@ -1,4 +1,4 @@
-//! FTP by vsftpd: a process for each share.
+//! FTP by vsftpd: one process per share.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -14,11 +14,11 @@ use super::process::{Process, end_all};
 use super::world::World;
 use super::{Fault, rpc, tools};
 
-/// The package of the server.
+/// Package of the server.
 pub const PACKAGE: &str = "vsftpd";
-/// The program.
+/// Program of the server.
 pub const PROGRAM: &str = "vsftpd";
-/// How long a change takes at most to come into force.
+/// Maximum seconds until a change is in force.
 const SECONDS: u32 = 15;
 
 struct Vsftpd<'a> {
@@ -40,9 +40,9 @@ impl Server for Vsftpd<'_> {
         self.world.ends()
     }
 
-    // It has no checker. A running one passes over lines that it does not understand, and goes on
-    // without them; they end it when it starts. So it is started without a port: it reads its file,
-    // and then misses the connection that inetd would give it.
+    // vsftpd has no checker. A running one skips lines that it does not understand; at its start
+    // they end it. So it is started without a port: it reads its file, and then misses the
+    // connection that inetd would provide.
     fn check(&self, file: &Path) -> Result<(), String> {
         let path = file.display().to_string();
         let words = [path.as_str(), "-olisten=NO", "-olisten_ipv6=NO"];
@@ -71,7 +71,7 @@ impl Server for Vsftpd<'_> {
     }
 
     fn end_sessions(&self, process: &Process, _: &[Pid], _: &str, _: &str) {
-        // One that began while the old text was still in force, too. Clients connect again.
+        // Including sessions that began while the old text was in force. Clients connect again.
         end_all(&process.sessions());
     }
 
@@ -94,11 +94,11 @@ impl Server for Vsftpd<'_> {
     }
 }
 
-/// The servers, by the words of their shares.
+/// The servers, by the keys of their shares.
 pub struct Ftp(BTreeMap<String, Kept>);
 
 impl Ftp {
-    /// Those that may be running already.
+    /// Finds servers that may be running already.
     pub fn find(world: &World) -> Self {
         let mut all = BTreeMap::new();
         for entry in std::fs::read_dir(world.file("state")).into_iter().flatten().flatten() {
@@ -138,7 +138,8 @@ impl Servers for Ftp {
             let of_share = |text: String| Fault { door: Door::Ftp, share: Some(export.name.clone()), text };
             if let Some(other) = ports.get(&port) {
                 faults.push(of_share(format!(
-                    "ftp: share '{}' is not served, since port {port} is that of share '{other}': say port=N in one of them",
+                    "ftp: share '{}' is not served, because port {port} belongs to share '{other}': set port=N for \
+                     one of them",
                     export.name
                 )));
                 continue;

@@ -1,8 +1,8 @@
 //! Numbers of exports. NFS clients keep them in their handles, with the device number of the mount.
 //!
-//! A share keeps its number, under any name, for as long as it keeps its device number. Then it gets
-//! another one: the old device number may be that of another share by now, and old handles would
-//! lead there. No number is handed out again before all others were.
+//! A share keeps its number, under any name, for as long as it keeps its device number. Then it
+//! gets another one: the old device number may belong to another share by then, and old handles
+//! would lead there. No number is reused before all others were used.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write;
@@ -10,25 +10,25 @@ use std::path::{Path, PathBuf};
 
 use surface::{Error, Result};
 
-/// The file in the pool's directory.
+/// File in the pool's directory.
 const FILE: &str = "export-ids";
 
-/// Begins the line that names the number handed out last.
+/// Prefix of the line with the number assigned last.
 const LAST: &str = "last";
 
 /// The numbers of exports.
 pub struct Ids {
     file: PathBuf,
-    /// By the numbers of the shares: that of the export, and the mount's device.
+    /// The number of the export and the device of the mount, by the share's number.
     given: BTreeMap<u64, (u16, u64)>,
     last: u16,
 }
 
 impl Ids {
-    /// Reads them.
+    /// Reads the assigned numbers.
     ///
     /// # Errors
-    /// If they cannot be read: none may be given twice.
+    /// If they cannot be read: none may be assigned twice.
     pub fn open(pool_dir: &Path) -> Result<Self> {
         let file = pool_dir.join(FILE);
         let text = match std::fs::read_to_string(&file) {
@@ -44,11 +44,11 @@ impl Ids {
         Ok(Self { file, given: text.lines().filter_map(line).collect(), last })
     }
 
-    /// The number of a share that is mounted with that device number. It gets one if it has none
-    /// for it.
+    /// Returns the number of a share that is mounted with that device number; assigns one if it has
+    /// none for that device.
     ///
     /// # Errors
-    /// In words, if it cannot be kept.
+    /// A message, if it cannot be stored.
     pub fn of(&mut self, share: u64, device: u64) -> std::result::Result<u16, String> {
         if let Some((id, _)) = self.given.get(&share).filter(|(_, of)| *of == device) {
             return Ok(*id);
@@ -94,7 +94,7 @@ mod tests {
         // After a restart of the machine they were mounted in another order.
         assert_eq!((again.of(3, 50), again.of(70_000, 51), again.of(9, 52)), (Ok(4), Ok(5), Ok(3)));
         let mut last = Ids::open(dir.path()).unwrap();
-        // The first device number again: a third share may have had it since.
+        // The first device number again: a third share may have used it since.
         assert_eq!((last.of(3, 51), last.of(70_000, 51)), (Ok(6), Ok(5)));
     }
 

@@ -1,6 +1,6 @@
-//! One door: the thread that keeps its servers in step with the properties, and asks them.
+//! One door: the thread that keeps its servers in step with the properties, and queries them.
 //!
-//! The thread alone owns the servers. Callers ask it to look, and wait for its answer up to a
+//! Only the thread owns the servers. Callers request a check, and wait for its result up to a
 //! deadline: a server that hangs holds up its own door, and no other door, no snapshot and no stop.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -15,32 +15,32 @@ use surface::{Error, Result};
 use super::world::World;
 use super::{Fault, Shown};
 
-/// Interval at which the servers are looked at unasked: one that has died is missed for so long.
+/// Interval of the regular checks, after which a dead server is noticed.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
-/// Most callers that wait for one door: one for each connection that sets properties.
+/// Maximum number of callers that wait for one door: one per connection that sets properties.
 const ASKS_MAX: usize = 256;
 
 /// The servers of one protocol.
 pub trait Servers: Send {
     /// Brings them in step with the shares that they export. Returns the faults.
     fn bring(&mut self, world: &World, exports: &[&Export]) -> Vec<Fault>;
-    /// Failed changes are tried again at once.
+    /// Makes failed changes due for another attempt at once.
     fn hurry(&mut self);
     /// Ends them.
     fn stop(&mut self);
-    /// Process ids of those that run: by the share's word where each share has a server, else by
-    /// an empty word.
+    /// Returns the process ids of running servers: by the share's key where each share has a
+    /// server, else by an empty key.
     fn pids(&self) -> BTreeMap<String, i32>;
 }
 
-/// A request to look at once.
+/// A request for an immediate check.
 struct Ask {
-    /// Failed changes are tried again.
+    /// Failed changes are attempted again.
     now: bool,
     answer: Sender<Door>,
 }
 
-/// The result of the last look.
+/// The result of the last check.
 #[derive(Default)]
 struct Seen {
     faults: BTreeSet<Fault>,
@@ -59,7 +59,7 @@ impl Keeper {
     /// Starts the thread.
     ///
     /// # Errors
-    /// If there can be no further thread.
+    /// If no thread can be started.
     pub fn start(door: Door, mut servers: Box<dyn Servers>, shown: Arc<Shown>) -> Result<Self> {
         let (asks, asked) = bounded::<Ask>(ASKS_MAX);
         let (end, ended) = bounded::<()>(1);
@@ -72,7 +72,7 @@ impl Keeper {
                     Err(RecvTimeoutError::Timeout) => None,
                     Err(RecvTimeoutError::Disconnected) => break,
                 };
-                // Looks that are still asked for would hold up the stop.
+                // Further requested checks would delay the stop.
                 if shown.world.ends() {
                     break;
                 }
@@ -90,11 +90,11 @@ impl Keeper {
             drop(end);
         };
         let thread = std::thread::Builder::new().name(format!("exports-{}", door.name())).spawn(run);
-        thread.map_err(|error| Error::from_io("the servers of exports cannot be watched", error))?;
+        thread.map_err(|error| Error::from_io("cannot start a thread for the network servers", error))?;
         Ok(Self { door, asks: Mutex::new(Some(asks)), ended, seen })
     }
 
-    /// The process ids of its servers, as of the last look.
+    /// Returns the process ids of its servers, as of the last check.
     pub fn pids(&self) -> BTreeMap<String, i32> {
         self.seen.lock().pids.clone()
     }
@@ -104,10 +104,10 @@ impl Keeper {
         *self.asks.lock() = None;
     }
 
-    /// Waits for the end, up to `until`. Fails with the servers that are left.
+    /// Waits for the end, up to `until`. Fails with the remaining servers.
     ///
     /// # Errors
-    /// In words.
+    /// A message.
     pub fn has_ended(&self, until: Instant) -> std::result::Result<(), String> {
         if self.ended.recv_deadline(until) == Err(RecvTimeoutError::Timeout) {
             let pids: Vec<_> = self.pids().into_values().map(|pid| pid.to_string()).collect();
@@ -117,7 +117,7 @@ impl Keeper {
     }
 }
 
-/// One look: brings the servers in step, and reports the changes to the log.
+/// Performs one check: brings the servers in step, and logs the changes.
 fn look(door: Door, servers: &mut dyn Servers, shown: &Shown, seen: &Mutex<Seen>) {
     let (exports, mut faults) = shown.through(door);
     faults.extend(servers.bring(&shown.world, &exports.iter().collect::<Vec<_>>()));
@@ -135,8 +135,8 @@ fn look(door: Door, servers: &mut dyn Servers, shown: &Shown, seen: &Mutex<Seen>
     shown.shares.devices.traffics().callers().set(door, seen.pids.values().copied());
 }
 
-/// Has doors looked at, with `now` with failed changes again, and waits up to the deadline. Returns
-/// the faults; a door that is still busy has those of its last look, and that one.
+/// Requests checks of doors, with `now` including failed changes, and waits up to the deadline.
+/// Returns the faults; a door that is still busy has those of its last check, and one for that.
 pub fn look_at(keepers: &[&Keeper], now: bool, patience: Duration) -> BTreeSet<Fault> {
     let until = Instant::now() + patience;
     let (answer, answers) = bounded(keepers.len());

@@ -1,15 +1,15 @@
 //! A server with one configuration file, kept in step with a text.
 //!
-//! 0. If the server must be started for the text, the port must be free, or its own: a server that
-//!    runs is not ended for a text that cannot come into force.
-//! 1. The text is written beside the file in force, and checked by the server's own checker.
-//! 2. It takes the file's place, and the server is told to read it, or started.
-//! 3. The server is asked what it serves.
-//! 4. Sessions that go on with rights of the text before are ended.
-//! 5. If the server serves something else than the text says, the text before is put back, and the
-//!    fault is told.
+//! 0. If the text requires a start, the port must be free, or the server's own: a running server is
+//!    not ended for a text that cannot take effect.
+//! 1. The text is written next to the file in force, and checked by the server's own checker.
+//! 2. It replaces the file, and the server reloads it, or is started.
+//! 3. The server is queried for the configuration that it serves.
+//! 4. Sessions that still have rights from the previous text are ended.
+//! 5. If the server serves another configuration than the text, the previous text is restored, and
+//!    the fault is reported.
 //!
-//! So a configuration that is wrong takes away nothing that is served.
+//! So a wrong configuration does not interrupt service.
 
 use std::net::{SocketAddr, TcpListener};
 use std::path::Path;
@@ -22,66 +22,66 @@ use super::{ports, tools};
 
 /// The differences from one server to another.
 pub trait Server {
-    /// What messages call it.
+    /// Returns the server's name for messages.
     fn name(&self) -> String;
-    /// The address at which it listens with a text.
+    /// Returns the address at which it listens with a text.
     fn listens(&self, text: &str) -> SocketAddr;
-    /// Whether the server of the pool stops: nothing is put back any more.
+    /// Returns whether the server of the pool is stopping: then no text is restored.
     fn is_given_up(&self) -> bool {
         false
     }
     /// Checks a file.
     ///
     /// # Errors
-    /// What the checker says.
+    /// The message of the checker.
     fn check(&self, file: &Path) -> Result<(), String>;
-    /// What starts it with a file, in the foreground.
+    /// Returns the command that starts it with a file, in the foreground.
     ///
     /// # Errors
     /// If it is not installed.
     fn command(&self, file: &Path) -> Result<Command, String>;
-    /// Whether it must be started anew to go over from one text to another.
+    /// Returns whether it must restart to change from one text to another.
     fn needs_restart(&self, old: &str, new: &str) -> bool;
-    /// Has it read its file again.
+    /// Makes it reload its file.
     ///
     /// # Errors
-    /// In words.
+    /// A message.
     fn reload(&self, process: &Process, old: &str, new: &str) -> Result<(), String>;
-    /// A changed text is in force: ends sessions that go on with rights of the one before.
-    /// `sessions`: those that had begun before the change.
+    /// Ends sessions that still have rights from the previous text, after a changed one is in
+    /// force. `sessions`: those that had begun before the change.
     fn end_sessions(&self, _process: &Process, _sessions: &[Pid], _old: &str, _new: &str) {}
-    /// Asks it whether it serves what a text says, until it does or time is over.
+    /// Queries it until it serves the configuration of a text, or the time is over.
     ///
     /// # Errors
-    /// In words.
+    /// A message.
     fn serves(&self, process: &mut Process, text: &str) -> Result<(), String>;
 }
 
-/// A server, and the text in force there.
+/// A server with the text in force.
 pub struct Kept {
     pub process: Process,
-    /// The text that it was seen to serve.
+    /// The text that the server was confirmed to serve.
     in_force: Option<String>,
-    /// A text that it was seen not to serve, and why.
+    /// A text that it failed to serve, and the reason.
     refused: Option<(String, String)>,
-    /// An address that is not free, and why.
+    /// An address that is not free, and the reason.
     taken: Option<(SocketAddr, String)>,
 }
 
 impl Kept {
-    /// One that may be running already.
+    /// Adopts a server that may be running already.
     pub fn new(process: Process) -> Self {
         Self { process, in_force: None, refused: None, taken: None }
     }
 
-    /// Ends it.
+    /// Ends the server.
     pub fn stop(&mut self) {
         self.process.stop();
         self.in_force = None;
         self.refused = None;
     }
 
-    /// Tries a refused text again.
+    /// Makes a refused text due for another attempt.
     pub fn hurry(&mut self) {
         self.refused = None;
         self.process.hurry();
@@ -90,7 +90,7 @@ impl Kept {
     /// Brings the server in step with `text`, in the file `file`.
     ///
     /// # Errors
-    /// What keeps it from that, in words.
+    /// A message.
     pub fn bring(&mut self, server: &dyn Server, file: &Path, text: &str) -> Result<(), String> {
         let was_alive = self.process.is_alive();
         if was_alive && self.in_force.as_deref() == Some(text) {
@@ -124,11 +124,11 @@ impl Kept {
         done
     }
 
-    /// Fails if another process holds the port of a text. It is looked at again and again; its
-    /// holder, for which all processes are gone through, is looked up once.
+    /// Fails if another process holds the port of a text. The port is checked every time; its
+    /// holder is looked up once, because that walks all processes.
     fn check_port(&mut self, server: &dyn Server, text: &str, was_alive: bool) -> Result<(), String> {
         if !was_alive {
-            // The processes of a server that was killed hold its port.
+            // The processes of a killed server still hold its port.
             self.process.stop();
         }
         let at = server.listens(text);
@@ -139,7 +139,7 @@ impl Kept {
         let Some((_, why)) = &self.taken else { return Ok(()) };
         let name = server.name();
         Err(if was_alive {
-            format!("{name}: the configuration before this one stays in force: {why}")
+            format!("{name}: the previous configuration stays in force: {why}")
         } else {
             format!("{name}: nothing is served: {why}")
         })
@@ -159,9 +159,9 @@ impl Kept {
         if let Err(why) = server.check(&beside) {
             drop(std::fs::remove_file(&beside));
             return Err(match before {
-                // The last good one comes up again after the server, or ours, was killed.
+                // After the server, or the pool's, was killed, the last good text is started again.
                 Some(before) if was_alive || self.start(server, file, &before).is_ok() => {
-                    format!("{name}: the configuration is refused, and the one before it stays in force: {why}")
+                    format!("{name}: the configuration is refused, and the previous one stays in force: {why}")
                 }
                 _ => format!("{name}: the configuration is refused, and nothing is served: {why}"),
             });
@@ -195,9 +195,9 @@ impl Kept {
         let back = if is_back { Ok(()) } else { self.restart(server, file, &before) };
         Err(match back {
             Ok(()) => {
-                format!("{name}: the configuration did not come into force, and the one before it was put back: {why}")
+                format!("{name}: the configuration did not take effect, and the previous one was restored: {why}")
             }
-            Err(back) => format!("{name}: {why}; nor does the configuration before it come into force: {back}"),
+            Err(back) => format!("{name}: {why}; the previous configuration does not take effect either: {back}"),
         })
     }
 
@@ -212,9 +212,9 @@ impl Kept {
         server.serves(&mut self.process, text).map_err(|why| {
             let last = self.process.last_words();
             self.process.stop();
-            // The port may have been taken since it was looked at.
+            // The port may have been taken since the check.
             let why = ports::taken(server.listens(text), &[]).unwrap_or(why);
-            last.map_or(why.clone(), |last| format!("{why}; it said last: {last}"))
+            last.map_or(why.clone(), |last| format!("{why}; last output: {last}"))
         })
     }
 }
@@ -225,7 +225,7 @@ mod tests {
 
     use super::*;
 
-    /// A server that is `sleep`: `check` and `serves` say what its text says.
+    /// A server that is `sleep`: the results of `check` and `serves` are those that its text names.
     #[derive(Default)]
     struct Stand {
         done: RefCell<Vec<String>>,
@@ -239,7 +239,7 @@ mod tests {
             "stand".to_owned()
         }
         fn listens(&self, text: &str) -> SocketAddr {
-            // Port 0 is free at all times.
+            // Port 0 is always free.
             ([127, 0, 0, 1], if text.contains("taken") { self.port.get() } else { 0 }).into()
         }
         fn check(&self, file: &Path) -> Result<(), String> {
@@ -287,8 +287,8 @@ mod tests {
         kept.bring(&stand, &file, "port\nb").unwrap();
         assert_eq!(done(), ["reload port b"]);
 
-        // Refused by its checker: nothing is touched, and it is said again without being tried
-        // again.
+        // Refused by its checker: nothing is touched, and the message is repeated without another
+        // attempt.
         for _ in 0..2 {
             let error = kept.bring(&stand, &file, "port\nwrong").unwrap_err();
             assert!(error.contains("stays in force: line 1 is wrong"), "{error}");
@@ -296,19 +296,19 @@ mod tests {
         assert_eq!((text().as_str(), done().len(), kept.process.pid()), ("port\nb", 0, pid));
         assert!(!file.with_extension("new").exists());
 
-        // Taken by its checker, but not in force: the text before it is put back.
+        // Accepted by its checker, but not in force: the previous text is restored.
         let error = kept.bring(&stand, &file, "port\nunheard").unwrap_err();
-        assert!(error.contains("was put back: it serves something else"), "{error}");
+        assert!(error.contains("was restored: it serves something else"), "{error}");
         assert_eq!(done(), ["reload port unheard", "reload port b"]);
         assert_eq!((text().as_str(), kept.process.pid()), ("port\nb", pid));
         kept.bring(&stand, &file, "port\nb").unwrap();
 
-        // Another port needs another start.
+        // Another port requires a restart.
         kept.bring(&stand, &file, "other\nb").unwrap();
         assert_eq!(done(), ["start"]);
         assert_ne!(kept.process.pid(), pid);
 
-        // A port of another process: the server goes on, and the text comes into force once the
+        // A port of another process: the server keeps running, and the text takes effect once the
         // port is free.
         let pid = kept.process.pid();
         let holder = TcpListener::bind(("127.0.0.1", 0)).unwrap();
@@ -325,7 +325,7 @@ mod tests {
         kept.bring(&stand, &file, "other\nb").unwrap();
         assert_eq!(done(), ["start"]);
 
-        // Killed: the last good configuration comes up, though the newest is wrong.
+        // Killed: the last good configuration is started, though the newest is wrong.
         kept.process.stop();
         assert!(kept.bring(&stand, &file, "other\nwrong").unwrap_err().contains("stays in force"));
         assert!(kept.process.is_alive());

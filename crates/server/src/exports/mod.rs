@@ -1,9 +1,10 @@
 //! The doors of a served pool: keeps the servers of network protocols in step with the properties
 //! of its shares.
 //!
-//! Each server is a process of its own, which reads and writes the mounts as any program does. It
+//! Each server is a separate process, which reads and writes the mounts as any program does. It
 //! survives a crash of the pool's server, and waits for the next one with the mounts. Each door has
-//! a thread ([`keeper`]); a fault of one door is reported, and keeps no other from being served.
+//! a thread ([`keeper`]); a fault of one door is reported, and does not stop any other from being
+//! served.
 
 mod ftp;
 mod ids;
@@ -45,14 +46,14 @@ use self::world::World;
 pub use self::reach::unserved_notes;
 pub use self::report::unserved;
 
-/// Deadline of a change of doors that a command waits for.
+/// Deadline of a door's change while a command waits.
 const CHANGE_PATIENCE: Duration = Duration::from_secs(60);
-/// Deadline of the doors when the server of the pool starts: it is ready then, with those that are
-/// served.
+/// Deadline of the doors when the server of the pool starts: it then reports that it is ready with
+/// the doors served so far.
 const START_PATIENCE: Duration = Duration::from_secs(30);
-/// Deadline of a look that changes nothing.
+/// Deadline of a check that changes nothing.
 const LOOK_PATIENCE: Duration = Duration::from_secs(2);
-/// Deadline of the servers that end with the server of the pool.
+/// Deadline of the network servers when the server of the pool stops.
 const STOP_PATIENCE: Duration = Duration::from_secs(30);
 
 /// A fault of a door.
@@ -60,14 +61,14 @@ const STOP_PATIENCE: Duration = Duration::from_secs(30);
 pub struct Fault {
     /// The door.
     pub door: Door,
-    /// The share that it belongs to; none: it is one of the server, and so of all shares.
+    /// The affected share; `None`: the whole server, and so all shares.
     pub share: Option<String>,
-    /// In words.
+    /// Message.
     pub text: String,
 }
 
 impl Fault {
-    /// Whether it is a fault of this share; or, of a folder, of a share in it.
+    /// Returns whether it concerns this share; or, for a folder, a share in it.
     fn concerns(&self, name: &str) -> bool {
         self.share.as_deref().is_none_or(|share| share == name || is_in(share, name))
     }
@@ -79,7 +80,7 @@ struct Shown {
     shares: Arc<Shares>,
     world: World,
     ids: Mutex<Ids>,
-    /// Shares and folders that are about to be unmounted: nothing may hold them.
+    /// Shares and folders that are about to be unmounted: nothing may keep them open.
     withdrawn: Mutex<Vec<String>>,
 }
 
@@ -90,11 +91,11 @@ pub struct Exports {
 }
 
 impl Exports {
-    /// Starts the wanted servers, or goes on with those that an earlier server has started.
+    /// Starts the configured servers, or adopts those that an earlier server has started.
     /// `pool_dir`: the directory of the pool.
     ///
     /// # Errors
-    /// When the directory of exports cannot be used. Faults of doors are reported, and tried again.
+    /// When the directory of exports cannot be used. Faults of doors are reported, and retried.
     pub fn start(pool: &Pool, shares: &Arc<Shares>, dir: &Path, pool_dir: &Path) -> Result<Arc<Self>> {
         let shown = Arc::new(Shown {
             pool: pool.clone(),
@@ -119,7 +120,7 @@ impl Exports {
         Ok(exports)
     }
 
-    /// The directory of exports.
+    /// Returns the directory of exports.
     pub fn dir(&self) -> &Path {
         &self.shown.world.dir
     }
@@ -130,13 +131,13 @@ impl Exports {
         look_at(&of_these.into_iter().map(|(_, keeper)| keeper).collect::<Vec<_>>(), now, patience)
     }
 
-    /// Brings the servers in step with the shares that have come or gone.
+    /// Brings the servers in step with new and removed shares.
     pub fn follow(&self) {
         self.look(&Door::ALL, false, CHANGE_PATIENCE);
     }
 
-    /// Brings the servers of some doors in step with properties that were set, of a share, a folder
-    /// or the pool. Returns the faults there; new ones are reported in the log, too.
+    /// Brings the servers of some doors in step with properties that were set on a share, a folder
+    /// or the pool. Returns their faults; new ones are also logged.
     pub fn change(&self, doors: &[Door], name: Option<&str>) -> Vec<Fault> {
         let faults = self.look(doors, true, CHANGE_PATIENCE).into_iter();
         let is_meant = |fault: &Fault| doors.contains(&fault.door) && name.is_none_or(|name| fault.concerns(name));
@@ -149,7 +150,7 @@ impl Exports {
     /// # Errors
     /// [`ErrorKind::InUse`], with the holder of the port.
     pub fn check_ports(&self, door: Door, value: &str) -> Result<()> {
-        // Others are refused with a better reason when they are set.
+        // Other values are refused with a better message when they are set.
         let Ok(access) = Access::parse(door, value) else { return Ok(()) };
         if !access.is_open() {
             return Ok(());
@@ -162,15 +163,15 @@ impl Exports {
             Door::Http => vec![settings.http_port],
             Door::Ftp => vec![access.port.unwrap_or(settings.ftp_port)],
         };
-        // Of the same door: its server stays at its port, or makes room for itself. Of two shares
-        // with one FTP port, the second one is at fault once the property is set.
+        // Held by the same door: its server keeps its port, or replaces itself. If two shares have
+        // one FTP port, the second one fails once the property is set.
         let taken = || {
             let own = Door::ALL.into_iter().zip(&self.keepers).find(|(own, _)| *own == door);
             let own = own.map(|(_, keeper)| keeper.pids()).unwrap_or_default();
             let ours: Vec<_> = own.into_values().flat_map(process::with_sessions).collect();
             ports.iter().find_map(|port| ports::taken((settings.address, *port).into(), &ours))
         };
-        // A server of ours that is still starting is known after the next look.
+        // A server of this pool that is still starting is known after the next check.
         let held = taken().and_then(|_| {
             self.look(&[door], false, CHANGE_PATIENCE);
             taken()
@@ -184,14 +185,16 @@ impl Exports {
         })
     }
 
-    /// Takes a share, or those in a folder, from all clients, until the returned value is dropped.
+    /// Disconnects a share, or those in a folder, from all clients, until the returned value is
+    /// dropped.
     pub fn withdraw(self: &Arc<Self>, name: &str) -> Withdrawn {
         self.shown.withdrawn.lock().push(name.to_owned());
         self.look(&Door::ALL, false, CHANGE_PATIENCE);
         Withdrawn { exports: Arc::clone(self), name: name.to_owned() }
     }
 
-    /// Ends the servers: no share is held any more. One that does not end is reported, and left.
+    /// Ends the servers, so that none keeps a share open. A server that does not end is reported,
+    /// and left.
     pub fn stop(&self) {
         self.shown.world.end();
         self.keepers.iter().for_each(Keeper::end);
@@ -205,7 +208,7 @@ impl Exports {
 }
 
 impl Shown {
-    /// The mounted shares that a door exports.
+    /// Returns the mounted shares that a door exports.
     fn through(&self, door: Door) -> (Vec<Export>, BTreeSet<Fault>) {
         let mut exports = Vec::new();
         let mut faults = BTreeSet::new();
@@ -218,7 +221,10 @@ impl Shown {
             // The value was checked when it was set: by this version, or by a newer one.
             let made = access.and_then(|access| {
                 checked_path(&path)?;
-                let device = std::fs::metadata(&dir).map_err(|error| format!("{path} cannot be looked at: {error}"))?;
+                if door == Door::Smb {
+                    smb::check_xattrs(&dir)?;
+                }
+                let device = std::fs::metadata(&dir).map_err(|error| format!("cannot look at {path}: {error}"))?;
                 Ok((access, self.ids.lock().of(id, device.dev())?))
             });
             match made {
@@ -233,7 +239,7 @@ impl Shown {
     }
 }
 
-/// A share that no client reaches while this is there.
+/// A share that is unreachable for clients while this value exists.
 pub struct Withdrawn {
     exports: Arc<Exports>,
     name: String,

@@ -1,17 +1,16 @@
 //! NFS by Ganesha: the server, the message bus over which its exports are changed one by one, and
 //! rpcbind where version 3 needs one.
 //!
-//! An export is changed so:
+//! Steps of changing an export:
 //!
-//! 1. Its file is written beside the one in force.
-//! 2. The server is asked over the bus to take it. One that is wrong is refused, and nothing has
-//!    changed.
-//! 3. It takes the place of the file in force, from which the server reads when it starts.
+//! 1. Its file is written next to the one in force.
+//! 2. The server is asked over the bus to load it. A wrong one is refused without any change.
+//! 3. It replaces the file in force, which the server reads when it starts.
 //!
-//! The server is never told to read all again: a fault would take away every export.
+//! The server is never asked to reload everything: a fault would remove every export.
 //!
-//! A share that lies in another is exported below it, and hangs on it: [`ganesha::steps`] has the
-//! order in which such exports come and go.
+//! A share that lies in another is exported below it, and depends on it: [`ganesha::steps`] has the
+//! order in which such exports are added and removed.
 
 use std::collections::BTreeMap;
 use std::os::unix::fs::MetadataExt;
@@ -25,30 +24,30 @@ use super::process::Process;
 use super::world::World;
 use super::{Fault, ports, rpc, tools};
 
-/// The packages of the server and of its way to a mounted file system.
+/// Packages of the server and of its support for mounted file systems.
 pub const PACKAGES: [&str; 2] = ["nfs-ganesha", "nfs-ganesha-vfs"];
-/// The program.
+/// Program of the server.
 pub const PROGRAM: &str = "ganesha.nfsd";
-/// The package of the message bus.
+/// Package of the message bus.
 pub const BUS_PACKAGE: &str = "dbus";
-/// Where a running rpcbind is reached.
+/// Socket of a running rpcbind.
 const RPCBIND: &str = "/run/rpcbind.sock";
-/// How long a server takes at most to answer after its start.
+/// Maximum seconds until a server answers after its start.
 const SECONDS: u32 = 30;
 
-/// The directory of the server's modules.
+/// Returns the directory of the server's modules.
 pub fn plugins() -> Option<PathBuf> {
     let arches = std::fs::read_dir("/usr/lib").ok()?.flatten().map(|entry| entry.path().join("ganesha"));
     arches.chain([PathBuf::from("/usr/lib/ganesha")]).find(|dir| dir.join("libfsalvfs.so").exists())
 }
 
-/// Whether an rpcbind answers.
+/// Returns whether an rpcbind answers.
 pub fn has_rpcbind() -> bool {
     takes_connections(Path::new(RPCBIND))
 }
 
-/// Whether a server takes connections at a socket file. One whose queue is full does not: a usual
-/// connection would wait for it without a deadline.
+/// Returns whether a server accepts connections at a socket file. One with a full queue does not: a
+/// usual connection would wait for it without a deadline.
 fn takes_connections(path: &Path) -> bool {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let connected = SocketAddrUnix::new(path).and_then(|address| {
@@ -63,20 +62,20 @@ pub struct Nfs {
     ganesha: Process,
     bus: Process,
     rpcbind: Process,
-    /// Texts of the exports that are served, by their numbers.
+    /// Texts of the served exports, by their numbers.
     in_force: BTreeMap<u16, String>,
-    /// Texts that were refused, and why.
+    /// Texts that were refused, with the reasons.
     refused: BTreeMap<u16, (String, String)>,
-    /// Why the server does not start.
+    /// Reason why the server does not start.
     fault: Option<String>,
-    /// Why it runs without what the administrator adds.
+    /// Reason why it runs without the administrator's additions.
     own_fault: Option<String>,
-    /// A server that an earlier one of ours started has been looked at.
+    /// A server started by an earlier one of the pool was inspected.
     has_looked: bool,
 }
 
 impl Nfs {
-    /// Those that may be running already.
+    /// Finds servers that may be running already.
     pub fn find(dir: &Path) -> Self {
         Self {
             ganesha: Process::find(dir, "ganesha"),
@@ -98,7 +97,7 @@ impl Nfs {
         let is_alive = self.ganesha.is_alive();
         if wanted.is_empty() {
             if is_alive {
-                // An export goes at once, and the server in its own time.
+                // An export is removed at once, but the server finishes later.
                 let steps = ganesha::steps(&self.in_force, &wanted);
                 steps.remove.into_iter().for_each(|id| drop(self.remove(world, id)));
             }
@@ -115,9 +114,7 @@ impl Nfs {
         }
         if !self.ganesha.is_due() {
             let fault = self.fault.clone();
-            return Err(of_server(
-                fault.unwrap_or_else(|| "nfs: the server has ended, and is started again".to_owned()),
-            ));
+            return Err(of_server(fault.unwrap_or_else(|| "nfs: the server has ended, and is restarted".to_owned())));
         }
         let own = world.own("ganesha.local.conf");
         let mut started = self.start(world, exports, &wanted, &own);
@@ -135,8 +132,8 @@ impl Nfs {
         started.map_err(of_server)
     }
 
-    /// Finds out what a server gives out that was started by a process that is gone. One that holds
-    /// mounts that are gone, too, is ended: it would give nothing but errors.
+    /// Determines the exports of a server that was started by a process that is gone. A server with
+    /// mounts that are gone as well is ended: it would only return errors.
     fn look_at_what_runs(&mut self, world: &World, exports: &[&Export]) {
         let noted = std::fs::read_to_string(world.file("nfs/devices")).unwrap_or_default();
         let is_as_before = |export: &&Export| {
@@ -198,7 +195,7 @@ impl Nfs {
         command.args(["-L", &format!("{}/ganesha.log", places.logs), "-p", &format!("{}/ganesha.pid", places.state)]);
         self.ganesha.start(&mut command)?;
         let ids: Vec<u16> = wanted.keys().copied().collect();
-        let mut said = "it was not waited for".to_owned();
+        let mut said = "the wait for it was abandoned".to_owned();
         world.wait(SECONDS, || {
             if !self.ganesha.is_alive() {
                 said = "the server has ended".to_owned();
@@ -214,14 +211,14 @@ impl Nfs {
         if !said.is_empty() {
             let last = last_fault(&places.logs);
             self.ganesha.stop();
-            let last = last.map_or_else(String::new, |last| format!("; it said last: {last}"));
+            let last = last.map_or_else(String::new, |last| format!("; last output: {last}"));
             return Err(failed("the server does not start", said + &last));
         }
         self.in_force.clone_from(wanted);
         note_devices(world, exports)
     }
 
-    /// The versions of the protocol answer as a client calls them.
+    /// Checks that the versions of the protocol answer as to a client.
     fn answers(&self, world: &World) -> Result<(), String> {
         let settings = &world.settings;
         let at = |port: u16| (settings.address, port).into();
@@ -250,7 +247,7 @@ impl Nfs {
         if self.rpcbind.is_alive() || has_rpcbind() {
             return Ok(());
         }
-        // Reached through its socket file alone: it has a network of its own.
+        // Reached only through its socket file, because it has a network of its own.
         let path = tools::find("rpcbind").ok_or("rpcbind is not installed: install the package rpcbind")?;
         let mut command = tools::command("unshare", "util-linux")?;
         command.arg("--net").arg(path).args(["-f", "-r"]);
@@ -270,7 +267,7 @@ impl Nfs {
                 continue;
             }
             faults.push(fault(share(*id), why.clone()));
-            // As it is now.
+            // Its text in force.
             match self.in_force.get(id) {
                 Some(old) => drop(meant.insert(*id, old.clone())),
                 None => drop(meant.remove(id)),
@@ -291,7 +288,7 @@ impl Nfs {
                 Ok(()) => drop(self.refused.remove(&id)),
                 Err(why) => {
                     let name = share(id).unwrap_or_default();
-                    let why = format!("nfs: share '{name}' stays as it was: {why}");
+                    let why = format!("nfs: share '{name}' is unchanged: {why}");
                     self.refused.insert(id, (text.clone(), why.clone()));
                     faults.push(fault(share(id), why));
                 }
@@ -310,7 +307,7 @@ impl Nfs {
         if faults.is_empty() { Ok(()) } else { Err(faults) }
     }
 
-    /// Adds an export, or changes it where it is.
+    /// Adds an export, or changes it in place.
     fn put(&mut self, world: &World, id: u16, text: &str) -> Result<(), String> {
         let file = export_file(world, id);
         let beside = file.with_extension("new");
@@ -328,7 +325,7 @@ impl Nfs {
 
     fn remove(&mut self, world: &World, id: u16) -> Result<(), String> {
         let removed = self.ask(world, "RemoveExport", &[&format!("uint16:{id}")]);
-        // It may have gone otherwise.
+        // It may be gone for another reason.
         if removed.is_err() && self.shown(world)?.contains(&id) {
             return removed.map(drop);
         }
@@ -337,7 +334,7 @@ impl Nfs {
         self.list_files(world)
     }
 
-    /// Has the next start read the exports that are in force now.
+    /// Makes the next start read the exports that are in force now.
     fn list_files(&self, world: &World) -> Result<(), String> {
         let file = world.file("ganesha.conf");
         let text = std::fs::read_to_string(&file).map_err(|error| format!("{}: {error}", file.display()))?;
@@ -350,11 +347,11 @@ impl Nfs {
         tools::write(&file, &(head + &list + &tail))
     }
 
-    /// Numbers of the exports that the server gives out.
+    /// Returns the numbers of the server's exports.
     fn shown(&self, world: &World) -> Result<Vec<u16>, String> {
         let text = self.ask(world, "ShowExports", &[])?;
         let numbers = text.lines().filter_map(|line| line.trim().strip_prefix("uint16 ")?.trim().parse().ok());
-        // The root of the names of version 4 has a number of its own.
+        // The root of version 4's namespace has a number of its own.
         let mut numbers: Vec<u16> = numbers.filter(|id| *id != 0).collect();
         numbers.sort_unstable();
         numbers.dedup();
@@ -394,7 +391,7 @@ impl Servers for Nfs {
     }
 }
 
-/// The addresses at which the server listens.
+/// Returns the addresses at which the server listens.
 fn answers_at(world: &World) -> Vec<std::net::SocketAddr> {
     let settings = &world.settings;
     let mount = settings.has_nfs3.then_some(settings.mount_port);
@@ -417,7 +414,7 @@ fn bus_address(world: &World) -> String {
     format!("unix:path={}", bus_socket(world).display())
 }
 
-/// The number of an export and of the device of its mount, of which its clients keep both.
+/// Returns the number of an export and of the device of its mount; its clients keep both.
 fn device_line(export: &Export) -> Option<String> {
     let device = std::fs::metadata(&export.path).ok()?.dev();
     Some(format!("{} {device}", export.id))
@@ -428,12 +425,12 @@ fn note_devices(world: &World, exports: &[&Export]) -> Result<(), String> {
     tools::write(&world.file("nfs/devices"), &(lines.join("\n") + "\n"))
 }
 
-/// The last line of the server's log that tells of a fault.
+/// Returns the last line of the server's log that reports a fault.
 fn last_fault(logs: &str) -> Option<String> {
     let text = std::fs::read(format!("{logs}/ganesha.log")).unwrap_or_default();
     let text = String::from_utf8_lossy(&text[text.len().saturating_sub(64 << 10)..]).into_owned();
     let is_fault = |line: &&str| [":CRIT :", ":FATAL :", ":MAJ :"].iter().any(|mark| line.contains(mark));
-    // Without Kerberos it always says so.
+    // Logged at every start without Kerberos.
     let mut faults =
         text.lines().rev().filter(is_fault).filter(|line| !line.contains("GSS") && !line.contains("keytab"));
     faults.next().map(str::to_owned)

@@ -1,24 +1,23 @@
-//! Which doors of which shares are open, by the properties.
+//! The open doors of shares, according to the properties.
 
 use doors::{Access, Door};
 use engine::{Pool, PropertySource};
 
-/// A door of a share that is not shut.
+/// A door of a share that is not closed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OpenDoor {
-    /// Which one.
     pub door: Door,
-    /// What the property says.
+    /// Value of the property.
     pub value: String,
-    /// What that means; in words, why this version does not know it.
+    /// Its meaning, or a message if this version does not know it.
     pub access: Result<Access, String>,
 }
 
-/// The open doors of a share. One that a share within another has inherited is not among them where
-/// the other share shows it anyway, as a directory: a second port, and a second name for the same
-/// files, would have been asked for by none. NFS clients reach each share as an export.
+/// Returns the open doors of a share. A door that an inner share has inherited is omitted where the
+/// outer share shows the inner one anyway, as a directory: nobody asked for a second port, and a
+/// second name for the same files. NFS clients reach each share as an export.
 pub fn doors_of(pool: &Pool, share: &str) -> Vec<OpenDoor> {
-    // Above a share are folders, and shares with all of the same properties that it inherits.
+    // Above a share are folders, and shares with all of the same inheritable properties.
     let outer = share.rsplit_once('/').map(|(outer, _)| outer);
     let is_within = outer.is_some_and(|outer| pool.volumes().iter().any(|v| v.is_share() && v.name == outer));
     let properties = pool.properties(Some(share)).unwrap_or_default();

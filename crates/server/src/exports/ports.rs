@@ -1,4 +1,4 @@
-//! Ports of this machine: is one free, and which process holds it.
+//! Ports of this machine: whether one is free, and the process that holds it.
 
 use std::io::ErrorKind;
 use std::net::{SocketAddr, TcpListener};
@@ -7,11 +7,11 @@ use rustix::process::Pid;
 
 use super::process::{all_pids, open_files};
 
-/// The state of a socket that listens, in /proc/net/tcp.
+/// State of a listening socket in /proc/net/tcp.
 const LISTENS: &str = "0A";
 
-/// The reason why a server cannot listen at an address, with the holder of the port. Returns none
-/// if the port is free, or held by one of the processes `ours`, which make room for the server.
+/// Returns the reason why a server cannot listen at an address, with the holder of the port. `None`
+/// if the port is free, or held by one of the processes `ours`, which release it for the server.
 pub fn taken(at: SocketAddr, ours: &[Pid]) -> Option<String> {
     let error = TcpListener::bind(at).err()?;
     let port = at.port();
@@ -27,12 +27,14 @@ pub fn taken(at: SocketAddr, ours: &[Pid]) -> Option<String> {
     }
 }
 
-/// The process that listens at a port of this machine, in words; none if this process may not know.
+/// Describes the process that listens at a port of this machine; `None` if this process may not see
+/// it.
 pub fn holder(port: u16) -> Option<String> {
     holders(port).first().map(|pid| in_words(*pid))
 }
 
-/// The processes that listen at a port of this machine, as far as this process may know them.
+/// Returns the processes that listen at a port of this machine, as far as this process may see
+/// them.
 fn holders(port: u16) -> Vec<Pid> {
     let tables = ["/proc/net/tcp", "/proc/net/tcp6"].map(|file| std::fs::read_to_string(file).unwrap_or_default());
     let sockets: Vec<_> = tables.iter().flat_map(|table| listeners(table, port)).collect();
@@ -50,7 +52,7 @@ fn in_words(pid: Pid) -> String {
     format!("process {pid} ({})", name.trim())
 }
 
-/// The inodes of sockets that listen at a port.
+/// Returns the inodes of sockets that listen at a port.
 fn listeners(table: &str, port: u16) -> impl Iterator<Item = &str> {
     let end = format!(":{port:04X}");
     table.lines().filter_map(move |line| {
@@ -77,7 +79,7 @@ mod tests {
         assert_eq!(taken(at, &[us]), None);
         drop(socket);
         assert_eq!((holder(at.port()), taken(at, &[])), (None, None));
-        // Of documentation (RFC 5737): no machine has it.
+        // For documentation (RFC 5737): no machine has it.
         assert!(taken(([192, 0, 2, 1], 0).into(), &[]).unwrap().contains("not an address of this machine"));
     }
 }

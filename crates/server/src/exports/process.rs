@@ -1,7 +1,9 @@
-//! One server of a protocol: a process that outlives ours, and is found again by the next one.
+//! One server of a protocol: a process that outlives the pool's server, and is found again by the
+//! next one.
 //!
-//! A file tells its process id and when it was started: the id alone may be another process's by
-//! now. It has a process group of its own, so that what ends ours from a terminal does not end it.
+//! A file holds its process id and start time: the id alone may belong to another process by then.
+//! The server has a process group of its own, so that signals of a terminal to the pool's server do
+//! not end it.
 
 use std::fs::OpenOptions;
 use std::os::unix::process::CommandExt;
@@ -13,17 +15,17 @@ use rustix::process::{Pid, Signal, kill_process, kill_process_group};
 
 use host::with_usual_signals;
 
-/// How often a state is looked at that nothing announces.
+/// Interval of polling for a state without notification.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
-/// Deadline of a server that ends in order: Ganesha takes three seconds.
+/// Deadline for a server to end in order: Ganesha takes three seconds.
 const END_SECONDS: u32 = 10;
-/// Deadline of one that was killed. The kernel keeps it while it waits for a file system.
+/// Deadline for a killed server. The kernel keeps it while it waits for a file system.
 const KILLED_SECONDS: u32 = 3;
-/// Most looks that are left out after a start that failed: one a second, so about a minute.
+/// Maximum number of checks without a start after failed starts: at one per second, about a minute.
 const LOOKS_LEFT_OUT_MAX: u32 = 64;
 
-/// Waits until something holds, or until the deadline, by the clock: a look may take seconds
-/// itself. Returns whether it holds.
+/// Waits until a condition holds, or until the deadline, by the clock: evaluating it may take
+/// seconds itself. Returns whether it holds.
 pub fn wait_until(seconds: u32, mut holds: impl FnMut() -> bool) -> bool {
     let until = Instant::now() + Duration::from_secs(seconds.into());
     loop {
@@ -41,20 +43,20 @@ pub fn wait_until(seconds: u32, mut holds: impl FnMut() -> bool) -> bool {
 pub struct Process {
     pid_file: PathBuf,
     log: PathBuf,
-    /// Ours, unless an earlier server of the pool has started it.
+    /// The child process, unless an earlier server of the pool has started it.
     child: Option<Child>,
-    /// Its id and when it was started, in the kernel's ticks.
+    /// Its id and start time, in the kernel's ticks.
     running: Option<(Pid, u64)>,
-    /// The one that ran last, whose processes may have outlived it.
+    /// The last running server, whose processes may have outlived it.
     last: Option<Pid>,
-    /// Starts in a row that failed.
+    /// Number of consecutive failed starts.
     failures: u32,
-    /// Looks to be left out before the next start.
+    /// Checks to skip before the next start.
     left_out: u32,
 }
 
 impl Process {
-    /// The one of that name, which may be running.
+    /// Finds the server of that name, which may be running.
     pub fn find(dir: &Path, name: &str) -> Self {
         let pid_file = dir.join("state").join(format!("{name}.pid"));
         let noted = std::fs::read_to_string(&pid_file).unwrap_or_default();
@@ -67,7 +69,7 @@ impl Process {
         Self { pid_file, log, child: None, running, last, failures: 0, left_out: 0 }
     }
 
-    /// Whether it runs.
+    /// Returns whether it is running.
     pub fn is_alive(&mut self) -> bool {
         if let Some(child) = &mut self.child
             && !matches!(child.try_wait(), Ok(None))
@@ -81,23 +83,23 @@ impl Process {
         self.running.is_some()
     }
 
-    /// Its process id.
+    /// Returns its process id.
     pub fn pid(&self) -> Option<i32> {
         self.running.map(|(pid, _)| pid.as_raw_nonzero().get())
     }
 
-    /// Whether it is time to start it: soon after it has ended, and ever later while it fails.
+    /// Returns whether it is time to start it: soon after it has ended, later with each failure.
     pub fn is_due(&mut self) -> bool {
         self.left_out = self.left_out.saturating_sub(1);
         self.left_out == 0
     }
 
-    /// The next start is due at once.
+    /// Makes the next start due at once.
     pub fn hurry(&mut self) {
         self.left_out = 0;
     }
 
-    /// It has started well, or not.
+    /// Records the outcome of a start.
     pub fn has_started(&mut self, well: bool) {
         self.failures = if well { 0 } else { self.failures + 1 };
         self.left_out = if well { 0 } else { (1 << self.failures.min(6)).min(LOOKS_LEFT_OUT_MAX) };
@@ -106,7 +108,7 @@ impl Process {
     /// Starts it.
     ///
     /// # Errors
-    /// In words.
+    /// A message.
     pub fn start(&mut self, command: &mut Command) -> Result<(), String> {
         self.end_left_behind();
         let name = command.get_program().to_string_lossy().into_owned();
@@ -132,7 +134,7 @@ impl Process {
         Ok(())
     }
 
-    /// The last line of its output.
+    /// Returns the last line of its output.
     pub fn last_words(&self) -> Option<String> {
         let text = std::fs::read(&self.log).unwrap_or_default();
         let text = String::from_utf8_lossy(&text[text.len().saturating_sub(4096)..]).into_owned();
@@ -147,20 +149,20 @@ impl Process {
         }
     }
 
-    /// Its own process and its sessions.
+    /// Returns its own process and its sessions.
     pub fn all(&self) -> Vec<Pid> {
         self.pid().map(with_sessions).unwrap_or_default()
     }
 
-    /// The processes that it has started: sessions of clients.
+    /// Returns the processes that it has started: sessions of clients.
     pub fn sessions(&self) -> Vec<Pid> {
         self.running.map(|(pid, _)| sessions_of(pid)).unwrap_or_default()
     }
 
-    /// Ends it, and what it has started.
+    /// Ends it and the processes that it has started.
     pub fn stop(&mut self) {
         let Some((pid, _)) = self.running else {
-            // Sessions outlive a server that was killed.
+            // Sessions outlive a killed server.
             self.end_left_behind();
             return;
         };
@@ -170,18 +172,18 @@ impl Process {
             self.signal(Signal::KILL);
             wait_until(KILLED_SECONDS, || !self.is_alive());
         }
-        // Sessions that it has left behind: they would hold the shares.
+        // Remaining sessions would keep the shares open.
         let _ = kill_process_group(pid, Signal::KILL);
         end_all(&sessions);
-        // One that does not die even so is found again by its file.
+        // If even that does not end it, it is found again by its file.
         if !self.is_alive() {
             self.last = None;
             drop(std::fs::remove_file(&self.pid_file));
         }
     }
 
-    /// Ends what a server that was killed has left behind: it would hold the port, and go on with
-    /// an old configuration. A number that names a process group names no other process meanwhile.
+    /// Ends the remaining processes of a killed server: they would hold the port, and continue with
+    /// an old configuration. While a number names a process group, no other process gets it.
     fn end_left_behind(&mut self) {
         let Some(group) = self.last.take().filter(|last| start_of(*last).is_none()) else { return };
         let _ = kill_process_group(group, Signal::KILL);
@@ -189,7 +191,7 @@ impl Process {
     }
 }
 
-/// The processes that a server has started.
+/// Returns the processes that a server has started.
 fn sessions_of(pid: Pid) -> Vec<Pid> {
     // Those of vsftpd have groups of their own.
     let all: Vec<_> = all_pids().filter_map(|other| stat_of(other).map(|stat| (other, stat))).collect();
@@ -205,31 +207,31 @@ fn sessions_of(pid: Pid) -> Vec<Pid> {
     found.split_off(1)
 }
 
-/// A server's process and its sessions.
+/// Returns a server's process and its sessions.
 pub fn with_sessions(pid: i32) -> Vec<Pid> {
     let pid = Pid::from_raw(pid);
     pid.map(|pid| sessions_of(pid).into_iter().chain([pid]).collect()).unwrap_or_default()
 }
 
-/// The processes of a group that have not ended.
+/// Returns the processes of a group that have not ended.
 fn members(group: Pid) -> impl Iterator<Item = Pid> {
     let raw = group.as_raw_nonzero().get();
     all_pids().filter(move |pid| stat_of(*pid).is_some_and(|stat| stat.group == raw))
 }
 
-/// All processes of the machine.
+/// Returns all processes of the machine.
 pub fn all_pids() -> impl Iterator<Item = Pid> {
     let all = std::fs::read_dir("/proc").into_iter().flatten().flatten();
     all.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).filter_map(Pid::from_raw)
 }
 
-/// The paths of the files that a process has open; none if it has ended.
+/// Returns the paths of the files that a process has open; none if it has ended.
 pub fn open_files(pid: Pid) -> impl Iterator<Item = PathBuf> {
     let all = std::fs::read_dir(format!("/proc/{}/fd", pid.as_raw_nonzero())).into_iter().flatten().flatten();
     all.filter_map(|entry| std::fs::read_link(entry.path()).ok())
 }
 
-/// Ends those of some sessions that have a file open in one of the directories.
+/// Ends the sessions that have a file open in one of the directories.
 pub fn end_users_of(sessions: &[Pid], dirs: &[PathBuf]) {
     let uses = |pid: &&Pid| open_files(**pid).any(|file| dirs.iter().any(|dir| file.starts_with(dir)));
     end_all(sessions.iter().filter(uses));
@@ -242,26 +244,26 @@ pub fn end_all<'a>(sessions: impl IntoIterator<Item = &'a Pid>) {
     }
 }
 
-/// What the kernel tells of a process.
+/// Fields of the kernel's `stat` of a process.
 struct Stat {
     parent: i32,
     group: i32,
     start: u64,
 }
 
-/// When a process was started; none if it has ended.
+/// Returns the start time of a process; `None` if it has ended.
 fn start_of(pid: Pid) -> Option<u64> {
     stat_of(pid).map(|stat| stat.start)
 }
 
-/// The group and the start of a process; none if it has ended.
+/// Returns the group and the start time of a process; `None` if it has ended.
 fn stat_of(pid: Pid) -> Option<Stat> {
     let text = std::fs::read_to_string(format!("/proc/{}/stat", pid.as_raw_nonzero())).ok()?;
-    // Its name may have spaces and brackets.
+    // Its name may contain spaces and brackets.
     let (_, rest) = text.rsplit_once(')')?;
     let words: Vec<_> = rest.split_whitespace().collect();
-    // Behind the name come the state, which is the third field, the parent, the fourth, the group,
-    // the fifth, and the start, the 22nd.
+    // After the name come the state, which is the third field, the parent, the fourth, the group,
+    // the fifth, and the start time, the 22nd.
     if *words.first()? == "Z" {
         return None;
     }
@@ -281,7 +283,7 @@ mod tests {
         dir
     }
 
-    /// It counted its looks: each of 750 waited 5 s for a port that said nothing.
+    /// The wait counted its checks: each of 750 waited 5 s for a silent port.
     #[test]
     fn a_wait_ends_by_the_clock_however_long_a_look_takes() {
         let mut looks = 0;
@@ -312,13 +314,13 @@ mod tests {
         assert!(!first.is_alive() && !again.is_alive());
     }
 
-    /// Our server blocks the signals that end it, and so did its children: each was stopped by
-    /// SIGKILL after 20 seconds, and vsftpd heard no SIGHUP.
+    /// The pool's server blocks the signals that end it, and so did its children: each was stopped
+    /// by SIGKILL after 20 seconds, and vsftpd did not receive SIGHUP.
     #[test]
     fn a_server_hears_the_signals_that_ours_has_blocked() {
         let dir = dir("exports-signals");
         let _alone = testkit::starting();
-        // The mask is a thread's.
+        // The mask belongs to the thread.
         let status = std::thread::scope(|scope| {
             let status = scope.spawn(|| {
                 host::Termination::block().unwrap();
@@ -333,7 +335,7 @@ mod tests {
             });
             status.join().unwrap()
         });
-        // Signals 32 and 33 are the C library's own: a program can change nothing about them.
+        // Signals 32 and 33 are reserved by the C library: a program cannot change them.
         let libc_only: u64 = 0b11 << 31;
         for key in ["SigBlk", "SigIgn"] {
             let line = status.lines().find(|line| line.starts_with(key)).unwrap();

@@ -1,12 +1,12 @@
-//! Notes on doors that are open and that some clients do not reach: nothing serves them, or the
-//! servers listen on this machine's loopback alone.
+//! Notes on open doors that some clients do not reach: nothing serves them, or the servers listen
+//! on this machine's loopback only.
 
 use doors::{Access, Door};
 
 use super::Exports;
 use super::world::World;
 
-/// The notes on doors that were opened where the server of the pool serves none.
+/// Returns notes on doors that were opened where the server of the pool serves none.
 pub fn unserved_notes(changes: &[(String, Option<String>)]) -> Vec<String> {
     let open: Vec<_> = opened(changes).map(|(door, ..)| door.name()).collect();
     if open.is_empty() {
@@ -18,7 +18,7 @@ pub fn unserved_notes(changes: &[(String, Option<String>)]) -> Vec<String> {
     )]
 }
 
-/// The doors that changes of properties open.
+/// Returns the doors that changes of properties open.
 fn opened(changes: &[(String, Option<String>)]) -> impl Iterator<Item = (Door, Access)> {
     changes.iter().filter_map(|(key, value)| {
         let door = Door::of_property(key)?;
@@ -28,7 +28,7 @@ fn opened(changes: &[(String, Option<String>)]) -> impl Iterator<Item = (Door, A
 }
 
 impl World {
-    /// The networks of a door that do not reach its server, and why.
+    /// Returns the networks of a door that do not reach its server, and the reason.
     pub fn unreached(&self, access: &Access) -> Option<String> {
         let address = self.settings.address;
         if !address.is_loopback() {
@@ -39,7 +39,7 @@ impl World {
         let file = self.file("settings");
         (!networks.is_empty()).then(|| {
             format!(
-                "{} not reached: the servers listen on {address} only; set address in {} and start shale serve again",
+                "{} not reached: the servers listen on {address} only; set address in {} and restart shale serve",
                 if let [one] = &*networks { format!("{one} is") } else { format!("{} are", networks.join(" and ")) },
                 file.display()
             )
@@ -48,7 +48,7 @@ impl World {
 }
 
 impl Exports {
-    /// The notes on doors that were opened.
+    /// Returns notes on doors that were opened.
     pub fn notes(&self, changes: &[(String, Option<String>)]) -> Vec<String> {
         let world = &self.shown.world;
         let note = |(door, access): (Door, Access)| Some(format!("{}: {}", door.name(), world.unreached(&access)?));

@@ -1,5 +1,4 @@
-//! What `shale exports` tells: the exports, how they are reached, and with --check what stands in
-//! the way.
+//! The report of `shale exports`: the exports, their addresses, and with --check the obstacles.
 
 use std::collections::BTreeMap;
 use std::net::{SocketAddr, TcpListener};
@@ -12,7 +11,7 @@ use super::open::doors_of;
 use super::world::World;
 use super::{CHANGE_PATIENCE, Exports, LOOK_PATIENCE, ftp, nfs, ports, rpc, smb, tools, users, web};
 
-/// Open doors of the shares of a pool, by share, with the share's access.
+/// Returns the open doors of a pool's shares, with their access.
 fn open_doors(pool: &Pool) -> Vec<(String, Door, String, Access)> {
     let shares = pool.volumes().into_iter().filter(|volume| volume.is_share());
     let of_share = |share: String| {
@@ -22,10 +21,10 @@ fn open_doors(pool: &Pool) -> Vec<(String, Door, String, Access)> {
     shares.flat_map(|share| of_share(share.name)).collect()
 }
 
-/// The report of a pool whose shares no server gives out.
+/// Returns the report of a pool without servers for its shares.
 pub fn unserved(pool: &Pool, check: bool) -> ExportsReport {
     let open = open_doors(pool);
-    let why = "not served: shale serve POOL --shares DIR --exports DIR gives it out";
+    let why = "not served: start shale serve POOL --shares DIR --exports DIR";
     let line = |(share, door, access, _): &(String, Door, String, Access)| ExportLine {
         share: share.clone(),
         door: door.name().to_owned(),
@@ -39,7 +38,7 @@ pub fn unserved(pool: &Pool, check: bool) -> ExportsReport {
     ExportsReport { dir: None, exports, checks }
 }
 
-/// Whether the packages of the servers are there.
+/// Checks that the packages of the servers are installed.
 fn packages(doors: &[Door], has_nfs3: bool) -> Vec<CheckLine> {
     let mut needed: Vec<(Door, &str, bool)> = vec![
         (Door::Nfs, nfs::PACKAGES[0], tools::find(nfs::PROGRAM).is_some()),
@@ -66,7 +65,7 @@ fn has_samba_modules() -> bool {
 }
 
 impl Exports {
-    /// The exports; with `check`, the obstacles, and the answers that a client gets.
+    /// Reports the exports; with `check`, also the obstacles, and the answers to a client.
     pub fn report(&self, check: bool) -> ExportsReport {
         let faults = self.look(&Door::ALL, check, if check { CHANGE_PATIENCE } else { LOOK_PATIENCE });
         let open = open_doors(&self.shown.pool);
@@ -74,7 +73,7 @@ impl Exports {
         let crowded = self.crowded(&open);
         let line = |(share, door, value, access): &(String, Door, String, Access)| {
             let of_door = faults.iter().filter(|fault| fault.door == *door);
-            // Its own first: that of the server holds for all.
+            // Its own fault first: that of the server applies to all.
             let mut of_share: Vec<_> =
                 of_door.filter(|fault| fault.share.as_ref().is_none_or(|own| own == share)).collect();
             of_share.sort_by_key(|fault| fault.share.is_none());
@@ -94,7 +93,7 @@ impl Exports {
         ExportsReport { dir: Some(self.dir().display().to_string()), exports, checks }
     }
 
-    /// How a client reaches a share.
+    /// Returns the address of a share for its clients.
     fn address(&self, share: &str, door: Door, access: &Access) -> String {
         let World { settings, .. } = &self.shown.world;
         let host = self.shown.world.host();
@@ -112,8 +111,8 @@ impl Exports {
         }
     }
 
-    /// Shares that are not served by FTP because another one has their port: that port, and the
-    /// other share.
+    /// Returns the shares that are not served by FTP because another one has their port: that port,
+    /// and the other share.
     fn crowded(&self, open: &[(String, Door, String, Access)]) -> BTreeMap<String, (u16, String)> {
         let mut by_port = BTreeMap::new();
         let mut crowded = BTreeMap::new();
@@ -177,7 +176,7 @@ impl Exports {
         checks.extend(users);
         checks.extend(open.iter().map(|(share, door, value, access)| match crowded.get(share) {
             Some((port, other)) if *door == Door::Ftp => {
-                let found = format!("not served: port {port} is that of share {other}; say ftp={value},port=N here");
+                let found = format!("not served: port {port} belongs to share {other}; set ftp={value},port=N here");
                 CheckLine::new(format!("ftp of share {share}"), false, found)
             }
             _ => {
@@ -186,7 +185,7 @@ impl Exports {
                 let found = match pid(*door, &word) {
                     Some(_) => self.as_client(share, *door, access),
                     // Another server may answer at its port.
-                    None => Err("not served: its server does not run".to_owned()),
+                    None => Err("not served: its server is not running".to_owned()),
                 };
                 CheckLine::new(what, found.is_ok(), found.unwrap_or_else(|error| error))
             }
@@ -200,7 +199,7 @@ impl Exports {
         checks
     }
 
-    /// Whose a port is.
+    /// Checks which process holds a port.
     fn port(&self, port: u16, pid: Option<i32>, door: &str) -> CheckLine {
         let settings = &self.shown.world.settings;
         let what = format!("port {port} ({door})");
@@ -213,13 +212,13 @@ impl Exports {
             Ok(_) => "free, and nothing is served there".to_owned(),
             Err(error) => {
                 let by = ports::holder(port).map_or_else(|| error.to_string(), |holder| format!("by {holder}"));
-                format!("taken {by}: end that, or choose another in {}", self.shown.world.file("settings").display())
+                format!("taken {by}: end it, or choose another in {}", self.shown.world.file("settings").display())
             }
         };
         CheckLine::new(what, false, found)
     }
 
-    /// The answer that a client on this machine gets.
+    /// Returns the answer to a client on this machine.
     fn as_client(&self, share: &str, door: Door, access: &Access) -> Result<String, String> {
         let settings = &self.shown.world.settings;
         let at = |port: u16| SocketAddr::new(settings.address, port);
@@ -246,7 +245,7 @@ impl Exports {
                     false => rpc::anonymous_log_in(at).map(|(heard, answer)| (heard, Some(answer)))?,
                 };
                 if !heard.contains(&format!("share {share} (")) {
-                    return Err(format!("greets as another: {heard}"));
+                    return Err(format!("has another greeting: {heard}"));
                 }
                 match answer.filter(|answer| !answer.starts_with("230")) {
                     None => Ok(format!("greets: {heard}")),
@@ -259,17 +258,17 @@ impl Exports {
         }
     }
 
-    /// Whether clients of NFS 3 find its ports. They ask rpcbind for these, unless they name them.
+    /// Checks that clients of NFS 3 find its ports, through rpcbind unless they name them.
     fn version_3(&self) -> CheckLine {
         let settings = &self.shown.world.settings;
         let wanted = [(rpc::NFS, settings.nfs_port), (rpc::MOUNT, settings.mount_port)];
         let told = wanted.map(|(program, _)| rpc::port_of(settings.address, program, 3));
         let why = match told {
             [Ok(nfs), Ok(mount)] if [nfs, mount] == [settings.nfs_port, settings.mount_port] => {
-                return CheckLine::new("NFS 3".to_owned(), true, "rpcbind tells clients its ports");
+                return CheckLine::new("NFS 3".to_owned(), true, "rpcbind reports its ports to clients");
             }
-            [Ok(0), _] | [_, Ok(0)] => "the rpcbind that clients ask does not know it".to_owned(),
-            [Ok(nfs), Ok(mount)] => format!("rpcbind tells ports {nfs} and {mount}, which are another server's"),
+            [Ok(0), _] | [_, Ok(0)] => "the clients' rpcbind does not know it".to_owned(),
+            [Ok(nfs), Ok(mount)] => format!("rpcbind returns ports {nfs} and {mount}, which belong to another server"),
             [Err(_), _] | [_, Err(_)] => "no rpcbind answers clients (port 111)".to_owned(),
         };
         let (nfs, mount) = (settings.nfs_port, settings.mount_port);
@@ -280,7 +279,7 @@ impl Exports {
         CheckLine { warns: true, ..CheckLine::new("NFS 3".to_owned(), true, found) }
     }
 
-    /// NFS 4.2 must not be served: Ganesha 4.3 answers its READ_PLUS with zeroes.
+    /// Checks that NFS 4.2 is not served: Ganesha 4.3 answers its READ_PLUS with zeroes.
     fn minor_versions(&self) -> CheckLine {
         let settings = &self.shown.world.settings;
         let has = rpc::has_minor((settings.address, settings.nfs_port).into(), 2);

@@ -1,8 +1,8 @@
-//! Questions to servers as their clients ask them: does NFS answer, what does HTTP say, how does
-//! FTP greet.
+//! Queries servers as their clients do: whether NFS answers, the status of HTTP, the greeting of
+//! FTP.
 //!
-//! Each question has one deadline for all of its steps: the port may be held by a program that
-//! accepts connections and says nothing, or one byte at a time.
+//! Each query has one deadline for all of its steps: the port may be held by a program that accepts
+//! connections and sends nothing, or one byte at a time.
 
 use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream};
@@ -10,26 +10,26 @@ use std::time::{Duration, Instant};
 
 use super::ports;
 
-/// Deadline of a question to a server on this machine.
+/// Deadline of a query to a server on this machine.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// Most bytes of an answer that are read.
+/// Maximum length of an answer in bytes.
 const ANSWER_BYTES_MAX: usize = 64 << 10;
 
-/// The program number of NFS.
+/// Program number of NFS.
 pub const NFS: u32 = 100_003;
-/// That of the MOUNT protocol.
+/// Program number of the MOUNT protocol.
 pub const MOUNT: u32 = 100_005;
-/// That of rpcbind, which tells the ports of others, and its port.
+/// Program number of rpcbind, which knows the ports of others, and its port.
 const PORTMAP: u32 = 100_000;
 const PORTMAP_PORT: u16 = 111;
-/// Asks it for a port.
+/// Procedure that returns a port.
 const GET_PORT: u32 = 3;
-/// The number of TCP.
+/// Protocol number of TCP.
 const TCP: u32 = 6;
-/// The status of a COMPOUND of a minor version that the server does not have.
+/// Status of a COMPOUND of a minor version that the server does not have.
 const MINOR_VERSION_MISMATCH: u32 = 10021;
 
-/// Where a server is asked that listens at `address`.
+/// Returns the address for queries to a server that listens at `address`.
 pub fn near(address: IpAddr) -> IpAddr {
     match address {
         IpAddr::V4(address) if address.is_unspecified() => Ipv4Addr::LOCALHOST.into(),
@@ -38,7 +38,7 @@ pub fn near(address: IpAddr) -> IpAddr {
     }
 }
 
-/// A connection to a server, with a deadline for all that is read and written.
+/// A connection to a server, with a deadline for all reads and writes.
 struct Question {
     stream: TcpStream,
     port: u16,
@@ -82,7 +82,7 @@ impl Write for Question {
     }
 }
 
-/// The failure of a question in words; of silence, with the process that holds the port.
+/// Describes a failed query; if the server was silent, with the process that holds the port.
 fn no_answer(port: u16, error: &std::io::Error) -> String {
     // A socket whose time is over says that it would block.
     if !matches!(error.kind(), ErrorKind::TimedOut | ErrorKind::WouldBlock) {
@@ -100,7 +100,7 @@ pub fn connect(at: SocketAddr) -> Result<(), String> {
     Question::ask(at).map(drop)
 }
 
-/// Calls a procedure without credentials; the words of what it returns.
+/// Calls a procedure without credentials; returns the words of its result.
 fn call(at: SocketAddr, program: (u32, u32), procedure: u32, arguments: &[u32]) -> Result<Vec<u32>, String> {
     let mut stream = Question::ask(at)?;
     let (port, failed) = (at.port(), stream.failed());
@@ -114,7 +114,7 @@ fn call(at: SocketAddr, program: (u32, u32), procedure: u32, arguments: &[u32]) 
     stream.read_exact(&mut head).map_err(&failed)?;
     let length = (u32::from_be_bytes(head) & 0x7fff_ffff) as usize;
     if length > ANSWER_BYTES_MAX {
-        return Err(format!("port {port} gives an answer of {length} bytes"));
+        return Err(format!("port {port} returned an answer of {length} bytes"));
     }
     let mut answer = vec![0; length];
     stream.read_exact(&mut answer).map_err(&failed)?;
@@ -126,37 +126,38 @@ fn call(at: SocketAddr, program: (u32, u32), procedure: u32, arguments: &[u32]) 
     }
 }
 
-/// Whether a version of a program answers.
+/// Checks that a version of a program answers.
 ///
 /// # Errors
-/// In words.
+/// A message.
 pub fn null(at: SocketAddr, program: u32, version: u32) -> Result<(), String> {
     call(at, (program, version), 0, &[]).map(|_| ())
 }
 
-/// The port of a version of a program as rpcbind tells it to clients; 0 if it does not know it.
+/// Returns the port of a version of a program, as rpcbind reports it to clients; 0 if it does not
+/// know it.
 ///
 /// # Errors
-/// In words, if no rpcbind answers.
+/// A message, if no rpcbind answers.
 pub fn port_of(address: IpAddr, program: u32, version: u32) -> Result<u16, String> {
     let told = call((address, PORTMAP_PORT).into(), (PORTMAP, 2), GET_PORT, &[program, version, TCP, 0])?;
     Ok(told.first().and_then(|port| u16::try_from(*port).ok()).unwrap_or(0))
 }
 
-/// Whether a server of NFSv4 has a minor version.
+/// Returns whether a server of NFSv4 has a minor version.
 ///
 /// # Errors
-/// In words.
+/// A message.
 pub fn has_minor(at: SocketAddr, minor: u32) -> Result<bool, String> {
     // A compound with no tag and no operation.
     let answer = call(at, (NFS, 4), 1, &[0, minor, 0])?;
     Ok(answer.first() != Some(&MINOR_VERSION_MISMATCH))
 }
 
-/// The status of a GET.
+/// Returns the status of a GET.
 ///
 /// # Errors
-/// In words.
+/// A message.
 pub fn http_status(at: SocketAddr, path: &str) -> Result<u16, String> {
     let mut stream = Question::ask(at)?;
     let (port, failed) = (at.port(), stream.failed());
@@ -167,20 +168,20 @@ pub fn http_status(at: SocketAddr, path: &str) -> Result<u16, String> {
     status.ok_or_else(|| format!("port {port} does not speak HTTP: {line:?}"))
 }
 
-/// How a server of FTP greets.
+/// Returns the greeting of an FTP server.
 ///
 /// # Errors
-/// In words.
+/// A message.
 pub fn greeting(at: SocketAddr) -> Result<String, String> {
     let stream = Question::ask(at)?;
     let failed = stream.failed();
     first_line(stream).map_err(failed)
 }
 
-/// How a server of FTP greets, and its answer to a client without a password.
+/// Returns the greeting of an FTP server, and its answer to a client without a password.
 ///
 /// # Errors
-/// In words.
+/// A message.
 pub fn anonymous_log_in(at: SocketAddr) -> Result<(String, String), String> {
     let stream = Question::ask(at)?;
     let failed = stream.failed();
@@ -206,7 +207,7 @@ mod tests {
 
     use super::*;
 
-    /// A program that says nothing, as one that waits for its client to speak first.
+    /// A program that is silent, because it waits for its client to begin.
     #[test]
     fn a_silent_port_is_given_up_and_its_holder_named() {
         let silent = TcpListener::bind(("127.0.0.1", 0)).unwrap();
@@ -232,7 +233,7 @@ mod tests {
         assert_eq!(speaking.join().unwrap(), "USER anonymous");
     }
 
-    /// Each byte comes before a read gives up, and the line never ends.
+    /// Each byte arrives before a read times out, and the line never ends.
     #[test]
     fn a_port_that_dribbles_is_given_up() {
         let dribbling = TcpListener::bind(("127.0.0.1", 0)).unwrap();

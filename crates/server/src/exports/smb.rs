@@ -7,6 +7,7 @@ use std::process::Command;
 
 use doors::{Door, Export, samba};
 use engine::Pool;
+use rustix::io::Errno;
 
 use super::keeper::Servers;
 use super::kept::{Kept, Server};
@@ -15,20 +16,32 @@ use super::process::Process;
 use super::world::World;
 use super::{Fault, rpc, tools};
 
-/// The package of the server.
+/// Package of the server.
 pub const PACKAGE: &str = "samba";
-/// The program.
+/// Program of the server.
 pub const PROGRAM: &str = "smbd";
-/// The package of what it needs for streams, ACLs and earlier versions.
+/// Package of its modules for streams, ACLs and earlier versions.
 pub const MODULES_PACKAGE: &str = "samba-vfs-modules";
-/// How long a change takes at most to come into force.
+/// Maximum seconds until a change is in force.
 const SECONDS: u32 = 20;
+
+/// Why a mount without extended attributes is not served.
+const NO_XATTRS: &str = "its mount has no extended attributes (xattr=off), in which SMB keeps streams, DOS attributes and ACLs: \
+                         set xattr=on and mount it again (end the server with SIGTERM and start it), or set smb=off";
+
+/// Fails for a mount without extended attributes, in which the server keeps streams, DOS attributes
+/// and ACLs of clients.
+pub fn check_xattrs(dir: &Path) -> Result<(), String> {
+    let found = rustix::fs::getxattr(dir, "user.shale.compression", &mut [0_u8; 64][..]);
+    // Another failure is one of every request there.
+    if found == Err(Errno::OPNOTSUPP) { Err(NO_XATTRS.to_owned()) } else { Ok(()) }
+}
 
 struct Samba<'a> {
     world: &'a World,
 }
 
-/// The sections of a file, by name.
+/// Returns the sections of a file, by name.
 fn sections(text: &str) -> BTreeMap<&str, String> {
     let mut all: BTreeMap<&str, String> = BTreeMap::new();
     let mut name = "";
@@ -65,7 +78,7 @@ impl Server for Samba<'_> {
 
     fn check(&self, file: &Path) -> Result<(), String> {
         let (_, said) = tools::run("testparm", "samba-common-bin", &["-s", &file.display().to_string()])?;
-        // It goes on past these, and so would the server, without the meant setting.
+        // The checker continues after these, and the server would run without the intended setting.
         let fault = said.lines().find(|line| line.contains("nknown parameter") || line.contains("ERROR"));
         fault.map_or(Ok(()), |line| Err(line.trim().to_owned()))
     }
@@ -90,8 +103,8 @@ impl Server for Samba<'_> {
 
     fn reload(&self, _: &Process, old: &str, new: &str) -> Result<(), String> {
         self.control(&["smbd", "reload-config"])?;
-        // A session keeps the rights that it was given when it connected to the share: it connects
-        // again by itself.
+        // A session keeps the rights from the time when it connected to the share: its client
+        // reconnects by itself.
         let new = sections(new);
         for (name, was) in sections(old) {
             if !["", "global"].contains(&name) && new.get(name) != Some(&was) {
@@ -106,7 +119,7 @@ impl Server for Samba<'_> {
         let mut said = "it has ended".to_owned();
         self.world.wait(SECONDS, || {
             let Some(pid) = process.is_alive().then(|| process.pid()).flatten() else { return true };
-            // Messages are read in turn: an answer comes behind the reading of the file.
+            // Messages are handled in order: the answer follows the reading of the file.
             let answers = rpc::connect(at).and_then(|()| self.control(&[&pid.to_string(), "ping"]).map(drop));
             said = answers.err().unwrap_or_default();
             said.is_empty()
@@ -123,7 +136,7 @@ pub struct Smb {
 }
 
 impl Smb {
-    /// The one that may be running already.
+    /// Finds the server that may be running already.
     pub fn find(dir: &Path, pool: &Pool) -> Self {
         Self { kept: Kept::new(Process::find(dir, "smbd")), pool: pool.clone(), moments: Moments::default() }
     }
@@ -138,7 +151,7 @@ impl Smb {
     }
 }
 
-/// The shares that have names of their own for SMB clients, and the faults of the others.
+/// Returns the shares with a unique name for SMB clients, and the faults of the others.
 fn named<'a>(exports: &[&'a Export]) -> (Vec<&'a Export>, Vec<Fault>) {
     let mut served = Vec::new();
     let mut faults = Vec::new();
@@ -146,7 +159,7 @@ fn named<'a>(exports: &[&'a Export]) -> (Vec<&'a Export>, Vec<Fault>) {
     for export in exports {
         let word = export.word();
         let taken = samba::check_name(&word).and_then(|()| match words.get(&word.to_ascii_lowercase()) {
-            Some(other) => Err(format!("shares '{other}' and '{}' would both be called '{word}'", export.name)),
+            Some(other) => Err(format!("shares '{other}' and '{}' would have the same name '{word}'", export.name)),
             None => Ok(()),
         });
         match taken {
@@ -195,12 +208,20 @@ mod tests {
     use super::*;
 
     #[test]
+    fn a_mount_without_extended_attributes_is_not_served() {
+        let why = check_xattrs(Path::new("/proc")).unwrap_err();
+        assert!(why.contains("xattr=off") && why.contains("xattr=on"), "{why}");
+        let dir = testkit::TempDir::new("smb-xattrs");
+        assert_eq!(check_xattrs(dir.path()), Ok(()));
+    }
+
+    #[test]
     fn a_share_without_a_name_for_smb_is_at_fault_itself() {
         let export = |name: &str| Export::through(Door::Smb, Access::default(), 1, name.to_owned(), "/s".to_owned());
         let all = ["a-b", "a/b", "homes", "z"].map(export);
         let (served, faults) = named(&all.iter().collect::<Vec<_>>());
         assert_eq!(served.iter().map(|export| &*export.name).collect::<Vec<_>>(), ["a-b", "z"]);
         assert_eq!(faults.iter().map(|fault| fault.share.as_deref()).collect::<Vec<_>>(), [Some("a/b"), Some("homes")]);
-        assert!(faults[0].text.contains("would both be called 'a-b'"), "{}", faults[0].text);
+        assert!(faults[0].text.contains("would have the same name 'a-b'"), "{}", faults[0].text);
     }
 }

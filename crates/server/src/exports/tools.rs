@@ -1,4 +1,4 @@
-//! Programs that servers bring with them.
+//! Runs programs that come with the servers.
 
 use std::fs::File;
 use std::io::{Read, Seek};
@@ -12,30 +12,30 @@ use rustix::process::{Pid, Signal, kill_process_group};
 use super::process::wait_until;
 use host::with_usual_signals;
 
-/// Where servers are, beside what the caller's PATH says.
+/// Directories of servers, in addition to the caller's PATH.
 const SYSTEM_PATH: &str = "/usr/sbin:/usr/bin:/sbin:/bin";
 /// Deadline of a checker or a control program, after which it is killed.
 const SECONDS_MAX: u32 = 10;
-/// Most bytes of its output that are read.
+/// Maximum bytes of its output.
 const OUTPUT_BYTES_MAX: u64 = 1 << 20;
 
-/// Where a program is.
+/// Returns the path of a program.
 pub fn find(name: &str) -> Option<PathBuf> {
     let path = std::env::var("PATH").unwrap_or_default();
     let dirs = path.split(':').chain(SYSTEM_PATH.split(':')).filter(|dir| dir.starts_with('/'));
     dirs.map(|dir| Path::new(dir).join(name)).find(|path| path.is_file())
 }
 
-/// A program, with the package that has it if it is missing.
+/// Returns the command of a program, or an error that names its package.
 ///
 /// # Errors
-/// In words.
+/// A message.
 pub fn command(name: &str, package: &str) -> Result<Command, String> {
     find(name).map(Command::new).ok_or_else(|| format!("{name} is not installed: install the package {package}"))
 }
 
-/// Runs a program to its end, or to the deadline. A program that the kernel does not let die, since
-/// it waits for a file system, is left to a thread.
+/// Runs a program to its end, or to the deadline. A program that cannot be killed, because it waits
+/// for a file system, is left to a thread.
 fn status(mut command: Command, name: &str, seconds: u32) -> Result<ExitStatus, String> {
     let failed = |error: std::io::Error| format!("{name} cannot be run: {error}");
     let mut child = with_usual_signals(command.current_dir("/")).process_group(0).spawn().map_err(failed)?;
@@ -54,8 +54,8 @@ fn status(mut command: Command, name: &str, seconds: u32) -> Result<ExitStatus, 
     Err(format!("{name} did not end within {seconds} s, and was killed"))
 }
 
-/// Runs a program that takes its standard input for a connection, and answers there. `answer`: a
-/// file that is there while it runs.
+/// Runs a program that treats its standard input as a connection, and answers there. `answer`: a
+/// file that exists while it runs.
 ///
 /// # Errors
 /// Why it cannot be run.
@@ -70,7 +70,7 @@ pub fn answer(name: &str, package: &str, arguments: &[&str], answer: &Path) -> R
     read_back(&mut file).map_err(failed)
 }
 
-/// The text in a file that a program has written to.
+/// Returns the text in a file that a program has written to.
 fn read_back(file: &mut File) -> std::io::Result<String> {
     let mut said = Vec::new();
     file.rewind()?;
@@ -78,17 +78,17 @@ fn read_back(file: &mut File) -> std::io::Result<String> {
     Ok(String::from_utf8_lossy(&said).into_owned())
 }
 
-/// Runs a program to its end; what it wrote to stdout, and to stderr.
+/// Runs a program to its end; returns its output on stdout and on stderr.
 ///
 /// # Errors
-/// What it said last, or why it cannot be run.
+/// Its last output, or why it cannot be run.
 pub fn run(name: &str, package: &str, arguments: &[&str]) -> Result<(String, String), String> {
     run_within(SECONDS_MAX, name, package, arguments)
 }
 
 fn run_within(seconds: u32, name: &str, package: &str, arguments: &[&str]) -> Result<(String, String), String> {
     let failed = |error: std::io::Error| format!("{name} cannot be run: {error}");
-    // Not pipes: a process that the program leaves behind would keep them open.
+    // Not pipes: a remaining child process of the program would keep them open.
     let output = || memfd_create("output", MemfdFlags::CLOEXEC).map(File::from).map_err(|error| failed(error.into()));
     let (mut out, mut err) = (output()?, output()?);
     let mut command = command(name, package)?;
@@ -101,13 +101,13 @@ fn run_within(seconds: u32, name: &str, package: &str, arguments: &[&str]) -> Re
     }
     let last = err.lines().chain(out.lines()).filter(|line| !line.trim().is_empty()).collect::<Vec<_>>();
     let said = last.iter().take(3).map(|line| line.trim()).collect::<Vec<_>>().join("; ");
-    Err(if said.is_empty() { format!("{name} ended with {status}") } else { format!("{name} says: {said}") })
+    Err(if said.is_empty() { format!("{name} ended with {status}") } else { format!("{name}: {said}") })
 }
 
-/// Writes a file in one step: a reader sees the old or the new content.
+/// Writes a file atomically: a reader sees the old or the new content.
 ///
 /// # Errors
-/// In words.
+/// A message.
 pub fn write(path: &Path, text: &str) -> Result<(), String> {
     let beside = path.with_extension("writing");
     let failed = |error: std::io::Error| format!("{} cannot be written: {error}", path.display());
@@ -115,12 +115,12 @@ pub fn write(path: &Path, text: &str) -> Result<(), String> {
     std::fs::rename(&beside, path).map_err(failed)
 }
 
-/// Whether this machine knows a user, be it from a directory of the network.
+/// Returns whether this machine knows a user, including those of a network directory.
 pub fn has_user(name: &str) -> bool {
     user(name).is_some() || run("getent", "libc-bin", &["passwd", name]).is_ok()
 }
 
-/// User and group number of a user of this machine.
+/// Returns user and group number of a user of this machine.
 pub fn user(name: &str) -> Option<(u32, u32)> {
     let all = std::fs::read_to_string("/etc/passwd").ok()?;
     let line = all.lines().find(|line| line.split(':').next() == Some(name))?;
@@ -137,7 +137,7 @@ mod tests {
         let _alone = testkit::starting();
         let said = run_within(1, "sh", "dash", &["-c", "sleep 600 & wait"]).unwrap_err();
         assert_eq!(said, "sh did not end within 1 s, and was killed");
-        // A child that keeps the output open holds nothing up.
+        // A child that keeps the output open delays nothing.
         let (out, _) = run_within(60, "sh", "dash", &["-c", "sleep 61 & echo done"]).unwrap();
         assert_eq!(out, "done\n");
         assert_eq!(run("false", "coreutils", &[]).unwrap_err(), "false ended with exit status: 1");

@@ -1,5 +1,5 @@
-//! The users that doors name or need: are they there, have they passwords, and may they write where
-//! a door lets them.
+//! Checks of the users that doors name or need: whether they exist, have passwords, and may write
+//! where a door permits it.
 
 use std::collections::BTreeSet;
 use std::os::unix::fs::MetadataExt;
@@ -11,11 +11,11 @@ use super::world::World;
 use super::{smb, tools};
 use report::CheckLine;
 
-/// The user, and the group, as whom SMB clients without a password come in, and NFS clients where
-/// all are squashed.
+/// The user, and the group, of SMB clients without a password, and of NFS clients where all are
+/// squashed.
 const ANONYMOUS: u32 = 65534;
 
-/// The checks on the users of a door of a share, which is mounted at `dir`.
+/// Checks the users of a door of a share, which is mounted at `dir`.
 pub fn checks(world: &World, share: &str, door: Door, access: &Access, dir: Option<&Path>) -> Vec<CheckLine> {
     let mut lines = there(world, share, door, access);
     lines.extend(passwords(world, share, door, access));
@@ -23,7 +23,7 @@ pub fn checks(world: &World, share: &str, door: Door, access: &Access, dir: Opti
     lines
 }
 
-/// Whether the users are there that a door of a share names or needs.
+/// Checks that the users exist that a door of a share names or needs.
 fn there(world: &World, share: &str, door: Door, access: &Access) -> Vec<CheckLine> {
     let mut named: Vec<_> = access.users.iter().map(|user| (user.clone(), format!("smb of share {share}"))).collect();
     match door {
@@ -33,25 +33,25 @@ fn there(world: &World, share: &str, door: Door, access: &Access) -> Vec<CheckLi
     }
     let line = |(user, by): (String, String)| {
         let good = tools::has_user(&user);
-        let found = if good { "there" } else { "this machine has no such user: useradd, or name another" };
+        let found = if good { "there" } else { "this machine has no such user: useradd, or choose another" };
         CheckLine::new(format!("user {user} ({by})"), good, found)
     };
     named.into_iter().map(line).collect()
 }
 
-/// Whether there are passwords where a door asks for them.
+/// Checks that there are passwords where a door requires them.
 fn passwords(world: &World, share: &str, door: Door, access: &Access) -> Vec<CheckLine> {
     match door {
         Door::Http if access.needs_login => {
             let file = world.file("http.users");
             let found = format!(
-                "missing, so that none comes in: htpasswd -B -c {} USER (package apache2-utils)",
+                "missing, so no user is admitted: htpasswd -B -c {} USER (package apache2-utils)",
                 file.display()
             );
             let missing = CheckLine::new(format!("passwords (http of share {share})"), false, found);
             if file.is_file() { Vec::new() } else { vec![missing] }
         }
-        // Where a directory of users was set up there, Samba's own list says nothing.
+        // If the administrator configured a user directory, Samba's own list is not conclusive.
         Door::Smb if !world.own("smb.local.conf").lines().any(is_of_users) => {
             let config = world.file("smb.conf").display().to_string();
             let known = tools::run("pdbedit", smb::PACKAGE, &["-s", &config, "-L"]).map(|(out, _)| users_of(&out));
@@ -59,12 +59,12 @@ fn passwords(world: &World, share: &str, door: Door, access: &Access) -> Vec<Che
             let command = |user: &str| format!("smbpasswd -c {config} -a {user}");
             let of = |user: &String| {
                 let good = known.contains(user);
-                let found = format!("none, so that {user} does not come in: {}", command(user));
+                let found = format!("none, so {user} is not admitted: {}", command(user));
                 let what = format!("SMB password of {user} (share {share})");
                 CheckLine::new(what, good, if good { "set".to_owned() } else { found })
             };
             if access.users.is_empty() && !access.has_guests && known.is_empty() {
-                let found = format!("no user has one, so that none comes in: {}", command("USER"));
+                let found = format!("no user has one, so none is admitted: {}", command("USER"));
                 return vec![CheckLine::new(format!("SMB passwords (share {share})"), false, found)];
             }
             access.users.iter().filter(|user| tools::has_user(user)).map(of).collect()
@@ -73,18 +73,18 @@ fn passwords(world: &World, share: &str, door: Door, access: &Access) -> Vec<Che
     }
 }
 
-/// Whether a line of Samba's configuration says where its users are known.
+/// Returns whether a line of Samba's configuration sets its source of users.
 fn is_of_users(line: &str) -> bool {
     let key = line.split('=').next().unwrap_or_default().trim().to_ascii_lowercase();
     ["passdb backend", "security", "server role", "auth methods"].contains(&&*key)
 }
 
-/// The users in a list of `pdbedit -L`: `NAME:NUMBER:FULL NAME`.
+/// Returns the users in a list of `pdbedit -L`: `NAME:NUMBER:FULL NAME`.
 fn users_of(list: &str) -> BTreeSet<String> {
     list.lines().filter_map(|line| line.split_once(':')).map(|(name, _)| name.to_owned()).collect()
 }
 
-/// A warning, if those whom a door lets write may not do so in the share's own directory.
+/// Returns a warning, if users whom a door lets write may not write in the share's own directory.
 fn writers(world: &World, share: &str, door: Door, access: &Access, dir: &Path) -> Option<CheckLine> {
     let about = std::fs::metadata(dir).ok()?;
     let known = |user: &String| tools::user(user).map(|ids| (format!("user {user}"), ids));
@@ -109,14 +109,14 @@ fn writers(world: &World, share: &str, door: Door, access: &Access, dir: &Path) 
         }
         _ => return None,
     };
-    let found = format!("{told}, or give directories below it to those who are to write");
+    let found = format!("{told}, or let users write in directories below it");
     Some(CheckLine {
         warns: true,
         ..CheckLine::new(format!("writing ({} of share {share})", door.name()), true, found)
     })
 }
 
-/// Whether a user of this machine may write in a directory; none if that cannot be found out.
+/// Returns whether a user of this machine may write in a directory; `None` if that is unknown.
 fn may_write((uid, gid): (u32, u32), dir: &Path) -> Option<bool> {
     let dir = dir.display().to_string();
     let (uid, gid) = (format!("--reuid={uid}"), format!("--regid={gid}"));

@@ -14,15 +14,15 @@ use super::process::{Process, end_users_of};
 use super::world::World;
 use super::{Fault, rpc, tools};
 
-/// The package of the server.
+/// Package of the server.
 pub const PACKAGE: &str = "apache2-bin";
-/// The program.
+/// Program of the server.
 pub const PROGRAM: &str = "apache2";
-/// Its modules.
+/// Directory of its modules.
 const MODULES: &str = "/usr/lib/apache2/modules";
-/// Media types by extension, where there are some.
+/// Media types by extension, if installed.
 const TYPES: &str = "/etc/mime.types";
-/// How long a change takes at most to come into force.
+/// Maximum seconds until a change is in force.
 const SECONDS: u32 = 15;
 
 struct Apache<'a> {
@@ -49,8 +49,8 @@ impl Server for Apache<'_> {
 
     fn command(&self, file: &Path) -> Result<Command, String> {
         let mut command = tools::command(PROGRAM, PACKAGE)?;
-        // A server that was killed leaves its number, and the next one takes whatever has it now,
-        // be it a process that has ended and was not waited for, for itself.
+        // A killed server leaves its process id, and the next one would take any process with that
+        // id for itself, even one that has ended and was not waited for.
         drop(std::fs::remove_file(self.world.file("state/http/httpd.pid")));
         command.arg("-f").arg(file).arg("-DFOREGROUND");
         Ok(command)
@@ -77,7 +77,7 @@ impl Server for Apache<'_> {
         let path = path.unwrap_or_default().replace('\\', "");
         let mut said = "it has ended".to_owned();
         let is_in_force = self.world.wait(SECONDS, || {
-            // One that has ended will not answer.
+            // A server that has ended will not answer.
             if !process.is_alive() {
                 return true;
             }
@@ -92,12 +92,12 @@ impl Server for Apache<'_> {
     }
 }
 
-/// Whether a line cannot change while the server runs.
+/// Returns whether a line cannot change while the server runs.
 fn is_of_process(line: &str) -> bool {
     ["Listen ", "User ", "PidFile "].iter().any(|word| line.starts_with(word))
 }
 
-/// The sections of shares, by their directories.
+/// Returns the sections of shares, by their directories.
 fn sections(text: &str) -> BTreeMap<&str, Vec<&str>> {
     let mut all: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
     let mut dir = None;
@@ -114,7 +114,7 @@ fn sections(text: &str) -> BTreeMap<&str, Vec<&str>> {
     all
 }
 
-/// The directories of the shares whose sections have changed or gone.
+/// Returns the directories of the shares whose sections were changed or removed.
 fn changed(old: &str, new: &str) -> Vec<PathBuf> {
     let new = sections(new);
     let gone = sections(old).into_iter().filter(|(dir, lines)| new.get(dir) != Some(lines));
@@ -125,7 +125,7 @@ fn changed(old: &str, new: &str) -> Vec<PathBuf> {
 pub struct Web(Kept);
 
 impl Web {
-    /// The one that may be running already.
+    /// Finds the server that may be running already.
     pub fn find(dir: &Path) -> Self {
         Self(Kept::new(Process::find(dir, "apache")))
     }

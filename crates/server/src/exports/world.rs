@@ -1,9 +1,9 @@
-//! The directory of exports: its entries, and what its administrator has said there.
+//! The directory of exports: its entries, and the administrator's settings in it.
 //!
-//! | entry | what |
+//! | entry | content |
 //! | --- | --- |
 //! | `settings` | addresses and ports; the administrator's |
-//! | `*.local.conf`, `http.users` | what the administrator adds |
+//! | `*.local.conf`, `http.users` | additions of the administrator |
 //! | `ganesha.conf`, `nfs/`, `smb.conf`, `httpd.conf` | written by the server of the pool |
 //! | `vsftpd-*.conf`, `bus.conf` | the same |
 //! | `state/`, `logs/` | of the servers |
@@ -20,11 +20,11 @@ use super::tools;
 
 /// A directory of exports.
 pub struct World {
-    /// Where it is: a path that configurations can name.
+    /// Its absolute path, for use in configurations.
     pub dir: PathBuf,
     /// Addresses and ports.
     pub settings: Settings,
-    /// The server of the pool stops: no server of a protocol is waited for.
+    /// The server of the pool is stopping: nothing waits for network servers any more.
     ends: AtomicBool,
 }
 
@@ -52,18 +52,18 @@ impl World {
         Ok(Self { dir, settings, ends: AtomicBool::new(false) })
     }
 
-    /// Ends all waits for servers, those under way as well.
+    /// Ends all waits for servers, including current ones.
     pub fn end(&self) {
         self.ends.store(true, Ordering::Release);
     }
 
-    /// Whether the server of the pool stops.
+    /// Returns whether the server of the pool is stopping.
     pub fn ends(&self) -> bool {
         self.ends.load(Ordering::Acquire)
     }
 
-    /// Waits for a server until something holds, until the deadline or until the server of the pool
-    /// stops. Returns whether it holds.
+    /// Waits until a condition on a server holds, until the deadline or until the server of the
+    /// pool stops. Returns whether it holds.
     pub fn wait(&self, seconds: u32, mut holds: impl FnMut() -> bool) -> bool {
         let mut does_hold = false;
         wait_until(seconds, || {
@@ -73,12 +73,12 @@ impl World {
         does_hold
     }
 
-    /// A file in it.
+    /// Returns the path of a file in it.
     pub fn file(&self, name: &str) -> PathBuf {
         self.dir.join(name)
     }
 
-    /// What the administrator adds to a configuration.
+    /// Returns the administrator's additions to a configuration.
     pub fn own(&self, name: &str) -> String {
         let mut text = std::fs::read_to_string(self.file(name)).unwrap_or_default();
         if !text.is_empty() && !text.ends_with('\n') {
@@ -87,13 +87,14 @@ impl World {
         text
     }
 
-    /// Directories of a server.
+    /// Returns the directories of a server.
     pub fn places(&self, server: &str) -> Places {
         let dir = self.dir.display();
         Places { state: format!("{dir}/state/{server}"), logs: format!("{dir}/logs"), own: dir.to_string() }
     }
 
-    /// The address as a client names it: this machine's name, if all addresses are meant.
+    /// Returns the address for clients: this machine's name, if the servers listen at all
+    /// addresses.
     pub fn host(&self) -> String {
         let address = self.settings.address;
         if address.is_unspecified() {

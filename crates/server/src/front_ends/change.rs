@@ -1,22 +1,23 @@
-//! Changes of the front ends of a server that serves.
+//! Changes the front ends of a running server.
 //!
 //! 1. All are checked with the new settings.
-//! 2. In the reverse order of the list, each that is asked for in another way follows while its
+//! 2. In the reverse order of the list, each front end with changed settings follows them while its
 //!    clients stay; or it is released, which fails while a client would lose data, and stops.
-//! 3. In the order of the list, those that are asked for and have not followed start.
-//! 4. If one of these steps fails, those before it are undone: the server serves as before. A
-//!    front end that cannot be started again is reported.
+//! 3. In the order of the list, the requested front ends that did not follow are started.
+//! 4. If one of these steps fails, those before it are undone: the server serves as before. A front
+//!    end that cannot be restarted is reported.
 
 use surface::{Error, Result};
 
 use super::{Asked, FrontEnds};
 
 impl FrontEnds {
-    /// Serves as `new` asks for, after it has served as `old` did. Returns the names of the front
-    /// ends that have changed.
+    /// Changes from the settings `old` to `new`. Returns the names of the front ends that have
+    /// changed.
     ///
     /// # Errors
-    /// Those of the front ends. It then serves as before, unless the message says otherwise.
+    /// Those of the front ends. The server then serves as before, unless the message says
+    /// otherwise.
     pub fn change(&mut self, old: &Asked<'_>, new: &Asked<'_>) -> Result<Vec<&'static str>> {
         self.kinds.iter().try_for_each(|kind| (kind.check)(new))?;
         let places: Vec<_> =
@@ -55,7 +56,8 @@ impl FrontEnds {
         Ok(())
     }
 
-    /// Undoes the steps, the last one first, and returns the error with what could not be undone.
+    /// Undoes the steps, the last one first, and returns the error with the steps that could not be
+    /// undone.
     fn undo(&mut self, error: Error, steps: Vec<Step>, old: &Asked<'_>) -> Error {
         let mut lost = Vec::new();
         for step in steps.into_iter().rev() {
@@ -71,7 +73,7 @@ impl FrontEnds {
                 }
             };
             if let Err(why) = undone {
-                lost.push(format!("{} cannot be served as before: {why}", self.kinds[place].name));
+                lost.push(format!("cannot restore {}: {why}", self.kinds[place].name));
             }
         }
         if lost.is_empty() {
@@ -80,7 +82,7 @@ impl FrontEnds {
         error.context(lost.join("; "))
     }
 
-    /// Where the front end of that place runs, if it does.
+    /// Returns the index of the running front end of that place.
     fn at(&self, place: usize) -> Option<usize> {
         self.running.iter().position(|(other, _)| *other == place)
     }
@@ -92,7 +94,7 @@ impl FrontEnds {
     }
 }
 
-/// Something that was done, and may have to be undone.
+/// A step that was done, and may have to be undone.
 enum Step {
     Followed(usize),
     Stopped(usize),

@@ -35,12 +35,13 @@ impl FrontEnd for Protocols {
         told.document.insert("exports".to_owned(), json!(dir));
     }
 
-    /// The shares do, over whose mounts it serves.
+    /// The shares do, whose mounts it exports.
     fn holds_the_server(&self) -> bool {
         false
     }
 
-    /// Its servers go on over mounts that wait for the next server, as they do when this one dies.
+    /// Its servers keep running over mounts that wait for the next server, as after a crash of this
+    /// one.
     fn has_resumed(&self) -> bool {
         self.service.mounted_shares().is_some_and(|shares| shares.have_resumed())
     }

@@ -1,7 +1,7 @@
-//! REST, metrics and the page, over HTTP: the server's side of the process that speaks it.
+//! REST, metrics and the page, over HTTP: the server's end of the HTTP process.
 //!
-//! Owns the listening sockets, which outlive that process: clients that connect while it is started
-//! again wait in the kernel.
+//! Owns the listening sockets, which outlive that process: clients that connect while it restarts
+//! wait in the kernel.
 
 mod answers;
 mod certificate;
@@ -24,19 +24,19 @@ use super::{Asked, FrontEnd, Kind, Started, Told, with_holder};
 
 pub(super) const KIND: Kind = Kind { name: "HTTP", is_same: |a, b| a.http == b.http, check, start };
 
-/// The command that is the process; servers start it, and no user types it.
+/// The command of that process; servers start it, users never do.
 pub const HTTP_COMMAND: &str = "serve-http";
 
-/// HTTP, as the command line asks for it.
+/// HTTP settings of the command line.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct WantedHttp {
-    /// Addresses; empty: none of it.
+    /// Addresses; empty: no HTTP.
     pub listen: Vec<Listen>,
-    /// Whether TLS is spoken; none: where other machines reach it.
+    /// Whether to use TLS; `None`: where other machines can connect.
     pub tls: Option<bool>,
-    /// Files of a certificate and its key; none: an own one.
+    /// Files of a certificate and its key; `None`: one made by the server.
     pub certificate: Option<(PathBuf, PathBuf)>,
-    /// Names of this machine, besides the one that the system knows.
+    /// Names of this machine, in addition to the system's.
     pub names: Vec<String>,
     /// Whether clients of this machine read `/metrics` without a token.
     pub open_metrics: bool,
@@ -67,8 +67,8 @@ fn check(asked: &Asked<'_>) -> Result<()> {
     let pool = asked.service.facts().pool.display();
     if !http.is_tls() {
         let text = format!(
-            "{open} can be reached from other machines, which would send passwords in the clear: leave out --http-tls off, or \
-             use an address of this machine (127.0.0.1) behind a proxy"
+            "{open} can be reached from other machines, which would send passwords unencrypted: omit --http-tls \
+             off, or use an address of this machine (127.0.0.1) behind a proxy"
         );
         return Err(Error::new(ErrorKind::Invalid, text));
     }
@@ -118,7 +118,7 @@ fn url(address: &Listen, scheme: &str) -> String {
     }
 }
 
-/// Names by which clients may call this machine.
+/// Returns the names by which clients may address this machine.
 fn names_of(http: &WantedHttp) -> Vec<String> {
     let own = rustix::system::uname().nodename().to_string_lossy().into_owned();
     let short = own.split('.').next().unwrap_or_default().to_owned();
@@ -144,7 +144,7 @@ impl FrontEnd for Http {
         told.document.insert("log_in".to_owned(), json!(link));
     }
 
-    /// What it serves are the others.
+    /// The front ends that it describes do.
     fn holds_the_server(&self) -> bool {
         true
     }

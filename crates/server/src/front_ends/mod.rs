@@ -1,20 +1,19 @@
 //! The front ends of a server: the doors to its volumes and shares. Owns the list of them, and the
-//! order in which they begin and end.
+//! order in which they start and stop.
 //!
-//! 1. Each that the command line asks for is checked, before anything is begun that would have to
-//!    be taken back.
+//! 1. Each front end of the command line is checked before any step that would have to be undone.
 //! 2. They start in the order of the list. If one fails, those before it end as in step 4; but
 //!    mounts that have outlived an earlier server are left to the next one
 //!    ([`FrontEnds::leave_mounts`]).
-//! 3. Each tells where clients find it.
-//! 4. At the end each closes, in the order of the list: it takes no new requests, as far as it can
-//!    without those that stand on it. Then each stops, in the reverse order: those that stand on
-//!    another before that one.
+//! 3. Each reports its address for clients.
+//! 4. At the end each closes, in the order of the list: it accepts no new requests, as far as that
+//!    does not affect front ends that depend on it. Then each stops, in the reverse order:
+//!    dependent ones first.
 //!
-//! 5. A server that reads its configuration again changes them while it serves: see [`change`].
+//! 5. A server that reloads its configuration changes them while it runs: see [`change`].
 //!
-//! A new front end is a file beside this one, and a line in [`ALL`]. It opens devices with a
-//! client that names its door (`surface::Client::door`): its operations are counted by that.
+//! A new front end is a file next to this one, and a line in [`ALL`]. It opens devices with a
+//! client that names its door (`surface::Client::door`), by which its operations are counted.
 
 pub mod change;
 mod exports;
@@ -33,31 +32,33 @@ use serde_json::{Map, Value, json};
 use surface::{Error, ErrorKind, Result};
 
 pub use self::http::{HTTP_COMMAND, WantedHttp};
+pub use self::nbd::WantedNbdTls;
 use crate::devices::Shown;
 use crate::exports::ports;
 use crate::pool_dir::PoolDir;
 use crate::service::{Served, Service};
 
-/// All there are, in the order in which they start.
+/// All kinds, in the order in which they start.
 pub const ALL: [Kind; 6] = [nbd::KIND, vhost::KIND, volumes::KIND, shares::KIND, exports::KIND, http::KIND];
 
-/// A front end that was started; `None`: the command line does not ask for it.
+/// A front end that was started; `None`: the command line does not request it.
 pub type Started = Result<Option<Box<dyn FrontEnd>>>;
 
-/// A kind of front end, which the command line may ask for.
+/// A kind of front end.
 #[derive(Clone, Copy)]
 pub struct Kind {
     /// Name in messages.
     pub name: &'static str,
-    /// Whether both ask for the same of it, and of those that it stands on.
+    /// Returns whether both settings are the same for it, and for the front ends that it depends
+    /// on.
     pub is_same: fn(&Wanted, &Wanted) -> bool,
-    /// Fails if it is asked for in a way that cannot be.
+    /// Fails if its settings cannot be used.
     pub check: fn(&Asked<'_>) -> Result<()>,
-    /// Starts it, if it is asked for.
+    /// Starts it, if it is requested.
     pub start: fn(&Asked<'_>) -> Started,
 }
 
-/// Names the process that holds a TCP port, in a failure to listen there.
+/// Adds the process that holds a TCP port to the error of listening there.
 fn with_holder(error: Error, listen: &[Listen]) -> Error {
     let held = |listen: &Listen| match listen {
         Listen::Tcp(at) => ports::taken(*at, &[]).map(|held| format!("cannot listen on {at}: {held}")),
@@ -68,18 +69,18 @@ fn with_holder(error: Error, listen: &[Listen]) -> Error {
     text.map_or(error, |text| Error::new(ErrorKind::InUse, text))
 }
 
-/// A front end that serves.
+/// A running front end.
 pub trait FrontEnd: Send + Sync {
-    /// Tells where clients find it.
+    /// Reports its address for clients.
     fn describe(&self, told: &mut Told);
 
-    /// Whether the server goes on for its sake when another one has ended by itself.
+    /// Returns whether the server keeps running for it when another front end has ended by itself.
     fn holds_the_server(&self) -> bool {
         true
     }
 
-    /// Takes over other settings while its clients stay. `false`: that cannot be, so it ends and
-    /// starts again.
+    /// Follows changed settings while its clients stay. `false`: that is impossible, so it must be
+    /// stopped and started again.
     ///
     /// # Errors
     /// The settings cannot be used; it serves as before.
@@ -87,51 +88,54 @@ pub trait FrontEnd: Send + Sync {
         Ok(false)
     }
 
-    /// Ends what clients would lose data with, unless one uses it.
+    /// Ends the parts whose end would lose clients' data, unless they are in use.
     ///
     /// # Errors
-    /// `InUse`; it serves as before, or as far as [`regain`](Self::regain) brings back.
+    /// `InUse`; it serves as before, or as far as [`regain`](Self::regain) restores it.
     fn release(&mut self) -> Result<()> {
         Ok(())
     }
 
-    /// Serves again what a [`release`](Self::release) that failed has ended.
+    /// Restores the parts that a failed [`release`](Self::release) has ended.
     fn regain(&mut self) {}
 
-    /// Takes no new requests, as far as nothing else stands on it, and answers those in work.
+    /// Accepts no new requests, as far as no other front end depends on it, and answers running
+    /// ones.
     fn close(&mut self) {}
 
-    /// Whether it serves mounts that have outlived an earlier server, or stands on them.
+    /// Returns whether it serves mounts that have outlived an earlier server, or depends on them.
     fn has_resumed(&self) -> bool {
         false
     }
 
     /// Ends the mounts that it has made itself, and leaves those that have outlived an earlier
-    /// server as they are.
+    /// server.
     fn end_new_mounts(&mut self) {}
 
-    /// Ends: when it returns, no client has anything open through it.
+    /// Stops: when it returns, no client has anything open through it.
     fn stop(self: Box<Self>);
 }
 
-/// The front ends that the command line asks for, and their settings.
+/// The front ends of the command line, and their settings.
 #[derive(Debug, Clone, Default)]
 pub struct Wanted {
-    /// NBD addresses.
+    /// Addresses of NBD.
     pub nbd: Vec<Listen>,
-    /// Directory of the sockets by which virtual machines attach volumes.
+    /// TLS over NBD.
+    pub nbd_tls: Option<WantedNbdTls>,
+    /// Directory of the sockets through which virtual machines attach volumes.
     pub vhost_user: Option<PathBuf>,
     /// Directory that shows each volume as a file.
     pub mount: Option<PathBuf>,
     /// Directory below which each share is mounted.
     pub shares: Option<PathBuf>,
-    /// Directory of the configurations by which shares are exported.
+    /// Directory of the configurations for exporting shares.
     pub exports: Option<PathBuf>,
     /// HTTP.
     pub http: WantedHttp,
-    /// Most NBD connections at once.
+    /// Maximum number of NBD connections.
     pub connections: u16,
-    /// Whether other users than the server's reach the mounted files.
+    /// Whether users other than the server's may access the mounted files.
     pub allow_other: bool,
     /// Mounts over directories that are not empty, and over other mounts.
     pub overlay: bool,
@@ -143,27 +147,27 @@ pub struct Wanted {
     pub memory: u64,
 }
 
-/// What a front end starts from.
+/// Input of a front end's start.
 pub struct Asked<'a> {
-    /// The front ends that are asked for.
+    /// The requested front ends.
     pub args: &'a Wanted,
     /// The pool.
     pub service: &'a Arc<Service>,
-    /// What holds mounts beyond the server's death, if anything does.
+    /// Keeps mounts beyond the server's death, if possible.
     pub keeper: Option<Arc<Keeper>>,
     /// The volumes that are served.
     pub devices: Arc<Shown>,
-    /// To be called by a front end that has ended without being stopped, with its name.
+    /// Called, with its name, by a front end that has ended without being stopped.
     pub over: Arc<dyn Fn(&'static str) + Send + Sync>,
 }
 
-/// Where clients find the front ends.
+/// Addresses of the front ends.
 pub struct Told {
     /// For `status`.
     pub served: Served,
-    /// Fields of the document that says that the server is ready.
+    /// Fields of the document that reports a ready server.
     pub document: Map<String, Value>,
-    /// Lines of the text that says the same.
+    /// Lines of the text that reports it.
     pub lines: Vec<String>,
 }
 
@@ -175,22 +179,22 @@ pub struct FrontEnds {
 }
 
 impl FrontEnds {
-    /// Of these kinds; none has started.
+    /// Front ends of these kinds; none has started.
     pub fn of(kinds: &[Kind]) -> Self {
         Self { kinds: kinds.to_vec(), running: Vec::new() }
     }
 
-    /// Steps 1 and 2. `begin` runs between them.
+    /// Performs steps 1 and 2. `begin` runs between them.
     ///
     /// # Errors
-    /// Those of the front ends. The ones that have started are still there, to be stopped.
+    /// Those of the front ends. The ones that have started remain, and must be stopped.
     pub fn start(&mut self, asked: &Asked<'_>, begin: impl FnOnce()) -> Result<()> {
         self.kinds.iter().try_for_each(|kind| (kind.check)(asked))?;
         begin();
         (0..self.kinds.len()).try_for_each(|place| self.start_one(place, asked))
     }
 
-    /// Starts the front end of that place in the list, if it is asked for.
+    /// Starts the front end of that place in the list, if it is requested.
     fn start_one(&mut self, place: usize, asked: &Asked<'_>) -> Result<()> {
         if let Some(front_end) = (self.kinds[place].start)(asked)? {
             let at = self.running.partition_point(|(other, _)| *other < place);
@@ -199,7 +203,7 @@ impl FrontEnds {
         Ok(())
     }
 
-    /// Step 3.
+    /// Performs step 3.
     pub fn describe(&self) -> Told {
         let nothing = json!({
             "nbd": [], "uris": [], "vhost_user": null, "mount": null, "mount_over_io_uring": false, "shares": null,
@@ -211,17 +215,18 @@ impl FrontEnds {
         told
     }
 
-    /// Whether the server goes on when one of them has ended by itself.
+    /// Returns whether the server keeps running when one of them has ended by itself.
     pub fn hold_the_server(&self) -> bool {
         self.running.iter().any(|(_, front_end)| front_end.holds_the_server())
     }
 
-    /// Whether any serves a mount that has outlived an earlier server.
+    /// Returns whether any serves a mount that has outlived an earlier server.
     pub fn have_resumed(&self) -> bool {
         self.running.iter().any(|(_, front_end)| front_end.has_resumed())
     }
 
-    /// Ends everything but the mounts that have outlived an earlier server, in the order of step 4.
+    /// Ends everything except the mounts that have outlived an earlier server, in the order of step
+    /// 4.
     pub fn leave_mounts(&mut self) {
         self.running.iter_mut().for_each(|(_, front_end)| front_end.close());
         let mut left = Vec::new();
@@ -236,7 +241,7 @@ impl FrontEnds {
         self.running = left;
     }
 
-    /// Step 4.
+    /// Performs step 4.
     pub fn stop(mut self) {
         self.running.iter_mut().for_each(|(_, front_end)| front_end.close());
         while let Some((_, front_end)) = self.running.pop() {
@@ -245,20 +250,19 @@ impl FrontEnds {
     }
 }
 
-/// Refuses a mount point below which the pool itself would vanish: no command would find it any
-/// more.
+/// Refuses a mount point that would hide the pool itself: no command would find it any more.
 ///
 /// # Errors
 /// `Invalid`.
 fn check_hides_nothing(dir: &Path, service: &Service) -> Result<()> {
-    // What cannot be found is told by the front end that mounts.
+    // A missing path is reported by the front end that mounts.
     let Ok(dir) = dir.canonicalize() else { return Ok(()) };
     let facts = service.facts();
     let data = facts.data.canonicalize().unwrap_or_else(|_| facts.data.clone());
     let map = PoolDir::new(&facts.pool).map_path();
     if facts.pool.starts_with(&dir) || data.starts_with(&dir) || dir.starts_with(&map) {
         let text = format!(
-            "mount at {}: it would hide the pool {} or its data {}; choose a directory of its own",
+            "mount at {}: it would hide the pool {} or its data {}; choose another directory",
             dir.display(),
             facts.pool.display(),
             data.display()

@@ -21,7 +21,7 @@ pub(super) const KIND: Kind = Kind {
 struct MountedShares {
     shares: Arc<Shares>,
     service: Arc<Service>,
-    /// As they were asked for.
+    /// Directory and overlay, as requested.
     wanted: (Option<PathBuf>, bool),
 }
 
@@ -49,15 +49,15 @@ fn start(asked: &Asked<'_>) -> Started {
     Ok(Some(Box::new(MountedShares { shares, service: Arc::clone(service), wanted })))
 }
 
-/// Makes the directory of the shares if only its last component is missing: a path that is wrong
-/// further up is a mistake.
+/// Makes the directory of the shares if only its last component is missing: an error further up in
+/// a path is a mistake.
 ///
 /// # Errors
 /// `NotFound` for the directory above.
 fn make_missing(dir: &Path) -> Result<()> {
     match std::fs::create_dir(dir) {
         Ok(()) => {
-            log::info!("{}: the directory was made", dir.display());
+            log::info!("{}: directory created", dir.display());
             Ok(())
         }
         Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => Ok(()),
@@ -65,8 +65,8 @@ fn make_missing(dir: &Path) -> Result<()> {
     }
 }
 
-/// Refuses a directory of exports below the shares: servers would read their configuration from
-/// what they give out.
+/// Refuses a directory of exports below the shares: servers would read their configuration from the
+/// files that they serve.
 ///
 /// # Errors
 /// `Invalid`.
@@ -76,7 +76,7 @@ fn check_hides_no_exports(dir: &Path, exports: Option<&Path>) -> Result<()> {
     let exports = exports.canonicalize().unwrap_or(exports);
     if exports.starts_with(&dir) {
         let text = format!(
-            "exports at {}: it lies below the shares: choose a directory outside of {}",
+            "exports at {}: the directory lies below the shares: choose one outside of {}",
             exports.display(),
             dir.display()
         );

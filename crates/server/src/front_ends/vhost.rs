@@ -9,14 +9,13 @@ use surface::{Error, ErrorKind, Result};
 
 use super::{Asked, FrontEnd, Kind, Started, Told};
 
-/// Sockets get one of so many descriptors at most: sessions, the map and commands need some as
-/// well.
+/// File descriptors per socket: sessions, the map and commands need some as well.
 const SOCKETS_SHARE: u64 = 4;
-/// Most sockets, however many descriptors there are: each is looked at for clients.
+/// Maximum number of sockets, even with more descriptors: each is polled for clients.
 const SOCKETS_MAX: usize = 4096;
-/// A session gets one of so many descriptors at most: those of its memory and its queues.
+/// File descriptors per session: those of its memory and its queues are among them.
 const SESSION_SHARE: u64 = 200;
-/// Most sessions.
+/// Maximum number of sessions.
 const SESSIONS_MAX: usize = 256;
 /// Digits of the pool's id in a serial number, which has 20 bytes in all.
 const PREFIX_DIGITS: usize = 8;
@@ -24,9 +23,9 @@ const PREFIX_DIGITS: usize = 8;
 pub(super) const KIND: Kind = Kind { name: "vhost-user", is_same: |a, b| a.vhost_user == b.vhost_user, check, start };
 
 struct Vhost {
-    /// Until it is closed.
+    /// `None` once closed.
     server: Option<Server>,
-    /// Where its sockets are.
+    /// Directory of its sockets.
     directory: String,
 }
 
@@ -43,7 +42,7 @@ fn check(asked: &Asked<'_>) -> Result<()> {
     })
 }
 
-/// Whether a directory, which may have to be made, lies in another one.
+/// Returns whether a directory, which may not exist yet, lies in another one.
 fn lies_in(dir: &Path, outer: &Path) -> bool {
     let Ok(outer) = outer.canonicalize() else { return false };
     let Ok(dir) = std::path::absolute(dir) else { return false };
@@ -71,7 +70,7 @@ impl FrontEnd for Vhost {
         told.document.insert("vhost_user".to_owned(), json!(self.directory));
     }
 
-    /// Requests in work are answered, or left to the next server.
+    /// Running requests are answered, or left to the next server.
     fn close(&mut self) {
         if let Some(server) = self.server.take() {
             server.stop();

@@ -13,12 +13,12 @@ use surface::{Error, ErrorKind, Result};
 
 use super::{Asked, FrontEnd, Kind, Started, Told, check_hides_nothing};
 
-/// What the keeper of mounts calls this one.
+/// Name of this mount at the mount keeper.
 const KEPT_AS: &str = "volumes";
 
-/// How long a stopping server takes to bring down what file systems on its files have in the
-/// kernel's caches, before it cuts them off. Well within the 90 s after which systemd kills, with
-/// time left to close the pool.
+/// Time that a stopping server takes to write back kernel caches of file systems on its files,
+/// before it cuts them off. Well within the 90 s after which systemd kills, with time left to close
+/// the pool.
 const SYNC_PATIENCE: Duration = Duration::from_secs(45);
 
 pub(super) const KIND: Kind = Kind {
@@ -30,7 +30,7 @@ pub(super) const KIND: Kind = Kind {
 
 struct Volumes {
     mount: Mount,
-    /// It ends because the server wants it to.
+    /// Set when the server itself ends the mount.
     is_released: Arc<AtomicBool>,
 }
 
@@ -45,7 +45,7 @@ fn start(asked: &Asked<'_>) -> Started {
     let options = MountOptions {
         allow_other: asked.args.allow_other,
         source: asked.service.facts().pool.display().to_string(),
-        // We have the pool's lock.
+        // This process has the pool's lock.
         replaces_dead: true,
         overlay: asked.args.overlay,
         kept_by: asked.keeper.clone().map(|keeper| KeeperSlot { keeper, name: KEPT_AS.to_owned() }),
@@ -58,7 +58,7 @@ fn start(asked: &Asked<'_>) -> Started {
     let is_released = Arc::new(AtomicBool::new(false));
     let was_released = Arc::clone(&is_released);
     let watch = move || {
-        // How it ended was logged.
+        // Its outcome was logged.
         drop(ended.wait());
         if !was_released.load(Ordering::SeqCst) {
             over("mount");
@@ -71,14 +71,13 @@ fn start(asked: &Asked<'_>) -> Started {
     Ok(Some(Box::new(Volumes { mount, is_released })))
 }
 
-/// Refuses a mount point below which a socket of the server itself would vanish: its address would
-/// be told, no client could reach it, and the file would stay behind, out of the server's reach as
-/// well.
+/// Refuses a mount point that would hide a socket of the server itself: the server would report its
+/// address, no client could reach it, and the file would stay, out of the server's reach as well.
 ///
 /// # Errors
 /// `Invalid`.
 fn check_hides_no_socket(dir: &Path, listen: &[Listen]) -> Result<()> {
-    // What cannot be found is told by the front end that mounts, or binds.
+    // A missing path is reported by the front end that mounts, or binds.
     let Ok(dir) = dir.canonicalize() else { return Ok(()) };
     let lies_there = |socket: &Path| {
         let parent = std::path::absolute(socket).ok().and_then(|path| path.parent()?.canonicalize().ok());
@@ -107,7 +106,7 @@ impl FrontEnd for Volumes {
         told.served.mount = Some(dir);
     }
 
-    /// It is the one that may end by itself.
+    /// It is the front end that may end by itself.
     fn holds_the_server(&self) -> bool {
         false
     }
@@ -130,7 +129,7 @@ impl FrontEnd for Volumes {
             Err(error) if error.kind() != ErrorKind::InUse => log::warn!("{error}"),
             Err(_in_use) => {
                 let dir = mount.dir().display();
-                log::warn!("{dir} is in use, and is cut off now; all that was written to its files is kept");
+                log::warn!("{dir} is in use, and is being cut off; everything written to its files is kept");
                 sync_stack(mount.stack());
             }
         }
@@ -140,8 +139,8 @@ impl FrontEnd for Volumes {
     }
 }
 
-/// Syncs the file systems on the files of the mount that is about to end, and tells their users
-/// what to do.
+/// Syncs the file systems on the files of the mount that is about to end, and logs the advice for
+/// their users.
 fn sync_stack(stack: Stack) {
     if stack.is_empty() {
         return;
@@ -149,8 +148,8 @@ fn sync_stack(stack: Stack) {
     let shown = |paths: &[PathBuf]| paths.iter().map(|path| path.display().to_string()).collect::<Vec<_>>().join(", ");
     let (mounts, devices) = (shown(&stack.mounts), shown(&stack.devices));
     let (send, done) = bounded(1);
-    // A thread of its own: it waits for the files that this process serves, and ends when they are
-    // cut off.
+    // In a separate thread, because it waits for files that this process serves, and ends when they
+    // are cut off.
     let started =
         std::thread::Builder::new().name("stack-sync".to_owned()).spawn(move || drop(send.send(stack.sync())));
     let synced = match started.map(|_| done.recv_timeout(SYNC_PATIENCE)) {
@@ -162,7 +161,7 @@ fn sync_stack(stack: Stack) {
     let what =
         if mounts.is_empty() { format!("{devices} {synced}") } else { format!("{mounts} (on {devices}) {synced}") };
     log::warn!(
-        "{what}, and loses its storage now: what comes later fails there. Unmount it, detach it (losetup -d), serve the pool \
-         again, and set it up anew; to be spared this, unmount before the server stops"
+        "{what}, and loses its storage now: later operations there fail. Unmount it, detach it (losetup -d), serve \
+         the pool again, and set it up again; to avoid this, unmount before the server stops"
     );
 }

@@ -1,36 +1,36 @@
-//! Reading ahead by the boot profile: the groups that a machine reads next lie next to each other
-//! in one object, so one request brings many. Owns the groups that came and wait.
+//! Reads ahead by the boot profile: the groups that a machine reads next lie next to each other in
+//! one object, so one request fetches many. Owns the groups that were fetched and are waiting.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 
 use ::blob::Profile;
 use env::RemoteGroup;
 
-/// Groups that are brought with one that is asked for: 4 MiB of an image, a second of a boot.
+/// Groups fetched along with a requested one: 4 MiB of an image, a second of a boot.
 const AHEAD: usize = 32;
-/// Groups that wait to be asked for, at most: 32 MiB, a third of that where they are compressed.
+/// Maximum number of waiting groups: 32 MiB, a third of that where they are compressed.
 const WAITING_MAX: usize = 256;
 
-/// The profile of an image, and what it has brought.
+/// The profile of an image, and the groups that it has fetched.
 #[derive(Debug, Default)]
 pub struct Ahead {
     order: Vec<u64>,
     place: HashMap<u64, usize>,
-    /// Groups that have been asked for or brought: none is brought twice.
+    /// Groups that were requested or fetched: none is fetched twice.
     seen: HashSet<u64>,
     waiting: HashMap<u64, RemoteGroup>,
     oldest: VecDeque<u64>,
 }
 
 impl Ahead {
-    /// By a profile; one whose frames lie in order only in a later version is of no use.
+    /// Reads ahead by a profile; it is useless if its frames are in order only in a later version.
     pub fn of(profile: Option<Profile>, version: u64) -> Self {
         let order = profile.filter(|profile| profile.seq <= version).map(|profile| profile.groups).unwrap_or_default();
         let place = order.iter().enumerate().map(|(place, group)| (*group, place)).collect();
         Self { order, place, ..Self::default() }
     }
 
-    /// Takes a group that was brought.
+    /// Returns a group that was fetched, and forgets it.
     pub fn take(&mut self, group: u64) -> Option<RemoteGroup> {
         if self.order.is_empty() {
             return None;
@@ -39,7 +39,7 @@ impl Ahead {
         self.waiting.remove(&group)
     }
 
-    /// Returns the groups that are worth bringing with these.
+    /// Returns the groups to fetch along with these.
     pub fn next_to(&mut self, groups: &[u64]) -> Vec<u64> {
         let first = groups.iter().filter_map(|group| self.place.get(group)).min();
         let Some(first) = first else { return Vec::new() };
@@ -47,7 +47,7 @@ impl Ahead {
         behind.take(AHEAD).filter(|group| self.seen.insert(*group)).collect()
     }
 
-    /// Keeps a group until it is asked for, or until many others have come.
+    /// Keeps a group until it is requested, or displaced by many others.
     pub fn keep(&mut self, group: u64, content: RemoteGroup) {
         if self.waiting.insert(group, content).is_none() {
             self.oldest.push_back(group);

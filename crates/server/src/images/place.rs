@@ -1,19 +1,19 @@
-//! Where a pool lies, in words that stay the same over restarts of the machine and are others for a
+//! Identifies the place of a pool in a text that survives restarts of the machine and differs in a
 //! copy. Read from sysfs, whenever a pool is opened.
 //!
-//! A device number does not do: device mapper, NVMe and loop devices get theirs in the order in
-//! which they come, and file systems such as btrfs one for each mount. Instead, in this order:
+//! A device number does not suffice: device mapper, NVMe and loop devices are numbered in the order
+//! of their appearance, and file systems such as btrfs have one number per mount. Instead, in this
+//! order:
 //!
-//! 1. The UUID of a device-mapper device: its own for each logical volume and each snapshot.
-//! 2. For a loop device, where its file lies, and the offset in it.
-//! 3. The identity that the disk has by its maker (`wwid`, `serial`), with the number of the
-//!    partition.
+//! 1. The UUID of a device-mapper device: unique for each logical volume and each snapshot.
+//! 2. For a loop device, the place of its file, and the offset in it.
+//! 3. The identity of the disk from its maker (`wwid`, `serial`), with the number of the partition.
 //! 4. The UUID of the partition.
-//! 5. The file system's own number (`f_fsid`): of its UUID for ext4 and btrfs, and of the device
-//!    number for XFS.
+//! 5. The file system's own number (`f_fsid`): derived from its UUID for ext4 and btrfs, and from
+//!    the device number for XFS.
 //! 6. The device number.
 //!
-//! 4 and 5 are the same in a copy of the whole disk, which comes only after what tells disks apart.
+//! 4 and 5 are the same in a copy of the whole disk, so identities of disks come first.
 
 use std::fs::Metadata;
 use std::io::Result;
@@ -22,17 +22,17 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{major, minor};
 
-/// Where the kernel shows its devices.
+/// Directory of the kernel's devices.
 const SYSFS: &str = "/sys";
-/// Loop devices on files of loop devices that are followed.
+/// Maximum nesting of loop devices on files of loop devices.
 const NESTED_MAX: u32 = 4;
-/// Files of a disk's directory that identify it, the likeliest to be unique first.
+/// Files of a disk's directory that identify it, in the order of their likely uniqueness.
 const DISK_IDENTITIES: [&str; 5] = ["wwid", "device/wwid", "serial", "device/cid", "md/uuid"];
 
 /// Returns the place of a pool with that data and that directory.
 ///
 /// # Errors
-/// When one of them cannot be looked at.
+/// When one of them cannot be inspected.
 pub fn place_of(data: &Path, directory: &Path) -> Result<String> {
     let sysfs = Sysfs(Path::new(SYSFS));
     let place = |path: &Path| std::fs::metadata(path).map(|metadata| sysfs.place(path, &metadata, NESTED_MAX));
@@ -54,9 +54,9 @@ impl Sysfs<'_> {
         format!("{} inode {}", file_system.unwrap_or_else(|| number(device)), metadata.ino())
     }
 
-    /// Names a block device; `None` if nothing about it is known to stay.
+    /// Names a block device; `None` if it has no stable identity.
     fn device(&self, device: u64, nested_max: u32) -> Option<String> {
-        // The path says of a partition which disk it is of.
+        // The path of a partition contains its disk.
         let dir = self.0.join(format!("dev/block/{}", number(device))).canonicalize().ok()?;
         let disk = |dir: &Path| {
             let mapped = word(&dir.join("dm/uuid")).map(|uuid| format!("mapped {uuid}"));
@@ -85,7 +85,7 @@ fn number(device: u64) -> String {
     format!("{}:{}", major(device), minor(device))
 }
 
-/// The content of a file, if it has any.
+/// Returns the content of a file, unless it is empty.
 fn word(file: &Path) -> Option<String> {
     let text = std::fs::read_to_string(file).ok()?;
     Some(text.trim().to_owned()).filter(|text| !text.is_empty())
@@ -103,7 +103,7 @@ mod tests {
     /// Files of a device, and their contents.
     type Files<'a> = &'a [(&'a str, &'a str)];
 
-    /// Devices as sysfs shows them: name below `devices`, number, and files.
+    /// Builds a sysfs of devices: name below `devices`, number, and files.
     fn sysfs(devices: &[(&str, u64, Files<'_>)]) -> TempDir {
         let dir = TempDir::new("sysfs");
         std::fs::create_dir_all(dir.join("dev/block")).unwrap();
@@ -142,7 +142,7 @@ mod tests {
         assert_eq!((name(254, 0), name(254, 2), name(9, 9)), (None, None, None));
     }
 
-    /// A file that is attached again gets another number, and a copy of the file another inode.
+    /// Attaching a file again gives it another number; a copy of the file has another inode.
     #[test]
     fn a_loop_device_is_named_by_its_file() {
         let files = TempDir::new("backing");

@@ -1,14 +1,15 @@
-//! Pushing a snapshot: what has changed since a version becomes the next version. Owns which
-//! version a push is made on, and the way of the groups from the pool to the store.
+//! Pushes a snapshot: the changes since a version become the next version. Owns the choice of the
+//! base version, and the transfer of groups from the pool to the store.
 //!
 //! The base of a push is, in this order: the version that an earlier push made of a snapshot that
-//! the volume still has; the version that the volume was cloned from; nothing, for a blob that
-//! has no version yet. A push to another key makes a clone of the base there first, which shares
-//! all objects, and puts the change on it.
+//! the volume still has; the version that the volume was cloned from; nothing, for a blob that has
+//! no version yet. A push to another key first makes a clone of the base there, which shares all
+//! objects, and commits the changes on it.
 //!
-//! The blob's log has each push: the name of its operation is made of the snapshot's identity,
-//! which snapshots of any pools share only if they hold the same bytes. So the same push is done
-//! once, a copy of the pool cannot be taken for it, and the pool keeps nothing about pushes.
+//! The blob's log records each push: the name of its operation is derived from the snapshot's
+//! identity, which snapshots of any pools share only if they hold the same bytes. So each push is
+//! done once, a copy of the pool cannot be confused with it, and the pool stores nothing about
+//! pushes.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -31,22 +32,22 @@ use super::Images;
 use operations::PushWish;
 use operations::names;
 
-/// Groups that the pool is asked for at once: 4 MiB.
+/// Groups requested from the pool at once: 4 MiB.
 const PAGE_GROUPS: usize = 32;
 /// Groups that wait to be uploaded.
 const WAITING_GROUPS: usize = 64;
-/// How often one snapshot may be put over newer versions of one blob.
+/// Maximum number of times that one snapshot can replace newer versions of one blob.
 const AGAIN_MAX: u32 = 8;
-/// Records that are read for the last push, and how many of them at once.
+/// Records read in the search for the last push, and records per request.
 const RECORDS_MAX: u64 = 4096;
 const RECORDS: u64 = 256;
 
-/// What a push is made on.
+/// Base of a push.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Base {
-    /// What the pool compares with.
+    /// State that the pool compares with.
     since: PushBase,
-    /// The version that holds that; 0: none.
+    /// The version with that state; 0: none.
     version: u64,
 }
 
@@ -55,36 +56,36 @@ struct Base {
 pub struct Done {
     /// The blob.
     pub blob: String,
-    /// The version: that on which it would have been made, if nothing was changed.
+    /// The version: the base, if nothing was changed.
     pub version: u64,
-    /// The version that it was made on; 0: none.
+    /// The base version; 0: none.
     pub base: u64,
-    /// What came of it.
+    /// Figures of the push.
     pub pushed: Pushed,
 }
 
-/// The name of the push of a snapshot to a blob; `again` counts those on purpose.
+/// Returns the name of the push of a snapshot to a blob; `again` counts deliberate repetitions.
 fn operation(snapshot: &impl fmt::Display, inc: Inc, again: u32) -> OpId {
     OpId(NodeHash::of(format!("push/{snapshot}/{inc}/{again}").as_bytes()).0)
 }
 
-/// A push: what it is of.
+/// A push and its inputs.
 pub struct Push<'a> {
     /// The pool.
     pub pool: &'a Pool,
-    /// The wish of its user.
+    /// The user's wish.
     pub wish: &'a PushWish,
     /// The image that the volume was cloned from.
     pub image: Option<RemoteImage>,
-    /// Is told the bytes of the groups so far; `false` ends the push.
+    /// Receives the bytes of the groups so far; returning `false` ends the push.
     pub progress: &'a (dyn Fn(u64) -> bool + Sync),
 }
 
 impl Push<'_> {
-    /// Pushes.
+    /// Pushes the snapshot.
     ///
     /// # Errors
-    /// `Conflict` when there is a newer version; what the store and the pool say.
+    /// `Conflict` when there is a newer version; those of the store and the pool.
     pub fn run(&self, images: &Images) -> Result<Done> {
         images.work(self.push())
     }
@@ -101,7 +102,7 @@ impl Push<'_> {
         match self.image.as_ref().filter(|image| image.location == location.to_string()) {
             Some(image) if image.incarnation != blob.log().inc().0 => {
                 let why = format!(
-                    "{location} was removed and made anew since {} was cloned: push to another key, without --to",
+                    "{location} was removed and recreated since {} was cloned: push to another key, without --to",
                     self.volume()
                 );
                 Err(Error::new(ErrorKind::Conflict, why))
@@ -111,13 +112,13 @@ impl Push<'_> {
         }
     }
 
-    /// Finds the newest version that is a push of an earlier snapshot of the volume.
+    /// Finds the newest version that was pushed from an earlier snapshot of the volume.
     async fn last_push(&self, blob: &Blob) -> Result<Option<(String, u64)>> {
         let inc = blob.log().inc();
         let this = self.pool.volume(&self.wish.snapshot)?.id();
         let mut known = HashMap::new();
         for snapshot in self.pool.snapshots(Some(self.volume()))? {
-            // Oldest first; those behind this one are no base of it.
+            // Oldest first; snapshots after this one cannot be its base.
             if snapshot.id == this {
                 break;
             }
@@ -180,7 +181,7 @@ impl Push<'_> {
             message: self.wish.message.clone(),
             replace: self.wish.replace,
         };
-        // Before the pool reads anything for it.
+        // Before the pool reads any data for it.
         if let Some(committed) = blob.check_push(on, size, &options).await.map_err(told)? {
             return Ok(Pushed { committed, is_earlier: true, groups: 0, as_stored: 0, zeroes: 0, stored: 0 });
         }
@@ -206,13 +207,13 @@ impl Push<'_> {
             Some((item, (None, receive, groups + 1)))
         });
         let pushed = blob.push(on, size, Box::pin(changes), &options).await.map_err(told);
-        // The channel is gone: the thread ends with its next group.
+        // The channel is closed: the thread ends with its next group.
         let _ = ended();
         pushed
     }
 
-    /// Returns the name of the operation: a new one only where a version is to be put over others
-    /// although this snapshot was pushed before them.
+    /// Returns the name of the operation: a new one only to replace other versions although this
+    /// snapshot was pushed before them.
     async fn name(&self, blob: &Blob) -> Result<OpId> {
         let (inc, identity) = (blob.log().inc(), self.pool.snapshot_identity(&self.wish.snapshot)?);
         let name = |again| operation(&identity, inc, again);
@@ -230,8 +231,8 @@ impl Push<'_> {
         Err(Error::new(ErrorKind::Invalid, why))
     }
 
-    /// Makes the clone that a push to another key begins with, or finds the one that an earlier
-    /// push made which was broken off.
+    /// Makes the clone that a push to another key begins with, or finds the one of an earlier push
+    /// that was interrupted.
     async fn cloned(&self, connection: &Connection, source: &Location, target: &Location) -> Result<(Blob, Base)> {
         if !source.shares_store(target) {
             let why = "--to shares objects with the image, so it must be in the same store; \
@@ -241,7 +242,7 @@ impl Push<'_> {
         let from = Blob::open(connection, source.key()).await.map_err(told)?;
         let base = self.base(&from, source).await?;
         if base.version == 0 {
-            let why = format!("{} is neither cloned from {source} nor pushed there: leave out --to", self.volume());
+            let why = format!("{} is neither cloned from {source} nor pushed there: omit --to", self.volume());
             return Err(Error::new(ErrorKind::Invalid, why));
         }
         let version = from.version(&At::Number(base.version)).await.map_err(told)?;
@@ -250,8 +251,8 @@ impl Push<'_> {
     }
 }
 
-/// Returns the size of the version. A volume has whole blocks, and an image need not: where nothing
-/// was written behind the image's end, it keeps that.
+/// Returns the size of the version. A volume has whole blocks, but an image may end in a partial
+/// one: it keeps its size if nothing was written beyond its end.
 fn pushed_size(snapshot: &Volume, on: &Record) -> Result<u64> {
     let size = snapshot.size_bytes();
     if on.size == size || on.size.next_multiple_of(units::BLOCK_BYTES as u64) != size {
@@ -269,7 +270,7 @@ fn given_up() -> std::io::Error {
     std::io::Error::other(Error::new(ErrorKind::InUse, "the push was cancelled"))
 }
 
-/// Reads the groups that changed, page by page, until all are sent or nothing takes them.
+/// Reads the changed groups, page by page, until all are sent or the receiver is gone.
 fn read_groups(pool: &Pool, title: &str, since: &PushBase, send: &tokio::sync::mpsc::Sender<Item>) {
     let mut next = Some(0);
     while let Some(from) = next {
@@ -296,7 +297,7 @@ fn change(number: u64, group: RemoteGroup) -> std::io::Result<Change> {
         RemoteGroup::Plain(data) => Change::Plain(data.into()),
         RemoteGroup::Stored { codec, data_len, bytes, checksum } => {
             if crc32c(&bytes) != checksum {
-                let text = format!("group {number} came damaged from the pool");
+                let text = format!("the pool returned damaged data for group {number}");
                 return Err(std::io::Error::other(Error::new(ErrorKind::Corrupt, text)));
             }
             let crc = frame_checksum(CodecId(codec), data_len, &bytes);
@@ -305,7 +306,7 @@ fn change(number: u64, group: RemoteGroup) -> std::io::Result<Change> {
     })
 }
 
-/// Makes a clone of a version, or finds that which was made before.
+/// Makes a clone of a version, or finds an existing one.
 async fn clone_of(
     connection: &Connection,
     (source, from): (&Location, &Blob),
@@ -343,15 +344,15 @@ fn told(error: BlobError) -> Error {
     match error {
         BlobError::Changed { base: 0, newest } => {
             let why = format!(
-                "the volume did not begin as a version of that blob, which has version {newest}: push to another key \
-                 (--to URL), or replace what the blob has (--replace)"
+                "the volume did not begin as a version of that blob, which has version {newest}: push to another \
+                 key (--to URL), or replace that version (--replace)"
             );
             Error::new(ErrorKind::Conflict, why)
         }
         BlobError::Changed { base, newest } => {
             let why = format!(
-                "version {newest} is newer than version {base}, on which the push would be made: \
-                 push to another key (--to URL), or in the place of that version (--replace)"
+                "version {newest} is newer than version {base}, the base of the push: push to another key (--to \
+                 URL), or replace the newer version (--replace)"
             );
             Error::new(ErrorKind::Conflict, why)
         }

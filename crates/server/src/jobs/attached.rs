@@ -1,9 +1,9 @@
-//! The jobs of one connection to the pool's server: they end when the connection does.
+//! The jobs of one connection to the pool's server, which end with the connection.
 //!
-//! 1. A job that the connection has started for a command which watches it is the connection's own,
-//!    unless it is to go on in the background.
-//! 2. A client registers work whose bytes go through it, and tells how far it is, and what came of
-//!    it in the end: also if it was to be cancelled meanwhile.
+//! 1. A job that the connection has started for a command that watches it belongs to the
+//!    connection, unless it was started in the background.
+//! 2. A client registers work whose bytes pass through it, and reports its progress and its
+//!    outcome: also when the job was cancelled meanwhile.
 //!
 //! A trace ends with its connection, too.
 
@@ -24,8 +24,8 @@ struct Own {
 
 impl Drop for Own {
     fn drop(&mut self) {
-        // One that has ended, or was forgotten since, needs no end.
-        drop(self.jobs.cancel(self.id, "the command that started it has gone"));
+        // A job that has ended, or was dropped from the table, needs no cancelling.
+        drop(self.jobs.cancel(self.id, "the command that started it has ended"));
     }
 }
 
@@ -35,14 +35,13 @@ pub struct Attached {
     own: Vec<Own>,
     /// The job that the client has registered.
     told: Option<Doing>,
-    /// What the client traces.
+    /// Traces of the client.
     tracing: Vec<Tracing>,
-    /// The client.
     caller: Arc<dyn Client>,
 }
 
 impl Attached {
-    /// Of a connection that was just made.
+    /// Jobs of a new connection.
     pub fn new(service: Arc<Service>, caller: Arc<dyn Client>) -> Self {
         Self { service, own: Vec::new(), told: None, tracing: Vec::new(), caller }
     }
@@ -50,7 +49,7 @@ impl Attached {
     /// Carries out a request of the client, whose role was checked.
     ///
     /// # Errors
-    /// What the pool says.
+    /// Those of the pool.
     pub fn handle(&mut self, request: Request) -> Result<Reply> {
         match request {
             Request::Trace { .. } => self.trace(TraceKind::Decisions)?,
@@ -104,7 +103,7 @@ impl Attached {
         self.service.jobs().report(id).map(|job| Reply::Job(Box::new(job)))
     }
 
-    /// The volume or the snapshot that has the name, if one has.
+    /// Returns the volume or snapshot of that name, if there is one.
     fn volume(&self, name: Option<&str>) -> Option<DeviceId> {
         self.service.pool().volume(name?).ok().map(|volume| volume.id())
     }
@@ -124,7 +123,7 @@ impl Attached {
     }
 }
 
-/// Why the work of a client failed, with the reason why it was to be cancelled, if that is why.
+/// Returns the fault of a client's work, with the reason of its cancellation, if that is the cause.
 fn of_client(fault: JobFault, cancelled: Option<String>) -> JobFault {
     match cancelled {
         Some(why) if fault.is_cancellation() => JobFault::cancelled(format!("{why}: {}", fault.message)),

@@ -1,23 +1,21 @@
 //! Jobs: long work on an open pool, which has a number, can be watched, paused and cancelled, and
-//! outlives the command that started it if that says so.
+//! outlives the command that started it with `--background`.
 //!
 //! The service owns the table of jobs. Commands, and the clients of a server, reach it through
 //! operations on jobs; the table knows nothing of sockets.
 //!
-//! 1. A start is checked against the rule of what excludes what (`rule`), and gets the next number.
-//! 2. A thread of the job does the work slice by slice (`work`, `pace`), and tells the table after
-//!    each slice how far it is.
-//! 3. Between two slices the thread rests, and follows requests about the job: it waits, or ends.
-//!    To cancel is a wish: the job may come to its end before, and the table has what really came
-//!    of it.
-//! 4. The outcome stays in the table, for as many jobs as [`ENDED_MAX`] says.
+//! 1. A new job is checked against the exclusion rules (`rule`), and gets the next number.
+//! 2. A thread of the job does the work slice by slice (`work`, `pace`), and reports its progress
+//!    to the table after each slice.
+//! 3. Between two slices the thread rests, and follows requests about the job: it pauses, or ends.
+//!    Cancelling is a request: the job may complete before, and the table has the true outcome.
+//! 4. The outcome stays in the table, for the last [`ENDED_MAX`] jobs.
 //!
-//! A job that is about a volume follows that one, whatever it is called by now, and ends with an
-//! error when the volume is destroyed.
+//! A job on a volume follows the volume through renames, and fails when the volume is destroyed.
 //!
-//! A command that was started without `--background` is the owner of its job: when its connection
-//! ends, the job is cancelled (`attached`). Work whose bytes go through a command is registered in
-//! the table, too, and told of by the command itself.
+//! A command that was started without `--background` owns its job: when its connection ends, the
+//! job is cancelled (`attached`). Work whose bytes pass through a command is registered in the
+//! table, too, and the command reports its progress.
 
 mod attached;
 mod pace;

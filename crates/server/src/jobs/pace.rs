@@ -1,6 +1,6 @@
-//! Work that goes through a whole pool slice by slice, and how much of the time it leaves to
-//! others. How far it came is kept with the pool, so that a job that is cancelled is only paused:
-//! it ends behind a slice, and the next one goes on from there.
+//! Work that covers a whole pool slice by slice, and the share of time that it leaves to others.
+//! Its progress is stored in the pool, so that cancelling a job only pauses it: it ends after a
+//! slice, and the next job continues from there.
 
 use std::time::{Duration, Instant};
 
@@ -10,12 +10,12 @@ use units::format_size;
 use super::table::{Doing, Stop, Work};
 use report::JobPace;
 
-/// While others are at work, background work rests so many times as long as it works.
+/// Ratio of rest to work while others use the pool.
 const REST_FACTOR: u32 = 9;
-/// Longest rest without a rate: the progress shall be seen.
+/// Maximum rest without a rate, so that progress remains visible.
 const REST_MAX: Duration = Duration::from_secs(2);
 
-/// How far the work is, after a slice of it.
+/// Progress of the work after a slice.
 pub(super) struct Standing {
     pub(super) finished: bool,
     pub(super) bytes_done: u64,
@@ -23,34 +23,34 @@ pub(super) struct Standing {
     /// Bytes that users of the pool have read and written, and that were sent and received for
     /// them.
     pub(super) foreground_bytes: u64,
-    /// Words of the work's own.
+    /// Message of the work itself.
     pub(super) said: String,
 }
 
-/// How much is asked for at a time, in bytes.
+/// Size of a slice in bytes.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct SliceBytes {
-    /// While others use the pool, and where a rate is given: so little that no client waits long
-    /// for it.
+    /// While others use the pool, and with a given rate: small enough that no client waits long for
+    /// it.
     pub(super) busy: u64,
-    /// Without other users, or with none to be spared: the beginning and the end of a slice cost
-    /// time.
+    /// Without other users, or if they need no consideration: larger, because each slice has a
+    /// fixed cost.
     pub(super) idle: u64,
 }
 
 impl SliceBytes {
-    /// The same with and without other users of the pool.
+    /// The same size with and without other users of the pool.
     pub(super) const fn always(bytes: u64) -> Self {
         Self { busy: bytes, idle: bytes }
     }
 }
 
-/// Asks for slices with `call` (bytes, whether to begin anew), until all is done, resting between
-/// them as the pace or the pool's users demand. Returns the last answer. At least one slice is
-/// done, whatever is asked of the job meanwhile.
+/// Requests slices with `call` (bytes, whether to restart) until all is done, resting between them
+/// as the pace or the pool's users demand. Returns the last answer. At least one slice is done,
+/// even if the job is cancelled meanwhile.
 ///
 /// # Errors
-/// Those of `call`; `Cancelled`, with how far it came.
+/// Those of `call`; `Cancelled`, with the progress.
 pub(super) fn in_slices<S>(
     phase: &'static str,
     bytes: SliceBytes,
@@ -61,7 +61,7 @@ pub(super) fn in_slices<S>(
 ) -> Work<S> {
     let mut slice = call(0, false)?;
     let mut is = standing(&slice);
-    // One that was finished is history.
+    // A finished pass is not continued.
     let mut restart = pace.restart || is.finished;
     doing.begin_phase(phase, if restart { 0 } else { is.bytes_done }, Some(is.bytes_total));
     let mut is_busy = true;
@@ -79,7 +79,7 @@ pub(super) fn in_slices<S>(
             doing.go_on().map_err(|why| {
                 let (done, total) = (format_size(is.bytes_done), format_size(is.bytes_total));
                 let text = format!(
-                    "{why}: {phase} is paused at {done} of {total}; the same command without --restart goes on from there"
+                    "{why}: {phase} is paused at {done} of {total}; the same command without --restart resumes it"
                 );
                 Stop::Cancelled(text)
             })?;
@@ -88,19 +88,19 @@ pub(super) fn in_slices<S>(
     Ok(slice)
 }
 
-/// How long work without a rate rests after a part of it that took so long.
+/// Returns the rest after work of that duration without a rate.
 pub(crate) fn rest_after(work: Duration, is_busy: bool) -> Duration {
     rest(0, None, work, is_busy)
 }
 
-/// How long to rest after a slice of so many bytes that took `work`.
+/// Returns the rest after a slice of so many bytes that took `work`.
 fn rest(slice_bytes: u64, rate: Option<u64>, work: Duration, is_busy: bool) -> Duration {
     let rest = match rate {
         Some(rate) => Duration::from_secs_f64(slice_bytes as f64 / rate.max(1) as f64).saturating_sub(work),
         None if is_busy => work * REST_FACTOR,
         None => Duration::ZERO,
     };
-    // A rate below a slice in that time is meant as it is said.
+    // A rate below one slice per `REST_MAX` is respected.
     if rate.is_some() { rest } else { rest.min(REST_MAX) }
 }
 
@@ -133,7 +133,7 @@ mod tests {
         jobs.begin(begin).unwrap()
     }
 
-    /// Larger slices while no other client is at work, or is to be spared.
+    /// Slices are larger while no other client is at work, or when others need no consideration.
     #[test]
     fn slices_are_larger_while_nobody_else_is_at_work() {
         const BYTES: SliceBytes = SliceBytes { busy: 8, idle: 64 };
@@ -159,7 +159,7 @@ mod tests {
         }
     }
 
-    /// Ten slices, of which the last is never reached: `ask` is called behind each of them.
+    /// Ten slices, the last of which is never reached: `ask` is called after each of them.
     fn ten_slices(doing: &Doing, ask: impl Fn(u64)) -> Work<u64> {
         let done = RefCell::new(0);
         let call = |bytes, _| {
@@ -222,7 +222,7 @@ mod tests {
                 is = jobs.watch(id, is.changes, Duration::from_secs(2)).unwrap();
             }
             assert_eq!((is.bytes_done, is.bytes_total), (4, Some(10)));
-            // Nothing is to come, so that all of this patience is waited for.
+            // No change follows, so the whole timeout passes.
             let still = jobs.watch(id, is.changes, Duration::from_millis(50)).unwrap();
             assert_eq!((still.state, still.bytes_done), (JobState::Paused, 4));
             jobs.resume(id).unwrap();

@@ -1,11 +1,10 @@
-//! The job that restores files of a share from a snapshot. How they come into place is in
-//! `copy::trees`.
+//! The job that restores files of a share from a snapshot. `copy::trees` puts them in place.
 //!
-//! A mounted share is changed through its mount, because the kernel caches its names for good. A
-//! thread of this process must not wait for that mount: a server that is killed could then not end
-//! before the next one answers. So a process of its own writes and renames there, and this one
-//! sends it the files as a tar archive. If the server is killed the archive is cut off, and that
-//! process removes what it has staged.
+//! A mounted share is changed through its mount, because the kernel caches its names without limit.
+//! A thread of this process must not wait for that mount: a killed server could then not end before
+//! the next one answers. So a separate process writes and renames there, and receives the files
+//! from this one as a tar archive. If the server is killed, the archive is cut off, and that
+//! process removes its staged files.
 
 use std::ffi::OsStr;
 use std::io::{BufWriter, Write};
@@ -31,9 +30,9 @@ use crate::share_browse::check_path;
 use crate::share_files::Opened;
 use crate::share_trees::error_of;
 
-/// The command that is the process; servers start it, and no user types it.
+/// The command of that process; servers start it, users never do.
 pub const RESTORE_COMMAND: &str = "restore-files";
-/// Bytes of the archive that are sent at once.
+/// Bytes of the archive per write.
 const BUFFER_BYTES: usize = 256 << 10;
 
 /// Files to be restored.
@@ -46,23 +45,23 @@ pub(crate) struct RestoreWish {
     pub(crate) replaces: bool,
 }
 
-/// A restore that can be done.
+/// A restore that was checked and can be done.
 #[derive(Debug)]
 pub(crate) struct RestorePlan {
     pub(super) share: DeviceId,
     pub(super) name: String,
     snapshot: String,
-    /// Names from the root of the snapshot.
+    /// Path from the root of the snapshot.
     from: Vec<Vec<u8>>,
     is_file: bool,
-    /// Names from the root of the share.
+    /// Path from the root of the share.
     to: Vec<Vec<u8>>,
-    /// Names of `to` that are there, or all but the last.
+    /// Number of names of `to` that exist: all, or all but the last.
     present: usize,
     replaces: bool,
 }
 
-/// What the process reports, on one line.
+/// Report of the process, on one line.
 #[derive(Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 enum Ended {
@@ -75,10 +74,10 @@ fn invalid(text: String) -> Error {
 }
 
 impl RestorePlan {
-    /// Finds out whether the files can be restored.
+    /// Checks whether the files can be restored.
     ///
     /// # Errors
-    /// `Exists` for a target that is not to be replaced; `NotFound`, `Invalid`, `ReadOnly`.
+    /// `Exists` for a target that must not be replaced; `NotFound`, `Invalid`, `ReadOnly`.
     pub(super) fn new(service: &Service, wish: &RestoreWish) -> Result<Self> {
         check_path(&wish.path)?;
         wish.to.as_deref().map_or(Ok(()), check_path)?;
@@ -86,7 +85,7 @@ impl RestorePlan {
         let name = volume.name();
         if name.contains('@') {
             return Err(invalid(format!(
-                "'{name}' is a snapshot, which never changes: name the share, and the snapshot as 'at'"
+                "'{name}' is a snapshot, which cannot be changed: specify the share, and the snapshot as 'at'"
             )));
         }
         if volume.is_set_readonly() {
@@ -104,7 +103,7 @@ impl RestorePlan {
             return Err(invalid(format!("'{shown}' is in share '{owner}', not in '{name}': restore to another place")));
         }
         if to.is_empty() && !inode.is_directory() {
-            return Err(invalid(format!("'{}' is not a directory: name a place to restore it to", wish.path)));
+            return Err(invalid(format!("'{}' is not a directory: specify a directory to restore to", wish.path)));
         }
         let plan = Self {
             share: volume.id(),
@@ -119,7 +118,7 @@ impl RestorePlan {
         plan.looked_at(&service.opened(&volume.name())?, wish.to.is_some())
     }
 
-    /// Compares with the entries at the target.
+    /// Compares the files with the entries at the target.
     fn looked_at(mut self, live: &Opened, is_elsewhere: bool) -> Result<Self> {
         let mut node = Tree::ROOT;
         let (name, shown) = (&self.name, shown(&self.to));
@@ -135,21 +134,24 @@ impl RestorePlan {
                 }
                 Ok(_) if is_last && self.is_file && !self.replaces => {
                     let text = format!(
-                        "'{shown}' exists in share '{name}', and may be newer than the snapshot's: restore to another place, or say replace=true"
+                        "'{shown}' exists in share '{name}', and may be newer than the snapshot's: restore to \
+                         another place, or set replace=true"
                     );
                     return Err(Error::new(ErrorKind::Exists, text));
                 }
                 Ok((next, inode)) if is_last || inode.is_directory() => node = next,
                 Ok(_) => {
                     return Err(invalid(format!(
-                        "'{}' in share '{name}' is no directory now: restore to another place",
+                        "'{}' in share '{name}' is not a directory now: restore to another place",
                         self::shown(&self.to[..=depth])
                     )));
                 }
                 Err(failure) if failure.errno() == libc::ENOENT && (is_last || !is_elsewhere) => break,
                 Err(failure) if failure.errno() == libc::ENOENT => {
-                    let text =
-                        format!("share '{name}' has no directory '{}': make it first", self::shown(&self.to[..=depth]));
+                    let text = format!(
+                        "share '{name}' has no directory '{}': create it first",
+                        self::shown(&self.to[..=depth])
+                    );
                     return Err(Error::new(ErrorKind::NotFound, text));
                 }
                 Err(failure) => return Err(error_of(name, &format!("'{shown}' cannot be looked up"), failure)),
@@ -158,12 +160,12 @@ impl RestorePlan {
         Ok(self)
     }
 
-    /// What the job is about, in its list.
+    /// Returns the job's target for its list.
     pub(super) fn path(&self) -> String {
         shown(&self.to)
     }
 
-    /// The items as they are staged.
+    /// Returns the items under their staged name.
     fn source(&self, service: &Service, stage: &[u8]) -> Result<Staged<ShareSource>> {
         let tree = service.opened(&self.snapshot)?.tree;
         let mut above = Vec::new();
@@ -181,7 +183,7 @@ impl RestorePlan {
         Ok(Staged::new(source, stage, above, self.to.last().map_or(&b""[..], |name| name), self.is_file))
     }
 
-    /// Does the work.
+    /// Performs the restore.
     pub(super) fn run(&self, service: &Service, doing: &Doing) -> Work<JobResult> {
         doing.begin_phase("restoring", 0, None);
         let mut random = [0; 8];
@@ -234,7 +236,7 @@ fn error_from(failure: Failure) -> Error {
     }
 }
 
-/// Restores by the process.
+/// Restores with a separate process.
 fn through_mount(
     dir: &Path,
     source: impl Source,
@@ -252,7 +254,7 @@ fn through_mount(
     let output = child.wait_with_output().map_err(failed)?;
     match serde_json::from_slice(&output.stdout) {
         Ok(Ended::Done(total)) => Ok(total),
-        // A source that cannot be read cuts the archive off.
+        // An unreadable source cuts the archive off.
         Ok(Ended::Failed(fault)) => {
             Err(sent.err().filter(|sent| !is_broken(sent)).unwrap_or_else(|| fault.error().into()))
         }
@@ -262,7 +264,7 @@ fn through_mount(
     }
 }
 
-/// Whether the archive could not be sent, because the process has ended.
+/// Returns whether sending failed because the process has ended.
 fn is_broken(failure: &Failure) -> bool {
     let Failure::Error(error) = failure else { return false };
     let mut source = std::error::Error::source(error);
@@ -286,8 +288,8 @@ fn send(child: &mut Child, source: impl Source, interrupted: &AtomicBool, progre
     Ok(())
 }
 
-/// The process itself: reads an archive from standard input, restores it below `dir`, and reports
-/// on standard output.
+/// Main function of the process: reads an archive from standard input, restores it below `dir`, and
+/// reports on standard output.
 ///
 /// # Errors
 /// When the report cannot be written.

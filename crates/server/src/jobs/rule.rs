@@ -1,50 +1,50 @@
-//! The rule of what excludes what. It is about what a pool keeps once, such as how far a scrub has
-//! come: two jobs that go on from the same place would each be told where the other one is. Which
-//! clients a volume can have at a time is no matter of jobs: [`crate::devices`] decides that.
+//! Exclusion rules for jobs. They concern state that a pool has only once, such as the progress of
+//! a scrub: two jobs that continue from the same position would each see the other's progress. The
+//! number of clients of a volume is not their subject: [`crate::devices`] decides that.
 
 use surface::{Error, ErrorKind};
 
 use report::JobKind;
 
-/// Whether a job of the kind `wanted` cannot begin before one of the kind `under_way` has ended. A
-/// job that is paused is under way.
+/// Returns whether a job of the kind `wanted` cannot begin before one of the kind `under_way` has
+/// ended. A paused job is still under way.
 pub(super) const fn excludes(under_way: JobKind, wanted: JobKind) -> bool {
     use JobKind::{Calibrate, Estimate, Recompress, Restore, Scrub, Shrink, Sort};
     matches!(
         (under_way, wanted),
-        // How far each came is kept once.
+        // The pool stores the progress of each once.
         (Recompress, Recompress) | (Sort, Sort) | (Scrub, Scrub)
-        // The energy of one would be counted as that of the other.
+        // The energy of one would be attributed to the other.
         | (Calibrate, Calibrate)
-        // Each removes what an earlier one has left behind.
+        // Each removes the remains of an earlier one.
         | (Restore, Restore)
         // A pool has one end.
         | (Shrink, Shrink)
-        // Each compresses on a core of its own, and spoils the times that the other measures.
+        // Each compresses on a core of its own, and distorts the other's timing.
         | (Estimate, Estimate)
     )
 }
 
-/// Says that a job cannot begin, because of the one under way that is named.
+/// Error for a job that cannot begin because of the named job under way.
 pub(super) fn refusal(id: u64, under_way: JobKind, target: Option<&str>) -> Error {
     let target = target.unwrap_or("the pool");
     let doing = match under_way {
         JobKind::Recompress => {
-            format!("'{target}' is being recompressed by job {id}, and a pool does that with one volume at a time")
+            format!("'{target}' is being recompressed by job {id}, and a pool recompresses one volume at a time")
         }
         JobKind::Sort => format!("{target} is being sorted by job {id}"),
         JobKind::Scrub => format!("{target} is being scrubbed by job {id}"),
         JobKind::Calibrate => format!("this machine is being measured by job {id}"),
         JobKind::Estimate => {
-            format!("'{target}' is being estimated by job {id}, and a pool does that with one object at a time")
+            format!("'{target}' is being estimated by job {id}, and a pool estimates one object at a time")
         }
         JobKind::Clean => format!("{target} is being cleaned by job {id}"),
-        JobKind::Restore => format!("'{target}' is being restored by job {id}, and a pool does one restore at a time"),
-        JobKind::Shrink => format!("{target} is being made smaller by job {id}"),
+        JobKind::Restore => format!("'{target}' is being restored by job {id}, and a pool runs one restore at a time"),
+        JobKind::Shrink => format!("{target} is being shrunk by job {id}"),
         kind => format!("job {id} ({}) is under way for {target}", kind.name()),
     };
     let way = format!(
-        "'shale jobs POOL' shows how far it is, 'shale jobs POOL {id}' waits for its end, and with --cancel ends it"
+        "'shale jobs POOL' shows its progress, 'shale jobs POOL {id}' waits for its end, and with --cancel ends it"
     );
     Error::new(ErrorKind::InUse, format!("{doing}: {way}"))
 }

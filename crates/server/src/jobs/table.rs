@@ -1,8 +1,8 @@
 //! The table of jobs: those under way, and the last that ended. Owns their numbers, their states,
-//! the requests that they have to follow, and the threads that work on them.
+//! their pending requests, and their threads.
 //!
-//! One lock is enough: it is taken once for each slice, which takes milliseconds. All that changes
-//! is told by one condition, [`Jobs::changed`]; each waiter looks again at its own job.
+//! One lock is enough: it is taken once per slice, which takes milliseconds. One condition
+//! variable, [`Jobs::changed`], signals all changes; each waiter then checks its own job.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -16,24 +16,24 @@ use super::rule;
 use host::unix_s;
 use report::{JobFault, JobKind, JobReport, JobResult, JobState};
 
-/// Jobs under way at once: each has a thread or a connection, of which there are as many at most.
+/// Maximum number of jobs under way: each has a thread or a connection.
 const UNDER_WAY_MAX: usize = 64;
-/// Jobs that stay listed when they have ended. The result of a scrub with a thousand damages takes
-/// some 300 KB, so that this bounds the table to 10 MB.
+/// Ended jobs that stay listed. The result of a scrub with a thousand damages takes some 300 KB, so
+/// that this bounds the table to 10 MB.
 pub const ENDED_MAX: usize = 32;
-/// Longest name of what a job is about: a path in a share, with the share's name. A client can send
-/// any, and lists have them all.
+/// Maximum length of a job's target: a path in a share, with the share's name. A client can send
+/// any, and lists include all of them.
 const TARGET_BYTES_MAX: usize = 4096 + 256;
-/// How long a job that was just cancelled may take to end before one that it excludes is refused: a
-/// command that was interrupted is often followed by the next one at once.
+/// Time for a job that was just cancelled to end before one that it excludes is refused: an
+/// interrupted command is often followed by the next one at once.
 const END_PATIENCE: Duration = Duration::from_secs(1);
-/// Longest wait of a single request: a server that stops waits for the requests in work.
+/// Maximum wait of a single request: a stopping server waits for running requests.
 const WATCH_MAX: Duration = Duration::from_secs(2);
 
-/// Why work on a job ends before its end.
+/// Reason why a job ends early.
 #[derive(Debug)]
 pub enum Stop {
-    /// It was cancelled; the words are for its user.
+    /// It was cancelled, with a message for its user.
     Cancelled(String),
     /// It met an error.
     Failed(Error),
@@ -45,10 +45,10 @@ impl From<Error> for Stop {
     }
 }
 
-/// The outcome of a piece of work.
+/// Outcome of a piece of work.
 pub type Work<T> = std::result::Result<T, Stop>;
 
-/// A request that a job has not followed yet.
+/// A request to a job that is still pending.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Asked {
     Nothing,
@@ -57,29 +57,29 @@ enum Asked {
     Cancel(String),
 }
 
-/// Where the work of a job is done.
+/// Place of a job's work.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Worker {
     /// In a thread of the pool's process.
     Pool,
-    /// In a client, which tells how far it is.
+    /// In a client, which reports the progress.
     Client,
 }
 
-/// A job that is to begin.
+/// A job that is about to begin.
 #[derive(Debug, Clone)]
 pub struct Begin {
-    /// What it does.
+    /// Kind of the job.
     pub kind: JobKind,
-    /// What it is about, if that is not the pool.
+    /// Name of its target, unless that is the pool.
     pub target: Option<String>,
-    /// The volume that it is about, whatever that is called.
+    /// Its target volume, under any name.
     pub volume: Option<DeviceId>,
-    /// What it is about in that one, if that is a part of a share.
+    /// Path in that volume, if the target is a part of a share.
     pub path: Option<String>,
-    /// It goes on without the command that started it.
+    /// It continues without the command that started it.
     pub background: bool,
-    /// Who works on it.
+    /// Where its work is done.
     pub worker: Worker,
 }
 
@@ -92,10 +92,11 @@ struct Job {
     said: String,
     bytes_done: u64,
     bytes_total: Option<u64>,
-    /// Where the phase began, and how long the job had worked by then: rates are the phase's.
+    /// Progress at the beginning of the phase, and the job's working time until then: rates are per
+    /// phase.
     phase_bytes: u64,
     phase_worked: Duration,
-    /// Time of work up to the last pause, and the beginning of that which goes on.
+    /// Working time up to the last pause, and the beginning of the current period.
     worked: Duration,
     works_since: Option<Instant>,
     started_unix_s: u64,
@@ -144,7 +145,7 @@ impl Job {
         !self.state.has_ended() && rule::excludes(self.begin.kind, wanted)
     }
 
-    /// The first reason counts.
+    /// The first reason wins.
     fn cancel(&mut self, why: &str) {
         if !matches!(self.asked, Asked::Cancel(_)) {
             self.asked = Asked::Cancel(why.to_owned());
@@ -152,7 +153,7 @@ impl Job {
         }
     }
 
-    /// Why it was cancelled, if it was.
+    /// Returns the reason of its cancellation, if it was cancelled.
     fn is_cancelled(&self) -> Option<&str> {
         match &self.asked {
             Asked::Cancel(why) => Some(why),
@@ -165,7 +166,7 @@ impl Job {
         self.become_state(state);
     }
 
-    /// The volume that it is about has this name now.
+    /// Updates the name of its volume.
     fn call_volume(&mut self, name: &str) {
         let Some(target) = &mut self.begin.target else { return };
         let path = self.begin.path.as_ref().map_or_else(String::new, |path| format!("/{path}"));
@@ -203,7 +204,7 @@ impl Job {
     }
 }
 
-/// Bytes in a second, once there are some; at least one.
+/// Returns bytes per second, at least one, once there is any progress.
 fn rate(bytes: u64, worked: Duration) -> Option<u64> {
     let seconds = worked.as_secs_f64();
     (bytes > 0 && seconds > 0.0).then(|| ((bytes as f64 / seconds) as u64).max(1))
@@ -213,10 +214,9 @@ fn rate(bytes: u64, worked: Duration) -> Option<u64> {
 struct Table {
     last_id: u64,
     jobs: BTreeMap<u64, Job>,
-    /// Those that have ended, in that order.
+    /// Ended jobs, in the order of their ends.
     ended: VecDeque<u64>,
-    /// Of jobs that the pool's process works on; those that have ended are dropped when the next
-    /// one begins.
+    /// Threads of jobs in the pool's process; ended ones are dropped when the next job begins.
     threads: Vec<JoinHandle<()>>,
     is_stopping: bool,
 }
@@ -229,25 +229,25 @@ impl Table {
     fn job(&self, id: u64) -> Result<&Job> {
         self.jobs.get(&id).ok_or_else(|| {
             let text = format!(
-                "there is no job {id}: 'shale jobs POOL' lists those under way, and the last {ENDED_MAX} that ended"
+                "there is no job {id}: 'shale jobs POOL' lists the jobs under way, and the last {ENDED_MAX} that ended"
             );
             Error::new(ErrorKind::NotFound, text)
         })
     }
 
-    /// A job that can be asked for something.
+    /// Returns a job that accepts requests.
     fn asked(&mut self, id: u64) -> Result<&mut Job> {
         let state = self.job(id)?.state;
         match self.jobs.get_mut(&id) {
             Some(job) if !state.has_ended() => Ok(job),
             _ => {
-                let text = format!("job {id} is under way no more: it is {}", state.name());
+                let text = format!("job {id} is not under way any more: it is {}", state.name());
                 Err(Error::new(ErrorKind::NotFound, text))
             }
         }
     }
 
-    /// Whether a job has no request to follow.
+    /// Returns whether a job has no pending request.
     fn may_rest(&self, id: u64) -> bool {
         self.jobs.get(&id).is_some_and(|job| job.asked == Asked::Nothing)
     }
@@ -266,22 +266,21 @@ impl Table {
 #[derive(Default)]
 pub struct Jobs {
     table: Mutex<Table>,
-    /// A job has another state, or something was asked of one.
+    /// The state of a job changed, or a request to one is pending.
     changed: Condvar,
 }
 
 impl Jobs {
-    /// Begins a job, if no other excludes it. The work is the caller's.
+    /// Begins a job, unless another excludes it. The caller does the work.
     ///
     /// # Errors
     /// `InUse`, when one that excludes it does not end within [`END_PATIENCE`], or too many are
-    /// under way; `Io`, when the pool is about to be closed; `Invalid` for a name without bounds.
+    /// under way; `Io`, when the pool is about to be closed; `Invalid` for a target that is too
+    /// long.
     pub(crate) fn begin(self: &Arc<Self>, begin: Begin) -> Result<Doing> {
         let bytes = begin.target.as_ref().map_or(0, String::len);
         if bytes > TARGET_BYTES_MAX {
-            let text = format!(
-                "a job is about a name or a path of at most {TARGET_BYTES_MAX} bytes, and this one has {bytes}"
-            );
+            let text = format!("the target of a job has at most {TARGET_BYTES_MAX} bytes, and this one has {bytes}");
             return Err(Error::new(ErrorKind::Invalid, text));
         }
         let mut table = self.turn_of(begin.kind)?;
@@ -296,13 +295,13 @@ impl Jobs {
         Ok(Doing { jobs: Arc::clone(self), id })
     }
 
-    /// The table, once no job that is under way excludes one of this kind.
+    /// Returns the table, once no job under way excludes one of this kind.
     fn turn_of(&self, kind: JobKind) -> Result<MutexGuard<'_, Table>> {
         let mut table = self.table.lock();
         let give_up = Instant::now() + END_PATIENCE;
         loop {
             if table.is_stopping {
-                return Err(Error::new(ErrorKind::Io, "the pool's server is being stopped: no job can begin"));
+                return Err(Error::new(ErrorKind::Io, "the pool's server is stopping: no job can begin"));
             }
             let excluding = table.under_way().find(|(_, job)| job.excludes(kind));
             let Some((id, other)) = excluding else { return Ok(table) };
@@ -313,10 +312,10 @@ impl Jobs {
         }
     }
 
-    /// Has a thread of the pool's process do the work of a job.
+    /// Runs the work of a job in a thread of the pool's process.
     ///
     /// # Errors
-    /// When the thread cannot be started; the job has ended then.
+    /// When the thread cannot be started; the job has then ended.
     pub(crate) fn run(
         self: &Arc<Self>,
         doing: Doing,
@@ -332,17 +331,17 @@ impl Jobs {
         Ok(())
     }
 
-    /// All jobs by number, without their results.
+    /// Returns all jobs by number, without their results.
     pub fn list(&self) -> Vec<JobReport> {
         self.table.lock().jobs.iter().map(|(id, job)| job.report(*id, false)).collect()
     }
 
-    /// Those that have not ended.
+    /// Returns the jobs that have not ended.
     pub fn under_way(&self) -> Vec<JobReport> {
         self.table.lock().under_way().map(|(id, job)| job.report(*id, false)).collect()
     }
 
-    /// A job.
+    /// Returns a job with its result.
     ///
     /// # Errors
     /// `NotFound`.
@@ -350,8 +349,8 @@ impl Jobs {
         Ok(self.table.lock().job(id)?.report(id, true))
     }
 
-    /// Waits until a job has changed its state since `seen`, or for as long as `patience`. Tells
-    /// how it is then.
+    /// Waits until a job has changed its state since `seen`, for at most `patience`. Returns its
+    /// state.
     ///
     /// # Errors
     /// `NotFound`.
@@ -366,7 +365,7 @@ impl Jobs {
         Ok(table.job(id)?.report(id, true))
     }
 
-    /// Asks a job to stand still behind the slice that it works on.
+    /// Asks a job to pause after its current slice.
     ///
     /// # Errors
     /// `NotFound`; `Unsupported` for one whose work a client does, and for one that measures.
@@ -374,17 +373,17 @@ impl Jobs {
         self.ask(id, |job| {
             let why = match job.begin.kind {
                 _ if job.begin.worker != Worker::Pool => {
-                    "its bytes go through the command that started it, which can be stopped itself (Ctrl-Z)"
+                    "its bytes pass through the command that started it, which can be stopped itself (Ctrl-Z)"
                 }
-                JobKind::Push => "the object store would give its connections up; cancel it, and push again later",
-                JobKind::Calibrate => "a pause would be measured as well, and it takes some seconds in all",
+                JobKind::Push => "the object store would close its connections; cancel it, and push again later",
+                JobKind::Calibrate => "a pause would distort the measurement, which takes only some seconds",
                 _ => "",
             };
             if !why.is_empty() {
                 let text = format!("job {id} cannot be paused: {why}");
                 return Err(Error::new(ErrorKind::Unsupported, text));
             }
-            // One that is cancelled is about to end.
+            // A cancelled job is about to end.
             if job.asked == Asked::Nothing {
                 job.asked = Asked::Pause;
             }
@@ -392,7 +391,7 @@ impl Jobs {
         })
     }
 
-    /// Takes that back.
+    /// Resumes a paused job.
     ///
     /// # Errors
     /// `NotFound`.
@@ -405,9 +404,9 @@ impl Jobs {
         })
     }
 
-    /// Asks a job to end behind the slice that it works on. `why` is the beginning of its outcome,
-    /// if it does: it may come to its end, or fail, before. A client is told so at its next
-    /// request. A job whose slices a client asks for ends at once between two of them.
+    /// Asks a job to end after its current slice. `why` is the beginning of its outcome, unless it
+    /// completes or fails before. A client learns of it at its next request. A job whose slices are
+    /// requested by a client ends at once between two of them.
     ///
     /// # Errors
     /// `NotFound`.
@@ -419,7 +418,8 @@ impl Jobs {
         Ok(table.job(id)?.report(id, false))
     }
 
-    /// Volumes may have other names than before: `name` tells that of one, if it is there.
+    /// Updates the volumes' names, which may have changed: `name` returns the current one, if the
+    /// volume exists.
     pub(crate) fn follow_names(&self, name: impl Fn(DeviceId) -> Option<String>) {
         let mut table = self.table.lock();
         for job in table.jobs.values_mut().filter(|job| !job.state.has_ended()) {
@@ -446,7 +446,7 @@ impl Jobs {
         self.changed.notify_all();
     }
 
-    /// The same, and waits until the pool's process works on none.
+    /// The same, and waits until no thread of the pool's process works on one.
     pub fn stop(&self) {
         self.ask_to_stop();
         let threads = {
@@ -457,26 +457,25 @@ impl Jobs {
             std::mem::take(&mut table.threads)
         };
         for thread in threads {
-            // One that panicked has said so.
+            // A panic was already reported.
             drop(thread.join());
         }
     }
 }
 
-/// A job in the hands of the thread that works on it. One that is dropped without an outcome was
-/// given up.
+/// A job, as its worker holds it. Dropping it without an outcome abandons the job.
 pub struct Doing {
     jobs: Arc<Jobs>,
     id: u64,
 }
 
 impl Doing {
-    /// Its number.
+    /// Returns its number.
     pub(crate) const fn id(&self) -> u64 {
         self.id
     }
 
-    /// Begins a part of the work, of which so much is done already.
+    /// Begins a phase of the work, part of which may be done already.
     pub(crate) fn begin_phase(&self, phase: &str, bytes_done: u64, bytes_total: Option<u64>) {
         if let Some(job) = self.jobs.table.lock().jobs.get_mut(&self.id) {
             phase.clone_into(&mut job.phase);
@@ -486,14 +485,14 @@ impl Doing {
         }
     }
 
-    /// Tells how far the part of the work is.
+    /// Reports the progress of the phase.
     pub(crate) fn tell(&self, bytes_done: u64, bytes_total: Option<u64>, said: String) {
         if let Some(job) = self.jobs.table.lock().jobs.get_mut(&self.id) {
             (job.bytes_done, job.bytes_total, job.said) = (bytes_done, bytes_total, said);
         }
     }
 
-    /// Rests so long, or until something is asked of the job.
+    /// Rests that long, or until the job has a request.
     pub(crate) fn rest(&self, time: Duration) {
         let give_up = Instant::now() + time;
         let mut table = self.jobs.table.lock();
@@ -503,7 +502,7 @@ impl Doing {
     /// Waits while the job is paused.
     ///
     /// # Errors
-    /// Why it was cancelled, if it was.
+    /// The reason of its cancellation, if it was cancelled.
     pub(crate) fn go_on(&self) -> std::result::Result<(), String> {
         let mut table = self.jobs.table.lock();
         while let Some(job) = table.jobs.get_mut(&self.id) {
@@ -524,7 +523,7 @@ impl Doing {
         Ok(())
     }
 
-    /// Why the job is to end, if it is.
+    /// Returns the reason why the job should end, if it should.
     pub(crate) fn is_cancelled(&self) -> Option<String> {
         match self.jobs.table.lock().jobs.get(&self.id) {
             Some(job) => job.is_cancelled().map(str::to_owned),
@@ -532,7 +531,7 @@ impl Doing {
         }
     }
 
-    /// The volume that the job is about has this name now.
+    /// Updates the name of the job's volume.
     pub(super) fn call_volume(&self, name: &str) {
         if let Some(job) = self.jobs.table.lock().jobs.get_mut(&self.id) {
             job.call_volume(name);
@@ -565,7 +564,7 @@ impl Doing {
 
 impl Drop for Doing {
     fn drop(&mut self) {
-        let why = self.is_cancelled().unwrap_or_else(|| "the command that did it has gone".to_owned());
+        let why = self.is_cancelled().unwrap_or_else(|| "its command has ended".to_owned());
         self.end_as(JobState::Cancelled, Some(JobFault::cancelled(why)), None);
     }
 }

@@ -37,7 +37,7 @@ fn a_job_excludes_another_until_it_has_ended() {
     assert_eq!(states(&jobs), [(1, JobState::Done), (2, JobState::Running)]);
 }
 
-/// The next command often comes at once.
+/// The next command often follows at once.
 #[test]
 fn a_job_waits_for_one_that_is_about_to_end() {
     let jobs = Arc::<Jobs>::default();
@@ -68,12 +68,12 @@ fn outcomes_stay_with_their_reasons() {
     assert!(jobs.list().iter().all(|job| job.ended_unix_s.is_some() && job.seconds_left.is_none()));
 }
 
-/// One that began first and ended last would have been forgotten first.
+/// The job that began first and ended last must not be dropped first.
 #[test]
 fn the_last_that_ended_stay_listed() {
     let jobs = Arc::<Jobs>::default();
     let long = jobs.begin(of(Worker::Client)).unwrap();
-    // The rule is not what this is about.
+    // The exclusion rules are not under test.
     let mut table = jobs.table.lock();
     table.last_id = 10;
     for id in 11..=10 + ENDED_MAX as u64 {
@@ -109,7 +109,7 @@ fn a_watcher_is_told_of_a_change_that_it_has_not_seen() {
         assert_eq!((is.phase.as_str(), is.bytes_done, is.bytes_total), ("testing", 60, Some(100)));
         assert_eq!((is.said.as_str(), is.state, is.result), ("words", JobState::Done, Some(result())));
     });
-    // It was over before this one looked.
+    // It ended before the watch began.
     assert_eq!(jobs.watch(1, seen, WATCH_MAX).unwrap().state, JobState::Done);
 }
 
@@ -121,7 +121,7 @@ fn what_was_asked_is_shown_until_it_is_done() {
     assert_eq!(jobs.resume(1).unwrap().asked, None);
     assert_eq!(jobs.cancel(1, "first").unwrap().asked.as_deref(), Some("cancel"));
     assert_eq!(jobs.cancel(1, "second").unwrap().asked.as_deref(), Some("cancel"));
-    // A cancellation is not taken back.
+    // A cancellation cannot be undone.
     jobs.resume(1).unwrap();
     jobs.pause(1).unwrap();
     assert_eq!(doing.go_on(), Err("first".to_owned()));
@@ -143,7 +143,7 @@ fn the_work_of_a_client_and_a_measurement_cannot_be_paused() {
     }
 }
 
-/// It may be past the point at which it could still be ended.
+/// It may be past the last point at which it could be ended.
 #[test]
 fn a_cancellation_is_a_wish_until_the_job_has_ended() {
     let jobs = Arc::<Jobs>::default();
@@ -183,7 +183,7 @@ fn names_are_followed_while_a_job_is_under_way() {
     assert_eq!(target(), "w/a/b", "of a job that has ended");
 }
 
-/// A list has them all.
+/// Lists include all of them.
 #[test]
 fn what_a_client_says_of_its_job_is_bounded() {
     let jobs = Arc::<Jobs>::default();

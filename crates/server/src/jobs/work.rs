@@ -1,4 +1,4 @@
-//! The work of each kind of job: which slices of it the service does, and to which volume.
+//! The work of each kind of job: its slices in the service, and its volume.
 
 use std::cell::RefCell;
 
@@ -16,56 +16,56 @@ use report::RecompressSlice;
 use report::{CleanTotal, ScrubSlice, ShrinkSlice, SortSlice};
 use report::{JobKind, JobPace, JobResult, JobWish};
 
-/// Bytes of extents of one slice of recompression: a fraction of a second of compressing, even with
+/// Bytes of extents in one slice of recompression: a fraction of a second of compressing, even with
 /// the slowest codecs.
 const RECOMPRESS_SLICES: SliceBytes = SliceBytes::always(4 << 20);
-/// Bytes of volumes of one slice of sorting: a fraction of a second.
+/// Bytes of volumes in one slice of sorting: a fraction of a second.
 const SORT_SLICES: SliceBytes = SliceBytes::always(8 << 20);
-/// Bytes of extents of one slice of a scrub. While others are at work, a few milliseconds on a fast
-/// device, so that the rests between them are short, too; else so much that reading hardly ever
-/// stops.
+/// Bytes of extents in one slice of a scrub. While others use the pool, a few milliseconds on a
+/// fast device, so that the rests between them are short, too; otherwise enough to keep the device
+/// reading.
 const SCRUB_SLICES: SliceBytes = SliceBytes { busy: 8 << 20, idle: 128 << 20 };
-/// Rounds of one slice of shrinking: a second or so.
+/// Rounds in one slice of shrinking: about a second.
 const SHRINK_ROUNDS: u32 = 16;
-/// Rounds of one slice of cleaning: a second or so, so that the bar moves and a cancellation is
-/// soon noticed.
+/// Rounds in one slice of cleaning: about a second, so that the progress bar moves and a
+/// cancellation takes effect soon.
 const CLEAN_ROUNDS: u32 = 16;
 
-/// The work of a job: what any operator may start by a wish, and what has operations of its own,
-/// with roles of their own.
+/// The work of a job: wishes, which any operator may start, and work with operations and roles of
+/// its own.
 #[derive(Debug, Clone)]
 pub(crate) enum Task {
-    /// Work that is wished for.
+    /// Work requested by a wish.
     Wish(JobWish),
-    /// Files that are restored.
+    /// Restoring files.
     Restore(RestoreWish),
-    /// The pool is made smaller.
+    /// Shrinking the pool.
     Shrink {
         /// New capacity.
         capacity_bytes: u64,
     },
-    /// A snapshot becomes a version of a blob.
+    /// Pushing a snapshot as a version of a blob.
     Push(PushWish),
 }
 
-/// A job that can be done.
+/// A job that was checked and can be done.
 #[derive(Debug)]
 pub(crate) enum Planned {
-    /// With what it is about: the volume that had the name when it was started.
+    /// Work requested by a wish, with the volume that had the name at the start.
     Wish(JobWish, Option<DeviceId>),
-    /// Files that are restored.
+    /// Restoring files.
     Restore(Box<RestorePlan>),
-    /// The pool is made smaller.
+    /// Shrinking the pool.
     Shrink(u64),
-    /// A snapshot, by its number, becomes a version of a blob.
+    /// Pushing a snapshot, by its number, as a version of a blob.
     Push(Box<PushWish>, DeviceId),
 }
 
 impl Planned {
-    /// Finds out whether a job can be done, before it gets a number.
+    /// Checks whether a job can be done, before it gets a number.
     ///
     /// # Errors
-    /// `NotFound` and `Invalid` for what it names; `InUse`, as the table of jobs says.
+    /// `NotFound` and `Invalid` for its target; `InUse`, as from the table of jobs.
     pub(crate) fn new(service: &Service, task: Task) -> Result<Self> {
         let wish = match task {
             Task::Wish(wish) => wish,
@@ -87,7 +87,7 @@ impl Planned {
         Ok(Self::Wish(wish, volume))
     }
 
-    /// As it begins in the table of jobs.
+    /// Returns the job's entry for the table.
     pub(crate) fn begin(&self, background: bool) -> Begin {
         let (kind, target, volume, path) = match self {
             Self::Wish(wish, volume) => {
@@ -110,7 +110,7 @@ impl Planned {
     /// Does the work.
     ///
     /// # Errors
-    /// When it is cancelled, and what the pool says.
+    /// When it is cancelled, and those of the pool.
     pub(crate) fn run(&self, service: &Service, doing: &Doing) -> Work<JobResult> {
         let (wish, volume) = match self {
             Self::Wish(wish, volume) => (wish, *volume),
@@ -125,7 +125,7 @@ impl Planned {
                     let meant = id.map_or(VolumeRef::Name(volume), VolumeRef::Number);
                     follow(service, id, &name, doing)?;
                     let report = service.recompress(meant, path.clone(), mode.as_deref(), (bytes, restart));
-                    // It may have gone since.
+                    // The volume may have been destroyed since.
                     let report = report.or_else(|error| follow(service, id, &name, doing).and(Err(error)))?;
                     Ok(documents::recompress_slice(report))
                 };
@@ -143,10 +143,10 @@ impl Planned {
     }
 }
 
-/// Follows the volume of a job under its name of now; `name` is the one that it had before.
+/// Follows the volume of a job to its current name; `name` holds the previous one.
 ///
 /// # Errors
-/// `NotFound` if the volume is no more.
+/// `NotFound` if the volume was destroyed.
 fn follow(service: &Service, id: Option<DeviceId>, name: &RefCell<String>, doing: &Doing) -> Result<()> {
     let Some(id) = id else { return Ok(()) };
     match service.pool().volume_of(id) {
@@ -170,7 +170,7 @@ fn clean(service: &Service, all: bool, sort: Option<JobPace>, doing: &Doing) -> 
         done.sort = Some(in_slices("sorting", SORT_SLICES, pace, doing, call, sorted)?);
     }
     doing.begin_phase("cleaning", 0, None);
-    // The pass is for extents that were there when its first slice began: those that writers fill
+    // The pass covers the extents that existed when its first slice began: those that writers fill
     // meanwhile are for the next pass.
     let (mut mark, mut first) = (None, None);
     loop {
@@ -211,7 +211,7 @@ fn shrink(service: &Service, capacity_bytes: u64, doing: &Doing) -> Work<JobResu
         doing.go_on().map_err(|why| {
             service.pool().give_up_shrinking();
             let left = format_size(slice.bytes_todo);
-            Stop::Cancelled(format!("{why}: the pool is as large as it was, {left} would have had to be moved still"))
+            Stop::Cancelled(format!("{why}: the pool has its former size, {left} would still have to be moved"))
         })?;
     }
 }
@@ -239,7 +239,7 @@ fn calibrate(service: &Service, doing: &Doing) -> Work<JobResult> {
         }
     };
     let found = service.calibrate(CalibrationEffort::Full, &progress);
-    // What has been measured until then is true, and is used.
+    // Measurements up to that point are valid and used.
     match (found, doing.is_cancelled()) {
         (Ok(found), _) => Ok(JobResult::Calibrated(documents::calibrated(found))),
         (Err(_), Some(why)) => Err(Stop::Cancelled(format!("{why}: not all codecs are measured"))),

@@ -1,5 +1,5 @@
-//! What belongs to a pool, open or not, so that nothing else is written over it: the files of its
-//! directory by their names, its data, wherever that lies, by its superblock.
+//! Protects the parts of a pool, open or not, from being overwritten: recognises the files of its
+//! directory by name, and its data, wherever that lies, by the superblock.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -10,52 +10,52 @@ use surface::{Error, ErrorKind, Result};
 
 use super::PoolDir;
 
-/// What else lies in the directory of a pool, beside `map` and what `init` and `salvage` leave on
-/// their way.
+/// Other entries of a pool's directory, in addition to `map` and the remains of `init` and
+/// `salvage`.
 const NAMES: [&str; 8] =
     ["pool.json", "pool.json.tmp", "lock", "control.sock", "serve.log", "map", "reserve", "salvage.tmp"];
 
-/// Refuses to write over what is at `path` if that belongs to a pool.
+/// Refuses to overwrite `path` if it belongs to a pool.
 ///
 /// # Errors
-/// `InUse`, which says what it is.
+/// `InUse`, with its role in the pool.
 pub fn refuse_part_of_pool(path: &Path) -> Result<()> {
     let in_use = |what: String| Err(Error::new(ErrorKind::InUse, format!("{} {what}", path.display())));
-    // What cannot be found is told by who opens it.
+    // A missing path is reported by the caller that opens it.
     let Ok(real) = path.canonicalize() else { return Ok(()) };
     for (root, name) in real.ancestors().skip(1).zip(real.ancestors().filter_map(Path::file_name)) {
         if NAMES.iter().any(|known| name == *known) && holds_pool(&PoolDir::new(root)) {
-            return in_use(format!("belongs to the pool in {}; name another file", root.display()));
+            return in_use(format!("belongs to the pool in {}; choose another file", root.display()));
         }
     }
     if carries_superblock(&real) {
         return in_use(
-            "holds the data of a Shale pool; name another file (if that pool is gone for good: remove the file, or \
-             overwrite the first MiB of the device with zeroes)"
+            "holds the data of a Shale pool; choose another file (if that pool is gone for good: remove the file, \
+             or overwrite the first MiB of the device with zeroes)"
                 .to_owned(),
         );
     }
     Ok(())
 }
 
-/// Refuses a data file that has a name in the pool's directory that the pool itself uses.
+/// Refuses a data file with a name that the pool itself uses in its directory.
 ///
 /// # Errors
-/// `Invalid`, which says so.
+/// `Invalid`.
 pub(super) fn refuse_own_name(root: &Path, data: &Path) -> Result<()> {
     let real = |path: &Path| path.canonicalize().ok();
     let is_beside = data.parent().and_then(real).is_some_and(|parent| Some(parent) == real(root));
     match data.file_name() {
         Some(name) if is_beside && NAMES.iter().any(|own| name == *own) => {
             let message =
-                format!("{}: the pool itself has a file of that name; name another one for its data", data.display());
+                format!("{}: the pool itself has a file of that name; choose another one for its data", data.display());
             Err(Error::new(ErrorKind::Invalid, message))
         }
         _ => Ok(()),
     }
 }
 
-/// Also if its description is lost or damaged.
+/// True even if its description is lost or damaged.
 fn holds_pool(dir: &PoolDir) -> bool {
     dir.config().is_ok() || dir.map_path().is_dir() && dir.lock_path().exists()
 }
@@ -87,13 +87,13 @@ mod tests {
             std::fs::write(path, b"x").unwrap();
         }
         let refused = || paths.iter().map(|path| refuse_part_of_pool(path).is_err()).collect::<Vec<_>>();
-        // What it says of itself is damaged; what there is of a user's own may be overwritten.
+        // The pool's description is damaged; the user's own file may be overwritten.
         assert_eq!(refused(), [true, true, true, false]);
         Config { state: State::Ready, data: "data".into(), created_unix_s: 1 }.write(&paths[0]).unwrap();
         assert_eq!(refused(), [true, true, true, false]);
         let error = refuse_part_of_pool(&paths[0]).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::InUse);
-        // A map of something else.
+        // A map of some other program.
         std::fs::remove_file(&paths[0]).unwrap();
         std::fs::remove_file(&paths[1]).unwrap();
         assert!(refuse_part_of_pool(&paths[2]).is_ok());

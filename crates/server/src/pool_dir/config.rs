@@ -1,4 +1,4 @@
-//! `pool.json`: format, and how it is replaced atomically.
+//! `pool.json`: its format, and its atomic replacement.
 
 use std::fs::File;
 use std::io::Write;
@@ -7,27 +7,27 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 use surface::{Error, ErrorKind, Result};
 
-/// Version of the directory's layout. A pool with another one is refused.
+/// Version of the directory's layout. Pools with another version are refused.
 const FORMAT_VERSION: u32 = 1;
 
-/// How far the making of the pool came: `init`, or a `salvage` into it.
+/// Progress of the pool's creation by `init`, or by a `salvage` into it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum State {
-    /// It has begun, and may overwrite the data that is named.
+    /// Creation has begun, and may overwrite the named data.
     Initialising,
-    /// It is done.
+    /// Creation is complete.
     Ready,
 }
 
 /// Content of `pool.json`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Config {
-    /// How far the making of the pool came.
+    /// Progress of the pool's creation.
     pub state: State,
     /// Data file or device; relative to the pool's directory if it lies there.
     pub data: PathBuf,
-    /// When it was made, in seconds since 1970.
+    /// Creation time, in seconds since 1970.
     pub created_unix_s: u64,
 }
 
@@ -40,16 +40,16 @@ struct Document {
 }
 
 impl Config {
-    /// From the file's content.
+    /// Decodes the content of the file.
     ///
     /// # Errors
-    /// `Corrupt` for nonsense, `Unsupported` for another version.
+    /// `Corrupt` for invalid content, `Unsupported` for another version.
     pub fn decode(bytes: &[u8]) -> Result<Self> {
         #[derive(Deserialize)]
         struct Version {
             format_version: u32,
         }
-        let corrupt = |error| Error::with_source(ErrorKind::Corrupt, "the pool's description makes no sense", error);
+        let corrupt = |error| Error::with_source(ErrorKind::Corrupt, "the pool's description is invalid", error);
         let Version { format_version } = serde_json::from_slice(bytes).map_err(corrupt)?;
         if format_version != FORMAT_VERSION {
             let message = format!(

@@ -1,16 +1,16 @@
-//! Making a pool.
+//! Creates a pool.
 //!
-//! Steps, each of which a crash may follow:
-//! 1. The directory is made, its lock taken, sizes and properties are looked at, and the data is
-//!    held: what is refused is refused here, and what `--force` would overwrite is as it was.
+//! Steps; a crash may follow any of them:
+//! 1. Make the directory, take its lock, check sizes and properties, and claim the data. Every
+//!    refusal happens here, while anything that `--force` would overwrite is untouched.
 //! 2. `pool.json` says `initialising` and names the data. From here on `init` may be repeated and
-//!    may overwrite it.
-//! 3. The data file is made, and the engine writes its superblock and the first checkpoint into
-//!    data and `map/`.
+//!    may overwrite the data.
+//! 3. Make the data file; the engine writes its superblock and the first checkpoint into data and
+//!    `map/`.
 //! 4. `pool.json` says `ready`.
 //!
-//! A failure (unlike a crash) removes what was made. `salvage` fills the pool between steps 3 and 4
-//! ([`Unfinished`]), so that a pool which holds only a part is never taken for a whole one.
+//! A failure (unlike a crash) removes everything made so far. `salvage` fills the pool between
+//! steps 3 and 4 ([`Unfinished`]), so that a partly filled pool is never taken for a complete one.
 
 use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
@@ -26,17 +26,17 @@ use super::open::{OpenPool, Opening, environment, open_with, store_error};
 use super::{Config, PoolDir, State};
 use operations::{kind_of, path_error};
 
-/// Part of the free space below that a pool takes by default, in percent: the rest is for the map,
-/// and for whatever else lives there.
+/// Default share of the file system's free space that a pool uses, in percent: the rest is for the
+/// map and for other files.
 const FREE_SPACE_PERCENT: u64 = 80;
-/// How much of a block device must be blank for it to be taken without `--force`: partition tables
-/// and the superblocks of all common file systems lie there.
+/// Bytes that must be blank at the beginning of a block device to use it without `--force`:
+/// partition tables and the superblocks of all common file systems lie there.
 const BLANK_BYTES: usize = 1 << 20;
 
-/// What a pool is made with.
+/// Options for creating a pool.
 #[derive(Debug, Clone)]
 pub struct InitOptions {
-    /// Data file or device; none for `data` in the pool's directory.
+    /// Data file or device; `None` for the file `data` in the pool's directory.
     pub data: Option<PathBuf>,
     /// Bytes of data.
     pub capacity_bytes: Option<u64>,
@@ -44,23 +44,24 @@ pub struct InitOptions {
     pub extent_bytes: u32,
     /// Properties of the pool.
     pub properties: Properties,
-    /// What happens to what is there.
+    /// Treatment of existing data.
     pub overwrite: Overwrite,
 }
 
-/// Whether what is there may be overwritten.
+/// Whether existing data may be overwritten.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Overwrite {
     /// Never: the command has no flag for it.
     Never,
-    /// Not without `--force`.
+    /// Only with `--force`, which was not given.
     Refused,
-    /// With `--force`, yes.
+    /// `--force` was given.
     Forced,
 }
 
 impl Overwrite {
-    /// What a user who meets something can do, behind "choose an empty directory" or the like.
+    /// Returns the advice for a user whose target is occupied, to follow "choose an empty
+    /// directory" or similar.
     const fn advice(self) -> &'static str {
         match self {
             Self::Never => "",
@@ -69,16 +70,16 @@ impl Overwrite {
     }
 }
 
-/// The pool that was made.
+/// A pool that was created.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Made {
     /// Data file or device.
     pub data: PathBuf,
     /// Bytes of data.
     pub capacity_bytes: u64,
-    /// Where the capacity comes from, if it was not given.
+    /// Source of the capacity, if the caller did not set one.
     pub capacity_from: Option<String>,
-    /// An `init` that was interrupted was done again.
+    /// An interrupted `init` was repeated.
     pub redone: bool,
 }
 
@@ -90,27 +91,27 @@ enum Found {
     Occupied(String),
 }
 
-/// A pool that is made but for step 4: its lock is held, and no other process opens it. Dropped, it
-/// stays so, as after a crash.
+/// A pool that lacks only step 4: its lock is held, and no other process opens it. Dropping it
+/// leaves it in this state, as a crash does.
 pub struct Unfinished {
     dir: PoolDir,
     config: Config,
     lock: Arc<PoolLock>,
     made: Made,
-    /// The data file is one that this made.
+    /// This call created the data file.
     has_made_data: bool,
-    /// There was nothing before, so that what was made can go without a trace.
+    /// The directory was empty, so that everything made can be removed without a trace.
     was_empty: bool,
     had_directory: bool,
 }
 
 impl Unfinished {
-    /// Its directory.
+    /// Returns its directory.
     pub const fn dir(&self) -> &PoolDir {
         &self.dir
     }
 
-    /// Opens it for its maker; to be closed before it is finished or abandoned.
+    /// Opens it for its creator, which closes it before finishing or abandoning it.
     ///
     /// # Errors
     /// As [`open_locked`](super::open_locked).
@@ -118,10 +119,10 @@ impl Unfinished {
         open_with(&self.dir, &self.config, Arc::clone(&self.lock), how)
     }
 
-    /// Step 4.
+    /// Performs step 4.
     ///
     /// # Errors
-    /// I/O errors; what was made is removed then.
+    /// I/O errors; everything made is then removed.
     pub fn finish(mut self) -> Result<Made> {
         self.dir.keep_reserve();
         self.config.state = State::Ready;
@@ -132,9 +133,9 @@ impl Unfinished {
         Ok(self.made)
     }
 
-    /// Removes what was made, and tells whether it did: what was there before is gone, if there was
-    /// anything, and then `initialising` is the truth. Best effort: the error that is reported is
-    /// the one that made it fail.
+    /// Removes everything that was made, and returns whether it did. If anything was there before,
+    /// it is already overwritten, and `initialising` is the true state. Best effort: the caller
+    /// reports the error that led here.
     pub fn abandon(self) -> bool {
         if self.was_empty {
             if self.has_made_data {
@@ -153,22 +154,22 @@ impl Unfinished {
     }
 }
 
-/// Removes a directory that holds nothing but a lock, which this process has.
+/// Removes a directory that holds nothing but a lock, which this process holds.
 fn remove_directory(dir: &PoolDir) {
     drop(std::fs::remove_file(dir.lock_path()));
     drop(std::fs::remove_dir(dir.root()));
 }
 
-/// Makes a pool.
+/// Creates a pool.
 ///
 /// # Errors
-/// `Exists` when something is there that is not to be overwritten, `InUse`, and what the engine and
-/// the system say.
+/// `Exists` for existing data that must not be overwritten, `InUse`, and errors of the engine and
+/// the system.
 pub fn init(dir: &PoolDir, options: &InitOptions) -> Result<Made> {
     begin(dir, options)?.finish()
 }
 
-/// Makes a pool up to step 3.
+/// Creates a pool up to step 3.
 ///
 /// # Errors
 /// As [`init`].
@@ -205,7 +206,7 @@ fn begin_locked(dir: &PoolDir, options: &InitOptions, lock: &Arc<PoolLock>, had_
     let target = Target::examine(&data_path, may_overwrite, options.overwrite)?;
     let (capacity_bytes, capacity_from) = capacity(&target, &data_path, options)?;
 
-    // What can be known to fail must fail before an old pool is touched.
+    // Predictable failures must come before an old pool is touched.
     let format =
         FormatOptions { capacity_bytes, extent_bytes: options.extent_bytes, properties: options.properties.clone() };
     Pool::check_format(&format)?;
@@ -231,7 +232,7 @@ fn begin_locked(dir: &PoolDir, options: &InitOptions, lock: &Arc<PoolLock>, had_
     }
 }
 
-/// What is in the directory, if `init` may go on with it.
+/// Returns the content of the directory, if `init` may proceed with it.
 fn admit(dir: &PoolDir, options: &InitOptions) -> Result<Found> {
     match examine(dir)? {
         Found::Occupied(what) if options.overwrite != Overwrite::Forced => {
@@ -248,10 +249,8 @@ fn examine(dir: &PoolDir) -> Result<Found> {
     let entries = match std::fs::read_dir(root) {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Found::Nothing),
         Err(error) if error.kind() == std::io::ErrorKind::NotADirectory => {
-            let text = format!(
-                "{} is a file, and a pool is a directory; --data FILE names where its data lies",
-                root.display()
-            );
+            let text =
+                format!("{} is a file, and a pool is a directory; --data FILE sets its data file", root.display());
             return Err(Error::new(ErrorKind::Invalid, text));
         }
         Err(error) => return Err(path_error("cannot read the directory", root, error)),
@@ -263,8 +262,8 @@ fn examine(dir: &PoolDir) -> Result<Found> {
         let name = entry.map_err(|error| path_error("cannot read the directory", root, error))?.file_name();
         match name.to_str() {
             Some("pool.json") => has_config = true,
-            // What an interrupted `init` leaves before step 2, and what is in the root of a new
-            // file system.
+            // Remains of an `init` interrupted before step 2, and the usual entry in the root of a
+            // new file system.
             Some("lock" | "pool.json.tmp" | "lost+found") => {}
             _ => other = Some(name),
         }
@@ -273,13 +272,13 @@ fn examine(dir: &PoolDir) -> Result<Found> {
         return Ok(match dir.config() {
             Ok(Config { state: State::Initialising, data, .. }) => Found::Unfinished(data),
             Ok(_) => Found::Occupied("holds a pool already".to_owned()),
-            Err(error) => Found::Occupied(format!("holds a pool that cannot be read ({error})")),
+            Err(error) => Found::Occupied(format!("holds an unreadable pool ({error})")),
         });
     }
     Ok(match other {
         None => Found::Nothing,
         Some(name) => {
-            // Ours to overwrite only if a pool.json says so.
+            // May be overwritten only if a `pool.json` names it.
             if name == "map" || name == "data" {
                 let message = format!(
                     "{} has an entry '{}' but no pool.json; move it away, or choose another directory",
@@ -293,7 +292,7 @@ fn examine(dir: &PoolDir) -> Result<Found> {
     })
 }
 
-/// What the data will lie on.
+/// File or device that holds the data.
 #[derive(Debug, PartialEq, Eq)]
 enum Target {
     Absent,
@@ -304,8 +303,7 @@ enum Target {
 impl Target {
     fn examine(path: &Path, may_overwrite: bool, overwrite: Overwrite) -> Result<Self> {
         let metadata = match std::fs::metadata(path) {
-            // A file there would be in memory, and gone with the next boot: what is meant is a
-            // device.
+            // A file there would be in memory, and gone after a reboot: the user means a device.
             Err(error) if error.kind() == std::io::ErrorKind::NotFound && is_of_devices(path) => {
                 return Err(path_error("there is no block device", path, error));
             }
@@ -314,7 +312,7 @@ impl Target {
             Ok(metadata) => metadata,
         };
         let refuse = |why: &str| {
-            let message = format!("{} {why}; name another place{}", path.display(), overwrite.advice());
+            let message = format!("{} {why}; choose another place{}", path.display(), overwrite.advice());
             Err(Error::new(ErrorKind::Exists, message))
         };
         let kind = metadata.file_type();
@@ -348,7 +346,7 @@ fn is_blank(path: &Path) -> std::io::Result<bool> {
 }
 
 fn capacity(target: &Target, path: &Path, options: &InitOptions) -> Result<(u64, Option<String>)> {
-    // What is less than an extent is left as it is: the refusal shall name what was asked for.
+    // Less than an extent is not rounded, so that the refusal names the requested size.
     let extent = u64::from(options.extent_bytes.max(1));
     let whole_extents = |bytes: u64| if bytes < extent { bytes } else { bytes - bytes % extent };
     match (options.capacity_bytes, target) {
@@ -363,8 +361,8 @@ fn capacity(target: &Target, path: &Path, options: &InitOptions) -> Result<(u64,
         }
         (Some(wanted), _) => Ok((whole_extents(wanted), None)),
         (None, Target::BlockDevice { bytes }) => {
-            // With room for the copy of the superblock at its end, unless the device is too small
-            // to be a pool then.
+            // Reserves room for the copy of the superblock at its end, unless the device is then
+            // too small for a pool.
             let with_end = format::superblock_end_offset(*bytes).map(whole_extents);
             let is_pool = |bytes: &u64| {
                 let (capacity_bytes, extent_bytes) = (*bytes, options.extent_bytes);
@@ -386,8 +384,8 @@ fn capacity(target: &Target, path: &Path, options: &InitOptions) -> Result<(u64,
     }
 }
 
-/// Holds the data, without touching what it holds, so that whatever it refuses comes before an old
-/// pool is gone. A file that is not there is made only where a pool.json says whose it is.
+/// Claims the data without changing it, so that every refusal comes before an old pool is removed.
+/// A missing file is created only where a `pool.json` names its owner.
 fn claim(dir: &PoolDir, data: &Path, target: &Target, capacity_bytes: u64) -> Result<Option<FileDisk>> {
     let claimed = match target {
         Target::Absent if !dir.config_path().exists() => return Ok(None),
@@ -415,7 +413,7 @@ fn make(unfinished: &mut Unfinished, target: &Target, claimed: Option<FileDisk>,
             _ => {}
         }
     }
-    // A file is emptied: nothing of what was there may be taken for a batch of the new log.
+    // A file is emptied: old bytes must not be taken for a batch of the new log.
     let disk = match claimed {
         Some(disk) => disk.empty(format.capacity_bytes).map(|()| disk),
         None => FileDisk::create(data, format.capacity_bytes),
@@ -423,7 +421,7 @@ fn make(unfinished: &mut Unfinished, target: &Target, claimed: Option<FileDisk>,
     let disk = disk.map_err(refused)?;
     unfinished.has_made_data = disk.is_new();
     if matches!(target, Target::BlockDevice { .. }) {
-        // An old superblock must not outlive this step: it would make a half-made pool look like
+        // An old superblock must not survive this step: it would make a half-made pool look like
         // the old one.
         let zeroes = AlignedBuf::new(BLANK_BYTES);
         disk.write_at(0, &zeroes, BLANK_BYTES)
@@ -439,11 +437,11 @@ fn make(unfinished: &mut Unfinished, target: &Target, claimed: Option<FileDisk>,
     Ok(())
 }
 
-/// The path made absolute through its directory, so that the pool finds its data from wherever it
-/// is opened.
+/// Returns the path made absolute through its directory, so that the pool finds its data from any
+/// working directory.
 fn absolute(path: &Path) -> Result<PathBuf> {
     let Some(name) = path.file_name() else {
-        return Err(Error::new(ErrorKind::Invalid, format!("{} is no path of a file", path.display())));
+        return Err(Error::new(ErrorKind::Invalid, format!("{} is not the path of a file", path.display())));
     };
     let parent = match path.parent() {
         Some(parent) if !parent.as_os_str().is_empty() => parent,

@@ -1,5 +1,5 @@
-//! What `check --repair` makes anew in a pool's directory before the pool is opened: its
-//! description, if what that said is known for certain.
+//! Rebuilds the description of a pool's directory before the pool is opened, for `check --repair`,
+//! if its content is known for certain.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -9,11 +9,12 @@ use surface::{ErrorKind, Result};
 
 use super::{Config, PoolDir, State};
 
-/// Makes `pool.json` anew if it is lost or damaged and the data lies in the directory, its place
-/// unless another was given. Not of a pool that a salvage was still filling.
+/// Rewrites `pool.json` if it is lost or damaged and the data lies in the directory, its default
+/// place. Skips a pool that a salvage was still filling.
 ///
 /// # Errors
-/// When it cannot be written. What stays lost is told by the caller who opens the pool.
+/// When it cannot be written. A description that stays lost is reported by the caller when it opens
+/// the pool.
 pub fn mend_description(dir: &PoolDir) -> Result<()> {
     let lost = match dir.config() {
         Err(error) if error.kind() == ErrorKind::Corrupt => error,
@@ -25,7 +26,7 @@ pub fn mend_description(dir: &PoolDir) -> Result<()> {
     let Some(superblock) = superblock.filter(|_| is_made) else { return Ok(()) };
     let config = Config { state: State::Ready, data: DATA.into(), created_unix_s: superblock.created_unix_s };
     config.write(&dir.config_path())?;
-    log::warn!("{lost}: it was made again, for the data in {}", dir.root().join(DATA).display());
+    log::warn!("{lost}: it was rebuilt, for the data in {}", dir.root().join(DATA).display());
     Ok(())
 }
 

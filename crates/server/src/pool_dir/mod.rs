@@ -1,23 +1,23 @@
-//! The directory of a pool: what lies where, and in which states it can be.
+//! The directory of a pool: its entries and its possible states.
 //!
-//! | entry | what |
+//! | entry | content |
 //! | --- | --- |
-//! | `pool.json` | where the data is, and whether whoever made the pool finished; written atomically |
+//! | `pool.json` | place of the data, and whether the creation finished; written atomically |
 //! | `lock` | held by the process that has the pool open |
-//! | `control.sock` | the server's, while there is one |
+//! | `control.sock` | control socket of the running server |
 //! | `serve.log` | messages of servers in the background, unless they have another file |
 //! | `map/` | the map store |
 //! | `data` | the log, unless it was put elsewhere |
-//! | `standby` | the directory of the server's standby memory, if it is not the usual one |
+//! | `standby` | directory of the server's standby memory, if it is not the default |
 //! | `reserve` | room for the map when the file system is full |
 //! | `access.json` | users and tokens of the HTTP front end |
-//! | `http.pem` | its own certificate and key |
+//! | `http.pem` | the front end's own certificate and key |
 //! | `audit/` | the audit log |
-//! | `salvage.tmp/` | what a salvage into this pool needs: a store, a copy of the old map |
+//! | `salvage.tmp/` | working files of a salvage into this pool: a store, a copy of the old map |
 //!
 //! States: no `pool.json`: no pool. `state` is `initialising`: `init`, or a `salvage` into this
-//! pool, is under way or was interrupted; either may be run again, and may overwrite the data that
-//! is named; nothing else opens the pool. `state` is `ready`: a pool.
+//! pool, is running or was interrupted; either may be repeated, and may overwrite the named data;
+//! nothing else opens the pool. `state` is `ready`: a pool.
 
 mod belongs;
 mod config;
@@ -48,18 +48,18 @@ use env::PoolLock;
 
 use operations::kind_of;
 
-/// Paths of a pool's directory.
+/// Paths in a pool's directory.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PoolDir {
     root: PathBuf,
 }
 
 impl PoolDir {
-    /// Of that directory, which need not exist.
+    /// Refers to that directory, which need not exist.
     pub fn new(root: &Path) -> Self {
         Self { root: root.to_owned() }
     }
-    /// The directory.
+    /// Returns the directory.
     pub fn root(&self) -> &Path {
         &self.root
     }
@@ -96,11 +96,11 @@ impl PoolDir {
         self.root.join("salvage.tmp")
     }
 
-    /// Reads `pool.json`, whatever its state.
+    /// Reads `pool.json` in any state.
     ///
     /// # Errors
-    /// `NotFound` when there is no pool, `Corrupt` when the file makes no sense, or when there is a
-    /// map but no file.
+    /// `NotFound` when there is no pool, `Corrupt` when the file is invalid, or when there is a map
+    /// but no file.
     pub fn config(&self) -> Result<Config> {
         let path = self.config_path();
         match std::fs::read(&path) {
@@ -120,11 +120,11 @@ impl PoolDir {
             }
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
                 let here = self.root.display();
-                let message = format!("there is no pool in {here}; make one with: shale init {here}");
+                let message = format!("there is no pool in {here}; create one with: shale init {here}");
                 Err(Error::new(ErrorKind::NotFound, message))
             }
             Err(error) if error.kind() == std::io::ErrorKind::NotADirectory => {
-                let message = format!("there is no pool in {}: it is no directory", self.root.display());
+                let message = format!("there is no pool in {}: it is not a directory", self.root.display());
                 Err(Error::new(ErrorKind::NotFound, message))
             }
             Err(error) if error.kind() == std::io::ErrorKind::PermissionDenied => {
@@ -146,15 +146,15 @@ impl PoolDir {
             State::Initialising => {
                 let here = self.root.display();
                 let message = format!(
-                    "the pool in {here} was never finished; unless that is still under way, run the shale init or shale salvage \
-                     that was to make it again"
+                    "the creation of the pool in {here} was never finished; unless it is still under way, repeat the shale \
+                     init or shale salvage that began it"
                 );
                 Err(Error::new(ErrorKind::NotFound, message))
             }
         }
     }
 
-    /// Takes the pool's lock, or tells which process holds it.
+    /// Takes the pool's lock, or returns a description of its holder.
     ///
     /// # Errors
     /// When the lock file cannot be used.
@@ -164,7 +164,8 @@ impl PoolDir {
             Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => Ok(Err(error.to_string())),
             Err(error) if error.kind() == std::io::ErrorKind::ReadOnlyFilesystem => {
                 let message = format!(
-                    "{error}; opening a pool writes to it: copy it elsewhere, or get its volumes out with: shale salvage {} --into NEW",
+                    "{error}; opening a pool writes to it: copy it elsewhere, or rescue its volumes with: shale \
+                     salvage {} --into NEW",
                     self.root.display()
                 );
                 Err(Error::new(kind_of(&error), message))
@@ -173,16 +174,17 @@ impl PoolDir {
         }
     }
 
-    /// What to do about a description that is lost or damaged.
+    /// Advice for a description that is lost or damaged.
     fn description_advice(&self) -> String {
         let root = self.root.display();
         format!(
-            "shale check {root} --repair makes it again if the data lies in {root}/data; otherwise bring it back from a copy, or {}",
+            "shale check {root} --repair rebuilds it if the data lies in {root}/data; otherwise restore it from a \
+             copy, or {}",
             self.salvage_advice()
         )
     }
 
-    /// What to do about a map that is lost or beyond repair.
+    /// Advice for a map that is lost or beyond repair.
     pub fn salvage_advice(&self) -> String {
         format!(
             "rebuild the pool from its log, as a second pool, with: shale salvage {} --into NEW",
@@ -191,25 +193,27 @@ impl PoolDir {
     }
 }
 
-/// Most bytes of a socket's path, the terminating zero not counted (`sun_path` of unix(7)).
+/// Maximum length of a socket's path in bytes, without the terminating zero (`sun_path` of
+/// unix(7)).
 const SOCKET_PATH_BYTES_MAX: usize = 107;
 
 /// A name for a socket that fits `sun_path`, however long its real path is.
 #[derive(Debug)]
 pub struct ShortSocketPath {
     path: PathBuf,
-    /// Keeps the directory open that `path` goes through.
+    /// Keeps the directory open through which `path` leads.
     _dir: Option<std::fs::File>,
 }
 
 impl ShortSocketPath {
-    /// The name; valid as long as self lives.
+    /// Returns the name, which is valid as long as self lives.
     pub fn path(&self) -> &Path {
         &self.path
     }
 }
 
-/// A short name for the socket `path`: itself if it fits, else one through `/proc/self/fd`.
+/// Returns a short name for the socket `path`: the path itself if it fits, else one through
+/// `/proc/self/fd`.
 ///
 /// # Errors
 /// When its directory cannot be opened.

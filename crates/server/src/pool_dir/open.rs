@@ -1,4 +1,4 @@
-//! Opening a pool: its lock, its data, its map, and the engine on them.
+//! Opens a pool: its lock, its data, its map, and the engine on them.
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -15,13 +15,14 @@ use crate::service::{Facts, Service};
 use crate::share_journals::Journals;
 use operations::{kind_of, path_error};
 
-/// Most memory of the map store. Beyond it the engine's own cache of decoded groups serves better.
+/// Maximum memory of the map store. Beyond this the engine's own cache of decoded groups serves
+/// better.
 const STORE_MEMORY_BYTES_MAX: u64 = 256 << 20;
-/// Least memory of a pool: the write buffer and the caches must each hold a few requests of the
+/// Minimum memory of a pool: the write buffer and the caches must each hold a few requests of the
 /// largest size.
 pub const MEMORY_BYTES_MIN: u64 = 64 << 20;
 
-/// An open pool and the lock that makes it ours.
+/// An open pool with its lock.
 pub struct OpenPool {
     /// Answers requests.
     pub service: Arc<Service>,
@@ -30,10 +31,10 @@ pub struct OpenPool {
 }
 
 impl OpenPool {
-    /// Closes the pool, and gives the lock back after that.
+    /// Closes the pool, then releases the lock.
     ///
     /// # Errors
-    /// What the engine says.
+    /// Those of the engine.
     pub fn close(self) -> Result<()> {
         let closed = self.service.close();
         drop(self.service);
@@ -43,7 +44,7 @@ impl OpenPool {
     }
 }
 
-/// How a pool is opened.
+/// Options for opening a pool.
 #[derive(Debug, Clone, Copy)]
 pub struct Opening {
     /// Memory for buffers and caches.
@@ -55,14 +56,14 @@ pub struct Opening {
 }
 
 impl Opening {
-    /// As it is, with so much memory.
+    /// Opens the pool without repair, with so much memory.
     pub const fn usual(memory_bytes: u64) -> Self {
         Self { memory_bytes, repair: false, accept_loss: false }
     }
 }
 
 /// Takes the lock of a pool for a command that cannot go through a server; waits for other commands
-/// as long as `access` says, but not for a server.
+/// as long as `access` permits, but not for a server.
 ///
 /// # Errors
 /// `NotFound`, `InUse`.
@@ -76,9 +77,9 @@ pub fn lock_alone(dir: &PoolDir, access: &Access) -> Result<Arc<PoolLock>> {
     })
 }
 
-/// The lock of a pool that may be damaged, for commands that only read its data. Waits as
-/// [`lock_alone`] does. `None`: the medium can only be read, so that no other process can have the
-/// pool open either.
+/// Takes the lock of a pool that may be damaged, for commands that only read its data. Waits as
+/// [`lock_alone`] does. `None`: the medium is read-only, so that no other process can have the pool
+/// open either.
 ///
 /// # Errors
 /// `NotFound`, `InUse`.
@@ -97,8 +98,8 @@ pub fn lock_for_reading(dir: &PoolDir, access: &Access) -> Result<Option<PoolLoc
     })
 }
 
-/// Of a pool that another process holds: a server will not be done soon. Once is enough to `ask`: a
-/// server that hangs takes its time.
+/// Handles a pool that another process holds. A server is not worth waiting for; `ask` only once,
+/// because connecting to a hung server takes long.
 fn taken<T>(dir: &PoolDir, holder: &str, ask: bool) -> Result<ControlFlow<T, Error>> {
     if ask && Client::connect(&dir.control_path()).is_ok() {
         return Err(Error::new(ErrorKind::InUse, format!("{holder}, which serves it: stop that first")));
@@ -106,29 +107,29 @@ fn taken<T>(dir: &PoolDir, holder: &str, ask: bool) -> Result<ControlFlow<T, Err
     Ok(ControlFlow::Continue(busy(holder)))
 }
 
-/// What to say of a pool that another process has, if that is no server that answers.
+/// Error for a pool whose holder is not a server that answers.
 pub fn busy(holder: &str) -> Error {
-    let text = "another command, or a server that is starting or ending: --wait SECONDS waits longer for it";
+    let text = "another command, or a server that is starting or stopping: --wait SECONDS waits longer for it";
     Error::new(ErrorKind::InUse, format!("{holder}, {text}"))
 }
 
 /// Opens a pool whose lock is held.
 ///
 /// # Errors
-/// `Invalid` for too little memory, and what the system and the engine say.
+/// `Invalid` for too little memory, and errors of the system and the engine.
 pub fn open_locked(dir: &PoolDir, lock: Arc<PoolLock>, how: Opening) -> Result<OpenPool> {
     open_with(dir, &dir.ready_config()?, lock, how)
 }
 
-/// As [`open_locked`], for a server, which keeps what it acknowledges in standby memory.
+/// As [`open_locked`], for a server, which keeps acknowledged data in standby memory.
 ///
 /// # Errors
-/// As [`open_locked`], and when the directory for that cannot be used.
+/// As [`open_locked`], and when the directory for standby memory cannot be used.
 pub fn open_to_serve(dir: &PoolDir, lock: Arc<PoolLock>, how: Opening, standby: &ServeStandby) -> Result<OpenPool> {
     open_in(dir, &dir.ready_config()?, lock, how, Some(standby))
 }
 
-/// As [`open_locked`], whatever the state of the pool whose description is given.
+/// As [`open_locked`], for a pool in any state, with its description given.
 pub(super) fn open_with(dir: &PoolDir, config: &Config, lock: Arc<PoolLock>, how: Opening) -> Result<OpenPool> {
     open_in(dir, config, lock, how, None)
 }
@@ -151,7 +152,7 @@ fn open_in(
     let map = dir.map_path();
     if !map.is_dir() {
         let advice = dir.salvage_advice();
-        let message = format!("the pool has lost its map: {} is no directory; {advice}", map.display());
+        let message = format!("the pool has lost its map: {} is not a directory; {advice}", map.display());
         return Err(Error::new(ErrorKind::Corrupt, message));
     }
     let disk = FileDisk::open(&data)
@@ -167,7 +168,7 @@ fn open_in(
         false => store_error(error),
     })?;
     for file in made {
-        log::warn!("{} was lost or damaged: it was made again", file.display());
+        log::warn!("{} was lost or damaged: it was rebuilt", file.display());
     }
     let mut environment = environment(disk, store);
     let beside = Arc::new(dir.standby(&data, standby)?);
@@ -196,7 +197,7 @@ fn open_in(
     let holder = pool_holder(&pool.status().id, &place);
     let journals = Journals::new(&pool, beside);
     journals.bring_back(&pool);
-    // A server has taken over or set aside all that there was.
+    // All earlier standby memory was taken over or set aside.
     if matches!(standby, Some(ServeStandby::In(_))) && journals.left().is_empty() {
         dir.forget_earlier_standby()?;
     }
@@ -204,7 +205,7 @@ fn open_in(
     Ok(OpenPool { service: Arc::new(Service::new(pool, facts, journals, images)), dir: dir.clone(), lock })
 }
 
-/// The outside world of a pool, on the real disk, store, clock and generator.
+/// Environment of a pool: the real disk, store, clock and generator.
 pub fn environment(disk: FileDisk, store: FjallStore) -> PoolEnv {
     PoolEnv {
         disk: Arc::new(disk),
@@ -216,30 +217,28 @@ pub fn environment(disk: FileDisk, store: FjallStore) -> PoolEnv {
     }
 }
 
-/// The damage that the map store's own checksums found, if that is what an error of the engine
-/// comes from.
+/// Returns the damage that the map store's own checksums found, if it caused the engine's error.
 fn store_damage(error: &Error) -> Option<&MapError> {
     std::error::Error::source(error)?.downcast_ref::<MapError>().filter(|found| found.corrupt)
 }
 
-/// What to say about a map whose files are damaged: first what can be done, last what the store
-/// says.
+/// Error for a map whose files are damaged: the advice first, the message of the store last.
 fn damaged_map(dir: &PoolDir, found: &MapError) -> Error {
     let (map, advice) = (dir.map_path(), dir.salvage_advice());
     Error::new(ErrorKind::Corrupt, format!("the pool's map in {} is damaged; {advice} ({found})", map.display()))
 }
 
-/// What to say about data without a superblock: the directory says that a pool was made with it.
+/// Error for data without a superblock: according to the directory, a pool was made with it.
 fn foreign_data(dir: &PoolDir, data: &std::path::Path, error: &Error) -> Error {
     let (root, data) = (dir.root().display(), data.display());
     let text = format!(
-        "the data of the pool in {root} is gone from {data} ({error}): it was emptied, overwritten, or another file or device is there now; \
-         bring it back from a copy that was made together with {root}"
+        "the data of the pool in {root} is gone from {data} ({error}): it was emptied, overwritten, or replaced by \
+         another file or device; restore it from a copy that was made together with {root}"
     );
     Error::new(ErrorKind::Corrupt, text)
 }
 
-/// An error of the map store as the user sees it.
+/// Converts an error of the map store for the user.
 pub fn store_error(error: MapError) -> Error {
     Error::with_source(engine::store_error_kind(&error), "the pool's map cannot be used", error)
 }

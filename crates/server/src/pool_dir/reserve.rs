@@ -1,10 +1,10 @@
-//! The room that a pool's directory holds back, so that the pool can be opened when its file system
-//! is full to the last byte: opening writes a little to the map, and destroying something, which
-//! makes room, a little more.
+//! Space held back in a pool's directory, so that the pool can be opened when its file system is
+//! completely full: opening writes a little to the map, and destroying an object, which frees
+//! space, a little more.
 //!
-//! It is a file of zeroes with real blocks. An opening of the pool with less free room than its
-//! size removes it; it is made anew when a pool is opened or closed where there is twice as much.
-//! Nothing depends on it: where it cannot be made, there is none.
+//! It is a file of zeroes with allocated blocks. Opening the pool with less free space than its
+//! size removes it; opening or closing the pool with twice as much recreates it. Nothing depends on
+//! it: where it cannot be made, the pool does without.
 
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
@@ -12,8 +12,8 @@ use std::path::{Path, PathBuf};
 
 use super::PoolDir;
 
-/// A checkpoint of a few megabytes, some changes of volumes, and what the file system takes for
-/// them.
+/// Room for a checkpoint of a few megabytes, some changes of volumes, and the file system's own
+/// metadata.
 const BYTES: u64 = 4 << 20;
 
 impl PoolDir {
@@ -22,7 +22,7 @@ impl PoolDir {
         self.root.join("reserve")
     }
 
-    /// Before the pool is opened: gives the room back if there is too little without it.
+    /// Frees the reserve before the pool is opened, if there is too little space without it.
     pub(super) fn use_reserve(&self) {
         let path = self.reserve_path();
         if host::free_bytes(&self.root).is_ok_and(|free| free < BYTES) && is_ours(&path) {
@@ -30,13 +30,13 @@ impl PoolDir {
         }
     }
 
-    /// Holds the room back from now on, if it is not yet and there is enough.
+    /// Makes the reserve if it is missing and there is enough space.
     pub(super) fn keep_reserve(&self) {
         let path = self.reserve_path();
         let there_is = host::free_bytes(&self.root).is_ok_and(|free| free >= 2 * BYTES);
         match path.symlink_metadata() {
             Ok(found) if found.len() == BYTES && found.blocks() * 512 >= BYTES => {}
-            // A copy of the pool may have it without its blocks.
+            // In a copy of the pool it may have no blocks.
             Ok(_) if there_is && is_ours(&path) => drop(allocate(File::options().write(true), &path)),
             Ok(_) => {}
             Err(_) if there_is => {
@@ -50,7 +50,8 @@ impl PoolDir {
     }
 }
 
-/// Whether a file is the reserve, or a remnant of making it, and not other data under its name.
+/// Returns whether a file is the reserve, or a remnant of making it, and not other data under its
+/// name.
 fn is_ours(path: &Path) -> bool {
     let is_zero = || std::fs::read(path).is_ok_and(|bytes| policy::is_zero(&bytes));
     path.symlink_metadata()
@@ -75,7 +76,7 @@ mod tests {
         pool.keep_reserve();
         let blocks = || std::fs::metadata(pool.reserve_path()).map_or(0, |found| found.blocks() * 512);
         assert!(blocks() >= BYTES);
-        // There is room.
+        // There is enough space.
         pool.use_reserve();
         assert!(blocks() >= BYTES);
         std::fs::File::create(pool.reserve_path()).unwrap().set_len(BYTES).unwrap();

@@ -1,10 +1,11 @@
-//! Where a server keeps what it has acknowledged until the log has it, so that the server's death
-//! loses none of it.
+//! Place of a server's standby memory, which holds acknowledged data until the log has it, so that
+//! the death of the server loses none.
 //!
-//! Every opening looks for the memory that a server left: in the usual directory, and in those that
-//! the file `standby` in the pool's directory names, one a line. A server with another directory
-//! adds it before it opens the pool, because the server may die at any point of that. The others
-//! go when the pool is open: their memory has been taken over, or set aside with a message.
+//! Every opening looks for memory that a server left: in the default directory, and in those that
+//! the file `standby` in the pool's directory names, one per line. A server with another directory
+//! adds it before it opens the pool, because the server may die at any point of that. The other
+//! lines are removed once the pool is open: their memory was taken over, or set aside with a
+//! message.
 
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::MetadataExt;
@@ -18,10 +19,10 @@ use units::format_size;
 use super::PoolDir;
 use operations::{kind_of, path_error};
 
-/// Whether a server makes standby memory, and where.
+/// Whether a server makes standby memory, and in which directory.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ServeStandby {
-    /// None.
+    /// No standby memory.
     Off,
     /// In this directory.
     In(PathBuf),
@@ -40,10 +41,10 @@ pub fn parse_standby(text: &str) -> std::result::Result<ServeStandby, String> {
 }
 
 impl PoolDir {
-    /// Where standby memory of the pool is, or is going to be.
+    /// Returns the standby memory of the pool.
     ///
     /// # Errors
-    /// When the directory that a server was told cannot be used, or cannot be noted.
+    /// When the directory given to the server cannot be used, or cannot be recorded.
     pub(super) fn standby(&self, data: &Path, wanted: Option<&ServeStandby>) -> Result<FileStandby> {
         let usual = Path::new(STANDBY_DIR);
         let note = self.root().join("standby");
@@ -67,7 +68,7 @@ impl PoolDir {
             Error::with_source(kind_of(&error), text, error)
         };
         if !std::fs::metadata(dir).map_err(refused)?.is_dir() {
-            return Err(Error::new(ErrorKind::Invalid, format!("--standby {}: it is no directory", dir.display())));
+            return Err(Error::new(ErrorKind::Invalid, format!("--standby {}: not a directory", dir.display())));
         }
         if !standby.is_in_memory().map_err(refused)? {
             let dir = dir.display();
@@ -81,8 +82,8 @@ impl PoolDir {
         Ok(standby)
     }
 
-    /// The pool is open: of the directories in which a server may have left something, the newest
-    /// alone is needed any more.
+    /// Forgets all but the newest of the directories in which a server may have left memory, once
+    /// the pool is open.
     pub(super) fn forget_earlier_standby(&self) -> Result<()> {
         let note = self.root().join("standby");
         match &read_note(&note)[..] {
@@ -106,30 +107,30 @@ fn write_note(note: &Path, dirs: &[&Path]) -> Result<()> {
         .map_err(|error| path_error("cannot write", note, error))
 }
 
-/// Says what was made of what an earlier server left.
+/// Logs the outcome of replaying an earlier server's memory.
 pub(super) fn tell_standby(status: &StandbyStatus) {
     status.notes.iter().for_each(|note| log::warn!("{note}"));
     if status.replayed > 0 {
         let (requests, were) =
             if status.replayed == 1 { ("write or discard", "was") } else { ("writes and discards", "were") };
         log::info!(
-            "{} {requests} ({} of data) that a server had acknowledged before it died {were} brought to the log",
+            "{} {requests} ({} of data) that a server had acknowledged before it died {were} replayed to the log",
             status.replayed,
             format_size(status.replayed_bytes)
         );
     }
 }
 
-/// What is promised of acknowledged writes, in one line.
+/// Describes the guarantee for acknowledged writes, in one line.
 pub fn promise(place: Option<&str>, bytes: u64) -> String {
     match place {
         Some(place) => {
             format!(
-                "survive the death of the server (in {place}, {}), flushed ones a loss of power",
+                "survive the death of the server (in {place}, {}), flushed ones a power failure",
                 format_size(bytes)
             )
         }
-        None => "survive the death of the server, or a loss of power, only if they were flushed".to_owned(),
+        None => "survive the death of the server, or a power failure, only if they were flushed".to_owned(),
     }
 }
 

@@ -1,11 +1,11 @@
-//! Waiting for a pool that another command has open.
+//! Waits for a pool that another command has open.
 
 use std::ops::ControlFlow;
 use std::time::{Duration, Instant};
 
 use surface::{Error, Result};
 
-/// How a pool is reached.
+/// How to reach a pool.
 #[derive(Debug, Clone, Copy)]
 pub struct Access {
     /// Bytes for buffers and caches, if this process opens the pool itself.
@@ -14,15 +14,15 @@ pub struct Access {
     pub wait: u32,
 }
 
-/// How often to look again whether the other is done.
+/// Interval between attempts.
 const RETRY_EVERY: Duration = Duration::from_millis(20);
 
-/// Attempts something until it breaks with its result, as long as `access` says. While it
-/// continues, another command has the pool, and what it continues with is what to say if that lasts
-/// too long. The attempt is told whether it is the last one.
+/// Repeats an attempt until it breaks with its result, as long as `access` permits. It continues
+/// while another command has the pool, with the error to return if that lasts too long. The
+/// argument of the attempt says whether it is the last one.
 ///
 /// # Errors
-/// Those of the attempt, and the last that it continued with.
+/// Those of the attempt, and the last one that it continued with.
 pub fn wait_for<T>(access: &Access, mut attempt: impl FnMut(bool) -> Result<ControlFlow<T, Error>>) -> Result<T> {
     let give_up = Instant::now() + Duration::from_secs(u64::from(access.wait));
     loop {

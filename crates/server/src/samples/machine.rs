@@ -1,5 +1,6 @@
 //! Samples of the machine: CPU time, memory, network, and the device below the data file, from
-//! `/proc` and `/sys`. Owns the counts of the last look. What a machine does not tell is left out.
+//! `/proc` and `/sys`. Owns the counts of the last sample. Figures that a machine lacks are
+//! omitted.
 
 use std::collections::BTreeMap;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
@@ -9,20 +10,20 @@ use analytics::Dataset;
 
 use super::{Row, grown};
 
-/// Nanoseconds of a tick of `/proc/stat`: `USER_HZ` is 100 on all architectures that we run on.
+/// Nanoseconds of a tick of `/proc/stat`: `USER_HZ` is 100 on all supported architectures.
 const TICK_NS: u64 = 10_000_000;
-/// Interfaces that are sampled.
+/// Maximum number of sampled interfaces.
 const INTERFACES_MAX: usize = 16;
 
 /// See the module's text.
 pub(super) struct Machine {
     device: Option<PathBuf>,
     before: BTreeMap<(Dataset, String), u64>,
-    /// The first look only learns the counts: they are older than this server.
+    /// The first sample only initialises the counts: they are older than this server.
     is_begun: bool,
 }
 
-/// The statistics of the device that a file lies on, or that it is.
+/// Returns the statistics file of the device that holds a file, or that is the file.
 fn device_of(data: &Path) -> Option<PathBuf> {
     let facts = std::fs::metadata(data).ok()?;
     let number = if facts.file_type().is_block_device() { facts.rdev() } else { facts.dev() };
@@ -70,7 +71,7 @@ fn process_cpu_ns() -> u64 {
     u64::try_from(time.tv_sec).unwrap_or(0) * 1_000_000_000 + u64::try_from(time.tv_nsec).unwrap_or(0)
 }
 
-/// CPU time of the machine by state.
+/// Returns CPU time of the machine by state.
 fn cpu_of(stat: &str) -> Vec<(&'static str, u64)> {
     let line = stat.lines().find(|line| line.starts_with("cpu "));
     let ticks: Vec<u64> = line
@@ -85,7 +86,7 @@ fn cpu_of(stat: &str) -> Vec<(&'static str, u64)> {
     vec![("user", at(0) + at(1)), ("system", at(2) + at(5) + at(6)), ("idle", at(3)), ("iowait", at(4))]
 }
 
-/// Bytes received and sent by interface.
+/// Returns bytes received and sent by interface.
 fn network_of(table: &str) -> Vec<(String, u64, u64)> {
     let row = |line: &str| {
         let (name, counts) = line.split_once(':')?;
@@ -101,7 +102,7 @@ fn network_of(table: &str) -> Vec<(String, u64, u64)> {
         .collect()
 }
 
-/// Nanoseconds that a device was busy, and that requests waited.
+/// Returns the nanoseconds that a device was busy, and that requests waited.
 fn device_times(stat: &str) -> Option<(u64, u64)> {
     let ms: Vec<u64> = stat.split_whitespace().map_while(|word| word.parse().ok()).collect();
     let ns = |place: usize| ms.get(place).map(|ms| ms.saturating_mul(1_000_000));

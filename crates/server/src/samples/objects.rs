@@ -1,8 +1,8 @@
 //! Samples of volumes, shares and snapshots: operations by door, data by codec, space. Owns the
-//! counts of the last look at each.
+//! counts of each object's last sample.
 //!
-//! An object is looked at each second for as long as it moved within the last ten, and each tenth
-//! second otherwise. To look at an object at rest is a few loads.
+//! An object is sampled each second while it changed within the last ten, and each tenth second
+//! otherwise. Sampling an unchanged object is a few loads.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -15,13 +15,13 @@ use surface::{DeviceId, ErrorKind, OpCounts, OpKind, Traffic};
 use super::{Row, grown};
 use crate::service::Service;
 
-/// Ticks that an object counts as moving after it moved.
+/// Ticks during which an object counts as active after a change.
 const MOVING_TICKS: u64 = 10;
-/// Objects whose space is sampled: the list of opened ones may be long, and space is sampled each
-/// second.
+/// Maximum number of objects whose space is sampled: the list of opened ones may be long, and space
+/// is sampled each second.
 const SPACES_MAX: usize = 256;
 
-/// The counts of one object at a door, and those of the last look.
+/// Current counts of one object at a door, and those of the last sample.
 struct Door {
     name: &'static str,
     traffic: Arc<Traffic>,
@@ -32,11 +32,11 @@ struct Door {
 /// The counts of one object at its doors.
 struct Watched {
     doors: Vec<Door>,
-    /// Sum of the doors' counts at the last look.
+    /// Sum of the doors' counts at the last sample.
     touched: u64,
-    /// The tick at which something had changed last.
+    /// Tick of the last change.
     moved: u64,
-    /// With the CPU time that was counted, of which the effort has an estimate.
+    /// With the recorded CPU time, of which the effort has an estimate.
     codecs: BTreeMap<CodecId, (CodecEffort, u64)>,
     cache: [u64; 2],
     space: Option<(u64, u64)>,
@@ -45,7 +45,7 @@ struct Watched {
 /// See the module's text.
 #[derive(Default)]
 pub(super) struct Objects {
-    /// Of the table of doors, when it was read.
+    /// Generation of the table of doors when it was read.
     generation: Option<u64>,
     watched: BTreeMap<DeviceId, Watched>,
 }
@@ -80,7 +80,7 @@ impl Objects {
         gone.into_iter().for_each(|id| service.devices().traffics().forget(id));
     }
 
-    /// Takes up objects and doors that are new, and lets those go that are no more.
+    /// Adds new objects and doors, and drops those that are gone.
     fn refresh(&mut self, service: &Service) {
         let traffics = service.devices().traffics();
         let generation = traffics.generation();
@@ -144,7 +144,7 @@ impl Watched {
                 (Dataset::CODEC_STORED, grown(&mut before.stored_bytes, effort.stored_bytes)),
             ];
             values.into_iter().for_each(|(dataset, value)| row.put(dataset, &[&name], object, value));
-            // The estimate may fall for a moment.
+            // The estimate may decrease temporarily.
             let now = effort.cpu_ns().unwrap_or(0).max(*cpu);
             row.put(Dataset::CODEC_CPU, &[&name, "compress"], object, grown(cpu, now));
             *before = effort;
@@ -156,7 +156,7 @@ impl Watched {
     }
 }
 
-/// What the operations of one kind grew by.
+/// Records the increments of operations of one kind.
 fn operations(kind: OpKind, door: &str, traffic: &Traffic, before: &mut OpCounts, object: u64, row: &mut Row) {
     let now = traffic.counts(kind);
     let labels = [kind.name(), door];

@@ -1,5 +1,5 @@
 //! Samples of the pool: bytes of the disk by cause, work, choices, decompression, space. Owns the
-//! counts of the last look.
+//! counts of the last sample.
 
 use std::collections::BTreeMap;
 
@@ -8,7 +8,7 @@ use analytics::Dataset;
 use super::{Row, grown};
 use crate::service::Service;
 
-/// Ticks between two looks at what the map takes: its files are listed.
+/// Ticks between two measurements of the map, which list its files.
 const MAP_EVERY: u64 = 60;
 
 /// See the module's text.
@@ -21,7 +21,7 @@ pub(super) struct PoolCounters {
 impl PoolCounters {
     fn put(&mut self, row: &mut Row, dataset: Dataset, labels: &[&str], now: u64) {
         let before = self.before.entry((dataset, labels.join("/"))).or_default();
-        // Differences of counters, and estimates, may fall for a moment. None begins again.
+        // Differences of counters, and estimates, may decrease temporarily. No counter restarts.
         row.put(dataset, labels, 0, grown(before, now.max(*before)));
     }
 
@@ -34,7 +34,7 @@ impl PoolCounters {
             ("recompress", figures.recompress_log_bytes),
             ("sort", figures.sort_log_bytes),
             ("headers", figures.log_bytes.saturating_sub(figures.client_log_bytes + moved)),
-            // The server writes to nothing but the log and the map, and its history.
+            // The server writes only to the log and the map, and its history.
             ("map", service.disk_written_bytes().saturating_sub(figures.log_bytes)),
         ];
         causes.into_iter().for_each(|(cause, now)| self.put(row, Dataset::DISK_WRITTEN, &[cause], now));

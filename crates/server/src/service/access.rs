@@ -1,5 +1,5 @@
-//! The one place where a request meets its caller. The role is checked before the request is
-//! carried out, and the outcome is recorded for the audit log. Any thread may call it.
+//! The single place where the caller of a request is checked. The role is checked before the
+//! request is carried out, and the outcome is recorded for the audit log. Any thread may call it.
 
 use std::sync::Arc;
 
@@ -8,19 +8,19 @@ use surface::Result;
 
 use super::{Service, analytics};
 
-/// This process as the caller of a pool that it has opened itself.
+/// Returns this process as the caller of a pool that it has opened itself.
 pub fn this_process() -> Caller {
     let who = Who::Process { uid: rustix::process::getuid().as_raw(), pid: std::process::id() };
     Caller { who, from: "this command".to_owned(), role: Role::Admin }
 }
 
 impl Service {
-    /// Records calls elsewhere from now on.
+    /// Sets the recorder of calls.
     pub fn set_audit(&self, audit: Arc<dyn Audit>) {
         *self.audit.lock() = audit;
     }
 
-    /// Checks the caller of a request, does `work` with it, and records the outcome.
+    /// Checks the caller of a request, passes it to `work`, and records the outcome.
     ///
     /// # Errors
     /// `Denied`, and those of the work.

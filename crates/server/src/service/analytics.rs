@@ -11,7 +11,7 @@ use surface::{Error, ErrorKind, Result};
 use super::Service;
 use crate::samples::{self, Sampler};
 
-/// Marks are found in this span at most.
+/// Maximum number of marks in an answer.
 const MARKS_LISTED_MAX: usize = 1000;
 
 impl Service {
@@ -35,7 +35,7 @@ impl Service {
         }
     }
 
-    /// Notes in the history that something happened.
+    /// Adds a mark to the history.
     pub(crate) fn mark(&self, text: &str) {
         let sampler = self.sampler.lock().clone();
         if let Some(sampler) = sampler {
@@ -43,19 +43,19 @@ impl Service {
         }
     }
 
-    /// Notes a change that the server has made by itself: in the history, and for pages that show
+    /// Records a change that the server made itself: in the history, and for pages that show
     /// objects.
     pub(crate) fn note_own(&self, text: &str) {
         self.mark(&format!("{text} (schedule)"));
         self.audit_log.count_change();
     }
 
-    /// Bytes that this process has written to disks since the pool was opened.
+    /// Returns the bytes that this process has written to disks since the pool was opened.
     pub(crate) fn disk_written_bytes(&self) -> u64 {
         host::disk_written_bytes().saturating_sub(self.written_before)
     }
 
-    /// Works with the history: that of the server, or the file of a pool that no server has.
+    /// Passes the history to `work`: that of the server, or the file of a pool without a server.
     fn with_history<T>(&self, work: impl FnOnce(&mut Store) -> T) -> Result<T> {
         let sampler = self.sampler.lock().clone();
         if let Some(sampler) = sampler {
@@ -78,7 +78,7 @@ impl Service {
     /// Answers a request about the history.
     ///
     /// # Errors
-    /// `NotFound` without a history, `Invalid` for a question that makes no sense.
+    /// `NotFound` without a history, `Invalid` for an invalid query.
     pub(super) fn on_history(&self, request: Request) -> Result<Reply> {
         match request {
             Request::Series(wish) => {
@@ -111,8 +111,8 @@ impl Service {
                 }
                 let (count, bytes) = (analytics::WORKSHEETS_MAX, analytics::WORKSHEET_BYTES_MAX);
                 let text = format!(
-                    "worksheet '{name}' cannot be stored: a pool has at most {count}, of {bytes} bytes each; \
-                     remove one, or save less"
+                    "cannot store worksheet '{name}': a pool has at most {count}, of {bytes} bytes each; remove \
+                     one, or save less"
                 );
                 Err(Error::new(ErrorKind::Invalid, text))
             }
@@ -126,7 +126,7 @@ impl Service {
         }
     }
 
-    /// Saves or removes a worksheet; false: it cannot be stored, or does not exist.
+    /// Saves or removes a worksheet; returns false if it cannot be stored, or does not exist.
     fn set_worksheet(&self, name: &str, body: Option<&str>) -> Result<bool> {
         let now = host::unix_s();
         self.with_history(|store| {
@@ -167,7 +167,7 @@ impl Service {
                 }
             }
         }
-        // An object is followed under other names.
+        // An object is followed through its earlier names.
         for (breakdown, value) in &mut only {
             if breakdown == "object"
                 && let Ok(volume) = self.pool.volume(value)
@@ -183,8 +183,8 @@ fn invalid(error: &dyn std::fmt::Display) -> Error {
     Error::new(ErrorKind::Invalid, error.to_string())
 }
 
-/// Whether a request leaves a mark in the history when it has changed something: those about users
-/// and saved graphs do not.
+/// Returns whether a successful change by this request leaves a mark in the history: changes of
+/// users and saved graphs do not.
 pub(super) fn leaves_mark(request: &Request) -> bool {
     let is_about_users = matches!(
         request,

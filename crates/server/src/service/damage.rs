@@ -1,4 +1,4 @@
-//! Damage in words, with the files of shares that it is in.
+//! Descriptions of damage, with the affected files of shares.
 
 use std::collections::BTreeSet;
 
@@ -7,12 +7,12 @@ use engine::DamageReport;
 use super::Service;
 use crate::share_check::{self, Search};
 
-/// Damages that a status names the files of, and names of each share that it looks through for
-/// them: some tenths of a second at most.
+/// Maximum number of damages with file names in a status, and of names searched in each share: some
+/// tenths of a second at most.
 const DAMAGES_NAMED: usize = 32;
 const NAMES_SEARCHED: usize = 20_000;
 
-/// A damage in words, with its place.
+/// Describes a damage and its place.
 pub(super) fn damage_words(damage: engine::Problem) -> String {
     match (damage.volume, damage.offset) {
         (Some(volume), Some(offset)) => format!("{volume}, byte {offset}: {}", damage.detail),
@@ -21,7 +21,7 @@ pub(super) fn damage_words(damage: engine::Problem) -> String {
 }
 
 impl Service {
-    /// What has been found to be damaged since this was asked last, for the server's log.
+    /// Returns the damage found since the last call, for the server's log.
     pub fn new_damage(&self) -> Vec<String> {
         if !self.pool.suspects_damage() {
             return Vec::new();
@@ -35,7 +35,7 @@ impl Service {
         new
     }
 
-    /// Known damage. The first of it names files, as far as that takes no long time.
+    /// Returns the known damage. The first entries name files, as far as the search is quick.
     pub(super) fn known_damage(&self) -> DamageReport {
         let mut report = self.pool.damage_report();
         let first = report.damages.chunks_mut(DAMAGES_NAMED).next().unwrap_or_default();

@@ -1,16 +1,16 @@
-//! Estimates of what the data of an object would take with other settings: a job of the pool, which
-//! reads samples of the data and compresses them.
+//! Estimates of an object's size with other settings: a job of the pool, which reads samples of the
+//! data and compresses them.
 //!
-//! 1. The wish becomes a plan, by the properties in force and those that are assumed.
+//! 1. The wish becomes a plan, from the properties in force and the assumed ones.
 //! 2. The files of a share are listed in its tree, the data of a volume in the map.
-//! 3. Samples are read and compressed in rounds (crate `estimate`). After each round the document
-//!    of the object has narrower margins.
+//! 3. Samples are read and compressed in rounds (crate `estimate`). Each round narrows the margins
+//!    of the object's estimate.
 //! 4. After each batch of samples the work rests while others are busy: clients of the pool, or
-//!    programs that want the processors. The first samples are exempt, so that there are figures
+//!    other programs on the processors. The first samples are exempt, so that there are figures
 //!    soon.
 //!
-//! Nothing is opened for longer than a batch: an object can be destroyed, rolled back and unmounted
-//! meanwhile, which ends the job.
+//! Nothing stays open for longer than a batch: an object can be destroyed, rolled back and
+//! unmounted meanwhile, which ends the job.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -29,16 +29,17 @@ use crate::jobs::{Begin, Doing, Stop, Work, Worker, rest_after};
 use crate::share_files::{Opened, Walk};
 use crate::share_trees::error_of;
 
-/// How long an estimate that is replaced may take to end: a batch with the slowest codecs.
+/// Time for an estimate that is replaced to end: a batch with the slowest codecs.
 const REPLACE_PATIENCE: Duration = Duration::from_secs(5);
 /// Bytes of samples before the first rest: less than a second of a core with the usual codecs.
 const FIRST_BYTES: u64 = 4 << 20;
-/// Files that are listed between two looks at the requests for the job.
+/// Files listed between two checks for requests to the job.
 const FILES_SLICE: u64 = 1024;
-/// Wall time over CPU time of compressing above which other programs want the processors.
+/// Ratio of wall time to CPU time of compressing above which other programs are competing for the
+/// processors.
 const STRETCH_MAX: u64 = 2;
 
-/// A plan, and the data that it is for.
+/// A plan with its data.
 struct Planned {
     plan: Plan,
     /// Volume, share or snapshot that holds the data.
@@ -48,7 +49,8 @@ struct Planned {
     wish: EstimateWish,
 }
 
-/// Reads the files of a share through its tree, mounted or not. Holds the tree until it is let go.
+/// Reads the files of a share through its tree, mounted or not. Holds the tree until it is
+/// released.
 struct ShareReader {
     service: Arc<Service>,
     share: DeviceId,
@@ -94,7 +96,7 @@ impl ShareFiles for ShareReader {
 }
 
 impl Service {
-    /// Starts an estimate, or joins the one under way for the object that makes the same.
+    /// Starts an estimate, or joins an equal one under way for the object.
     pub(super) fn start_estimate(self: &Arc<Self>, wish: EstimateWish) -> Result<JobReport> {
         let object = self.volume(&wish.object)?;
         let planned = self.plan_estimate(&object, wish)?;
@@ -116,14 +118,12 @@ impl Service {
         self.jobs.report(job)
     }
 
-    /// The newest estimate of an object, with the state that its job has now.
+    /// Returns the newest estimate of an object, with the current state of its job.
     pub(super) fn newest_estimate(&self, which: &Which) -> Result<EstimateReport> {
         let object = self.volume(which)?;
         let mut found = self.estimates.newest(object.id()).ok_or_else(|| {
             let name = object.name();
-            let text = format!(
-                "nothing was estimated of '{name}' since the pool was opened: 'shale estimate POOL {name}' does it"
-            );
+            let text = format!("no estimate of '{name}' since the pool was opened: run 'shale estimate POOL {name}'");
             Error::new(ErrorKind::NotFound, text)
         })?;
         let job = found.job.filter(|_| !found.state.has_ended()).and_then(|job| self.jobs.report(job).ok());
@@ -133,7 +133,8 @@ impl Service {
         Ok(found)
     }
 
-    /// Ends estimates of the objects that go, which have their trees open.
+    /// Ends estimates of objects about to be destroyed or replaced, because they have their trees
+    /// open.
     pub(super) fn end_estimates_of(&self, object: &Which, recursive: bool) {
         for (name, _) in self.destroyed_by(object, recursive).unwrap_or_default() {
             let newest = self.pool.volume(&name).ok().and_then(|volume| self.estimates.newest(volume.id()));
@@ -143,7 +144,7 @@ impl Service {
         }
     }
 
-    /// Cancels an estimate, and waits for its end, but not for long.
+    /// Cancels an estimate, and waits briefly for its end.
     fn end_estimate(&self, job: u64, why: &str) {
         let give_up = Instant::now() + REPLACE_PATIENCE;
         let mut now = self.jobs.cancel(job, why);
@@ -164,7 +165,7 @@ impl Service {
         if object.is_share() {
             (name, path) = self.place_of(&name, &path);
         } else if !path.is_empty() {
-            let text = format!("'{name}' is a volume, which has no files: leave {path} out");
+            let text = format!("'{name}' is a volume, which has no files: omit {path}");
             return Err(Error::new(ErrorKind::Invalid, text));
         }
         let set = |name: Option<&str>| -> Result<BTreeMap<String, String>> {
@@ -254,12 +255,12 @@ impl Service {
     }
 }
 
-/// Ends the work of a job that was cancelled.
+/// Error for the work of a cancelled job.
 fn cancelled(why: String) -> Error {
     Error::new(ErrorKind::InUse, why)
 }
 
-/// The files of a share, or of a part of one.
+/// Returns the files of a share, or of a part of one.
 fn files_of(reader: &Arc<ShareReader>, path: &str, plan: &Plan, doing: &Doing) -> Result<Population> {
     let (share, opened) = reader.opened()?;
     let (node, inode) = opened.find(&share, path)?;
@@ -271,7 +272,7 @@ fn files_of(reader: &Arc<ShareReader>, path: &str, plan: &Plan, doing: &Doing) -
     let mut scan = ShareScan::new(Arc::<ShareReader>::clone(reader), plan.unit_bytes);
     let (mut files, mut bytes) = (0u64, 0);
     Walk::new(&opened, &share).each_file((name.to_owned(), node, inode), &mut |name, node, inode| {
-        // It may have gone since.
+        // It may have been removed since.
         let word = opened.tree.type_of(node).unwrap_or_default();
         scan.add(ShareFile { file: node, name, word: &word, size_bytes: inode.size });
         (files, bytes) = (files + 1, bytes + inode.size);

@@ -1,4 +1,4 @@
-//! Requests about the files of shares: which tree they mean, mounted or not.
+//! Requests about the files of shares, and the choice of their tree, mounted or not.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use operations::{Caller, Reply, Request, Which};
 use report::{FileReport, FileVersion};
 
 impl Service {
-    /// The tree of a share as it is now, or of a snapshot of one, to be looked at.
+    /// Opens the current tree of a share, or that of a snapshot, for reading.
     pub(crate) fn opened(&self, share: &str) -> Result<Opened> {
         let volume = self.pool.volume(share)?;
         let shares = self.shares.lock().clone();
@@ -25,15 +25,15 @@ impl Service {
         Ok(Opened::new(Arc::new(moment.tree), moment.files))
     }
 
-    /// The share that has a path, and the path in it. A share that lies in the named one has the
-    /// files below its directory. The path may be that in the mount.
+    /// Returns the share that contains a path, and the path in it: a share in the named one holds
+    /// the files below its directory. The path may begin with the mount point.
     pub(crate) fn place_of(&self, share: &str, path: &str) -> (String, String) {
         let mounted = self.mounted_shares().map(|shares| shares.dir().join(share));
         let in_mount = mounted.as_deref().and_then(|dir| Path::new(path).strip_prefix(dir).ok());
         let path = in_mount.map_or(path, |path| path.to_str().unwrap_or_default());
         let mut found = (share.to_owned(), path.to_owned());
         if share.contains('@') {
-            // A snapshot has no other shares in it.
+            // A snapshot contains no other shares.
             return found;
         }
         let names: Vec<_> = path.split('/').filter(|name| !name.is_empty() && *name != ".").collect();
@@ -47,17 +47,17 @@ impl Service {
         found
     }
 
-    /// The share that is meant, or the snapshot of one.
+    /// Returns the share of a request, or the snapshot of one.
     pub(crate) fn share_meant(&self, object: &Which) -> Result<Arc<Volume>> {
         let volume = self.volume(object)?;
         if volume.is_share() {
             return Ok(volume);
         }
-        let text = format!("'{}' is a volume, which has no files: name a share", volume.name());
+        let text = format!("'{}' is a volume, which has no files: specify a share", volume.name());
         Err(Error::new(ErrorKind::Unsupported, text))
     }
 
-    /// A path of a share, or of a snapshot of one, to be listed or read.
+    /// Returns a path of a share, or of a snapshot of one, for listing or reading.
     pub(super) fn file_place(self: &Arc<Self>, object: &Which, path: &str, at: Option<&str>) -> Result<FilePlace> {
         share_browse::check_path(path)?;
         let name = self.share_meant(object)?.name();
@@ -66,7 +66,7 @@ impl Service {
         Ok(FilePlace { opened: self.opened(&share)?, share, path })
     }
 
-    /// Reads a part of a file for a caller whose role is checked, as that of any operation.
+    /// Reads a part of a file. The caller's role is checked, as for any operation.
     ///
     /// # Errors
     /// `Denied`, `Conflict` if the file has another version, and those of the pool.
@@ -86,22 +86,23 @@ impl Service {
                 };
                 share_browse::read(&place, part)
             }
-            other => Err(Error::new(ErrorKind::Invalid, format!("'{}' reads no file", other.about().op()))),
+            other => Err(Error::new(ErrorKind::Invalid, format!("'{}' does not read a file", other.about().op()))),
         })
     }
 
-    /// How a file is stored, and why; under the path that it was asked for by.
+    /// Reports how a file is stored, and why; under the path of the request.
     pub(super) fn explain_file(&self, share: &str, path: String) -> Result<Reply> {
         let (share, in_share) = self.place_of(share, &path);
         let report = self.opened(&share)?.explain(&share, &in_share)?;
-        Ok(Reply::File(Box::new(FileReport { path, ..report })))
+        let absent_xattrs = share_trees::absent_xattrs(&self.pool, operations::names::volume_of(&share))?;
+        Ok(Reply::File(Box::new(FileReport { path, absent_xattrs, ..report })))
     }
 
-    /// Works on the tree of a share, be it mounted or not.
+    /// Passes the tree of a share to `work`, whether it is mounted or not.
     pub(crate) fn with_writable<T>(&self, volume: &Arc<Volume>, work: impl FnOnce(&Opened) -> Result<T>) -> Result<T> {
         let open = || share_trees::open_writable(self, volume.clone());
         let shares = self.shares.lock().clone();
-        // Whether it is mounted, and its opening if it is not, are one: no mount may come between.
+        // Checking for a mount and opening the tree are one step: no mount may come between.
         let opened = match &shares {
             Some(shares) => shares.opened_or(volume.id(), open),
             None => open().map(|opened| (opened, true)),
@@ -130,7 +131,7 @@ impl Service {
         }
         if path.is_some() {
             let name = volume.name();
-            let text = format!("'{name}' is a volume, which has no files: leave the path out");
+            let text = format!("'{name}' is a volume, which has no files: omit the path");
             return Err(Error::new(ErrorKind::Invalid, text));
         }
         self.pool.recompress(volume.id(), mode, bytes, restart)

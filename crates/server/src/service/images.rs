@@ -1,5 +1,6 @@
-//! Volumes that begin as images in an object store: made, held there while they need it, and pushed
-//! back. Owns the order: an image is held before the volume is made, and let go after it is gone.
+//! Volumes that begin as images in an object store: created, kept alive by pins, and pushed back.
+//! Owns the order: an image is pinned before its volume is created, and unpinned after it is
+//! destroyed.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -22,15 +23,15 @@ use operations::names;
 use operations::{ImageAddress, PushWish, Reply};
 use report::PushedLine;
 
-/// How often a server looks whether the images are still held, in seconds: a user may have taken
-/// the pin away, or a volume may have another name now.
+/// Seconds between checks of a server that the images are still pinned: a user may have removed a
+/// pin, or renamed a volume.
 const TEND_EVERY_S: u64 = 24 * 3600;
-/// How often it looks when the last look failed.
+/// Seconds until the next check when the last one failed.
 const TEND_AGAIN_S: u64 = 600;
-/// How long the end of a process waits for a store.
+/// Time that the end of a process waits for a store.
 const END_PATIENCE_MS: u64 = 10_000;
 
-/// An image that is to be let go, and what holds it: volumes that are gone.
+/// An image that must be unpinned, and its holders: volumes that are gone.
 struct Owed {
     image: RemoteImage,
     gone: BTreeSet<String>,
@@ -41,31 +42,31 @@ impl Owed {
         let RemoteImage { location, version, .. } = &self.image;
         let commands: Vec<_> = self.gone.iter().map(|gone| format!("`shale blob unpin {location} {gone}`")).collect();
         format!(
-            "{location} version {version} is still held for what is gone: {why}; a server tries it again while it runs, and by hand it is \
-             done with {}",
+            "{location} version {version} is still pinned for volumes that are gone: {why}; a running server \
+             retries, or run {}",
             commands.join(", ")
         )
     }
 }
 
-/// Work on images beside requests.
+/// Work on images in the background.
 #[derive(Default)]
 pub(super) struct Tending {
-    /// Held while it is decided which pins go, and while a volume comes into being with its pin.
+    /// Held while pins are selected for removal, and while a volume is created with its pin.
     turn: Mutex<()>,
     owed: Mutex<Vec<Owed>>,
     is_busy: AtomicBool,
     next_unix_s: AtomicU64,
     threads: Mutex<Vec<JoinHandle<()>>>,
-    /// Pins of other copies of the pool that the log has named.
+    /// Pins of other copies of the pool that were logged.
     told: Mutex<BTreeSet<(String, String)>>,
 }
 
-/// Which volumes need an image.
+/// Images and the volumes that need them.
 type Needed = Vec<(RemoteImage, BTreeSet<String>)>;
 
 impl Service {
-    /// Makes a volume that begins as an image.
+    /// Creates a volume that begins as an image.
     pub(super) fn clone_image(
         &self,
         image: &ImageAddress,
@@ -78,7 +79,7 @@ impl Service {
         let make = || self.pool.clone_image(&image, volume, size_bytes, properties);
         let _turn = self.tending.turn.lock();
         let id = self.noted(&image, &holder, make)?;
-        // A pin that another process let go meanwhile is made again, or the volume goes.
+        // A pin that another process removed meanwhile is recreated, or the volume is destroyed.
         if let Err(error) = self.images.hold(&image, &holder) {
             self.pool.destroy(id, false)?;
             return Err(store_error(error));
@@ -86,8 +87,8 @@ impl Service {
         Ok(Reply::created(id.0))
     }
 
-    /// Holds an image, then does something. Where the pool has volumes of it, the status tells that
-    /// it could not be held.
+    /// Pins an image, then runs `work`. If the pool has volumes of the image, the status reports a
+    /// failure to pin it.
     fn noted<T>(&self, image: &RemoteImage, holder: &str, work: impl FnOnce() -> Result<T>) -> Result<T> {
         let mut is_held = false;
         let done = self.images.pinned(image, holder, || {
@@ -106,7 +107,7 @@ impl Service {
         done
     }
 
-    /// Holds an image for a volume, then does what brings that.
+    /// Pins an image for a volume, then runs `work`, which creates the volume.
     pub(crate) fn holding<T>(&self, image: &RemoteImage, volume: &str, work: impl FnOnce() -> Result<T>) -> Result<T> {
         let holder = holder(&self.facts.holder, volume);
         let _turn = self.tending.turn.lock();
@@ -118,16 +119,17 @@ impl Service {
         let RemoteImage { location, version, .. } = image;
         let unheld = |error: Error| {
             error.context(format_args!(
-                "the stream has only what differs from the image {location}@{version}, which cannot be held for '{volume}'"
+                "the stream contains only the differences from the image {location}@{version}, which cannot be \
+                 pinned for '{volume}'"
             ))
         };
         let done = done.map_err(|error| if is_held { error } else { unheld(error) })?;
-        // A pin that another process let go meanwhile is made again.
+        // A pin that another process removed meanwhile is recreated.
         self.images.hold(image, &holder).map_err(store_error).map_err(unheld)?;
         Ok(done)
     }
 
-    /// Makes a snapshot the next version of a blob.
+    /// Pushes a snapshot as the next version of a blob.
     pub(crate) fn push(&self, wish: &PushWish, progress: &(dyn Fn(u64) -> bool + Sync)) -> Result<PushedLine> {
         let image = self.pool.image_of(&wish.snapshot)?.map(|status| status.image);
         let push = Push { pool: &self.pool, wish, image, progress };
@@ -146,7 +148,7 @@ impl Service {
         })
     }
 
-    /// Does something that may end the need for images, and lets these go.
+    /// Runs `work`, which may end the need for images, and unpins these.
     pub(super) fn letting_go<T>(&self, work: impl FnOnce() -> Result<T>) -> Result<T> {
         let before = needed(&self.pool);
         let done = work()?;
@@ -175,7 +177,7 @@ impl Service {
         Ok(done)
     }
 
-    /// The images are looked at soon: a volume has another name.
+    /// Makes the check of the images due now, because a volume was renamed.
     pub(super) fn tend_soon(&self) {
         self.tending.next_unix_s.store(0, Ordering::Relaxed);
     }
@@ -188,31 +190,30 @@ impl Service {
         }
     }
 
-    /// The process is about to end: from now on nothing waits for a store that does not answer.
+    /// Stops waiting for stores that do not answer, because the process is about to end.
     pub fn end_fetching(&self) {
         self.pool.end_fetching();
         self.images.end();
     }
 
-    /// What could not be written since then, a line for each volume.
+    /// Returns the changes that could not be written since then, one line per volume.
     pub fn unwritten(&self) -> Vec<String> {
         let words = |Unwritten { volume, changes, range, why }: Unwritten| {
             format!(
-                "'{volume}': writes or discards that failed while the server stopped: {changes}, between byte {} and byte {}; \
-                 they are not kept as a whole, and those who asked for them got an error; write again when the store \
-                 answers: {why}",
+                "'{volume}': {changes} writes or discards failed while the server stopped, between byte {} and byte \
+                 {}; they are incomplete, and their clients got an error; repeat them when the store answers: {why}",
                 range.start, range.end
             )
         };
         self.pool.unwritten().into_iter().map(words).collect()
     }
 
-    /// Whether it is.
+    /// Returns whether the process is about to end.
     pub(crate) fn is_ending(&self) -> bool {
         self.images.is_ending()
     }
 
-    /// Waits for the work beside requests, but not for a store that does not answer.
+    /// Waits for the background work, but not for a store that does not answer.
     pub(super) fn end_tending(&self) {
         let threads = std::mem::take(&mut *self.tending.threads.lock());
         for _ in 0..END_PATIENCE_MS / 10 {
@@ -223,8 +224,8 @@ impl Service {
         }
     }
 
-    /// Looks now and then whether the images of the volumes are held, by these volumes and no
-    /// others of the pool, and lets those go that could not be reached before.
+    /// Checks from time to time that each image is pinned by its volumes and no others of the pool,
+    /// and unpins those that could not be reached before.
     pub fn tend_images(self: &Arc<Self>) {
         let now = env::SystemClock::default().unix_s();
         if self.images.take_gone() {
@@ -251,16 +252,16 @@ impl Service {
 }
 
 impl Tending {
-    /// Returns whether a pin of another copy is met for the first time.
+    /// Returns whether a pin of another copy is seen for the first time.
     fn is_first_report(&self, location: &str, holder: &str) -> bool {
         self.told.lock().insert((location.to_owned(), holder.to_owned()))
     }
 
-    /// Lets an image go for volumes that are gone.
+    /// Unpins an image for volumes that are gone.
     fn pay(&self, images: &Images, pool: &Pool, id: &str, owed: &Owed) -> std::result::Result<(), OriginError> {
         let _turn = self.turn.lock();
-        // A volume of that name may have been made meanwhile, or one of another version; and a
-        // volume with a new name may be held under the old one still.
+        // A volume of that name may exist again, or one of another version; and a renamed volume
+        // may still be pinned under its old name.
         let needed = needed(pool);
         for (image, volumes) in needed.iter().filter(|(image, _)| image.location == owed.image.location) {
             let holders: Vec<String> = volumes.iter().map(|volume| holder(id, volume)).collect();
@@ -271,14 +272,14 @@ impl Tending {
             let gone: BTreeSet<String> = owed.gone.difference(&kept).cloned().collect();
             return images.let_go(&owed.image, Holders::Named(&gone));
         }
-        // Where no volume needs anything, those are meant, too, that had other names.
+        // If no volume needs an image, pins under earlier names go as well.
         let prefix = holder(id, "");
         let is_meant = |known: &str| owed.gone.contains(known) || known.starts_with(&prefix);
         images.let_go(&owed.image, Holders::Accepted { is_meant: &is_meant, kept: &kept })
     }
 
-    /// Holds each image for its volumes, then takes the pins of this pool away that are of no
-    /// volume. Whether all of that could be done.
+    /// Pins each image for its volumes, then removes the pins of this pool that belong to no
+    /// volume. Returns whether all of that succeeded.
     fn look(&self, images: &Images, pool: &Pool, id: &str, warn: &dyn Fn(&str)) -> bool {
         let mut is_done = true;
         let now = needed(pool);
@@ -292,14 +293,14 @@ impl Tending {
             };
             is_done = false;
             let mut why = error.to_string();
-            // Another error does not say that it is gone.
+            // Other errors do not mean that it is gone.
             if matches!(error, OriginError::Gone(_)) {
                 match images.has_pins(&image) {
-                    true => why.push_str("; it stays as long as the pins that it has (`shale blob stat` lists them)"),
+                    true => why.push_str("; it stays as long as it has pins (`shale blob stat` lists them)"),
                     false => pool.note_gone(&image, why.clone()),
                 }
             }
-            warn(&format!("{} version {} cannot be held for its volumes: {why}", image.location, image.version));
+            warn(&format!("cannot pin {} version {} for its volumes: {why}", image.location, image.version));
         }
         let owed = std::mem::take(&mut *self.owed.lock());
         let left: Vec<Owed> = owed.into_iter().filter(|owed| self.pay(images, pool, id, owed).is_err()).collect();
@@ -308,7 +309,7 @@ impl Tending {
         if !is_done {
             return false;
         }
-        // Every volume has its pin: what has another name of this pool is left over.
+        // Every volume has its pin: pins under other names of this pool are left over.
         for (image, _) in needed(pool) {
             let _turn = self.turn.lock();
             let kept = holders(id, &needed(pool));
@@ -327,8 +328,8 @@ impl Tending {
             let location = &image.location;
             for other in others.into_inner().into_iter().filter(|other| self.is_first_report(location, other)) {
                 warn(&format!(
-                    "{location} is held by {other}: another copy of this pool, or this pool before it was moved; if that one is \
-                     gone for good, `shale blob unpin {location} {other}` removes the pin"
+                    "{location} is pinned by {other}: another copy of this pool, or this pool before it was moved; \
+                     if that copy is gone for good, remove the pin with `shale blob unpin {location} {other}`"
                 ));
             }
         }
@@ -343,18 +344,18 @@ fn needed(pool: &Pool) -> Needed {
     pool.images().into_iter().map(|status| (status.image, volumes(&status.volumes, &status.incoming))).collect()
 }
 
-/// What holds images for these volumes.
+/// Returns the holders of images for these volumes.
 fn holders(id: &str, needed: &Needed) -> BTreeSet<String> {
     needed.iter().flat_map(|(_, volumes)| volumes.iter().map(|volume| holder(id, volume))).collect()
 }
 
-/// Returns the image that a request names.
+/// Parses the image of a request.
 ///
 /// # Errors
-/// `Invalid` if its incarnation is no number.
+/// `Invalid` if its incarnation is not a number.
 fn parse_image(address: &ImageAddress) -> Result<RemoteImage> {
     let ImageAddress { location, incarnation, version, size_bytes } = address;
-    let wrong = |_| Error::new(ErrorKind::Invalid, format!("'{incarnation}' is no incarnation of a blob"));
+    let wrong = |_| Error::new(ErrorKind::Invalid, format!("'{incarnation}' is not an incarnation of a blob"));
     let incarnation = u128::from_str_radix(incarnation, 16).map_err(wrong)?;
     Ok(RemoteImage { location: location.clone(), incarnation, version: *version, len: *size_bytes })
 }

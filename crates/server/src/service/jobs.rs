@@ -1,4 +1,4 @@
-//! Requests about jobs, and the work that only jobs do.
+//! Requests about jobs, and work that only jobs do.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,12 +14,12 @@ use report::JobReport;
 use report::{CleanSlice, ScrubSlice, SortSlice};
 
 impl Service {
-    /// The jobs of the pool.
+    /// Returns the jobs of the pool.
     pub fn jobs(&self) -> &Arc<Jobs> {
         &self.jobs
     }
 
-    /// Returns the state of a job: now, or when its changes differ from those that were seen.
+    /// Returns the state of a job, at once or when its change counter differs from `seen`.
     pub(super) fn watch_job(&self, id: u64, seen: Option<u64>, patience_ms: u64) -> Result<JobReport> {
         match seen {
             Some(seen) => self.jobs.watch(id, seen, Duration::from_millis(patience_ms)),
@@ -41,7 +41,7 @@ impl Service {
         self.jobs.report(id)
     }
 
-    /// Cleans for a while: goes on with the pass that has the mark, or begins one.
+    /// Cleans for a while: continues the pass with that mark, or begins one.
     pub(crate) fn clean(&self, all: bool, rounds: u32, mark: Option<u32>) -> Result<CleanSlice> {
         let report = match mark {
             Some(mark) => self.pool.clean_on(all, rounds, engine::CleanMark(mark)),
@@ -62,8 +62,8 @@ impl Service {
         Ok(documents::scrub_slice(report))
     }
 
-    /// Measures how fast this machine compresses, and what its processors take meanwhile.
-    /// `progress` is told how many bytes are done, and of how many.
+    /// Measures the speed of compression on this machine, and the energy of its processors.
+    /// `progress` receives the bytes done, and their total.
     ///
     /// # Errors
     /// Those of `progress`, and when the storage fails.

@@ -1,4 +1,4 @@
-//! The answer that lists snapshots, with the space that each holds.
+//! Lists snapshots, with the space that each holds.
 
 use std::collections::BTreeMap;
 
@@ -9,8 +9,8 @@ use crate::devices::is_in;
 use report::{ObjectKind, SnapshotReport};
 
 impl Service {
-    /// Lists snapshots of an object, or of all; with `below`, of everything in it. Only those that
-    /// are called `named`, if that is given.
+    /// Lists snapshots of an object, or of all; with `below`, of everything in it. With `named`,
+    /// only those of that name.
     pub(super) fn snapshots(
         &self,
         object: Option<&str>,

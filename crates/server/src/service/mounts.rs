@@ -1,4 +1,4 @@
-//! Shares and their doors, in step with changes of the pool: mounted, unmounted, given out.
+//! Keeps the mounts and doors of shares in step with changes of the pool.
 
 use std::sync::Arc;
 
@@ -6,32 +6,33 @@ use surface::{Error, ErrorKind, Result};
 
 use super::Service;
 use crate::exports::{self, Exports};
-use crate::share_trees::ACCESS_TIMES;
+use crate::share_trees::OF_MOUNTS;
 use crate::shares::Shares;
 use operations::{Reply, Which};
 
-/// Whether a property means nothing for a volume: a door, or one of the mount of a share.
+/// Returns whether a property has no meaning for a volume: it is a door, or concerns the mount of a
+/// share.
 pub(super) fn is_of_shares(key: &str) -> bool {
-    key == ACCESS_TIMES || doors::Door::of_property(key).is_some()
+    OF_MOUNTS.contains(&key) || doors::Door::of_property(key).is_some()
 }
 
 impl Service {
-    /// The shares that are mounted, if the server mounts any.
+    /// Returns the mounted shares, if the server mounts any.
     pub fn mounted_shares(&self) -> Option<Arc<Shares>> {
         self.shares.lock().clone()
     }
 
-    /// From now on changes of the pool's properties are changes of the exports.
+    /// Sets the exports, which follow changes of the pool's properties from now on.
     pub fn set_exports(&self, exports: Arc<Exports>) {
         *self.exports.lock() = Some(exports);
     }
 
-    /// Takes that back.
+    /// Clears the exports.
     pub fn forget_exports(&self) {
         *self.exports.lock() = None;
     }
 
-    /// Sets properties, of doors as well: these are for shares, and in force when this returns.
+    /// Sets properties. Those of doors apply to shares, and are in force when this returns.
     pub(super) fn set(&self, object: Option<&Which>, changes: &[(String, Option<String>)]) -> Result<Reply> {
         let doors: Vec<_> = changes.iter().filter_map(|(key, _)| doors::Door::of_property(key)).collect();
         let name = self.name_if(object)?;
@@ -51,7 +52,7 @@ impl Service {
             }
         }
         self.pool.set_properties_of(meant, changes)?;
-        // Listings of mounted roots may show the snapshots, or no longer.
+        // Whether snapshots appear in mounted roots may have changed.
         if let Some(shares) = self.mounted_shares().filter(|_| changes.iter().any(|(key, _)| key == "snapdir")) {
             shares.close_snapshots(true);
         }
@@ -61,28 +62,32 @@ impl Service {
         let Some(exports) = exports else {
             let is_served = !doors.is_empty() && self.served.lock().is_some();
             let mut notes = if is_served { exports::unserved_notes(changes) } else { Vec::new() };
-            notes.extend(self.later_access_times(changes));
+            notes.extend(self.later_mounts(changes));
             notes.extend(self.full_by_quota(name, changes));
             return self.properties(name, notes).map(Reply::Properties);
         };
         if let Some(fault) = exports.change(&doors, name).first() {
-            let text =
-                format!("the property is set, but not in force: {} (shale exports --check tells more)", fault.text);
+            let text = format!("the property is set, but not in force: {} (see shale exports --check)", fault.text);
             return Err(Error::new(ErrorKind::Io, text));
         }
-        let notes = exports.notes(changes).into_iter().chain(self.later_access_times(changes));
+        let notes = exports.notes(changes).into_iter().chain(self.later_mounts(changes));
         let notes = notes.chain(self.full_by_quota(name, changes)).collect();
         self.properties(name, notes).map(Reply::Properties)
     }
 
-    /// A note on mounts that keep their access times as they are.
-    fn later_access_times(&self, changes: &[(String, Option<String>)]) -> Option<String> {
+    /// Returns notes on properties that mounts keep as they are.
+    fn later_mounts(&self, changes: &[(String, Option<String>)]) -> Vec<String> {
         let is_mounted = self.mounted_shares().is_some_and(|shares| !shares.mounted().is_empty());
-        (is_mounted && changes.iter().any(|(key, _)| key == ACCESS_TIMES))
-            .then(|| format!("'{ACCESS_TIMES}' holds for a share from its next mount on"))
+        let of_mounts = changes.iter().filter(|(key, _)| is_mounted && OF_MOUNTS.contains(&key.as_str()));
+        let note = |(key, value): &(String, Option<String>)| {
+            let ends = key == policy::XATTR && value.as_deref() == Some("off");
+            let ends = if ends { "; SMB will not serve it then" } else { "" };
+            format!("'{key}' takes effect at the next mount of a share{ends}")
+        };
+        of_mounts.map(note).collect()
     }
 
-    /// A note on a quota below the space that is taken already.
+    /// Returns a note on a quota below the space already used.
     fn full_by_quota(&self, name: Option<&str>, changes: &[(String, Option<String>)]) -> Option<String> {
         let name = name?;
         let (_, quota) = changes.iter().find(|(key, _)| key == "quota")?;
@@ -92,7 +97,7 @@ impl Service {
         let (_, stored) = volumes.chain(folders).find(|(known, _)| known == name)?;
         (stored > quota).then(|| {
             let (quota, stored) = (units::format_size(quota), units::format_size(stored));
-            format!("'{name}' takes {stored} already, more than its quota of {quota}: writes fail until it takes less")
+            format!("'{name}' already uses {stored}, more than its quota of {quota}: writes fail until it uses less")
         })
     }
 
@@ -105,8 +110,8 @@ impl Service {
         Err(Error::new(ErrorKind::Invalid, text))
     }
 
-    /// Brings mounts and doors in step with the shares that have come or gone, where they are
-    /// mounted and exported at all. Returns when clients find them so.
+    /// Updates mounts and doors for new and removed shares, if the server mounts and exports any.
+    /// Returns when clients see the result.
     pub fn look_at_shares(&self) {
         self.look_at_mounts();
         let exports = self.exports.lock().clone();
@@ -115,8 +120,8 @@ impl Service {
         }
     }
 
-    /// Mounts shares that have come, and unmounts those that have gone; the doors follow by
-    /// themselves. For the server's own thread, which waits for no server of a protocol.
+    /// Mounts new shares, and unmounts removed ones; the doors follow by themselves. For the
+    /// server's own thread, which waits for no server of a protocol.
     pub fn look_at_mounts(&self) {
         let shares = self.shares.lock().clone();
         if let Some(shares) = shares {
@@ -125,7 +130,7 @@ impl Service {
         }
     }
 
-    /// Whether the pool would roll back to all of these snapshots.
+    /// Checks that the pool would roll back to all of these snapshots.
     pub(super) fn check_rollback(&self, snapshots: &[String], recursive: bool) -> Result<()> {
         snapshots.iter().try_for_each(|snapshot| {
             let checked = self.pool.check_rollback(&**snapshot, recursive);
@@ -134,13 +139,13 @@ impl Service {
         })
     }
 
-    /// Does something to volumes or shares, or to folders with shares, none of which is mounted
+    /// Runs `work` on volumes or shares, or on folders with shares, none of which is mounted
     /// meanwhile.
     pub(super) fn unmounted<T>(&self, names: &[&str], force: bool, work: impl FnOnce() -> Result<T>) -> Result<T> {
         let shares = self.shares.lock().clone();
         let Some(shares) = shares else { return work() };
-        // Snapshots and bookmarks go while the share is mounted, and come back into sight by
-        // themselves.
+        // Snapshots and bookmarks are removed while the share stays mounted; new trees are opened
+        // on demand.
         shares.close_snapshots(false);
         if names.iter().all(|name| name.contains(['@', '#'])) {
             return work();
@@ -150,7 +155,7 @@ impl Service {
             exports.iter().flat_map(|exports| names.iter().map(|name| exports.withdraw(name))).collect();
         let (was_mounted, done) = shares.without(names, force, work);
         drop(withdrawn);
-        // Of a folder, some may have been unmounted before one could not be.
+        // Some shares of a folder may have been unmounted before another one failed.
         if was_mounted {
             self.look_at_shares();
         } else if let Some(exports) = exports {

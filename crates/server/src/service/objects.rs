@@ -1,5 +1,5 @@
-//! Objects that requests name: found by number or by name, described, listed and versioned. Owns
-//! nothing; the lock of names is the service's.
+//! Finds the objects of requests by number or by name, describes, lists and versions them. Owns
+//! nothing; the lock of names belongs to the service.
 
 use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -16,14 +16,15 @@ use super::mounts::is_of_shares;
 use crate::devices::is_in;
 use crate::documents;
 
-/// Most objects of a page.
+/// Maximum number of objects on a page.
 const PAGE_MAX: u32 = 1000;
 
-/// Keeps names from changing hands: exclusively while a request gives one, or checks the version of
-/// an object and then changes it; shared while a request uses one that it found by number.
+/// Keeps names assigned to their objects: exclusive while a request assigns one, or checks the
+/// version of an object and then changes it; shared while a request uses one that it found by
+/// number.
 type NamesGuard<'a> = (Option<RwLockWriteGuard<'a, ()>>, Option<RwLockReadGuard<'a, ()>>);
 
-/// Whether a request gives an object a name.
+/// Returns whether a request assigns a name to an object.
 const fn names_something(request: &Request) -> bool {
     matches!(
         request,
@@ -35,7 +36,7 @@ const fn names_something(request: &Request) -> bool {
     )
 }
 
-/// Where an object stands in an order.
+/// Sort key of an object.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(untagged)]
 enum Key {
@@ -75,7 +76,7 @@ impl Listed {
             ObjectOrder::Id => Key::Number(id),
             ObjectOrder::Stored => Key::Number(stored),
             ObjectOrder::Allocated => Key::Number(allocated),
-            // A millionth is more than anyone shows.
+            // A millionth exceeds the displayed precision.
             ObjectOrder::Ratio => {
                 let millionths = u128::from(allocated) * 1_000_000 / u128::from(stored.max(1));
                 Key::Number(if stored == 0 { 0 } else { u64::try_from(millionths).unwrap_or(u64::MAX) })
@@ -86,7 +87,7 @@ impl Listed {
 }
 
 impl Service {
-    /// Takes the lock of names, as far as the request needs it.
+    /// Takes the lock of names in the mode that the request needs.
     pub(super) fn guard_names(&self, request: &Request) -> NamesGuard<'_> {
         if names_something(request) || request.if_match().is_some() {
             return (Some(self.names.write()), None);
@@ -95,7 +96,7 @@ impl Service {
         (None, has_number.then(|| self.names.read()))
     }
 
-    /// Checks the version of the object of a request that has one.
+    /// Checks the version of a request's object, if the request has one.
     pub(super) fn check_version(&self, request: &Request) -> Result<()> {
         let Some(seen) = request.if_match() else { return Ok(()) };
         let which = request.objects().next();
@@ -109,7 +110,7 @@ impl Service {
         Err(Error::new(ErrorKind::Conflict, text))
     }
 
-    /// The name that an object has now.
+    /// Returns the current name of an object.
     pub(super) fn name_of(&self, which: &Which) -> Result<String> {
         let id = match which {
             Which::Name(name) => return Ok(name.clone()),
@@ -124,16 +125,16 @@ impl Service {
             .ok_or_else(|| Error::new(ErrorKind::NotFound, format!("{which} is gone: it was destroyed")))
     }
 
-    /// The name that an object has now, if there is one.
+    /// Returns the current name of an object, if there is one.
     pub(super) fn name_if(&self, which: Option<&Which>) -> Result<Option<String>> {
         which.map(|which| self.name_of(which)).transpose()
     }
 
-    /// Creates the folders of a name that are missing, if that is asked for.
+    /// Creates the missing folders of a name, if the request asks for it.
     pub(super) fn make_folders_of(&self, name: &str, parents: bool) -> Result<()> {
         for (at, _) in name.match_indices('/').filter(|_| parents) {
             match self.pool.create_folder(&name[..at], &BTreeMap::new()) {
-                // If that is no folder, the creation in it says so.
+                // If it is not a folder, the creation in it fails with that error.
                 Err(error) if error.kind() == ErrorKind::Exists => {}
                 created => drop(created?),
             }
@@ -141,19 +142,20 @@ impl Service {
         Ok(())
     }
 
-    /// The names that objects have now.
+    /// Returns the current names of objects.
     pub(super) fn names_of(&self, objects: &[Which]) -> Result<Vec<String>> {
         objects.iter().map(|which| self.name_of(which)).collect()
     }
 
-    /// An object for the engine: by its number, if the request has that of a volume or a snapshot.
+    /// Returns an object's reference for the engine: by its number, if the request has that of a
+    /// volume or a snapshot.
     pub(super) fn meant<'a>(&self, which: &Which, name: &'a str) -> VolumeRef<'a> {
         let id = which.id().map(DeviceId).filter(|id| self.pool.volume_of(*id).is_ok());
         id.map_or(VolumeRef::Name(name), VolumeRef::Number)
     }
 
-    /// The version of what can be changed of an object, or of the pool: name, size and properties
-    /// set on it.
+    /// Returns the version of the modifiable state of an object or the pool: name, size and
+    /// properties set on it.
     fn etag(&self, name: Option<&str>) -> Result<String> {
         let mut hasher = DefaultHasher::new();
         let mut id = 0;
@@ -175,7 +177,7 @@ impl Service {
         Ok(format!("{id}-{:x}", hasher.finish()))
     }
 
-    /// The properties in force, with notes on a change of them.
+    /// Returns the properties in force, with notes on a change of them.
     pub(super) fn properties(&self, name: Option<&str>, notes: Vec<String>) -> Result<PropertiesReport> {
         let mut properties = self.pool.properties(name)?;
         let is_folder = |name: &str| self.pool.is_folder(name);
@@ -192,7 +194,7 @@ impl Service {
         Ok(PropertiesReport { etag: self.etag(name)?, properties: reports.collect(), notes })
     }
 
-    /// Describes an object; with `usage`, what only its snapshots hold.
+    /// Describes an object; with `usage`, including the space that only its snapshots hold.
     pub(super) fn object(&self, which: &Which, usage: bool) -> Result<ObjectReport> {
         let name = self.name_of(which)?;
         let etag = self.etag(Some(&name))?;
@@ -240,7 +242,7 @@ impl Service {
         let total = keyed.len() as u64;
         if let Some(cursor) = &wish.cursor {
             let last: (Key, u64) = serde_json::from_str(cursor).map_err(|error| {
-                let text = "the cursor is not one of a page of objects: use 'next' of the page before";
+                let text = "the cursor is not from a page of objects: use 'next' of the previous page";
                 Error::with_source(ErrorKind::Invalid, text, error)
             })?;
             keyed.retain(|(key, _)| if wish.descending { *key < last } else { *key > last });
@@ -254,14 +256,14 @@ impl Service {
         Ok(ObjectPage { objects, next, total })
     }
 
-    /// Volumes and shares by name.
+    /// Lists volumes and shares by name.
     pub(super) fn list(&self) -> Vec<VolumeReport> {
         let mut volumes = self.reports(self.pool.volumes().into_iter().map(Listed::Object).collect());
         volumes.sort_by(|a, b| a.name.cmp(&b.name));
         volumes
     }
 
-    /// Describes objects, in their order.
+    /// Describes objects in their order.
     fn reports(&self, listed: Vec<Listed>) -> Vec<VolumeReport> {
         let unserved = self.mounted_shares().map(|shares| shares.unserved()).unwrap_or_default();
         let mut reports: Vec<_> = listed.into_iter().map(|listed| self.report(listed, &unserved)).collect();
@@ -288,5 +290,5 @@ impl Service {
 }
 
 fn missing(name: &str) -> Error {
-    Error::new(ErrorKind::NotFound, format!("there is no '{name}': it was destroyed or renamed"))
+    Error::new(ErrorKind::NotFound, format!("'{name}' does not exist: it was destroyed or renamed"))
 }

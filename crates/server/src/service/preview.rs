@@ -1,4 +1,4 @@
-//! The answer about the clients that a change would disturb. Owns nothing, and changes nothing.
+//! Lists the clients that a change would disturb. Owns nothing, and changes nothing.
 
 use std::path::Path;
 
@@ -11,7 +11,7 @@ use super::Service;
 use crate::devices::is_in;
 
 impl Service {
-    /// Lists the open objects that a request takes from their clients, or changes under them.
+    /// Lists the open objects that a request would take from their clients, or change under them.
     pub(super) fn preview(&self, request: &Request) -> Result<Vec<AffectedLine>> {
         let mut affected = Vec::new();
         for (name, change) in self.changed_by(request)? {
@@ -20,7 +20,7 @@ impl Service {
         Ok(affected)
     }
 
-    /// Names of the volumes and snapshots that a request changes.
+    /// Returns the names of volumes and snapshots that a request changes.
     fn changed_by(&self, request: &Request) -> Result<Vec<(String, ObjectChange)>> {
         match request {
             Request::Destroy { object, recursive, .. } => self.destroyed_by(object, *recursive),
@@ -33,14 +33,14 @@ impl Service {
                 }
                 Ok(changed)
             }
-            // Without `shrink` it is refused if it would cut anything off.
+            // Without `shrink`, a request that would cut data off is refused.
             Request::Resize { object, size_bytes, shrink: true, .. } => {
                 let volume = self.volume(object)?;
                 let is_smaller = *size_bytes < volume.size_bytes();
                 Ok(is_smaller.then(|| (volume.name(), ObjectChange::Shrunk)).into_iter().collect())
             }
             Request::Preview { .. } => {
-                Err(Error::new(ErrorKind::Invalid, "a preview is of another request, not of a preview"))
+                Err(Error::new(ErrorKind::Invalid, "a preview of a preview is impossible: specify another request"))
             }
             Request::Receive(wish) => Ok(vec![(wish.volume.clone(), ObjectChange::Received)]),
             _ => Ok(Vec::new()),
@@ -49,7 +49,7 @@ impl Service {
 
     pub(super) fn destroyed_by(&self, object: &Which, recursive: bool) -> Result<Vec<(String, ObjectChange)>> {
         let name = self.name_of(object)?;
-        // No client ever has a bookmark open. The bookmark itself is looked for when it goes.
+        // No client has a bookmark open. Its existence is checked when it is destroyed.
         if name.contains('#') {
             return Ok(Vec::new());
         }
@@ -79,7 +79,7 @@ impl Service {
         Ok(changed)
     }
 
-    /// The clients of a volume or a snapshot; none: there are none.
+    /// Returns the clients of a volume or a snapshot; `None` if it has none.
     fn affected(&self, name: String, change: ObjectChange) -> Option<AffectedLine> {
         let (clients, client_names) = self.devices.named_clients(&name);
         let id = self.pool.volume(&name).ok().filter(|_| clients > 0)?.id().0;

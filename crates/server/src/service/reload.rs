@@ -1,4 +1,4 @@
-//! Requests to read the configuration of the server again.
+//! Reloads the server's configuration on request.
 
 use std::sync::Arc;
 
@@ -7,11 +7,11 @@ use surface::{Error, ErrorKind, Result};
 
 use super::Service;
 
-/// Reads the configuration again, and returns when the server serves as it says.
+/// Reloads the configuration, and returns when the server follows it.
 pub type Reloader = Arc<dyn Fn() -> Result<ReloadReport> + Send + Sync>;
 
 impl Service {
-    /// From now on the configuration can be read again; `None`: no longer.
+    /// Enables reloading of the configuration; `None` disables it.
     pub fn set_reloader(&self, reloader: Option<Reloader>) {
         *self.reloader.lock() = reloader;
     }
@@ -23,7 +23,7 @@ impl Service {
 
     fn has_no_configuration(&self) -> Error {
         let pool = self.facts.pool.display();
-        let text = format!("the server of {pool} has no file of settings: start it with `shale serve --config FILE`");
+        let text = format!("the server of {pool} has no settings file: start it with `shale serve --config FILE`");
         Error::new(ErrorKind::Unsupported, text)
     }
 }

@@ -1,4 +1,4 @@
-//! The answer with the state and the figures of the pool.
+//! Reports the state and the figures of the pool.
 
 use std::collections::BTreeSet;
 
@@ -23,8 +23,8 @@ fn handover_line(figures: fuse::HandoverFigures) -> HandoverLine {
 }
 
 impl Service {
-    /// New warnings for the server's log: the pool fills up, or a share or a folder is at its
-    /// quota.
+    /// Returns new warnings for the server's log: the pool is filling up, or a share or a folder is
+    /// at its quota.
     pub fn new_fullness(&self) -> Vec<String> {
         let of_pool = self.fullness.look(self.pool.room().into(), || self.status());
         let at_quota: Vec<_> = self.pool.at_quota().into_iter().map(documents::quota_line).collect();
@@ -50,17 +50,18 @@ impl Service {
         let served = self.served.lock().clone();
         let is_served = served.is_some();
         let Served { nbd, mount, shares, connections, connections_max } = served.unwrap_or_default();
-        // The process writes to nothing but the log and the map, once it is open; where the system
-        // does not count, the log alone is known.
+        // Once open, the process writes only to the log and the map; where the system does not
+        // count writes, only those of the log are known.
         let written = host::disk_written_bytes().saturating_sub(self.written_before).max(status.log_bytes);
-        // Clones see what destroyed volumes hold for them: it is stored, so it counts as data, too.
+        // Clones see data that destroyed volumes hold for them: it is stored, so it counts as data,
+        // too.
         let allocated = status.allocated_bytes + status.unlisted_allocated_bytes;
         let holds = self.pool.holds(None).unwrap_or_default();
         let held: BTreeSet<_> = holds.iter().map(|hold| (&hold.volume, &hold.snapshot)).collect();
         let saving = (allocated > 0).then(|| 100.0 * (1.0 - status.live_bytes as f64 / allocated as f64));
         let cleaned = status.cleaned_extents * status.extent_bytes;
-        // With what has been written since the last checkpoint. What has been discarded since takes
-        // its room until the next one.
+        // Includes writes since the last checkpoint. Space discarded since then is freed by the
+        // next one.
         let gauge = Gauge::from(PoolRoom {
             live_bytes: status.live_bytes + status.returning_bytes,
             available_bytes: status.available_bytes,

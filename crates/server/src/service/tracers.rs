@@ -1,5 +1,5 @@
-//! Which client has which trace: each record is given out once, so that there is one client at a
-//! time. Owns that a trace ends with the connection of its client.
+//! The client of each trace: each record is returned once, so a trace has one client at a time.
+//! Ends a trace with the connection of its client.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -12,26 +12,26 @@ use super::Service;
 /// The kinds of trace.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum TraceKind {
-    /// How units of data are stored.
+    /// Storage of units of data.
     Decisions,
-    /// Which groups of a volume are read first.
+    /// First reads of a volume's groups.
     FirstReads,
 }
 
-/// The clients that trace, in words.
+/// Names of the clients that trace.
 pub(super) type Tracers = Mutex<BTreeMap<TraceKind, String>>;
 
-/// The turn of one client. The trace ends with it.
+/// The exclusive right of one client to a trace. Dropping it ends the trace.
 pub(crate) struct Tracing {
     service: Arc<Service>,
     kind: TraceKind,
 }
 
 impl Tracing {
-    /// Gives the turn to a client.
+    /// Begins a trace for a client.
     ///
     /// # Errors
-    /// `InUse`, while another one has it.
+    /// `InUse`, while another client traces.
     pub(crate) fn begin(service: &Arc<Service>, kind: TraceKind, who: &str) -> Result<Self> {
         let mut tracers = service.tracers.lock();
         if let Some(other) = tracers.get(&kind) {
@@ -40,7 +40,8 @@ impl Tracing {
                 TraceKind::FirstReads => "first reads are",
             };
             let text = format!(
-                "{what} being traced already ({other}), and each record is for one trace only: end that one, or wait for its end"
+                "{what} already being traced ({other}), and each record is for one trace only: end that trace, or \
+                 wait for its end"
             );
             return Err(Error::new(ErrorKind::InUse, text));
         }
@@ -48,7 +49,7 @@ impl Tracing {
         Ok(Self { service: Arc::clone(service), kind })
     }
 
-    /// The kind of the trace.
+    /// Returns the kind of the trace.
     pub(crate) const fn kind(&self) -> TraceKind {
         self.kind
     }

@@ -1,11 +1,10 @@
-//! Traces of writes to shares tell files: the one that a unit is of, and which byte of it.
+//! Files in traces of writes to shares: the file of a unit, and its position there.
 //!
-//! An address tells the file's number at once in the first MiB of a file. Behind that the tables of
-//! the share's own files and of those that were met last are read, and then a look goes through the
-//! tables of all large files; a path is found by a look through all names, which learns those of
-//! other files as well. Such looks take a tenth of the time at most: behind each a pause follows. A
-//! file without a path by then is told by its number, and a unit of the share's own by what it
-//! holds.
+//! In the first MiB of a file, an address determines the file's number. Beyond that the tables of
+//! the share's own files and of recently met files are read, then the tables of all large files are
+//! scanned; a path is found by a scan of all names, which learns those of other files as well. Such
+//! scans take a tenth of the time at most: a pause follows each. A file without a path by then is
+//! reported by its number, and a unit of the share's own by its content.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::time::Instant;
@@ -20,30 +19,31 @@ use crate::share_files::Opened;
 use operations::Reply;
 use report::TraceLine;
 
-/// Paths, and places of large files, that are remembered of a share.
+/// Maximum number of remembered paths, and of places of large files, per share.
 const KNOWN_MAX: usize = 1 << 16;
-/// How many times as long as a look the pause behind it is.
+/// Ratio of a pause to the scan before it.
 const PAUSE_TIMES: u32 = 9;
-/// Files of which the beginnings came last: the rest of a large one comes soon behind it.
+/// Number of remembered files whose beginnings were written last: the rest of a large one soon
+/// follows.
 const RECENT_MAX: usize = 64;
-/// The words instead of a path, where a unit is of no file: no share's name has a blank.
+/// Placeholder for a path, where a unit belongs to no file: share names contain no blanks.
 const OF_NAMES: &str = " (names)";
 const OF_TABLES: &str = " (tables)";
 const OF_UNKNOWN: &str = " (not known)";
 
-/// Names of a share while it is traced.
+/// Known names of a traced share.
 #[derive(Default)]
 struct Known {
     paths: HashMap<u64, String>,
-    /// Of files behind their first MiB: by the first address the address behind the last, the
-    /// file, and its byte at the first.
+    /// Places of files beyond their first MiB: the first address maps to the end address, the file,
+    /// and the position in the file.
     rest: BTreeMap<u64, (u64, u64, u64)>,
     recent: VecDeque<u64>,
     rests_until: Option<Instant>,
 }
 
 impl Known {
-    /// Does something that takes long, unless it is too soon.
+    /// Runs a scan, unless the last one was too recent.
     fn look<T>(&mut self, what: impl FnOnce(&mut Self) -> Option<T>) -> Option<T> {
         let began = Instant::now();
         if self.rests_until.is_some_and(|until| began < until) {
@@ -55,8 +55,8 @@ impl Known {
         found
     }
 
-    /// The file of an address, and its byte there. `is_fresh`: the tables of likely files have been
-    /// read for this answer.
+    /// Returns the file of an address, and the position in it. `is_fresh`: the tables of likely
+    /// files were already read for this answer.
     fn locate(&mut self, files: &Files, address: u64, is_fresh: &mut bool) -> Option<(u64, u64)> {
         if let Some(file) = Files::in_beginning(address) {
             self.meet(file);
@@ -83,7 +83,7 @@ impl Known {
         })
     }
 
-    /// A file of which the beginning was written.
+    /// Remembers a file whose beginning was written.
     fn meet(&mut self, file: u64) {
         if !self.recent.contains(&file) {
             self.recent.truncate(RECENT_MAX - 1);
@@ -91,13 +91,13 @@ impl Known {
         }
     }
 
-    /// The same, of places that are known.
+    /// Looks an address up in the known places.
     fn in_rest(&self, address: u64) -> Option<(u64, u64)> {
         let (first, (end, file, byte)) = self.rest.range(..=address).next_back()?;
         (address < *end).then(|| (*file, byte + (address - first)))
     }
 
-    /// Adds the places of a file behind its first MiB.
+    /// Learns the places of a file beyond its first MiB.
     fn learn_places(&mut self, files: &Files, file: u64) {
         let Ok(places) = files.places(file) else { return };
         if self.rest.len() >= KNOWN_MAX {
@@ -108,7 +108,7 @@ impl Known {
         }
     }
 
-    /// Adds what the tree knows of these files.
+    /// Learns the paths of these files.
     fn learn(&mut self, opened: &Opened, mut unknown: BTreeSet<u64>) {
         unknown.retain(|file| !self.paths.contains_key(file));
         if unknown.is_empty() {
@@ -118,7 +118,7 @@ impl Known {
             if known.paths.len() + unknown.len() > KNOWN_MAX {
                 known.paths.clear();
             }
-            // Others may be written next, and the look is paid for.
+            // Other files may be written next, and this scan finds them at no extra cost.
             let others = KNOWN_MAX.saturating_sub(known.paths.len() + unknown.len());
             let found = opened.tree.paths_of_files(&unknown, others).ok()?;
             let in_words = |(file, path): (u64, Vec<u8>)| (file, share::in_words(&path));
@@ -128,12 +128,12 @@ impl Known {
     }
 }
 
-/// Names of all shares that are traced.
+/// Known names of all traced shares.
 #[derive(Default)]
 pub(super) struct Traced(BTreeMap<u64, Known>);
 
 impl Traced {
-    /// Names the files that units of a share belong to.
+    /// Names the files of a share's units.
     fn name(&mut self, share: (u64, &str), opened: &Opened, lines: &mut [TraceLine]) {
         let known = self.0.entry(share.0).or_default();
         let (mut located, mut is_fresh) = (Vec::new(), false);
@@ -159,8 +159,8 @@ impl Traced {
 }
 
 impl Service {
-    /// Records of the trace, which begins if none runs; those of shares that are mounted name their
-    /// files.
+    /// Returns records of the trace, which begins if none is running; those of mounted shares name
+    /// their files.
     pub(super) fn traced(&self, count: usize) -> Vec<TraceLine> {
         let mut lines: Vec<TraceLine> = self.pool.take_trace(count).into_iter().map(documents::trace_line).collect();
         if lines.is_empty() {
@@ -201,7 +201,7 @@ mod tests {
         assert_eq!(known.look(|_| Some(2)), None);
     }
 
-    /// A file whose beginning comes once more is not the oldest again.
+    /// A file whose beginning is written again becomes the newest.
     #[test]
     fn the_files_that_were_met_last_are_remembered() {
         let mut known = Known::default();

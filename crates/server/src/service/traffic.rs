@@ -1,4 +1,4 @@
-//! The answer that tells what clients do.
+//! Reports the operations of clients.
 
 use surface::{ErrorKind, OpKind, Result};
 
@@ -9,7 +9,8 @@ use report::TRAFFIC_VERSION;
 use report::{CodecLine, DoorTraffic, ObjectKind, OperationLine, TrafficReport, VolumeTraffic, bucket_ends_ns};
 
 impl Service {
-    /// What clients have done to all that they opened, or to one object, since the pool was opened.
+    /// Reports the operations of clients on all opened objects, or on one, since the pool was
+    /// opened.
     ///
     /// # Errors
     /// `NotFound`.
@@ -24,7 +25,7 @@ impl Service {
         Ok(TrafficReport { version: TRAFFIC_VERSION, pool, only, seconds, bucket_ends_ns: bucket_ends_ns(), volumes })
     }
 
-    /// `None`: the volume is no more.
+    /// `None` if the volume was destroyed.
     fn traffic_of(&self, (id, doors): &OfVolume) -> Option<VolumeTraffic> {
         let volume = match self.pool.volume_of(*id) {
             Ok(volume) => volume,

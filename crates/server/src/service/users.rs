@@ -7,11 +7,11 @@ use super::Service;
 use crate::access::Moment;
 use crate::audit::AuditLog;
 
-/// Most lines of the audit log in one answer.
+/// Maximum number of lines of the audit log in one answer.
 const AUDIT_LINES_MAX: usize = 10_000;
 
 impl Service {
-    /// The time, for [`crate::access`].
+    /// Returns the time, for [`crate::access`].
     pub fn moment(&self) -> Moment {
         Moment { unix_s: host::unix_s(), monotonic_s: self.opened.elapsed().as_secs() }
     }
@@ -36,7 +36,7 @@ impl Service {
                 Ok(Reply::Audit { entries })
             }
             other => {
-                let text = format!("'{}' is no operation on users or tokens", other.about().op());
+                let text = format!("'{}' is not an operation on users or tokens", other.about().op());
                 Err(Error::new(ErrorKind::Unsupported, text))
             }
         }

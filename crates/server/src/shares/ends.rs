@@ -1,29 +1,29 @@
-//! How mounts of shares end while the server goes on, or with it.
+//! Ends mounts of shares, with the server or while it continues.
 
 use surface::Result;
 
 use super::{Mounted, Shares, innermost_first, release, wait_for_users};
 
 impl Shares {
-    /// Sets the shares that are mounted when they are next brought up to date; empty: all.
+    /// Sets the shares to mount at the next update; empty: all.
     pub fn set_names(&self, names: &[String]) {
         *self.names.lock() = names.to_vec();
     }
 
-    /// Whether any mount has outlived an earlier server.
+    /// Returns whether any mount has outlived an earlier server.
     pub fn have_resumed(&self) -> bool {
         self.state.lock().mounted.values().any(|share| share.is_resumed)
     }
 
-    /// Unmounts all but those that have outlived an earlier server.
+    /// Unmounts all except those that have outlived an earlier server.
     pub fn end_new(&self) {
         self.end(|share| !share.is_resumed);
     }
 
-    /// Unmounts all that are not in use, until one is.
+    /// Unmounts shares until one is in use.
     ///
     /// # Errors
-    /// `InUse`; the others come back when the shares are brought up to date.
+    /// `InUse`; the others are mounted again at the next update.
     pub fn release(&self) -> Result<()> {
         let mut state = self.state.lock();
         let all = innermost_first(&state.mounted);
@@ -31,7 +31,7 @@ impl Shares {
         all.iter().try_for_each(|(_, id)| release(&mut state.mounted, *id, false))
     }
 
-    /// Unmounts all. Who has files open is cut off; all that was done to them is kept.
+    /// Unmounts all. Clients with open files are cut off; all of their completed changes are kept.
     pub fn stop(&self) {
         self.end(|_| true);
     }
@@ -43,7 +43,7 @@ impl Shares {
                 continue;
             }
             if let Err(error) = release(&mut state.mounted, id, false) {
-                log::warn!("{error}: it is cut off now; all that was done to it is kept");
+                log::warn!("{error}: it is cut off now; all completed changes are kept");
                 let forced = release(&mut state.mounted, id, true);
                 forced.err().iter().for_each(|error| log::warn!("{error}"));
             }

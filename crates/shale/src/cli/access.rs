@@ -1,4 +1,4 @@
-//! Commands on who may reach a pool over HTTP, and on who did.
+//! Commands on HTTP access to a pool, and on the audit log.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -7,12 +7,12 @@ use clap::{Args, Subcommand, ValueEnum};
 
 use super::Access;
 
-/// What a user or a token may do.
+/// Role of a user or a token.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum RoleWord {
     /// Figures, lists and properties.
     Read,
-    /// And snapshots and jobs, and names of files.
+    /// The same, and snapshots, jobs and names of files.
     Operate,
     /// Everything.
     Admin,
@@ -38,7 +38,7 @@ Examples:
   shale passwd /srv/pool --list
 
 Users log in to the page of `shale serve --http`. A password has at least 8 bytes; when it is changed, the user's sessions end.
-On a terminal it is asked for twice, and not shown; else the first line of stdin is the password.
+On a terminal it is read twice without echo; otherwise the first line of stdin is the password.
 
 JSON fields: user; with --list: a list of {name, role (read, operate or admin), password_set_unix_s}.")]
 pub struct PasswdArgs {
@@ -47,7 +47,8 @@ pub struct PasswdArgs {
     /// Name of the user
     #[arg(required_unless_present = "list")]
     pub user: Option<String>,
-    /// What the user may do [default: admin for a new user]; of a user that exists only this changes
+    /// Role of the user [default: admin for a new user]; for an existing user, only the role is
+    /// changed
     #[arg(long, value_name = "ROLE", conflicts_with_all = ["remove", "list"])]
     pub role: Option<RoleWord>,
     /// Remove the user
@@ -56,7 +57,7 @@ pub struct PasswdArgs {
     /// List the users
     #[arg(long, conflicts_with = "user")]
     pub list: bool,
-    /// How the pool is reached
+    /// Access to the pool
     #[command(flatten)]
     pub access: Access,
 }
@@ -72,7 +73,7 @@ Examples:
 
 A token lets a program use the API of `shale serve --http`, with the header 'Authorization: Bearer TOKEN'. It is shown once, when it is made: the pool keeps only its hash.")]
 pub struct TokenArgs {
-    /// What to do
+    /// Action
     #[command(subcommand)]
     pub command: TokenCommand,
 }
@@ -100,13 +101,13 @@ pub struct TokenCreateArgs {
     pub pool: PathBuf,
     /// Name of the token
     pub name: String,
-    /// What its owner may do
+    /// Role of the token
     #[arg(long, value_name = "ROLE", default_value = "read")]
     pub role: RoleWord,
-    /// When it expires: an age such as 90d [default: never]
+    /// Lifetime of the token, such as 90d [default: unlimited]
     #[arg(long, value_name = "AGE", value_parser = super::blob::age)]
     pub expires: Option<Duration>,
-    /// How the pool is reached
+    /// Access to the pool
     #[command(flatten)]
     pub access: Access,
 }
@@ -121,7 +122,7 @@ JSON: a list of {name, role, created_unix_s, expires_unix_s, last_used_unix_s}; 
 pub struct TokenListArgs {
     /// Directory of the pool
     pub pool: PathBuf,
-    /// How the pool is reached
+    /// Access to the pool
     #[command(flatten)]
     pub access: Access,
 }
@@ -138,7 +139,7 @@ pub struct TokenRevokeArgs {
     pub pool: PathBuf,
     /// Name of the token
     pub name: String,
-    /// How the pool is reached
+    /// Access to the pool
     #[command(flatten)]
     pub access: Access,
 }
@@ -150,16 +151,16 @@ Examples:
   shale history /srv/pool
   shale history /srv/pool --count 1000 --json | jq -r '.[] | select(.outcome == \"refused\") | .from'
 
-Shows what was changed in the pool, by whom, from where, and with which outcome: by commands, by the API, and attempts that were
-refused (at most one a second has a line). The log is in POOL/audit: 8 files of 4 MiB, the oldest of which makes room. It can be
-read whether the pool is served or not.
+Shows the changes of the pool by commands and by the API, with user, address and outcome, and refused attempts (at most one line
+per second). The log is in POOL/audit: 8 files of 4 MiB, the oldest of which is replaced. It can be read whether the pool is
+served or not.
 
 JSON: a list, oldest first, of {unix_s, who, from, operation, about, outcome (done, failed or refused), error (if any),
   refused_before (refused calls before this one that have no line, if any)}.")]
 pub struct HistoryArgs {
     /// Directory of the pool
     pub pool: PathBuf,
-    /// Lines to show: the newest
+    /// Number of newest lines to show
     #[arg(long, short = 'n', value_name = "N", default_value_t = 50)]
     pub count: usize,
 }

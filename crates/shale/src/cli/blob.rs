@@ -8,7 +8,7 @@ use clap::{Args, Subcommand};
 
 use operations::names;
 
-/// Memory that a command on blobs may use for packs under way.
+/// Memory of a command on blobs for packs that are being uploaded.
 const MEMORY_DEFAULT: &str = "128M";
 
 /// See [`super::Command::Blob`].
@@ -37,30 +37,32 @@ Examples:
   shale blob rm file://blobs/copy
 
 A blob is a sequence of bytes with versions, in an object store: s3://BUCKET/KEY, gs://BUCKET/KEY, az://CONTAINER/KEY,
-file:///DIRECTORY (file://DIRECTORY from here) or memory://KEY. It needs no server of ours: many clients on many hosts write and append at the same time, each
-write makes one version, and each append learns the place where it landed. Each 128 KiB are compressed or left as they are, by what pays.
-Behind the URL, @3 names version 3 and @NAME the version with that tag. KEY is a directory of the store: nothing else may be in it.
+file:///DIRECTORY (file://DIRECTORY from here) or memory://KEY. It needs no server besides the store: many clients on many hosts
+write and append at the same time, each write makes one version, and each append returns its offset. Each 128 KiB are compressed
+if that pays. After the URL, @3 is version 3 and @NAME the version with that tag. KEY is a directory of the store: nothing else
+may be in it.
 
-Keys and settings come from where the store's own tools look for them. For S3: AWS_ACCESS_KEY_ID and the other AWS_* variables,
-AWS_PROFILE (keys or credential_process), web identity, the instance; AWS_ENDPOINT_URL_S3 or AWS_ENDPOINT_URL for another server."
+Keys and settings are read from the same places as by the store's own tools. For S3: AWS_ACCESS_KEY_ID and the other AWS_*
+variables, AWS_PROFILE (keys or credential_process), web identity, the instance; AWS_ENDPOINT_URL_S3 or AWS_ENDPOINT_URL for
+another server."
 )]
 pub struct BlobArgs {
-    /// What to do
+    /// Action
     #[command(subcommand)]
     pub command: BlobCommand,
 }
 
-/// What the help of `append` has that is not as of `put`.
+/// Help of `append` where it differs from that of `put`.
 const APPEND_HELP: &str = "\
 Examples:
   echo 'one line more' | shale blob append file:///srv/blobs/books -
   shale blob append s3://bucket/log today.log -m 'the 26th'
 
-Of appends at the same time each is there as a whole and learns its own place, none lies over another.
-An append that is interrupted changes nothing. The same command on the same file goes on behind what
-was uploaded (not from stdin); what is never taken up is garbage, and gc removes it.
+Concurrent appends are atomic: each returns its own offset, and none overwrites another. An interrupted append changes nothing.
+The same command on the same file resumes the upload (not from stdin); uploads that are never resumed are garbage, and gc
+removes them.
 
-JSON: as of put; offset is the place where the file's first byte went.";
+JSON: as of put; offset is that of the file's first byte.";
 
 /// The commands.
 #[derive(Debug, Subcommand)]
@@ -71,18 +73,18 @@ pub enum BlobCommand {
     Get(BlobGetArgs),
     /// Write a version, or a range of it, to stdout
     Cat(BlobCatArgs),
-    /// Put a file, or stdin, behind the end
+    /// Append a file, or stdin, to the blob
     #[command(after_long_help = APPEND_HELP)]
     Append(BlobPutArgs),
-    /// Put a file, or stdin, over what is at a place
+    /// Overwrite the blob with a file, or stdin, from an offset on
     Write(BlobWriteArgs),
     /// List the blobs in a bucket or a directory
     Ls(BlobLsArgs),
     /// Show the versions
     Log(BlobLogArgs),
-    /// Show what a version holds and what that takes
+    /// Show the size and the stored size of a version
     Stat(BlobAtArgs),
-    /// Give a version a name that keeps it, or take the name away
+    /// Give a version a name that keeps it, or remove the name
     Tag(BlobTagArgs),
     /// Show which ranges differ between two versions
     Diff(BlobDiffArgs),
@@ -90,40 +92,41 @@ pub enum BlobCommand {
     Verify(BlobVerifyArgs),
     /// Show how each region is stored, and why
     Explain(BlobExplainArgs),
-    /// Estimate what a version would take with other properties
+    /// Estimate the stored size of a version with other properties
     Estimate(BlobEstimateArgs),
-    /// Make a blob that begins with another one's version, in the same store and without copying
+    /// Create a blob that begins with a version of another one, in the same store and without
+    /// copying
     Clone(BlobTwoArgs),
-    /// Copy a version to another blob, in whatever store
+    /// Copy a version to another blob, in any store
     Cp(BlobCopyArgs),
-    /// Give up old versions
+    /// Expire old versions
     Expire(BlobExpireArgs),
-    /// Take back the space that no version needs
+    /// Delete objects that no version needs
     Gc(BlobGcArgs),
-    /// Put small and clipped pieces together, or those that a boot reads first
+    /// Combine small and clipped pieces, or those that a boot reads first
     Optimize(BlobOptimizeArgs),
-    /// Let a version go that a volume holds whose pool is gone
+    /// Release a version held by a volume whose pool is gone
     Unpin(BlobUnpinArgs),
-    /// Remove a blob with all its versions
+    /// Delete a blob with all its versions
     Rm(BlobRmArgs),
 }
 
-/// How to upload.
+/// Upload options.
 #[derive(Debug, Args)]
 pub struct BlobUpload {
-    /// Property of the written data: compression, mode, candidates, min-saving or rule.TYPE, as of
+    /// Property of the written data: compression, mode, candidates, min-saving or rule.TYPE, as for
     /// a pool; may be repeated
     #[arg(short = 'o', value_name = "KEY=VALUE", value_parser = names::key_value)]
     pub properties: Vec<(String, String)>,
-    /// What the log is to say: at most 1024 bytes, ends of lines and tabs but no other control
-    /// characters
+    /// Message for the log: at most 1024 bytes; newlines and tabs are allowed, other control
+    /// characters are not
     #[arg(long, short, value_name = "TEXT", default_value = "")]
     pub message: String,
-    /// Stored bytes of an object: larger ones are fewer requests, smaller ones less memory; 4M to
+    /// Size of a stored object: larger ones need fewer requests, smaller ones less memory; 4M to
     /// 64M
     #[arg(long, value_name = "SIZE", default_value = "16M", value_parser = names::small_size)]
     pub pack: u32,
-    /// Memory for objects that are under way
+    /// Memory for objects that are being uploaded
     #[arg(long, value_name = "SIZE", default_value = MEMORY_DEFAULT, value_parser = names::size)]
     pub memory: u64,
 }
@@ -136,18 +139,18 @@ Examples:
   shale blob put s3://bucket/model data.nc -o rule.nc=gzip-9
   echo 'one line more' | shale blob append file:///srv/blobs/books -
 
-If it is interrupted, nothing is changed. The same command on the same file goes on behind what was
-uploaded (not from stdin); what is never taken up is garbage, and gc removes it.
+If it is interrupted, nothing is changed. The same command on the same file resumes the upload (not from stdin); uploads that
+are never resumed are garbage, and gc removes them.
 
 JSON: {blob, version, offset (where the bytes are), bytes, stored_bytes, ratio, resumed_bytes,
   uploaded_objects, requests, seconds, bytes_per_second}.")]
 pub struct BlobPutArgs {
-    /// URL of the blob; it is made if there is none
+    /// URL of the blob, which is created if it does not exist
     #[arg(value_name = "URL")]
     pub blob: Location,
     /// File to read, or - for stdin
     pub file: PathBuf,
-    /// How to upload
+    /// Upload options
     #[command(flatten)]
     pub upload: BlobUpload,
 }
@@ -162,15 +165,15 @@ A gap between the end of the blob and OFFSET reads as zeroes.
 
 JSON: as of put.")]
 pub struct BlobWriteArgs {
-    /// URL of the blob; it is made if there is none
+    /// URL of the blob, which is created if it does not exist
     #[arg(value_name = "URL")]
     pub blob: Location,
-    /// Byte of the blob where the file's first byte goes
+    /// Offset in the blob of the file's first byte
     #[arg(long, value_name = "OFFSET", value_parser = names::size, allow_hyphen_values = true)]
     pub at: u64,
     /// File to read, or - for stdin
     pub file: PathBuf,
-    /// How to upload
+    /// Upload options
     #[command(flatten)]
     pub upload: BlobUpload,
 }
@@ -191,11 +194,11 @@ pub struct BlobGetArgs {
     pub blob: Location,
     /// File to write, or - for stdout
     pub file: PathBuf,
-    /// Only the bytes from A to before B; either may be left out: -100 are the first 100 bytes,
-    /// 100- all from byte 100 on
+    /// Only the bytes from A to before B; either may be omitted: -100 is the first 100 bytes, 100-
+    /// everything from byte 100 on
     #[arg(long, value_name = "A-B", value_parser = range, allow_hyphen_values = true)]
     pub range: Option<(u64, Option<u64>)>,
-    /// Replace the file that is there, once the copy is complete
+    /// Replace an existing file, once the copy is complete
     #[arg(long)]
     pub force: bool,
 }
@@ -212,7 +215,7 @@ pub struct BlobCatArgs {
     /// URL of the blob, and @VERSION or @TAG
     #[arg(value_name = "URL")]
     pub blob: Location,
-    /// Only the bytes from A to before B; either may be left out
+    /// Only the bytes from A to before B; either may be omitted
     #[arg(long, value_name = "A-B", value_parser = range, allow_hyphen_values = true)]
     pub range: Option<(u64, Option<u64>)>,
 }
@@ -231,8 +234,8 @@ Examples:
   shale blob ls s3://bucket
   shale blob ls s3://bucket/images -r --json | jq -r '.blobs[].blob'
 
-Blobs and directories with blobs directly below, each blob with its newest version. What else is in the bucket is not listed.
-Each name costs some requests. The URL of a blob lists that blob.
+Lists blobs and directories with blobs directly below, each blob with its newest version. Other objects in the bucket are not
+listed. Each name costs some requests. The URL of a blob lists that blob.
 
 JSON: {prefix, blobs: [{blob, version, time (seconds since 1970), size_bytes, tags}], directories}.")]
 pub struct BlobLsArgs {
@@ -252,9 +255,8 @@ Examples:
   shale blob log file:///srv/blobs/books --all
   shale blob log file:///srv/blobs/books --json | jq '.versions[0].stored_bytes'
 
-Numbers grow, but not each is a version: tags, expiries and the marks of garbage collection take
-numbers too, and are shown with --all. A command that names no version may show such a number: its
-content is that of the version before it.
+Numbers grow, but not each is a version: tags, expiries and the marks of garbage collection have numbers too, and are shown with
+--all. A command without a version may show such a number: its content is that of the version before it.
 
 JSON: {blob, versions: [{version, is_version, time (seconds since 1970), kinds, offset, bytes,
   size_bytes, written_bytes, stored_bytes, ratio, tags, expired, ops, message}]}, newest first.")]
@@ -265,10 +267,10 @@ pub struct BlobLogArgs {
     /// Show at most this many of the newest numbers
     #[arg(long, short = 'n', value_name = "NUMBER", default_value_t = 100)]
     pub number: u64,
-    /// Show also what makes no version
+    /// Also show records that are not versions
     #[arg(long)]
     pub all: bool,
-    /// Show only the record that carries this operation; exit code 3 if none does
+    /// Show only the record of this operation; exit code 3 if there is none
     #[arg(long, value_name = "OPERATION", value_parser = operation)]
     pub op: Option<OpId>,
 }
@@ -297,8 +299,8 @@ Examples:
   shale blob verify file:///srv/blobs/books --all
   shale blob verify file:///srv/blobs/books@1 --json | jq '.damaged[].offset'
 
-Without --all, what is said is about one version. Objects of blobs that this one was cloned from are
-read as far as the version needs them; `shale blob verify --all` there reads all of theirs.
+Without --all, the result is about one version. Objects of blobs that this one was cloned from are read as far as the version
+needs them; `shale blob verify --all` there reads all of theirs.
 
 JSON: {blob, version, size_bytes, frames, stored_bytes, damaged: [{offset, bytes, what}], all: null or
   {records, live_versions, objects, object_bytes, wrong: [{object, what}]}}; exit code 6 if anything is
@@ -307,7 +309,7 @@ pub struct BlobVerifyArgs {
     /// URL of the blob, and @VERSION or @TAG
     #[arg(value_name = "URL")]
     pub blob: Location,
-    /// Also read every record of the log, and every object that some live version needs
+    /// Also read every record of the log, and every object that a live version needs
     #[arg(long)]
     pub all: bool,
 }
@@ -320,8 +322,8 @@ Examples:
   shale blob get file:///srv/blobs/books@first copy.tar
   shale blob tag file:///srv/blobs/books first --delete
 
-A version with a tag is kept by expire. The tags are in log and stat. A tag that another version has
-moves to this one, and the answer says where it was.
+expire keeps a version with a tag. log and stat show the tags. A tag of another version moves to this one, and the answer names
+the other version.
 
 JSON: {blob, tag, version, was (the version that had the tag before, or null)}.")]
 pub struct BlobTagArgs {
@@ -331,7 +333,7 @@ pub struct BlobTagArgs {
     /// The name: not only digits, at most 255 bytes, without @, / and control characters
     #[arg(value_name = "TAG")]
     pub tag: String,
-    /// Take the name away
+    /// Remove the name
     #[arg(long)]
     pub delete: bool,
 }
@@ -344,15 +346,15 @@ Examples:
   shale blob diff file:///srv/blobs/books@1 2
   shale blob diff file:///srv/blobs/books@first @second
 
-Each line is a range: offset, and length in bytes. Only what the versions do not share is looked at,
-and no data is read: a range is shown if it was written anew, even by the same bytes.
+Each line is a range: offset, and length in bytes. Only objects that the versions do not share are compared, and no data is
+read: a range is shown if it was rewritten, even with the same bytes.
 
 JSON: {blob, from, to, size_bytes, ranges: [{offset, bytes}], changed_bytes}.")]
 pub struct BlobDiffArgs {
     /// URL of the blob, and @VERSION or @TAG: the older version
     #[arg(value_name = "URL")]
     pub from: Location,
-    /// The other version: @VERSION or @TAG, or nothing for the newest
+    /// The other version: @VERSION or @TAG [default: the newest]
     #[arg(value_name = "VERSION")]
     pub to: Option<String>,
 }
@@ -371,10 +373,10 @@ pub struct BlobExplainArgs {
     /// URL of the blob, and @VERSION or @TAG
     #[arg(value_name = "URL")]
     pub blob: Location,
-    /// Look closely at the region with this byte: probe it, and try every candidate on it
+    /// Show details of the region with this byte: probe it, and try every candidate on it
     #[arg(long, value_name = "OFFSET", value_parser = names::size)]
     pub region: Option<u64>,
-    /// Property to assume for what would be chosen now, as of put; may be repeated
+    /// Property to assume for the codec that would be chosen now, as for put; may be repeated
     #[arg(short = 'o', value_name = "KEY=VALUE", value_parser = names::key_value)]
     pub properties: Vec<(String, String)>,
 }
@@ -386,21 +388,20 @@ Examples:
   shale blob estimate file:///srv/blobs/books -o mode=archive
   shale blob estimate file:///srv/blobs/books@1 --codecs lz4,zstd-19
 
-As `shale estimate`, which tells what a file would take before it is stored; this reads a sample of a
-version.
+Like `shale estimate`, which estimates the size of a file before it is stored; this reads a sample of a version.
 
 JSON: as of shale estimate.")]
 pub struct BlobEstimateArgs {
     /// URL of the blob, and @VERSION or @TAG
     #[arg(value_name = "URL")]
     pub blob: Location,
-    /// Property to assume, as of put; may be repeated
+    /// Property to assume, as for put; may be repeated
     #[arg(short = 'o', value_name = "KEY=VALUE", value_parser = names::key_value)]
     pub properties: Vec<(String, String)>,
     /// Codecs to compare: a list, all or none
     #[arg(long, value_name = "LIST", default_value = estimate::CODECS_DEFAULT)]
     pub codecs: String,
-    /// How much to read and try
+    /// Amount of data to read and try
     #[arg(long, value_name = "SIZE", default_value = "64M", value_parser = names::size)]
     pub sample: u64,
     /// Draw other samples
@@ -414,12 +415,12 @@ pub struct BlobEstimateArgs {
 Examples:
   shale blob clone file:///srv/blobs/books@1 file:///srv/blobs/second
 
-The version is pinned in the blob that it comes from, so no expiry takes it away while the clone
-lives. The log of the clone begins with a line of the kind restore.
+The version is pinned in the original blob, so it does not expire while the clone exists. The log of the clone begins with a
+line of the kind restore.
 
 JSON: {blob, source, version, size_bytes}.")]
 pub struct BlobTwoArgs {
-    /// URL of the blob that there is, and @VERSION or @TAG
+    /// URL of the existing blob, and @VERSION or @TAG
     #[arg(value_name = "FROM")]
     pub from: Location,
     /// URL of the new blob
@@ -434,18 +435,18 @@ Examples:
   shale blob cp file:///srv/blobs/books@1 s3://bucket/books
   shale blob cp file:///srv/blobs/books file:///srv/blobs/packed -o mode=archive
 
-The copy is the newest version of the target, which is made if there is none. It is compressed anew,
-by the properties given here.
+The copy is the newest version of the target, which is created if it does not exist. It is recompressed with the properties
+given here.
 
 JSON: {blob, source, source_version, version, bytes, stored_bytes}.")]
 pub struct BlobCopyArgs {
-    /// URL of the blob that there is, and @VERSION or @TAG
+    /// URL of the existing blob, and @VERSION or @TAG
     #[arg(value_name = "FROM")]
     pub from: Location,
     /// URL of the other blob
     #[arg(value_name = "TO")]
     pub to: Location,
-    /// Property of the written data, as of put; may be repeated
+    /// Property of the written data, as for put; may be repeated
     #[arg(short = 'o', value_name = "KEY=VALUE", value_parser = names::key_value)]
     pub properties: Vec<(String, String)>,
 }
@@ -458,22 +459,21 @@ Examples:
   shale blob expire file:///srv/blobs/books --older-than 30d
   shale blob expire file:///srv/blobs/books@1
 
-One of --keep, --older-than and @VERSION is needed; a version is given up if all of those that are
-given hold for it. The newest version, and those with a tag or a pin, are always kept. Versions that
-were given up cannot be opened any more; the next gc takes back their space.
+One of --keep, --older-than and @VERSION is required; a version expires if it meets all given conditions. The newest version,
+and those with a tag or a pin, are always kept. Expired versions cannot be opened any more; the next gc frees their space.
 
-JSON: {blob, expired (whether anything was given up), given_up: [[first, last]],
-  kept: [[first, last]] (meant, but needed by tags, clones or volumes), live_versions}.
+JSON: {blob, expired (whether any version expired), given_up: [[first, last]],
+  kept: [[first, last]] (selected, but needed by tags, clones or volumes), live_versions}.
 --older-than warns when the newest version is older than the age, too: then this machine's clock may be
 wrong.")]
 pub struct BlobExpireArgs {
     /// URL of the blob; with @VERSION only that version
     #[arg(value_name = "URL")]
     pub blob: Location,
-    /// Keep so many of the newest versions
+    /// Keep this many of the newest versions
     #[arg(long, value_name = "NUMBER")]
     pub keep: Option<u64>,
-    /// Give up only older versions, such as 30d or 12h
+    /// Expire only older versions, such as 30d or 12h
     #[arg(long, value_name = "AGE", value_parser = age)]
     pub older_than: Option<Duration>,
 }
@@ -486,15 +486,14 @@ Examples:
   shale blob gc file:///srv/blobs/books --dry-run
   shale blob gc file:///srv/blobs/books --grace 0s --uploads 0s      now, if no one uses the blob
 
-Objects that no version names are deleted. Uploads that began longer ago than --uploads are fenced
-first: they find out when they commit, and begin again. So nothing that is in use is ever deleted,
-whatever the clocks of the writers say.
+Objects that no version needs are deleted. Uploads that began longer ago than --uploads are fenced first: they fail when they
+commit, and begin again. So no object in use is ever deleted, even if the clocks of writers are wrong.
 
-Objects of versions that were given up, or were uploaded, less than a day ago are not deleted yet,
-unless --grace and --uploads are less than that.
+Objects of versions that expired, or were uploaded, less than a day ago are not deleted yet, unless --grace and --uploads are
+shorter.
 
-A run lists the sessions that are new since the last one, and those of versions that nothing needs any
-more since; each 16th looks at all.
+A run lists the sessions that are new since the last one, and those of versions that have expired since; each 16th run lists
+all.
 
 Exit code 7 if the store refuses to delete objects, 3 if there never was a blob.
 
@@ -504,16 +503,16 @@ pub struct BlobGcArgs {
     /// URL of the blob
     #[arg(value_name = "URL")]
     pub blob: Location,
-    /// Only tell what would be deleted
+    /// Only list what would be deleted
     #[arg(long)]
     pub dry_run: bool,
-    /// How long versions that were given up can still be read [default: 1d]
+    /// Time for which expired versions can still be read [default: 1d]
     #[arg(long, value_name = "AGE", value_parser = age)]
     pub grace: Option<Duration>,
-    /// Look at every object, not only at those that are new or lost a version since the last run
+    /// Check every object, not only those that are new or lost a version since the last run
     #[arg(long)]
     pub full: bool,
-    /// How long an upload may take [default: 1d]
+    /// Maximum duration of an upload [default: 1d]
     #[arg(long, value_name = "AGE", value_parser = age)]
     pub uploads: Option<Duration>,
 }
@@ -526,13 +525,12 @@ Examples:
   shale blob optimize file:///srv/blobs/books --all -o mode=archive
   shale blob optimize file:///srv/blobs/disk --profile boot.json
 
-The content stays as it is, and other writers go on meanwhile: what one of them changes is left
-alone. Older versions keep the old objects until they expire.
+The content is unchanged, and other writers can continue: ranges that they change are skipped. Older versions keep the old
+objects until they expire.
 
-With --profile, the groups that `shale trace POOL VOLUME --reads` has written are put into one object, as
-they are stored and in the order in which they were read: a machine that boots from this version
-fetches them with a few long requests. The profile stays with the blob: a volume that is hydrated
-gets these groups first.
+With --profile, the groups that `shale trace POOL VOLUME --reads` has listed are put into one object, in their stored form and
+in the order of their first reads: a machine that boots from this version fetches them with a few long requests. The profile
+stays with the blob: a volume that is hydrated gets these groups first.
 
 JSON: {blob, ranges, bytes, stored_before_bytes, stored_after_bytes}; with --profile {blob, version,
   groups, moved, stored_bytes}.")]
@@ -540,13 +538,13 @@ pub struct BlobOptimizeArgs {
     /// URL of the blob
     #[arg(value_name = "URL")]
     pub blob: Location,
-    /// Write everything anew, for other properties
+    /// Rewrite everything, for other properties
     #[arg(long)]
     pub all: bool,
-    /// Put the groups that this file names into one object, in this order
+    /// Put the groups named in this file into one object, in this order
     #[arg(long, value_name = "FILE", conflicts_with = "all")]
     pub profile: Option<PathBuf>,
-    /// Property of the written data, as of put; may be repeated
+    /// Property of the written data, as for put; may be repeated
     #[arg(short = 'o', value_name = "KEY=VALUE", value_parser = names::key_value)]
     pub properties: Vec<(String, String)>,
 }
@@ -558,17 +556,16 @@ Examples:
   shale blob stat file:///srv/blobs/disk --json | jq .pins
   shale blob unpin file:///srv/blobs/disk 4f2a8c9e-0000-0000-0000-000000000000/vm7
 
-A volume that was cloned from a version holds it, so that expire and gc leave it: the holder is the
-pool's id, a /, and the volume's name, as `shale blob stat` shows it. A pool lets go of what it does
-not need. This is for pools that are gone: what a volume that still exists has not fetched is lost to
-it once gc has run. The id alone means all volumes of that pool.
+A volume that was cloned from a version pins it, so that expire and gc keep it: the holder is the pool's id, a /, and the
+volume's name, as `shale blob stat` shows it. A pool removes its pins when it does not need them. This command is for pools that
+are gone: an existing volume loses all unfetched data once gc has run. The id alone selects all volumes of that pool.
 
 JSON: {blob, holder, unpinned (how many versions)}.")]
 pub struct BlobUnpinArgs {
     /// URL of the blob
     #[arg(value_name = "URL")]
     pub blob: Location,
-    /// Who holds it: POOL-ID/VOLUME, or POOL-ID for all of its volumes
+    /// Holder: POOL-ID/VOLUME, or POOL-ID for all of its volumes
     pub holder: String,
 }
 
@@ -578,8 +575,8 @@ pub struct BlobUnpinArgs {
 Examples:
   shale blob rm file:///srv/blobs/books
 
-There is no way back. Objects that a clone needs stay until it is removed too; `shale blob gc` on this
-URL deletes them then. Some small objects that say that the blob was removed stay in the store.
+This cannot be undone. Objects that a clone needs stay until it is removed too; then `shale blob gc` on this URL deletes them.
+Some small objects that record the removal stay in the store.
 
 JSON: {blob, deleted, pinned}.")]
 pub struct BlobRmArgs {
@@ -588,9 +585,9 @@ pub struct BlobRmArgs {
     pub blob: Location,
 }
 
-/// Reads `30d`, `12h`, `4w`, `90m` or `10s`.
+/// Parses `30d`, `12h`, `4w`, `90m` or `10s`.
 pub(super) fn age(text: &str) -> Result<Duration, String> {
-    let wrong = || format!("'{text}' is no age; one is a number with s, m, h, d or w behind it, such as 30d");
+    let wrong = || format!("invalid age '{text}': use a number and a unit (s, m, h, d, w), such as 30d");
     let (number, unit) = text.split_at_checked(text.len().saturating_sub(1)).ok_or_else(wrong)?;
     let seconds = match unit {
         "s" => 1,
@@ -604,16 +601,16 @@ pub(super) fn age(text: &str) -> Result<Duration, String> {
     number.checked_mul(seconds).map(Duration::from_secs).ok_or_else(wrong)
 }
 
-/// Reads the name of an operation, as an error and the log show it.
+/// Parses the name of an operation, as an error and the log show it.
 fn operation(text: &str) -> Result<OpId, String> {
-    let wrong = || format!("'{text}' is no operation; one has 32 hexadecimal digits");
+    let wrong = || format!("invalid operation '{text}': use 32 hexadecimal digits");
     let is_one = text.len() == 32 && text.bytes().all(|byte| byte.is_ascii_hexdigit());
     u128::from_str_radix(text, 16).ok().filter(|_| is_one).map(OpId).ok_or_else(wrong)
 }
 
-/// Reads `A-B`, with sizes.
+/// Parses `A-B`, with sizes.
 fn range(text: &str) -> Result<(u64, Option<u64>), String> {
-    let wrong = || format!("'{text}' is no range; one is A-B, A- or -B, with sizes such as 64K");
+    let wrong = || format!("invalid range '{text}': use A-B, A- or -B, with sizes such as 64K");
     let (from, to) = text.split_once('-').ok_or_else(wrong)?;
     let end = |text: &str| if text.is_empty() { Ok(None) } else { names::size(text).map(Some) };
     let (from, to) = (end(from)?.unwrap_or(0), end(to)?);

@@ -1,4 +1,4 @@
-//! The commands on the file of settings of a server.
+//! The commands on a server's settings file.
 
 use std::path::PathBuf;
 
@@ -11,15 +11,15 @@ Examples:
   shale config check /etc/shale/tank.toml
   shale config example >/etc/shale/tank.toml
 
-The file is TOML. Its keys are the options of `shale serve` without their dashes, and 'pool'; a key that is missing has the
-default of the option.")]
+The file is TOML. Its keys are the options of `shale serve` without their dashes, and 'pool'; a missing key has the default of
+the option.")]
 pub struct ConfigArgs {
     /// The action
     #[command(subcommand)]
     pub command: ConfigCommand,
 }
 
-/// The commands on such a file.
+/// The commands on a settings file.
 #[derive(Debug, Subcommand)]
 pub enum ConfigCommand {
     /// Check a file without serving anything
@@ -51,13 +51,13 @@ Examples:
   shale reload --config /etc/shale/tank.toml      the server of the pool that this file names
   shale reload /srv/pool --json | jq -r '.needs_restart[]'
 
-The server of the pool reads the file again with which it was started (serve --config). Doors, addresses, shares, exports and
-limits come and go while clients of the others stay. If the file is wrong, or one of its doors cannot be served, nothing is changed,
-and the message is in the log of the server as well.
+The server of the pool reloads the file with which it was started (serve --config). Doors, addresses, shares, exports and limits
+are added and removed while clients of the others stay. If the file is invalid, or one of its doors cannot be served, nothing is
+changed, and the message is in the log of the server as well.
 
-The keys memory, standby, keep-mounts, handover and wait are in force after the next start: if one of them has changed, all the rest is
-applied, and it is named. A file that names another pool is refused. A mount that is to go, or to move, must not be in use. A volume
-or share that is no longer served stays with the clients that have it open.
+The keys memory, standby, keep-mounts, handover and wait take effect at the next start: if one of them has changed, the others are
+applied, and it is reported. A file that names another pool is refused. A mount that is removed or moved must not be in use.
+Clients keep volumes and shares open that are no longer served.
 
 JSON fields: file, changed (keys that are in force now), needs_restart (keys that are in force after the next start), serving (lines
   as `shale serve` prints them).")]
@@ -65,7 +65,7 @@ pub struct ReloadArgs {
     /// Directory of the pool
     #[arg(required_unless_present = "config")]
     pub pool: Option<PathBuf>,
-    /// The file of settings, which names the pool
+    /// The settings file, which names the pool
     #[arg(long, value_name = "FILE", conflicts_with = "pool")]
     pub config: Option<PathBuf>,
 }

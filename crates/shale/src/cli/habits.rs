@@ -1,6 +1,6 @@
-//! Commands and flags of other programs (zfs, restic, docker, rclone), each with the command of
-//! this one that does the same. Suggestions by spelling are for typing errors only, and never name
-//! a command that destroys or one that is internal.
+//! Commands and flags of other programs (zfs, restic, docker, rclone), each with the equivalent
+//! command. Suggestions by spelling are for typing errors only, and never name a command that
+//! destroys or an internal one.
 
 use clap::error::{ContextKind, ContextValue, Error, ErrorKind};
 
@@ -9,7 +9,7 @@ const COMMANDS: &[(&str, &str)] = &[
     ("add", "`shale grow POOL SIZE` makes a pool larger"),
     ("attach", "`shale serve POOL --mount DIR` shows each volume as a file for losetup"),
     ("backup", "`shale snapshot POOL NAME@SNAPSHOT` keeps a state, `shale send` copies it elsewhere"),
-    ("allow", "a server runs as root; `shale token create POOL NAME --role ROLE` lets others in by HTTP"),
+    ("allow", "a server runs as root; `shale token create POOL NAME --role ROLE` gives others access over HTTP"),
     ("cat", "`shale export POOL NAME -` writes a volume to stdout, `shale blob cat URL` a blob"),
     (
         "commit",
@@ -21,12 +21,12 @@ const COMMANDS: &[(&str, &str)] = &[
     ),
     ("copy", "`shale clone POOL NAME@SNAPSHOT NEW` copies within a pool, `shale export` and `shale send` out of it"),
     ("cp", "`shale clone POOL NAME@SNAPSHOT NEW` copies within a pool, `shale export` and `shale send` out of it"),
-    ("delete", "`shale destroy POOL NAME` deletes; with -n it only lists what would go"),
+    ("delete", "`shale destroy POOL NAME` deletes; with -n it only lists what would be destroyed"),
     ("du", "`shale list POOL` shows sizes of volumes, `shale usage POOL SHARE` those of directories and file types"),
     (
         "expire",
         "`shale destroy POOL NAME@A,B` removes snapshots, a schedule (`shale set POOL NAME snapshots=...`) its own; \
-         `shale blob expire URL` gives up versions of a blob",
+         `shale blob expire URL` expires versions of a blob",
     ),
     ("find", "`shale list POOL -r` lists volumes and snapshots; files are found in the mount of a share"),
     (
@@ -37,7 +37,7 @@ const COMMANDS: &[(&str, &str)] = &[
     ("fsck", "`shale check POOL` checks a pool that is not served, `shale scrub POOL` one in use"),
     (
         "gc",
-        "space of destroyed data comes back by itself; `shale clean POOL` makes it come back now, `shale blob gc URL` does so for a blob",
+        "space of destroyed data is freed in the background; `shale clean POOL` frees it now, `shale blob gc URL` does so for a blob",
     ),
     ("images", "`shale list POOL` lists volumes, `shale blob ls URL` blobs"),
     ("info", "`shale status POOL` describes a pool, `shale get POOL NAME` a volume"),
@@ -56,7 +56,7 @@ const COMMANDS: &[(&str, &str)] = &[
         "ls",
         "`shale list POOL` lists volumes, shares and folders, with -r snapshots too; `shale blob ls URL` lists blobs",
     ),
-    ("measure", "`shale estimate FILE` measures what data would take; `shale list POOL` what it takes"),
+    ("measure", "`shale estimate FILE` estimates the space of data; `shale list POOL` shows the space in use"),
     (
         "mount",
         "`shale serve POOL --shares DIR` mounts every share, `shale serve POOL --mount DIR` shows each volume as a file",
@@ -68,19 +68,19 @@ const COMMANDS: &[(&str, &str)] = &[
          so for a blob",
     ),
     ("ps", "`shale jobs POOL` lists the long work of a server, `shale iostat POOL` its clients' activity"),
-    ("pull", "`shale clone URL POOL NAME` makes a volume of a blob, `shale receive POOL NAME` one of a stream"),
+    ("pull", "`shale clone URL POOL NAME` creates a volume from a blob, `shale receive POOL NAME` one from a stream"),
     ("rebase", "`shale promote POOL CLONE` makes a clone independent of its origin"),
-    ("remove", "`shale destroy POOL NAME` deletes; with -n it only lists what would go"),
+    ("remove", "`shale destroy POOL NAME` deletes; with -n it only lists what would be destroyed"),
     ("repair", "`shale check POOL --repair` repairs, `shale scrub POOL` verifies a pool in use"),
     (
         "replicate",
-        "`shale send POOL NAME@SNAPSHOT | shale receive OTHER NAME` copies to another pool, -R with all that is below",
+        "`shale send POOL NAME@SNAPSHOT | shale receive OTHER NAME` copies to another pool, -R with everything below",
     ),
     (
         "restore",
-        "`shale rollback POOL NAME@SNAPSHOT` goes back, `shale clone POOL NAME@SNAPSHOT NEW` makes a volume of it",
+        "`shale rollback POOL NAME@SNAPSHOT` rolls back, `shale clone POOL NAME@SNAPSHOT NEW` makes a volume of it",
     ),
-    ("rm", "`shale destroy POOL NAME` deletes; with -n it only lists what would go"),
+    ("rm", "`shale destroy POOL NAME` deletes; with -n it only lists what would be destroyed"),
     ("share", "`shale set POOL SHARE nfs=... smb=... http=... ftp=...` exports a share"),
     ("snapshots", "`shale list POOL -t snapshot` lists snapshots"),
     ("start", "`shale serve POOL` starts a server"),
@@ -91,7 +91,7 @@ const COMMANDS: &[(&str, &str)] = &[
          a version of a blob",
     ),
     ("sync", "`shale status POOL --sync` takes a checkpoint; `shale send -I` copies what changed to another pool"),
-    ("trim", "discards of clients free space (fstrim on the file system); `shale clean POOL` makes it free now"),
+    ("trim", "discards of clients free space (fstrim on the file system); `shale clean POOL` frees it now"),
     (
         "umount",
         "`umount DIR` unmounts one share until the next start; `shale status POOL` names the server's process: kill -TERM PID \
@@ -119,7 +119,7 @@ const OF_BLOBS: &[(&str, &str)] = &[
     ("copy", "`shale blob cp URL URL` copies a version to another blob"),
     ("delete", "`shale blob rm URL` removes a blob with all its versions"),
     ("download", "`shale blob get URL FILE` writes a version to a file"),
-    ("forget", "`shale blob expire URL` gives up old versions, and `shale blob gc URL` frees their space"),
+    ("forget", "`shale blob expire URL` expires old versions, and `shale blob gc URL` frees their space"),
     ("history", "`shale blob log URL` lists the versions"),
     ("info", "`shale blob stat URL` describes a version"),
     ("list", "`shale blob ls URL` lists the blobs below a URL"),
@@ -133,7 +133,7 @@ const OF_BLOBS: &[(&str, &str)] = &[
 const FLAGS: &[(&[&str], &str)] = &[
     (
         &["-n", "--dry-run"],
-        "`shale destroy -n` and `shale blob gc --dry-run` list what would go, `shale estimate` what data would take",
+        "`shale destroy -n` and `shale blob gc --dry-run` list what would be removed, `shale estimate` estimates space",
     ),
     (&["-p"], "every command has --json, with sizes in bytes"),
     (&["-V"], "`shale create POOL NAME --size SIZE` makes a volume; `shale --version` prints the version"),
@@ -141,12 +141,12 @@ const FLAGS: &[(&[&str], &str)] = &[
     (&["-H"], "`shale list -H` and `shale get -H` print bare columns; every command has --json"),
 ];
 
-/// Commands that take data or protection away: a slip of the fingers must not lead to one.
+/// Commands that remove data or protection: a typing error must not lead to one.
 const DESTROYING: &[&str] = &["destroy", "expire", "gc", "release", "rm", "rollback", "shrink", "unpin"];
-/// Commands that are not for people.
+/// Commands that users do not run.
 const INTERNAL: &[&str] = &["keep-mounts", server::front_ends::HTTP_COMMAND];
 
-/// The answer to a command line with a word of another program.
+/// Returns the answer to a command line with a word of another program.
 pub fn answer(error: &Error) -> Option<String> {
     match error.kind() {
         ErrorKind::InvalidSubcommand => {
@@ -160,14 +160,14 @@ pub fn answer(error: &Error) -> Option<String> {
         ErrorKind::ArgumentConflict => {
             let named = text(error, ContextKind::InvalidArg)?;
             (named == "--replicate").then(|| {
-                "with -R volumes keep the names of the stream, so none is named; a file is read with -i FILE, or comes by stdin"
+                "with -R volumes keep their names in the stream, so specify none; a file is read with -i FILE, or from stdin"
                     .to_owned()
             })
         }
         ErrorKind::UnknownArgument => {
             let flag = text(error, ContextKind::InvalidArg)?;
             if flag.strip_prefix('-').is_some_and(|rest| rest.starts_with(|c: char| c.is_ascii_digit())) {
-                return Some(format!("'{flag}' is negative, and no size, number or time is"));
+                return Some(format!("'{flag}' is negative; sizes, numbers and times cannot be negative"));
             }
             let (_, answer) = FLAGS.iter().find(|(names, _)| names.contains(&flag.as_str()))?;
             Some(format!("this command has no {flag}: {answer}"))
@@ -187,8 +187,8 @@ pub fn answer(error: &Error) -> Option<String> {
     }
 }
 
-/// Takes dangerous and internal commands out of the suggestions, and the advice to pass the word as
-/// a value: no command can follow that.
+/// Removes dangerous and internal commands from the suggestions, and the advice to pass the word as
+/// a value, which no command can follow.
 pub fn without_dangerous_suggestions(mut error: Error) -> Error {
     if error.kind() != ErrorKind::InvalidSubcommand {
         return error;

@@ -1,18 +1,18 @@
-//! How help is laid out: prose is wrapped to the terminal, examples and tables stay as they are,
-//! and commands stand in groups.
+//! Layout of help: prose is wrapped to the terminal, examples and tables stay unchanged, and
+//! commands are grouped.
 
 use clap::Command;
 
-/// Columns when there is no terminal that says how many it has.
+/// Width when there is no terminal that reports it.
 const COLUMNS_DEFAULT: usize = 100;
-/// Longer lines are hard to read; and fewer columns than this leave no room for text beside the
-/// flags.
+/// Maximum width: longer lines are hard to read. Minimum width: less leaves no space for text next
+/// to the flags.
 const COLUMNS_MAX: usize = 110;
 const COLUMNS_MIN: usize = 50;
-/// A space at which the parser's own wrapping does not break; [`plain`] takes it out again.
+/// A space at which the parser's own wrapping does not break; [`plain`] replaces it.
 const HARD_SPACE: char = '\u{a0}';
 
-/// The commands by what one does with them; a command that is in no group comes last.
+/// The commands by purpose; commands without a group come last.
 const GROUPS: [(&str, &[&str]); 7] = [
     (
         "Pools",
@@ -29,7 +29,7 @@ const GROUPS: [(&str, &[&str]); 7] = [
     ("Installation", &["completions", "man"]),
 ];
 
-/// The command with its help laid out for so many columns.
+/// Returns the command with its help laid out for so many columns.
 pub fn fitted(command: Command, columns: usize) -> Command {
     let columns = columns.clamp(COLUMNS_MIN, COLUMNS_MAX);
     let template = format!(
@@ -39,7 +39,7 @@ pub fn fitted(command: Command, columns: usize) -> Command {
     fit(command, columns).help_template(template)
 }
 
-/// The command, and those below it, with prose wrapped.
+/// Returns the command, and its subcommands, with prose wrapped.
 fn fit(command: Command, columns: usize) -> Command {
     let text = command.get_after_long_help().map(ToString::to_string);
     let command = command.term_width(columns).mut_subcommands(|below| fit(below, columns));
@@ -49,14 +49,14 @@ fn fit(command: Command, columns: usize) -> Command {
     }
 }
 
-/// The columns of the terminal, if there is one.
+/// Returns the width for help, from the terminal if there is one.
 pub fn columns() -> usize {
     let told = std::env::var("COLUMNS").ok().and_then(|text| text.parse().ok());
     let of_terminal = || rustix::termios::tcgetwinsize(std::io::stdout()).ok().map(|size| size.ws_col.into());
     told.or_else(of_terminal).filter(|columns| *columns > 0).unwrap_or(COLUMNS_DEFAULT)
 }
 
-/// Help as it is shown.
+/// Returns help for display.
 pub fn plain(text: &str) -> String {
     text.replace(HARD_SPACE, " ")
 }
@@ -65,7 +65,7 @@ fn hard(text: &str) -> String {
     text.replace(' ', &HARD_SPACE.to_string())
 }
 
-/// The list of commands, group by group.
+/// Returns the list of commands, group by group.
 fn groups(root: &Command) -> String {
     let mut rest: Vec<_> = root.get_subcommands().filter(|command| !command.is_hide_set()).collect();
     let width = rest.iter().map(|command| command.get_name().len()).max().unwrap_or(0);
@@ -90,15 +90,15 @@ fn groups(root: &Command) -> String {
 
 /// A piece of a help text.
 enum Piece {
-    /// As it is.
+    /// An unchanged line.
     Line(String),
-    /// Words that are wrapped, behind what their first line begins with, and what the others do.
+    /// Words to wrap, with the prefixes of the first line and of the others.
     Words { first: String, other: String, words: Vec<String> },
 }
 
-/// Wraps prose and tables to `columns`. A line under `Examples:` stays as it is, however long, so
-/// that it can be copied; so does an indented one that is neither a row of a table nor goes on from
-/// the line before.
+/// Wraps prose and tables to `columns`. Lines under `Examples:` stay unchanged at any length, so
+/// that they can be copied; so do indented ones that are neither a row of a table nor continue the
+/// line before.
 pub fn reflow(text: &str, columns: usize) -> String {
     let mut pieces: Vec<Piece> = Vec::new();
     let mut is_example = false;
@@ -110,7 +110,7 @@ pub fn reflow(text: &str, columns: usize) -> String {
         } else if !is_example && indent == 0 {
             is_example = line.starts_with("Examples:");
             match pieces.last_mut() {
-                // Prose goes on.
+                // Prose continues.
                 Some(Piece::Words { first, words: before, .. }) if first.is_empty() && !before.is_empty() => {
                     before.extend(words());
                     continue;
@@ -130,7 +130,7 @@ pub fn reflow(text: &str, columns: usize) -> String {
                 continue;
             }
             match pieces.last_mut() {
-                // What a row of a table, or a list of fields, has not said to its end.
+                // A row of a table, or a list of fields, continues.
                 Some(Piece::Words { other, words: before, .. }) if indent == other.len() && indent > 0 => {
                     before.extend(words());
                     continue;
@@ -149,8 +149,8 @@ pub fn reflow(text: &str, columns: usize) -> String {
     pieces.iter().map(|piece| laid_out(piece, columns)).collect::<Vec<_>>().join("\n")
 }
 
-/// Where the text of a row begins: `  name    text`, or exit codes, right-aligned before two
-/// spaces.
+/// Returns the column where the text of a row begins: `  name    text`, or exit codes,
+/// right-aligned before two spaces.
 fn table_column(line: &str) -> Option<usize> {
     let name = line.len() - line.trim_start().len();
     let gap = line[name..].find("  ").map(|at| name + at)?;
@@ -197,7 +197,7 @@ mod tests {
         plain(&command.render_long_help().to_string())
     }
 
-    /// The lines under `Examples:`.
+    /// Returns the lines under `Examples:`.
     fn examples(text: &str) -> Vec<&str> {
         let behind = text.lines().skip_while(|line| *line != "Examples:").skip(1);
         behind.take_while(|line| line.starts_with("  ")).collect()
@@ -214,7 +214,7 @@ mod tests {
             let shown = examples(&written);
             let too_long =
                 |line: &&str| line.chars().count() > 72 && !shown.contains(line) && !line.contains("  shale ");
-            // A word that is longer cannot be broken, nor a usage line.
+            // A longer word cannot be broken, nor a usage line.
             let broken =
                 narrow.lines().find(|line| too_long(line) && line.trim().contains(' ') && !line.contains("Usage"));
             assert_eq!(broken, None, "{name}: {narrow}");

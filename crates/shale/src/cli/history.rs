@@ -17,14 +17,14 @@ Examples:
   shale snapshot /srv/pool -r projects@monday     of everything in a folder, at one moment
   shale snapshot /srv/pool -r '*@noon'       of everything in the pool, at one moment
 
-A snapshot holds all that was written before the command, and costs nothing until data is overwritten. It can be
-taken while the volume is in use; a file system in it is as after a power failure, unless it was unmounted or
-frozen (fsfreeze). It is read over NBD as the read-only export VOLUME@SNAPSHOT, as the file VOLUME@SNAPSHOT in the mount,
-and with export. The snapshots of a share are in its mount, below .shale/snapshots.
+A snapshot holds all data written before the command, and takes no space until data is overwritten. It can be taken while the
+volume is in use; a file system in it is as after a power failure, unless it was unmounted or frozen (fsfreeze). It is read over
+NBD as the read-only export VOLUME@SNAPSHOT, as the file VOLUME@SNAPSHOT in the mount, and with export. The snapshots of a share
+are in its mount, below .shale/snapshots.
 
-With -r a snapshot is taken of each volume and share in the folder, and in the folders in it. All hold the same moment: if one has a
-write, the others have every write that was acknowledged before it began. They are snapshots like all others: each is destroyed,
-cloned and sent by itself.
+With -r a snapshot is taken of each volume and share in the folder, and in its subfolders. All hold the same moment: if one has
+a write, the others have every write that was acknowledged before it began. They are ordinary snapshots: each is destroyed,
+cloned and sent separately.
 
 Snapshots of several volumes or shares are taken at one moment in the same way: all or none.
 
@@ -35,10 +35,10 @@ pub struct SnapshotArgs {
     /// The volume, or with -r a folder, an @, and the snapshot's name
     #[arg(required = true, value_name = "VOLUME@SNAPSHOT", value_parser = names::snapshot_pattern)]
     pub snapshots: Vec<String>,
-    /// Of everything in a folder, at one moment
+    /// Everything in a folder, at one moment
     #[arg(long, short)]
     pub recursive: bool,
-    /// How the pool is reached
+    /// Access to the pool
     #[command(flatten)]
     pub access: Access,
 }
@@ -52,38 +52,38 @@ Examples:
   shale clone file:///srv/blobs/disk@1 /srv/pool vm9   a version of a blob, fetched as it is read
   shale clone file:///srv/blobs/disk /srv/pool vm10 --size 20G -o hydrate=on
 
-The clone is a volume of its own that shares what it does not overwrite. The snapshot, and the volume that it is of, may
-be destroyed: what the clone sees stays. A file system in it has the UUID of the other one: mount XFS with nouuid.
-It takes over the properties that are set on that volume, but not its reservation, nor the doors nfs, smb, http and ftp of a share:
-it has those of its folder, or none, until -o or `shale set` opens them.
+The clone is an independent volume that shares the data it does not overwrite. The snapshot and its volume may be destroyed: the
+clone keeps its data. A file system in it has the UUID of the original: mount XFS with nouuid. The clone gets the properties
+that are set on that volume, but not its reservation, nor the doors nfs, smb, http and ftp of a share: it has those of its
+folder, or none, until -o or `shale set` opens them.
 
 With a URL in front of the pool, the volume begins as a version of a blob (see 'shale blob --help'), the newest one without @.
-It is there at once: what is read of it is fetched when it is read, as it is stored, once for all clones of the version in
-the pool, and kept within remote-cache; with hydrate=on the rest is fetched in the background. While the store is away or
-hangs, a read waits up to remote-timeout for all that it needs, then fails, and so does a write of a part of a block whose rest
-is not here; nothing is ever read as zeroes that has not been fetched. A server that is stopped gives the store five seconds.
-The pool holds the version in the blob's log (`shale blob stat` shows that) until no volume needs it. The server needs the
-same variables and credentials for the store as this command. Its unit is 128K, that of blobs, so that what is written over goes back to the store
-as it lies in the pool; -o unit=32K is faster where little is read at a time. `shale push` brings snapshots back.
+It is available at once: data is fetched when it is first read, in its stored form, once for all clones of the version in the
+pool, and kept within remote-cache; with hydrate=on the rest is fetched in the background. While the store is unreachable, a
+read waits up to remote-timeout for the data, then fails, and so does a write to a part of a block that was not fetched;
+unfetched data is never read as zeroes. A stopping server waits five seconds for the store. The pool pins the version in the
+blob's log (see `shale blob stat`) until no volume needs it. The server needs the same variables and credentials for the store
+as this command. The volume's unit is 128K, as in blobs, so that overwritten data is pushed in its stored form; -o unit=32K is
+faster for small reads. `shale push` writes snapshots to the store.
 
 JSON fields: volume, origin (the snapshot); of a blob volume, image, version, size_bytes.")]
 pub struct CloneArgs {
     /// Directory of the pool, or the URL of a blob, and @VERSION or @TAG
     #[arg(value_name = "POOL|URL")]
     pub pool: PathBuf,
-    /// What it begins as; behind a URL the directory of the pool
+    /// The snapshot to clone; after a URL, the directory of the pool
     #[arg(value_name = "VOLUME@SNAPSHOT|POOL")]
     pub snapshot: String,
     /// Name of the new volume
     #[arg(value_parser = names::volume_name)]
     pub volume: String,
-    /// Size, if it is to be larger than the version of the blob
+    /// Size, if larger than the version of the blob
     #[arg(long, value_name = "SIZE", value_parser = names::size)]
     pub size: Option<u64>,
-    /// Property beside those of the snapshot's volume; may be repeated
+    /// Property in addition to those of the snapshot's volume; may be repeated
     #[arg(short = 'o', value_name = "KEY=VALUE", value_parser = names::key_value)]
     pub properties: Vec<(String, String)>,
-    /// How the pool is reached
+    /// Access to the pool
     #[command(flatten)]
     pub access: Access,
 }
@@ -95,20 +95,20 @@ Examples:
   shale push /srv/pool vm@monday file:///srv/blobs/vm -m 'as of monday'
   shale push /srv/pool vm9@patched file:///srv/blobs/disk --to file:///srv/blobs/patched
 
-The snapshot becomes the next version of the blob, as one commit. What has changed since the last push of the volume goes up,
-or since the version that it was cloned from; groups of 128 KiB that are one piece in the pool go as they are stored. A blob
-that is not there is made, with all of the volume.
+The snapshot becomes the next version of the blob, in one commit. The changes since the last push of the volume, or since the
+version that it was cloned from, are uploaded; groups of 128 KiB that are one unit in the pool are uploaded as they are stored.
+A missing blob is created, with the whole volume.
 
-If the blob has a newer version than that, nothing is changed: push to another key with --to, which makes a clone of the base
-there and puts the change on it, or say --replace. The same push again changes nothing, so it can be repeated after an interruption.
-A snapshot without changes makes no version; the answer has that which it would have been made on (base_version).
+If the blob has a newer version than that base, nothing is changed: push to another key with --to, which makes a clone of the
+base there and commits the changes on it, or use --replace. Repeating a push changes nothing, so it can be repeated after an
+interruption. A snapshot without changes makes no version; the answer contains its base (base_version).
 
 JSON: {blob, version, base_version (0: none), earlier (it was there already), groups (that changed), as_stored, holes, bytes,
   stored_bytes}.")]
 pub struct PushArgs {
     /// Directory of the pool
     pub pool: PathBuf,
-    /// What is to become a version
+    /// The snapshot to push
     #[arg(value_name = "VOLUME@SNAPSHOT", value_parser = names::snapshot_name)]
     pub snapshot: String,
     /// URL of the blob that the volume was cloned from or pushed to, or of a new one
@@ -117,16 +117,16 @@ pub struct PushArgs {
     /// URL of another blob in the same store that gets the version
     #[arg(long, value_name = "URL")]
     pub to: Option<Location>,
-    /// Also in the place of a newer version
+    /// Push even if there is a newer version
     #[arg(long)]
     pub replace: bool,
-    /// What the log of the blob is to say: at most 1024 bytes
+    /// Message for the log of the blob: at most 1024 bytes
     #[arg(long, short, value_name = "TEXT", default_value = "")]
     pub message: String,
-    /// Property of what is compressed for it, as of `shale blob put`; may be repeated
+    /// Property of recompressed data, as for `shale blob put`; may be repeated
     #[arg(short = 'o', value_name = "KEY=VALUE", value_parser = names::key_value)]
     pub properties: Vec<(String, String)>,
-    /// How the pool is reached
+    /// Access to the pool
     #[command(flatten)]
     pub access: Access,
 }
@@ -136,18 +136,18 @@ pub struct PushArgs {
 #[command(after_long_help = "\
 Examples:
   shale rollback /srv/pool vm@before-upgrade
-  shale rollback /srv/pool vm@monday -r       and give up the snapshots taken since
+  shale rollback /srv/pool vm@monday -r       and destroy the snapshots taken since
   shale rollback /srv/pool projects@monday    everything in a folder that has it
 
-What was written since is gone. To have both, clone the snapshot instead.
+All later writes are lost. To keep both states, clone the snapshot instead.
 
-Of a folder, each volume and share goes back by itself; if one is refused, those before it have gone back, and are named.
+In a folder, each volume and share is rolled back separately; if one is refused, those already rolled back are listed.
 
 JSON fields: volume, snapshot; snapshots (of a folder).")]
 pub struct RollbackArgs {
     /// Directory of the pool
     pub pool: PathBuf,
-    /// What the volume becomes again
+    /// The snapshot to roll back to
     #[arg(value_name = "VOLUME@SNAPSHOT", value_parser = names::any_name)]
     pub snapshot: String,
     /// Destroy the snapshots taken since
@@ -156,7 +156,7 @@ pub struct RollbackArgs {
     /// Even if a client has the volume open
     #[arg(long)]
     pub force: bool,
-    /// How the pool is reached
+    /// Access to the pool
     #[command(flatten)]
     pub access: Access,
 }
@@ -170,8 +170,8 @@ Examples:
   shale rename /srv/pool vm projects/web/vm        into a folder, which must be there
   shale rename /srv/pool projects old/projects     a folder, with everything in it
 
-Clients that have it open go on. A mounted share is mounted anew under its new name: it must not be in use. In another folder other
-properties may be inherited.
+Clients that have it open continue. A mounted share is remounted under its new name: it must not be in use. In another folder
+other properties may be inherited.
 
 JSON fields: old, new.")]
 pub struct RenameArgs {
@@ -183,7 +183,7 @@ pub struct RenameArgs {
     /// The same with another name
     #[arg(value_parser = names::any_name)]
     pub new: String,
-    /// How the pool is reached
+    /// Access to the pool
     #[command(flatten)]
     pub access: Access,
 }
@@ -197,10 +197,10 @@ Examples:
   shale destroy -r /srv/pool vm
   shale rename /srv/pool vm-new vm
 
-The snapshots of the other volume, up to the one that the clone came from, become the clone's. No data moves. What
-only the other volume held comes back when it is destroyed; what the clone shares with it, as it is written over, once
-no snapshot has it any more. Data counts for the volume that wrote it: STORED and the quota of the clone do not grow,
-and once the other one is destroyed, `shale list` shows its share of the data below the table.
+The snapshots of the other volume, up to the clone's origin, become the clone's. No data moves. Space that only the other volume
+uses is freed when it is destroyed; space shared with the clone is freed when it is overwritten and no snapshot holds it any
+more. Data counts for the volume that wrote it: STORED and the quota of the clone do not grow, and once the other one is
+destroyed, `shale list` shows its share of the data below the table.
 
 JSON fields: volume.")]
 pub struct PromoteArgs {
@@ -209,7 +209,7 @@ pub struct PromoteArgs {
     /// Name of the clone
     #[arg(value_parser = names::volume_name)]
     pub volume: String,
-    /// How the pool is reached
+    /// Access to the pool
     #[command(flatten)]
     pub access: Access,
 }
@@ -222,8 +222,8 @@ Examples:
   shale diff /srv/pool vm@monday vm
   shale diff /srv/pool vm@monday --json | jq -r 'select(.now == \"data\") | .offset'
 
-Each line is a range: offset, length in bytes, and what is there now: data, or a hole, which reads as zeroes. No data is
-read for it: a range that was overwritten with the same bytes counts as changed.
+Each line is a range: offset, length in bytes, and its current content: data, or a hole, which reads as zeroes. No data is read
+for this: a range that was overwritten with the same bytes counts as changed.
 JSON: a line {from, to, from_bytes, to_bytes} with the sizes, then a line {offset, length, now} for each change.")]
 pub struct DiffArgs {
     /// Directory of the pool
@@ -231,10 +231,10 @@ pub struct DiffArgs {
     /// The older state
     #[arg(value_name = "VOLUME@SNAPSHOT", value_parser = names::snapshot_name)]
     pub from: String,
-    /// The newer state, a snapshot or a volume (left out: the volume as it is)
+    /// The newer state, a snapshot or a volume [default: the current volume]
     #[arg(value_parser = names::any_name)]
     pub to: Option<String>,
-    /// How the pool is reached
+    /// Access to the pool
     #[command(flatten)]
     pub access: Access,
 }

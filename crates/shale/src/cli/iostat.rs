@@ -1,4 +1,4 @@
-//! The command on what clients do.
+//! The command on operations of clients.
 
 use std::path::PathBuf;
 
@@ -14,20 +14,20 @@ Examples:
   shale iostat /srv/pool vm --histogram              how many operations took how long
   shale iostat /srv/pool --json | jq '.volumes[].doors[].door'
 
-Shows each volume, share and snapshot that a client has opened since the server began, with a line for each door: nbd, mount (files below
---mount), share (below --shares), tree (what a share's tree reads and writes for its files and names) and command. The first report counts from the beginning of the server; with --every each further one counts from the
-one before. It goes on until --count reports, or an interruption (Ctrl-C), which is no error. The pool must be served.
-With --every a volume that is named is followed under a new name; the command ends with exit code 3 when the volume is destroyed.
+Shows each volume, share and snapshot that a client has opened since the server began, with a line for each door: nbd, mount
+(files below --mount), share (below --shares), tree (what a share's tree reads and writes for its files and names) and command.
+The first report counts from the beginning of the server; with --every each further one counts from the one before. It runs
+until --count reports, or an interruption (Ctrl-C), which is not an error. The pool must be served. With --every a given volume
+is followed through renames; the command ends with exit code 3 when the volume is destroyed.
 
-Columns: operations in a second, bytes in a second, and how long an operation took: the mean, and the time that 99 of 100 stay below, from the
-buckets of the histogram, each twice as long as the one before. What is timed is the work on the volume, or the whole request of a mounted share;
-not what waits for its turn in the NBD door. A flush is a sync of a file, too. A request that a door divides counts once for
-each part, and a write that waits for room in a full pool (when-full) once for each try.
-On a terminal that is too narrow, the times are in a table of their own.
-A histogram has a column for each kind of operation that came: READ, WRITE, FLUSH, DISCARD, and of a mounted share LOOK (at names and attributes,
-and where holes are) and CHANGE (of names and attributes).
-A further table has what was written, by the codec that it was stored with: its bytes, what they became, and about how much CPU time
-that took. What mends, sorts and cleans is not in the operations; 'clean --sort' is in the second table.
+Columns: operations per second, bytes per second, and the duration of operations: the mean, and the time that 99 of 100 stay
+below, from the buckets of the histogram, each twice as long as the one before. The time covers the work on the volume, or the
+whole request of a mounted share; not the wait for a turn in the NBD door. A sync of a file is a flush, too. A request that a
+door divides counts once for each part, and a write that waits for space in a full pool (when-full) once for each attempt. On a
+narrow terminal, the times are in a separate table. A histogram has a column for each kind of operation that occurred: READ,
+WRITE, FLUSH, DISCARD, and of a mounted share LOOK (at names and attributes, and where holes are) and CHANGE (of names and
+attributes). Another table has the data written, by codec: its bytes, its stored bytes, and the approximate CPU time. Repairs,
+sorting and cleaning are not in the operations; 'clean --sort' is in the second table.
 
 JSON: {version (1: fields may come, and none goes or changes), pool, only (the number of the volume that was named, or null), seconds (that the counts are of), bucket_ends_ns (of the histograms, in
   nanoseconds; the last bucket has no end), volumes: list of {volume, id, kind (volume, share or snapshot), doors: list of {door, operations: list of
@@ -40,13 +40,13 @@ pub struct IostatArgs {
     pub pool: PathBuf,
     /// Only this volume, share or snapshot
     pub volume: Option<String>,
-    /// Report again every so many seconds
+    /// Report again every this many seconds
     #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u32).range(1..))]
     pub every: Option<u32>,
-    /// End after so many reports
+    /// End after this many reports
     #[arg(long, value_name = "N", requires = "every", value_parser = clap::value_parser!(u64).range(1..))]
     pub count: Option<u64>,
-    /// Show how many operations took how long
+    /// Show a histogram of durations
     #[arg(long)]
     pub histogram: bool,
 }

@@ -15,26 +15,26 @@ Examples:
   shale jobs /srv/pool 1 --cancel
   shale jobs /srv/pool --json | jq '.[] | select(.state == \"failed\") | .error.message'
 
-A job is long work in the server of a pool: 'recompress', 'clean', 'scrub' and 'calibrate'. The command that starts one watches it, and its end is the job's
-end as well: Ctrl-C in it cancels the job, and so does whatever else ends it. With --background the job goes on without it.
-Ctrl-C in this command ends watching, and no more.
+A job is long work in the server of a pool: 'recompress', 'clean', 'scrub' and 'calibrate'. The command that starts a job
+watches it, and the job ends with it: Ctrl-C cancels the job, and so does any other end of the command. With --background the
+job continues without it. Ctrl-C in this command only ends watching.
 
-'import', 'export', 'send' and 'receive' are listed while they run, and can be cancelled; their bytes go through the command, so that
-they cannot be paused here, nor go on without it.
+'import', 'export', 'send' and 'receive' are listed while they run, and can be cancelled; their bytes pass through the command,
+so they cannot be paused here, nor continue without it.
 
-To cancel is a wish: until the job has ended its state is 'cancelling', and it may come to its end before. Then it is done, its
-result is there, and --cancel says so: look at the state, not at the exit code, which is 0 as well. A command notices the wish
-within some 200 ms, but not while it waits for its input or output, or was stopped (Ctrl-Z): --cancel waits 5 seconds for it, and says then
-that it is cancelling.
+Cancelling is a request: until the job has ended its state is 'cancelling', and it may complete before. Then its state is done,
+it has a result, and --cancel reports this: check the state, not the exit code, which is 0 as well. A command notices the
+request within some 200 ms, but not while it waits for its input or output, or is stopped (Ctrl-Z): --cancel waits 5 seconds for
+it, and then reports that it is cancelling.
 
-A job is about the volume that had the name when it was started: it follows that one under a new name, which the list shows, and fails
-(exit code 3) when the volume is destroyed.
+A job follows its volume through renames; the list shows the current name. The job fails (exit code 3) when the volume is
+destroyed.
 
-A job that is paused or cancelled ends the slice that it works on first, which takes seconds at most. A calibration cannot be paused. Where it came to
-is kept with the pool: the same command without --restart goes on from there. A job that is paused is under way, and
-keeps out what it excludes. Jobs end with the server; their numbers begin at 1 with the next one.
+A job that is paused or cancelled first completes its current slice, which takes seconds at most. A calibration cannot be
+paused. The progress is stored in the pool: the same command without --restart continues from there. A paused job is still under
+way, and excludes the same jobs. Jobs end with the server; their numbers restart at 1 with the next one.
 
-Exit code of watching: that of the job, as if its command had been run here; 130 if it was cancelled.
+Exit code of watching: that of the job, as if its command had run here; 130 if it was cancelled.
 
 JSON: a list of {id, kind (recompress, clean, sort, which is 'clean --sort', scrub, calibrate, import, export, send, receive), target (null: the pool), state (running, paused, cancelling, done, failed, cancelled), changes (of the state), phase
   (the part that is under way), bytes_done, bytes_total, bytes_per_second, seconds_left (null: not known), started_unix_s, ended_unix_s,
@@ -46,13 +46,13 @@ pub struct JobsArgs {
     pub pool: PathBuf,
     /// Number of a job [default: list all]
     pub id: Option<u64>,
-    /// Have the job stand still
+    /// Pause the job
     #[arg(long, requires = "id", conflicts_with_all = ["resume", "cancel"])]
     pub pause: bool,
-    /// Have a job that stands still go on
+    /// Resume a paused job
     #[arg(long, requires = "id", conflicts_with = "cancel")]
     pub resume: bool,
-    /// End the job
+    /// Cancel the job
     #[arg(long, requires = "id")]
     pub cancel: bool,
 }

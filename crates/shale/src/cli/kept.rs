@@ -1,4 +1,4 @@
-//! Commands on what keeps a snapshot, or outlives it.
+//! Commands on holds, which keep a snapshot, and bookmarks, which outlive it.
 
 use std::path::PathBuf;
 
@@ -15,22 +15,22 @@ Examples:
   shale destroy /srv/pool vm@monday
   shale send /srv/pool vm@tuesday --from '#monday' | ssh backup shale receive /srv/pool vm
 
-A bookmark remembers what a snapshot was and when, not its data: it takes no space, and stays when the snapshot is destroyed.
-It serves as --from of 'shale send', for a receiver that still has the snapshot. Such a difference may be a little larger than one
-from the snapshot itself. After a rollback behind it, a bookmark is of no use; shale destroy POOL 'VOLUME#BOOKMARK' removes it. It
-goes with its volume.
+A bookmark remembers the identity and time of a snapshot, not its data: it takes no space, and stays when the snapshot is
+destroyed. Use it as --from of 'shale send', for a receiver that still has the snapshot. Such a difference may be slightly
+larger than one from the snapshot itself. After a rollback to an earlier state a bookmark is useless; shale destroy POOL
+'VOLUME#BOOKMARK' removes it. It is destroyed with its volume.
 
 JSON fields: bookmark, snapshot.")]
 pub struct BookmarkArgs {
     /// Directory of the pool
     pub pool: PathBuf,
-    /// What to remember
+    /// The snapshot to remember
     #[arg(value_name = "VOLUME@SNAPSHOT", value_parser = names::snapshot_name)]
     pub snapshot: String,
     /// Name of the bookmark: NAME, #NAME or VOLUME#NAME
     #[arg(value_name = "BOOKMARK", value_parser = names::bookmark_word)]
     pub name: String,
-    /// How the pool is reached
+    /// Access to the pool
     #[command(flatten)]
     pub access: Access,
 }
@@ -46,10 +46,10 @@ JSON: a list of {bookmark, created_unix_s, identity}: when its snapshot was take
 pub struct BookmarksArgs {
     /// Directory of the pool
     pub pool: PathBuf,
-    /// Of one volume, or of all in a folder [default: of all]
+    /// Only those of one volume, or in a folder [default: all]
     #[arg(value_parser = names::volume_name)]
     pub volume: Option<String>,
-    /// How the pool is reached
+    /// Access to the pool
     #[command(flatten)]
     pub access: Access,
 }
@@ -61,8 +61,8 @@ Examples:
   shale hold /srv/pool vm@monday offsite
   shale hold /srv/pool vm@monday audit-2026
 
-While a snapshot has a tag, neither destroy (with its volume or alone), nor rollback -r, nor keep= removes it; the
-message names the tags. A snapshot may have up to 32 of them. A copy that is sent to another pool has none.
+While a snapshot has a tag, neither destroy (with its volume or alone), nor rollback -r, nor keep= removes it; the message lists
+the tags. A snapshot may have up to 32 of them. A copy that is sent to another pool has none.
 
 JSON fields: snapshot, tag.")]
 pub struct HoldArgs {
@@ -71,10 +71,10 @@ pub struct HoldArgs {
     /// The snapshot to keep
     #[arg(value_name = "VOLUME@SNAPSHOT", value_parser = names::snapshot_name)]
     pub snapshot: String,
-    /// Name of the hold, of letters, digits, '.', '_' or '-': what it is kept for
+    /// Name of the hold, of letters, digits, '.', '_' or '-': the purpose of keeping it
     #[arg(value_parser = names::short_name)]
     pub tag: String,
-    /// How the pool is reached
+    /// Access to the pool
     #[command(flatten)]
     pub access: Access,
 }
@@ -85,7 +85,7 @@ pub struct HoldArgs {
 Examples:
   shale release /srv/pool vm@monday offsite
 
-When its last tag has gone, the snapshot is as any other.
+Without its last tag, the snapshot can be destroyed again.
 
 JSON fields: snapshot, tag.")]
 pub struct ReleaseArgs {
@@ -97,7 +97,7 @@ pub struct ReleaseArgs {
     /// Name of the hold
     #[arg(value_parser = names::short_name)]
     pub tag: String,
-    /// How the pool is reached
+    /// Access to the pool
     #[command(flatten)]
     pub access: Access,
 }
@@ -113,10 +113,10 @@ JSON: a list of {snapshot, tag, created_unix_s}.")]
 pub struct HoldsArgs {
     /// Directory of the pool
     pub pool: PathBuf,
-    /// Of one snapshot, or of all of a volume's or in a folder [default: of all]
+    /// Only those of one snapshot, of a volume's snapshots, or in a folder [default: all]
     #[arg(value_name = "VOLUME[@SNAPSHOT]", value_parser = names::any_name)]
     pub of: Option<String>,
-    /// How the pool is reached
+    /// Access to the pool
     #[command(flatten)]
     pub access: Access,
 }

@@ -1,5 +1,5 @@
-//! The one definition of commands and flags: help, completions and man pages come from it. Owns no
-//! behaviour.
+//! The one definition of commands and flags, from which help, completions and man pages are made.
+//! Owns no behaviour.
 
 mod access;
 mod blob;
@@ -38,7 +38,7 @@ pub use kept::{BookmarkArgs, BookmarksArgs, HoldArgs, HoldsArgs, ReleaseArgs};
 pub use policy::{CalibrateArgs, ExplainArgs, RecompressArgs, TraceArgs, TraceFormat, UsageArgs};
 pub use pool::{CheckArgs, CleanArgs, DfArgs, GrowArgs, InitArgs, ScrubArgs, ShrinkArgs, StatusArgs};
 pub use salvage::SalvageArgs;
-pub use serve::{Metrics, ServeArgs, ServeSettings, Switch};
+pub use serve::{Metrics, NbdClient, NbdTls, ServeArgs, ServeSettings, Switch};
 pub use stats::{StatsArgs, TopArgs};
 pub use streams::{ReceiveArgs, SendArgs};
 pub use transfer::{EstimateArgs, ExportArgs, ImportArgs};
@@ -52,26 +52,26 @@ use operations::EXIT_CODES_HELP;
 use operations::names;
 use report::JobPace;
 
-/// Memory that a pool may use unless told otherwise: enough for the group cache of about 100 GiB of
-/// hot data and a write buffer that keeps both cores of a small machine busy.
+/// Default memory of a pool: enough for the group cache of about 100 GiB of hot data and a write
+/// buffer that keeps both cores of a small machine busy.
 const MEMORY_DEFAULT: &str = "512M";
 
-/// Where the options of every command stand in the help: behind its own, before `--help` (999).
+/// Position of the options of every command in the help: after its own, before `--help` (999).
 const LAST: usize = 900;
 
-/// The version, with the commit that it was built from where that is known.
+/// The version, with the commit that it was built from if known.
 pub const VERSION: &str = env!("SHALE_VERSION");
 
-/// The definition of the commands, with help for the terminal at hand.
+/// Returns the definition of the commands, with help for the current terminal.
 pub fn command() -> clap::Command {
     help::fitted(<Cli as clap::CommandFactory>::command(), help::columns())
 }
 
-/// A storage pool that compresses what is written to it
+/// A storage pool with transparent compression
 ///
 /// A pool is a directory. It holds volumes: thin block devices whose data is compressed as it is
-/// written. A pool is opened by one process at a time: commands talk to its server when there is
-/// one, and open the pool themselves when there is none.
+/// written. One process at a time has a pool open: commands use its server if there is one, and
+/// otherwise open the pool themselves.
 #[derive(Debug, Parser)]
 #[command(name = "shale", version = VERSION, arg_required_else_help = true, after_long_help = format!("\
 Examples:
@@ -82,20 +82,20 @@ Examples:
   shale snapshot /srv/pool vm@monday
   shale status /srv/pool
 
-Environment: SHALE_POOL names the pool of a command line that names none. The first word after the command is the pool if
-it is a directory with a pool in it, or a path that begins with / or '.'; else the pool of SHALE_POOL is used, and the words
-are those that come after a pool. Not for init and estimate. With it, `shale snapshot vm@monday` is a whole command.
+Environment: SHALE_POOL names the pool of a command line without one. The first word after the command is the pool if it is a
+directory with a pool in it, or a path that begins with / or '.'; otherwise the pool of SHALE_POOL is used, and the words are
+those after the pool. Not for init and estimate. With it, `shale snapshot vm@monday` is a complete command.
 
 {EXIT_CODES_HELP}"))]
 pub struct Cli {
     /// Print results and errors as JSON
     #[arg(long, global = true, display_order = LAST)]
     pub json: bool,
-    /// Leave out notes, the progress bar, and words on what was done; what a command is to show is
-    /// still shown
+    /// Omit notes, the progress bar, and messages about completed actions; the output of a command
+    /// is still shown
     #[arg(long, short, global = true, display_order = LAST)]
     pub quiet: bool,
-    /// What to do
+    /// The command
     #[command(subcommand)]
     pub command: Command,
 }
@@ -103,7 +103,7 @@ pub struct Cli {
 /// The commands.
 #[derive(Debug, Subcommand)]
 pub enum Command {
-    /// Make a pool
+    /// Create a pool
     Init(InitArgs),
     /// Create a volume or a share
     Create(CreateArgs),
@@ -119,35 +119,35 @@ pub enum Command {
     Status(StatusArgs),
     /// Show size, use and free space of a pool in one line
     Df(DfArgs),
-    /// Show what clients do, and how long it takes
+    /// Show the operations of clients, and their durations
     Iostat(IostatArgs),
     /// Show the history of a pool's figures
     Stats(StatsArgs),
-    /// Show what a pool does now, again and again
+    /// Show the current activity of a pool, continuously
     Top(TopArgs),
     /// Serve the volumes over NBD and as files below a directory, and mount the shares
     Serve(ServeArgs),
-    /// Check, or begin, the file of settings of a server
+    /// Check, or begin, the settings file of a server
     Config(ConfigArgs),
-    /// Have a server read its file of settings again
+    /// Make a server reload its settings file
     Reload(ReloadArgs),
-    /// Show the network exports of shares, and how they are reached
+    /// Show the network exports of shares, and their addresses
     Exports(ExportsArgs),
     /// Copy a file, a block device or stdin into a volume, or a tree into a share
     Import(ImportArgs),
     /// Copy a volume to a file, a block device or stdout, or a share to a directory or archive
     Export(ExportArgs),
-    /// Estimate from samples how much space data would take
+    /// Estimate from samples the space that data would take
     Estimate(EstimateArgs),
     /// Change the size of a volume
     Resize(ResizeArgs),
-    /// Delete volumes with all their data, or snapshots
+    /// Destroy volumes with all their data, or snapshots
     Destroy(DestroyArgs),
     /// Keep the state of volumes as snapshots
     Snapshot(SnapshotArgs),
-    /// Make a volume from a snapshot, or from a version of a blob
+    /// Create a volume from a snapshot, or from a version of a blob
     Clone(CloneArgs),
-    /// Make a snapshot the next version of a blob
+    /// Push a snapshot as the next version of a blob
     Push(PushArgs),
     /// Roll a volume back to a snapshot
     Rollback(RollbackArgs),
@@ -155,7 +155,7 @@ pub enum Command {
     Rename(RenameArgs),
     /// Make a clone independent of its origin
     Promote(PromoteArgs),
-    /// Remember a snapshot as a base for differences that outlives it and takes no space
+    /// Remember a snapshot, without space, as the base of later differences
     Bookmark(BookmarkArgs),
     /// List the bookmarks
     Bookmarks(BookmarksArgs),
@@ -163,35 +163,35 @@ pub enum Command {
     Hold(HoldArgs),
     /// Release a hold on a snapshot
     Release(ReleaseArgs),
-    /// List what holds snapshots
+    /// List the holds of snapshots
     Holds(HoldsArgs),
-    /// Show what has changed since a snapshot
+    /// Show the changes since a snapshot
     Diff(DiffArgs),
-    /// Send a snapshot, or what has changed since another one, to a file or to another pool
+    /// Send a snapshot, or the changes since another one, to a file or to another pool
     Send(SendArgs),
-    /// Receive what was sent
+    /// Receive a stream from `send`
     Receive(ReceiveArgs),
     /// Read and verify everything in a pool that is not served
     Check(CheckArgs),
-    /// Rebuild a pool whose map is lost, from its log, in a new pool
+    /// Rebuild a pool whose map is lost from its log, in a new pool
     Salvage(SalvageArgs),
-    /// Make a pool larger
+    /// Enlarge a pool
     Grow(GrowArgs),
-    /// Make a pool smaller
+    /// Shrink a pool
     Shrink(ShrinkArgs),
-    /// Empty extents that are partly dead, to make space now
+    /// Empty extents that are partly dead, to free space now
     Clean(CleanArgs),
-    /// Verify all data of a pool while it is used
+    /// Verify all data of a pool while it is in use
     Scrub(ScrubArgs),
-    /// Rewrite what was stored under other settings, where that makes it smaller
+    /// Rewrite data that was stored under other settings, where that makes it smaller
     Recompress(RecompressArgs),
     /// List, watch, pause, resume and cancel the long work of a server
     Jobs(JobsArgs),
-    /// Show how a volume or a file of a share is stored, which codec was chosen for what, and why
+    /// Show how a volume or a file of a share is stored, with its codecs and the reasons
     Explain(ExplainArgs),
-    /// Show what the directories and types of file of a share take
+    /// Show the space of the directories and file types of a share
     Usage(UsageArgs),
-    /// Measure how long codecs take on this machine, and what power a busy CPU takes
+    /// Measure the speed of codecs on this machine, and the power of a busy CPU
     Calibrate(CalibrateArgs),
     /// Follow the choices of compression=auto, unit by unit
     Trace(TraceArgs),
@@ -216,7 +216,7 @@ fish/vendor_completions.d/shale.fish below PREFIX/share.")]
         /// The shell
         shell: clap_complete::Shell,
     },
-    /// Hold the mounts of a server while there is none; servers start it
+    /// Keep the mounts of a server while there is none; servers start it
     #[command(hide = true)]
     KeepMounts,
     /// Speak HTTP for a server; servers start it
@@ -245,7 +245,7 @@ Examples:
     },
 }
 
-/// How a pool is reached.
+/// How to reach a pool.
 #[derive(Debug, Clone, Args)]
 pub struct Access {
     /// Memory for buffers and caches, if this command opens the pool itself
@@ -263,23 +263,22 @@ impl From<&Access> for server::pool_dir::Access {
 }
 
 impl Pacing {
-    /// The same, as the jobs of a pool take it.
+    /// Returns the pace for the jobs of a pool.
     pub const fn of_job(&self) -> JobPace {
         JobPace { rate: self.rate, restart: self.restart }
     }
 }
 
-/// How work that goes through a whole pool is paced, gone on with, and looked at.
+/// Pace of work that covers a whole pool, where it starts, and its report.
 #[derive(Debug, Clone, Args)]
 pub struct Pacing {
-    /// Most bytes to go through in a second, or 'max' [default: a tenth of the time while others
-    /// use the pool]
+    /// Maximum bytes per second, or 'max' [default: a tenth of the time while others use the pool]
     #[arg(long, value_name = "SIZE|max", value_parser = names::rate)]
     pub rate: Option<u64>,
     /// Start from the beginning
     #[arg(long)]
     pub restart: bool,
-    /// Only report how far the last run came
+    /// Only report the progress of the last run
     #[arg(long, conflicts_with_all = ["restart", "rate"])]
     pub report: bool,
 }
@@ -302,7 +301,7 @@ mod tests {
             let help = command.get_after_long_help().map(ToString::to_string).unwrap_or_default();
             let example = format!("shale {} ", command.get_name());
             assert!(help.contains("Examples:") && help.contains(&example), "{} has no examples", command.get_name());
-            // What is broken into two lines cannot be copied.
+            // An example that is broken into two lines cannot be copied.
             let examples = help.lines().skip(1).take_while(|line| line.starts_with("  "));
             let too_long = examples.into_iter().find(|line| line.chars().count() > 99);
             assert_eq!(too_long, None, "{}: longer than a line of help", command.get_name());
@@ -320,7 +319,7 @@ mod tests {
         assert_eq!(of_catalogue.union(&local).copied().collect::<BTreeSet<_>>(), all);
     }
 
-    /// What is longer was broken without regard to the columns.
+    /// A longer text was broken without regard to the columns.
     #[test]
     fn properties_stand_in_columns() {
         let mut set = Cli::command();
@@ -401,6 +400,8 @@ mod tests {
             "shale history p -n 10 --json",
             "shale serve p --http :8080 --http unix:/run/x --http-tls on --http-name nas --metrics token",
             "shale serve p --http :8080 --http-cert c.pem --http-key k.pem",
+            "shale serve p --nbd :1 --nbd-certificates d --nbd-tls on --nbd-client hv1=vm --nbd-client a=b=*",
+            "shale serve p --nbd-tls off",
             "shale holds p v@s --json",
             "shale list -r p",
             "shale list p v@s -H -o name,stored,compression",

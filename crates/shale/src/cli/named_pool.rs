@@ -1,9 +1,9 @@
 //! The pool of a command line that names none: SHALE_POOL.
 //!
 //! The first word after the command names the pool if it is a directory with a pool in it, or a
-//! path that begins with `/` or `.`. Else the pool of SHALE_POOL is put before it, and the rest of
-//! the program sees the same words as if it had been typed. `init` and `estimate` take no pool from
-//! there.
+//! path that begins with `/` or `.`. Otherwise the pool of SHALE_POOL is inserted before it, and
+//! the rest of the program sees the same words as if it had been typed. `init` and `estimate`
+//! ignore it.
 
 use std::ffi::{OsStr, OsString};
 use std::path::Path;
@@ -11,15 +11,16 @@ use std::path::Path;
 use clap::Command;
 use server::pool_dir::PoolDir;
 
-/// The variable with the directory of the pool.
+/// Environment variable with the directory of the pool.
 pub const VARIABLE: &str = "SHALE_POOL";
 
-/// The pool of [`VARIABLE`], if that is set.
+/// Returns the pool of [`VARIABLE`], if it is set.
 pub fn of_environment() -> Option<OsString> {
     std::env::var_os(VARIABLE).filter(|pool| !pool.is_empty())
 }
 
-/// The words of a command line, with `pool` where its command needs one and they name none.
+/// Returns the words of a command line, with `pool` inserted if its command needs one and they name
+/// none.
 pub fn completed(mut words: Vec<OsString>, root: &Command, pool: Option<OsString>) -> Vec<OsString> {
     if let Some(pool) = pool
         && let Some(at) = place(&words, root)
@@ -29,7 +30,7 @@ pub fn completed(mut words: Vec<OsString>, root: &Command, pool: Option<OsString
     words
 }
 
-/// Where the pool belongs; none: it is named, or the command needs none.
+/// Returns the position of the missing pool; `None`: it is named, or the command needs none.
 fn place(words: &[OsString], root: &Command) -> Option<usize> {
     let names_no_pool = |word: &OsString| {
         let word = word.to_string_lossy();
@@ -57,13 +58,13 @@ fn place(words: &[OsString], root: &Command) -> Option<usize> {
     (!words.get(at).is_some_and(|word| names_a_pool(word))).then_some(at)
 }
 
-/// Whether a word can only be meant as the directory of a pool.
+/// Returns whether a word can only be the directory of a pool.
 fn names_a_pool(word: &OsStr) -> bool {
     let is_path = word.as_encoded_bytes().first().is_some_and(|first| matches!(first, b'/' | b'.'));
     is_path || PoolDir::new(Path::new(word)).config_path().is_file()
 }
 
-/// The next word from `at` on that is neither a flag nor the value of one.
+/// Returns the position of the next word from `at` on that is neither a flag nor the value of one.
 fn next_positional(words: &[OsString], mut at: usize, command: &Command) -> usize {
     while let Some(word) = words.get(at) {
         if word == "--" {
@@ -77,12 +78,12 @@ fn next_positional(words: &[OsString], mut at: usize, command: &Command) -> usiz
     words.len()
 }
 
-/// Whether a word begins with a dash; a single one is stdin.
+/// Returns whether a word begins with a dash; a single one is stdin.
 fn is_flag(word: &OsStr) -> bool {
     word.as_encoded_bytes().starts_with(b"-") && word != "-"
 }
 
-/// Whether the value of a flag is the next word.
+/// Returns whether the value of a flag is the next word.
 fn takes_next_word(flag: &str, command: &Command) -> bool {
     let takes_value = |is_meant: &dyn Fn(&clap::Arg) -> bool| {
         command.get_opts().any(|option| is_meant(option) && option.get_action().takes_values())
@@ -90,7 +91,7 @@ fn takes_next_word(flag: &str, command: &Command) -> bool {
     if let Some(long) = flag.strip_prefix("--") {
         return !long.contains('=') && takes_value(&|option| option.get_long() == Some(long));
     }
-    // Of `-rt TYPE` the last letter counts, of `-tTYPE` the first: the rest is its value.
+    // Of `-rt TYPE` the last letter matters, of `-tTYPE` the first: the rest is its value.
     let letters: Vec<_> = flag.chars().skip(1).collect();
     let with_value = letters.iter().position(|letter| takes_value(&|option| option.get_short() == Some(*letter)));
     with_value.is_some_and(|at| at + 1 == letters.len())

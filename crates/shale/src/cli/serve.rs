@@ -9,13 +9,24 @@ use super::MEMORY_DEFAULT;
 use operations::names;
 use server::pool_dir::{ServeStandby, parse_standby};
 
-/// A thing that is done or not.
+/// A setting that is on or off.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub enum Switch {
-    /// It is done.
+    /// Enabled.
     On,
-    /// It is not.
+    /// Disabled.
     Off,
+}
+
+/// Whether NBD clients speak TLS.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub enum NbdTls {
+    /// It is refused.
+    Off,
+    /// Those that ask for it.
+    On,
+    /// All clients over TCP.
+    Required,
 }
 
 /// Who may read the metrics.
@@ -33,6 +44,7 @@ pub enum Metrics {
 Examples:
   shale serve /srv/pool                                        NBD on unix:/srv/pool/nbd.sock
   shale serve /srv/pool --nbd unix:/run/shale.sock --nbd 127.0.0.1:10809
+  shale serve /srv/pool --nbd 0.0.0.0:10809 --nbd-certificates /etc/shale/tls    NBD with TLS
   shale serve /srv/pool --mount /mnt/shale                     a file for each volume
   shale serve /srv/pool --vhost-user /run/shale      a disk of a virtual machine for each volume
   shale serve /srv/pool --shares /srv/shares                   a directory for each share
@@ -43,68 +55,75 @@ Examples:
   losetup -f --show --direct-io=on /mnt/shale/vm               a file as a block device
   qemu-img convert disk.qcow2 nbd+unix:///vm?socket=/srv/pool/nbd.sock
 
-Once everything answers, the addresses are printed on stdout, the last line being 'ready'. SIGTERM, SIGINT or
-SIGHUP stops the server in order, and everything is durable then. It does not wait for those who have files of the mount
-open; file systems on loop devices on these are synced, and lose their device. A second SIGINT or SIGTERM, at least a
-second after the first, stops it at once: nothing that was acknowledged is lost, as long as the machine lives. The store of an
-image that does not answer has five seconds; the last lines then say what could not be written for want of it.
+Once all front ends answer, the addresses are printed on stdout, followed by a last line 'ready'. SIGTERM, SIGINT or SIGHUP
+stops the server in order, and everything is then durable. It does not wait for programs with open files in the mount; file
+systems on loop devices on these files are synced, and lose their device. A second SIGINT or SIGTERM, at least a second after
+the first, stops it at once: no acknowledged write is lost, as long as the machine keeps running. The server waits five seconds
+for the store of an image; its last lines then list the changes that could not be written without it.
 
-SIGUSR2 stops it for another server that follows at once, of a new version for instance: everything is made durable, and the
-mounts wait for that server as after its death (below). Connections by NBD end.
+SIGUSR2 stops it for another server that follows at once, for instance of a new version: everything is made durable, and the
+mounts wait for that server as after a crash (below). NBD connections end.
 
-Each NBD connection takes two threads, a file descriptor, and memory: 1 MiB of its own, half a MiB of buffers, up to 4 MiB in the
-kernel, and its part of a quarter of --memory. Half of the file descriptors that the process may have are kept from NBD
-connections, whatever --connections says; a unit raises their number with LimitNOFILE=. Commands have 64 connections of their own.
+Each NBD connection uses two threads, a file descriptor, and memory: 1 MiB of its own, half a MiB of buffers, up to 4 MiB in the
+kernel, and its share of a quarter of --memory. NBD connections use at most half of the process's file descriptors, regardless
+of --connections; a unit raises the limit with LimitNOFILE=. Commands have 64 connections of their own.
 
-The death of the server, kill -9 included, loses no acknowledged write: each is also kept in a file in --standby, which
-takes about a quarter of --memory there, until the log has it; whatever opens the pool next brings it to the log. With
-'off' only flushed writes survive, as with a loss of power.
+With --nbd-certificates NBD speaks TLS 1.2 and 1.3, with the files that QEMU and nbdkit use too: server-cert.pem, server-key.pem,
+and ca-cert.pem (with ca-crl.pem, if any), against which clients' certificates are then verified. The files are reloaded when they
+change. Clients over TCP must start TLS unless --nbd-tls is 'on'; Unix sockets, which are protected by their file modes, only offer
+it. --nbd-client lists the volumes that a client may open, by the common name (CN) in its certificate; snapshots go with their
+volume, and existing connections stay. There are no pre-shared keys: clients that support nothing else need stunnel or nbdkit.
 
-Mounts outlive such a death (Linux 6.9 and later): users of its files, loop devices and the file systems on them
-among them, wait until the pool is served again at the same directory, and then go on. They wait for --wait-for-server at most,
-and then get errors: until then df, lsof and all programs that look at every mount of the machine may wait with them. A start
-that fails leaves the mounts to the next one. Without --standby, with FUSE over io_uring (the server says so), or with
---keep-mounts off, the mount ends with the server.
+The death of the server, kill -9 included, loses no acknowledged write: each is also kept in a file in --standby, which takes
+about a quarter of --memory there, until the log has it; the next process that opens the pool replays it to the log. With 'off'
+only flushed writes survive, as after a power failure.
+
+Mounts outlive such a death (Linux 6.9 and later): users of their files, including loop devices and the file systems on them,
+wait until the pool is served again at the same directory, and then continue. They wait for --wait-for-server at most, and then
+get errors: until then df, lsof and other programs that visit every mount of the machine may wait as well. A failed start leaves
+the mounts to the next one. Without --standby, with FUSE over io_uring (which the server reports), or with --keep-mounts off,
+the mount ends with the server.
 
 A directory that is not empty, or that is a mount point, is refused as a mount point: a mount would hide it. --overlay mounts
-nevertheless. The last directory of --shares is made if it is missing.
+nevertheless. The last directory of --shares is created if it is missing.
 
-With --vhost-user each volume has a socket DIR/VOLUME.sock for QEMU, cloud-hypervisor and other machines with memory that they
-share; a snapshot has VOLUME@SNAPSHOT.sock, which is read-only. Sockets come and go with the volumes. They have mode 0660 and
-the group of DIR, which is made if it is missing. A monitor that reconnects goes on after the death of the server, or after
-SIGUSR2, as if the disk had been slow: its guest waits, and no request is lost.
+With --vhost-user each volume has a socket DIR/VOLUME.sock for QEMU, cloud-hypervisor and other monitors with shared memory; a
+snapshot has VOLUME@SNAPSHOT.sock, which is read-only. Sockets are created and removed with the volumes. They have mode 0660 and
+the group of DIR, which is created if it is missing. A monitor that reconnects after the death of the server, or after SIGUSR2,
+continues as if the disk had been slow: its guest waits, and no request is lost.
 
-With --detach the server goes to the background, and the command returns when everything answers. It prints the process number,
-and the addresses on stderr; messages go to --log, with times. If the start fails, its messages and its exit code are the command's.
+With --detach the server runs in the background, and the command returns when all front ends answer. It prints the process id,
+and the addresses on stderr; messages go to --log, with times. If the start fails, the command prints its messages and returns
+its exit code.
 
 With --config the options are the keys of a TOML file, under the same names, and POOL is the key 'pool'; `shale config example`
-prints them all. SIGHUP, or `shale reload POOL`, then reads the file again instead of stopping the server.
+prints them all. SIGHUP, or `shale reload POOL`, then reloads the file instead of stopping the server.
 
-With --exports shares are given out by the network protocols that their properties nfs, smb, http and ftp name, through
-servers of their own kind over the mounts; `shale exports` shows them. The directory has what these servers need; the file
-'settings' in it is yours, with addresses and ports (on 127.0.0.1 until you change it). The servers outlive a death of this one.
+With --exports shares are exported over the network protocols that their properties nfs, smb, http and ftp enable, through
+separate servers over the mounts; `shale exports` shows them. The directory contains the files of these servers; edit the file
+'settings' in it to set addresses and ports (on 127.0.0.1 until you change it). The servers survive a crash of this one.
 
-With --http a process without rights serves the page, the REST API (/api/v1) and /metrics. A link to log in is printed, which is
-good once, for 15 minutes; 'shale passwd' sets passwords, 'shale token' makes tokens for programs. On addresses that other machines
-reach it speaks TLS, with a certificate of its own whose fingerprint is printed, or with --http-cert and --http-key, which are read
-again when they change; somebody must be able to log in then. On a unix socket root and the pool's owner need no password.
+With --http a process without rights serves the page, the REST API (/api/v1) and /metrics. It prints a log-in link, which is
+valid once, for 15 minutes; 'shale passwd' sets passwords, 'shale token' makes tokens for programs. On addresses that other
+machines can reach it uses TLS, with its own certificate whose fingerprint is printed, or with --http-cert and --http-key, which
+are reloaded when they change; this requires a user or a token. On a unix socket root and the pool's owner need no password.
 
-JSON, one document once everything answers: {ready, pid, pool, nbd, uris, vhost_user, mount, mount_over_io_uring,
+JSON, one document once all front ends answer: {ready, pid, pool, nbd, uris, vhost_user, mount, mount_over_io_uring,
   shares, exports, http (addresses), http_certificate_sha256, log_in (the link)}.")]
 pub struct ServeArgs {
-    /// Read the options from this file, and read it again on SIGHUP and 'shale reload'
+    /// Read the options from this file, and reload it on SIGHUP and 'shale reload'
     #[arg(long, value_name = "FILE", conflicts_with = "ServeSettings")]
     pub config: Option<PathBuf>,
-    /// All that a file of settings can say
+    /// All options that a settings file can have
     #[command(flatten)]
     pub settings: Option<ServeSettings>,
-    /// Write a line 'ready' to this file descriptor, and close it, once everything answers
+    /// Write a line 'ready' to this file descriptor, and close it, once all front ends answer
     #[arg(long, value_name = "N")]
     pub ready_fd: Option<i32>,
-    /// Serve in the background, and return when everything answers
+    /// Serve in the background, and return when all front ends answer
     #[arg(long, conflicts_with = "ready_fd")]
     pub detach: bool,
-    /// Where a server in the background writes its messages [default: POOL/serve.log]
+    /// Log file of a server in the background [default: POOL/serve.log]
     #[arg(long, value_name = "FILE", requires = "detach")]
     pub log: Option<PathBuf>,
 }
@@ -119,44 +138,57 @@ pub struct ServeSettings {
     /// unix:POOL/nbd.sock]
     #[arg(long, value_name = "unix:PATH|HOST:PORT", value_parser = fe_nbd::Listen::parse)]
     pub nbd: Vec<fe_nbd::Listen>,
+    /// Whether NBD clients speak TLS: none, those that ask for it, or all that come over TCP [default:
+    /// required with --nbd-certificates, otherwise off]
+    #[arg(long, value_name = "off|on|required", hide_possible_values = true)]
+    #[arg(requires_ifs = [("on", "nbd_certificates"), ("required", "nbd_certificates")])]
+    pub nbd_tls: Option<NbdTls>,
+    /// Certificates for NBD: a directory with server-cert.pem and server-key.pem; with ca-cert.pem
+    /// in it, clients need a certificate of that authority
+    #[arg(long, value_name = "DIR", requires = "nbd")]
+    pub nbd_certificates: Option<PathBuf>,
+    /// Let the client with this name (CN) in its certificate open this volume, or everything in this
+    /// folder, or '*', all; others open nothing then; may be repeated
+    #[arg(long, value_name = "CLIENT=VOLUME", requires = "nbd_certificates", value_parser = nbd_client)]
+    pub nbd_client: Vec<NbdClient>,
     /// Let virtual machines attach volumes by vhost-user-blk, at DIR/VOLUME.sock
     #[arg(long, value_name = "DIR")]
     pub vhost_user: Option<PathBuf>,
     /// Show each volume as a file below this directory (FUSE)
     #[arg(long, value_name = "DIR")]
     pub mount: Option<PathBuf>,
-    /// Mount each share at a directory of its name below this one (FUSE); needs root
+    /// Mount each share in a directory of its name below this one (FUSE); requires root
     #[arg(long, value_name = "DIR")]
     pub shares: Option<PathBuf>,
-    /// Give shares out by NFS, SMB, HTTP and FTP as their properties say, with configurations in
-    /// this directory
+    /// Export shares over NFS, SMB, HTTP and FTP according to their properties, with configurations
+    /// in this directory
     #[arg(long, value_name = "DIR", requires = "shares")]
     pub exports: Option<PathBuf>,
-    /// REST, metrics and the page over HTTP; may be repeated. Other machines reach it by TLS only
+    /// Serve REST, metrics and the page over HTTP; may be repeated. Other machines need TLS
     #[arg(long, value_name = "HOST:PORT|unix:PATH", value_parser = fe_nbd::Listen::parse)]
     pub http: Vec<fe_nbd::Listen>,
-    /// Whether HTTP speaks TLS [default: on where other machines reach it]
+    /// Whether HTTP uses TLS [default: on where other machines can connect]
     #[arg(long, value_name = "on|off", requires = "http", hide_possible_values = true)]
     pub http_tls: Option<Switch>,
-    /// The certificate (PEM, with its chain) [default: an own one, in POOL/http.pem]
+    /// The certificate (PEM, with its chain) [default: made by the server, in POOL/http.pem]
     #[arg(long, value_name = "FILE", requires = "http_key")]
     pub http_cert: Option<PathBuf>,
     /// Its key (PEM)
     #[arg(long, value_name = "FILE", requires = "http_cert")]
     pub http_key: Option<PathBuf>,
-    /// A further name by which browsers call this machine; may be repeated
+    /// Another name by which browsers address this machine; may be repeated
     #[arg(long, value_name = "NAME", requires = "http")]
     pub http_name: Vec<String>,
-    /// Who reads /metrics: every client on this machine, or only those with a token
+    /// Who may read /metrics: every client on this machine, or only those with a token
     #[arg(long, value_name = "open|token", default_value = "open", hide_possible_values = true)]
     pub metrics: Metrics,
-    /// Mount over directories that are not empty, and over other mounts, which are hidden then
+    /// Mount over directories that are not empty, and over other mounts, which are then hidden
     #[arg(long)]
     pub overlay: bool,
-    /// Most NBD connections at once; further clients are refused
+    /// Maximum number of NBD connections; further clients are refused
     #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub connections: u16,
-    /// Let other users than the server's reach the mounted files
+    /// Let users other than the server's access the mounted files
     #[arg(long, requires = "mount")]
     pub allow_other: bool,
     /// Serve only this volume or share, or everything in this folder; may be repeated
@@ -165,19 +197,19 @@ pub struct ServeSettings {
     /// Memory for buffers and caches
     #[arg(long, value_name = "SIZE", default_value = MEMORY_DEFAULT, value_parser = names::size)]
     pub memory: u64,
-    /// Where acknowledged writes are kept until the log has them: a directory on a file system in
-    /// memory, or 'off'
+    /// Directory for acknowledged writes until the log has them, on a file system in memory, or
+    /// 'off'
     #[arg(long, value_name = "DIR|off", default_value = env::STANDBY_DIR, value_parser = parse_standby)]
     pub standby: ServeStandby,
-    /// Space for the history of the pool's figures, at most the larger of 16M and 1 % of the pool;
-    /// 'off' deletes it
+    /// Maximum size of the history of the pool's figures, at most the larger of 16M and 1 % of the
+    /// pool; 'off' deletes it
     #[arg(long, value_name = "SIZE|off", default_value = "128M", value_parser = history)]
     pub analytics: History,
-    /// Keep the mount when the server dies: a small process holds it for the next server
+    /// Keep the mounts when the server dies: a small process holds them for the next server
     #[arg(long, value_name = "on|off", default_value = "on", hide_possible_values = true)]
     pub keep_mounts: Switch,
-    /// Longest time that mounts wait for the next server after this one's death: a number with s,
-    /// m, h or d, or 'forever'
+    /// Maximum time that mounts wait for the next server after this one dies: a number with s, m, h
+    /// or d, or 'forever'
     #[arg(long, value_name = "TIME|forever", default_value = "10m", value_parser = wait_for_server)]
     pub wait_for_server: WaitForServer,
     /// Wake a lone program that uses a mount on its own CPU, and serve it with one thread: for small
@@ -189,7 +221,21 @@ pub struct ServeSettings {
     pub wait: u32,
 }
 
-/// Bytes of the history; none: it is off.
+/// A client of NBD and a volume or a folder that it may open, or `*`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NbdClient(pub String, pub String);
+
+fn nbd_client(text: &str) -> Result<NbdClient, String> {
+    match text.rsplit_once('=') {
+        Some((client, volume)) if !client.is_empty() => {
+            let volume = if volume == "*" { volume.to_owned() } else { names::volume_name(volume)? };
+            Ok(NbdClient(client.to_owned(), volume))
+        }
+        _ => Err("write CLIENT=VOLUME, CLIENT=FOLDER or CLIENT='*'".to_owned()),
+    }
+}
+
+/// Bytes of the history; `None`: it is off.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct History(pub Option<u64>);
 
@@ -197,7 +243,7 @@ fn history(text: &str) -> Result<History, String> {
     server::samples::parse_budget(text).map(History).map_err(|error| error.to_string())
 }
 
-/// The longest time that mounts wait for a server; `None`: without limit.
+/// Maximum time that mounts wait for a server; `None`: no limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct WaitForServer(pub Option<Duration>);
 

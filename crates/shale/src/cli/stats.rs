@@ -1,4 +1,4 @@
-//! The commands on a pool's history and on what it does now.
+//! The commands on a pool's history and its current activity.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -14,14 +14,15 @@ Examples:
   shale stats /srv/pool bytes --by object --only door=nbd --only operation=write
   shale stats /srv/pool cpu --by who --from 2026-11-25T08:00 --to 2026-11-25T12:00 --step 1m
   shale stats /srv/pool ops --by operation --last 1h --csv > ops.csv
-  shale stats /srv/pool --marks --last 1w    what was changed, started and stopped
+  shale stats /srv/pool --marks --last 1w    changes, starts and stops
 
-A server records the history of its pool: each second of two hours, each 10 s of a week, each 5 minutes of 400 days. 'shale serve --analytics' says how
-much space it may take. It is read from the server, or from the pool if no server has it.
+A server records the history of its pool: each second of two hours, each 10 s of a week, each 5 minutes of 400 days. 'shale
+serve --analytics' sets its maximum size. It is read from the server, or from the pool if no server has it open.
 
-A dataset is amounts (operations, bytes, CPU time), which are summed up, or levels (space, memory, jobs), of which the mean is shown. --by breaks it down;
---only keeps some values of a breakdown, and several of one breakdown keep any of them. An object is a volume, a share or a snapshot by its name, or by
-its number as '#17'; '(other)' is what a step does not tell apart. Moments are in UTC.
+A dataset is amounts (operations, bytes, CPU time), which are summed up, or levels (space, memory, jobs), of which the mean is
+shown. --by breaks it down; --only keeps some values of a breakdown, and several of one breakdown keep any of them. An object is
+a volume, a share or a snapshot by its name, or by its number as '#17'; '(other)' combines objects that a step does not
+distinguish. Times are in UTC.
 
 Without --csv and --json a table shows for each series the total, the mean of a second, and the largest second. Largest seconds are exact for two hours,
 and within 3 percent later. Seconds without a server are gaps, and count in no mean.
@@ -45,22 +46,22 @@ pub struct StatsArgs {
     /// The time until now [default: 1h]
     #[arg(long, value_name = "TIME", conflicts_with_all = ["from", "to"], value_parser = super::blob::age)]
     pub last: Option<Duration>,
-    /// The first moment, such as 2026-11-25T08:00, or seconds since 1970
+    /// Start of the time range, such as 2026-11-25T08:00, or seconds since 1970
     #[arg(long, value_name = "MOMENT", value_parser = moment)]
     pub from: Option<u64>,
-    /// The moment after the last one [default: now]
+    /// End of the time range, exclusive [default: now]
     #[arg(long, value_name = "MOMENT", requires = "from", value_parser = moment)]
     pub to: Option<u64>,
-    /// The length of a step [default: what makes a few hundred of them]
+    /// The length of a step [default: such that there are a few hundred]
     #[arg(long, value_name = "TIME", requires = "dataset", value_parser = super::blob::age)]
     pub step: Option<Duration>,
     /// Show each step, as comma-separated values
     #[arg(long, requires = "dataset")]
     pub csv: bool,
-    /// Show what happened in the time
+    /// Show the events in the time range
     #[arg(long, conflicts_with = "dataset")]
     pub marks: bool,
-    /// How the pool is reached
+    /// Access to the pool
     #[command(flatten)]
     pub access: super::Access,
 }
@@ -73,8 +74,8 @@ Examples:
   shale top /srv/pool --once                  one report, as text
   shale top /srv/pool --once --json | jq .codecs
 
-Shows the busiest volumes, shares and snapshots, the doors that requests come through, what is written and read with which codec and the CPU time of that, the space of the pool,
-the device below, and jobs under way. Rates are those of the last seconds. The pool must be served.
+Shows the busiest volumes, shares and snapshots, the doors of their requests, the data written and read by codec with its CPU
+time, the space of the pool, the device below, and jobs under way. Rates are those of the last seconds. The pool must be served.
 Keys: q ends, space pauses, arrows choose the column that objects are sorted by.
 
 JSON: {version (1: fields may come, and none goes or changes), pool, seconds (that the rates are of), objects: list of {object, id, kind, door, reads, writes, read_bytes, written_bytes, write_p99_ns, read_p99_ns (null: none)}, codecs: list of
@@ -97,7 +98,7 @@ fn filter(text: &str) -> Result<String, String> {
     Ok(text.to_owned())
 }
 
-/// Reads `2026-11-25`, `2026-11-25T08:00`, `2026-11-25T08:00:05Z`, or seconds since 1970.
+/// Parses `2026-11-25`, `2026-11-25T08:00`, `2026-11-25T08:00:05Z`, or seconds since 1970.
 fn moment(text: &str) -> Result<u64, String> {
     let wrong = || {
         format!(
@@ -123,12 +124,12 @@ fn moment(text: &str) -> Result<u64, String> {
     Ok(days * 86_400 + hour * 3600 + minute * 60 + second)
 }
 
-/// Days since 1970 of a date; none if there is no such day.
+/// Returns the days since 1970 of a date; `None` if the date does not exist.
 fn days_of(year: u64, month: u64, day: u64) -> Option<u64> {
     if !(1..=12).contains(&month) || !(1..=31).contains(&day) {
         return None;
     }
-    // Years begin in March here, so that the day that may lack is the last one.
+    // Years begin in March here, so that a leap day is the last one.
     let (year_of_march, month_of_march) = if month > 2 { (year, month - 3) } else { (year - 1, month + 9) };
     let leap_days = year_of_march / 4 - year_of_march / 100 + year_of_march / 400;
     let days = (year_of_march * 365 + leap_days + (153 * month_of_march + 2) / 5 + day - 1).checked_sub(719_468)?;

@@ -19,33 +19,34 @@ Examples:
   shale import /srv/pool home old.tar --share
   zcat home.tar.gz | shale import /srv/pool home - --overwrite
 
-The volume is created with the exact size of the file (which must not be empty; --size is rounded up to 4 KiB). Holes of the file and blocks of zeroes
-take no space. An image in another format (qcow2, VMDK, VHDX, VDI) is refused, since a volume holds the disk itself: convert it before,
+The volume is created with the exact size of the file (which must not be empty; --size is rounded up to 4 KiB). Holes of the
+file and blocks of zeroes take no space. An image in another format (qcow2, VMDK, VHDX, VDI) is refused, because a volume holds
+the disk itself: convert it first,
   qemu-img convert -O raw disk.qcow2 disk.img
-or take it as it is with --as-is. Where the pool's compression is auto and a file-type rule names a codec for the file (rule.TYPE, see
-`shale set --help`), the volume is created with that, if units from all over the file agree. Everything is durable when the command returns. If it fails, the volume that it created is
-removed again.
+or import it unconverted with --as-is. If the pool's compression is auto and a file-type rule names a codec for the file
+(rule.TYPE, see `shale set --help`), the volume is created with that codec, if units from all over the file agree. Everything is
+durable when the command returns. If it fails, the volume that it created is removed.
 
-From before the first byte until everything is durable the volume is marked: its property incomplete says yes. So what a kill -9 or a
-power failure leaves, or a failure in the middle of --overwrite, does not look whole: list and status show it, serve, snapshot, send and
-export warn of it. Import again with --overwrite, or destroy it; or take the mark off, if it is meant to stay as it is:
+From before the first byte until everything is durable the volume is marked by its property incomplete=yes. So the remains of a
+kill -9, a power failure, or a failure during --overwrite do not look complete: list and status show the mark, serve, snapshot,
+send and export warn of it. Import again with --overwrite, or destroy the volume; or remove the mark, to keep it unchanged:
   shale set /srv/pool vm incomplete=no
 
-Trees: a directory is imported into a share, which is created if it is not there, and so is a tar archive into a share that
-is there, or with --share. Owners are taken by number; modes, times to the nanosecond, extended attributes, ACLs, hard links, links,
-devices, fifos and holes are taken over. Archives may be of GNU tar, bsdtar or any that writes POSIX format; a compressed one is
-unpacked before: zcat FILE | shale import POOL SHARE -
-What is there already stays and is told, with exit code 8; --overwrite replaces it, file by file. What cannot be
-read is told and left out, or zeroes in the copy of a file, with exit code 7. The name .shale in the root is left out in the
-same way: a share has its snapshots there. Where the pool is served, its server must mount the share.
+Trees: a directory is imported into a share, which is created if it does not exist, and so is a tar archive into an existing
+share, or with --share. Owners are copied by number, with modes, times to the nanosecond, extended attributes, ACLs, hard links,
+links, devices, fifos and holes. Archives may be made by GNU tar, bsdtar or any program that writes POSIX format; unpack a
+compressed one: zcat FILE | shale import POOL SHARE - Existing names are kept and reported, with exit code 8; --overwrite
+replaces them, file by file. Unreadable items are reported and skipped, or zeroes in the copy of a file, with exit code 7. The
+name .shale in the root is skipped in the same way: a share has its snapshots there. If the pool is served, its server must
+mount the share.
 
 JSON of a tree: {share, source, files, directories, symlinks, links, others, copied_bytes, hole_bytes, kept, kept_first,
   problems, problem_lines, zeroed_bytes, zeroed (as of an export), stored_bytes (with its names), ratio (of a new share
   that of copied_bytes to stored_bytes, else that of the whole share), added_bytes (of a share that was there: so much more
   is stored), added_ratio (of copied_bytes to added_bytes; left out with --overwrite), seconds, bytes_per_second}.
 JSON: {volume, source, size_bytes, copied_bytes, hole_bytes, allocated_bytes (the volume's own), with_snapshots (whether
-  the next two count what its snapshots hold beside), stored_bytes, ratio, seconds,
-  bytes_per_second}; those four may be missing, if they cannot be told.")]
+  the next two include data that only its snapshots hold), stored_bytes, ratio, seconds,
+  bytes_per_second}; those four may be missing, if they are unknown.")]
 pub struct ImportArgs {
     /// Directory of the pool
     pub pool: PathBuf,
@@ -54,7 +55,7 @@ pub struct ImportArgs {
     pub volume: String,
     /// File or block device to read, or - for stdin; for a share, a directory or a tar archive
     pub file: PathBuf,
-    /// Import a tar archive into a share, which is created if it is not there
+    /// Import a tar archive into a share, which is created if it does not exist
     #[arg(long)]
     pub share: bool,
     /// Size of the new volume, at least that of the data [default: the size of the data]
@@ -63,17 +64,17 @@ pub struct ImportArgs {
     /// Property of the new volume, instead of the pool's; may be repeated
     #[arg(short = 'o', value_name = "KEY=VALUE", value_parser = names::key_value)]
     pub properties: Vec<(String, String)>,
-    /// Overwrite the volume that is there; what it held behind the end of the data becomes zeroes.
-    /// In a share: replace files of the same names
+    /// Overwrite the existing volume; its content after the end of the data becomes zeroes. In a
+    /// share: replace files of the same names
     #[arg(long)]
     pub overwrite: bool,
-    /// Take a disk image in another format (qcow2, VMDK, VHDX, VDI) as the bytes that it is
+    /// Import a disk image in another format (qcow2, VMDK, VHDX, VDI) unconverted
     #[arg(long)]
     pub as_is: bool,
     /// Refused, with the reason: the bytes go through this command
     #[arg(long, hide = true)]
     pub background: bool,
-    /// How the pool is reached
+    /// Access to the pool
     #[command(flatten)]
     pub access: Access,
 }
@@ -91,16 +92,16 @@ Examples:
   shale export /srv/pool vm - | gzip > disk.img.gz
   shale export /srv/pool vm /dev/sdb --force
 
-A file is written sparse: holes of the volume are holes of the file. To stdout they are written as zeroes. Until the export is complete the file
-is shorter than the volume; if it fails, a new file is removed, and one that was there before stays incomplete. The file of another volume, in a
-mount of shale serve, is overwritten in its size, as a block device is.
-A volume that is being written meanwhile is copied as it changes.
+A file is written sparse: holes of the volume are holes of the file. To stdout they are written as zeroes. Until the export is
+complete the file is shorter than the volume; if it fails, a new file is removed, and an existing one stays incomplete. The file
+of another volume, in a mount of shale serve, is overwritten and keeps its size, like a block device. A volume that is written
+during the export is copied while it changes.
 
-A share, or PATH in it, is exported to a directory, which is made if it is not there, or as a tar archive (POSIX format, as GNU
-tar and bsdtar read it): to stdout, to a FILE that ends in .tar, or with --tar. What is there already in the directory stays
-and is told, with exit code 8; --force replaces it, file by file. What cannot be read, and what an archive has no place for
-(sockets), is told and left out, with exit code 7, also on stdout; the export goes on behind it. Of a file, the blocks that
-cannot be read are zeroes in the copy, and told by offset and length. Where the pool is served, its server must mount the share.
+A share, or PATH in it, is exported to a directory, which is created if it does not exist, or as a tar archive (POSIX format, as
+GNU tar and bsdtar read it): to stdout, to a FILE that ends in .tar, or with --tar. Existing names in the directory are kept and
+reported, with exit code 8; --force replaces them, file by file. Items that are unreadable, or impossible in an archive
+(sockets), are reported and skipped, with exit code 7, also on stdout; the export continues after them. Unreadable blocks of a
+file are zeroes in the copy, and reported by offset and length. If the pool is served, its server must mount the share.
 
 JSON of a share: {share, target, files, directories, symlinks, links, others, copied_bytes, hole_bytes, kept, kept_first,
   problems, problem_lines, zeroed_bytes (which could not be read, and are zeroes in the copy), zeroed (where, a list of
@@ -118,27 +119,27 @@ pub struct ExportArgs {
     /// and before it the path to export
     #[arg(required = true, num_args = 1..=2, value_name = "FILE")]
     pub files: Vec<PathBuf>,
-    /// Write a tar archive, whatever FILE is called
+    /// Write a tar archive, regardless of the name of FILE
     #[arg(long)]
     pub tar: bool,
-    /// Overwrite the file or block device that is there
+    /// Overwrite an existing file or block device
     #[arg(long)]
     pub force: bool,
     /// Refused, with the reason: the bytes go through this command
     #[arg(long, hide = true)]
     pub background: bool,
-    /// How the pool is reached
+    /// Access to the pool
     #[command(flatten)]
     pub access: Access,
 }
 
 impl ExportArgs {
-    /// Where the export goes.
+    /// Returns the target of the export.
     pub fn target(&self) -> &Path {
         self.files.last().map_or(Path::new("-"), PathBuf::as_path)
     }
 
-    /// The part of a share that is meant, if it is not all of it.
+    /// Returns the selected part of a share, unless it is the whole.
     pub fn path(&self) -> Option<&Path> {
         self.files.first().filter(|_| self.files.len() > 1).map(PathBuf::as_path)
     }
@@ -157,15 +158,17 @@ Examples:
   shale estimate /srv/pool vm@monday
   shale estimate /srv/pool home meier -o mode=archive
 
-Nothing is changed. Files, directories, disk images and block devices are read where they are. Of a volume, a share or a snapshot,
-the pool reads samples itself, as a job: with a server in the server, which spares its clients. A few windows of one unit each are drawn at random, more of what there is more of, and compressed as a pool
-would compress them, by the settings that are set (-o, and those of the pool and the volume), in each mode of auto, and with some
-codecs. Without --sample, what is in a pool is read in rounds of 4, 32 and 128 MiB, until each margin from sampling is below a point. What takes long is tried on every eighth sample and compared with zstd-1 there. The margin is a confidence interval of 95 %:
-combined ratio estimate of stratified sampling, variance from successive differences, double sampling for slow settings.
-Blocks of zeroes are holes and count neither way; nor do files in directories that a share would keep in the records of their inodes,
-without a block, which are told in a line of their own. Types of files are those that 'shale usage' would tell of a share with
-these properties ('other' stands for its '-', and for the rarest). Units of up to 16K are estimated with the dictionaries that a volume would train for
-them. More samples make the margin smaller: four times as many halve it.
+Nothing is changed. Files, directories, disk images and block devices are read in place. For a volume, a share or a snapshot,
+the pool reads samples itself, as a job: in the server if there is one, which gives way to its clients. A few windows of one
+unit each are drawn at random, in proportion to the amounts of data, and compressed as a pool would compress them, with the
+given settings (-o, and those of the pool and the volume), in each mode of auto, and with some codecs. Without --sample, data in
+a pool is read in rounds of 4, 32 and 128 MiB, until each margin from sampling is below a point. Slow codecs are tried on every
+eighth sample and compared with zstd-1 there. The margin is a confidence interval of 95 %: combined ratio estimate of stratified
+sampling, variance from successive differences, double sampling for slow settings. Blocks of zeroes are holes and not counted;
+nor are files in directories that a share would keep in the records of their inodes, without a block, which are reported in a
+separate line. Types of files are those that 'shale usage' would show for a share with these properties ('other' stands for its
+'-', and for the rarest). Units of up to 16K are estimated with the dictionaries that a volume would train for them. More
+samples make the margin smaller: four times as many halve it.
 
 JSON: {object, path, assumed, job (null outside of a pool), state, error, at_unix_s, files, size_bytes, data_bytes, hole_bytes, small_files, small_bytes (those in records of inodes), unit_bytes, sampled_bytes, unreadable_samples, confidence,
   cpu_watts, energy_source (rapl: counted by the processor; cpu-time: CPU time at a nominal power), cpus and device_bytes_per_s
@@ -185,13 +188,13 @@ pub struct EstimateArgs {
     /// Codecs to compare: a list, all or none
     #[arg(long, value_name = "LIST", default_value = estimate::CODECS_DEFAULT)]
     pub codecs: String,
-    /// How much to read and try [default: 128M, but at most 8192 units]
+    /// Amount of data to read and try [default: 128M, but at most 8192 units]
     #[arg(long, value_name = "SIZE", value_parser = names::size)]
     pub sample: Option<u64>,
     /// Draw other samples
     #[arg(long, value_name = "NUMBER", default_value_t = 0)]
     pub seed: u64,
-    /// How the pool is reached
+    /// Access to the pool
     #[command(flatten)]
     pub access: Access,
 }

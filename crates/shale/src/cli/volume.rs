@@ -19,15 +19,14 @@ Examples:
   shale create /srv/pool projects --folder -o compression=zstd-3 --quota 200G
   shale create /srv/pool projects/web/db1 --size 10G -p
 
-A volume is thin: its size costs nothing until data is written. The size is rounded up to 4 KiB, which
-file systems need; `import` and `resize` keep sizes exact.
-A share is a directory tree: shale serve --shares mounts it. It has no size, but may have a quota. Once a pool has
-had a share or a folder, older programs do not open it any more.
+A volume is thin: its size costs nothing until data is written. The size is rounded up to 4 KiB, which file systems need;
+`import` and `resize` keep sizes exact. A share is a directory tree: shale serve --shares mounts it. It has no size, but may
+have a quota. Once a pool has had a share or a folder, older programs cannot open it any more.
 
-A folder holds volumes, shares and other folders. Its properties are inherited by everything in it that does not say otherwise; its
-quota is for everything in it together. Its name stands before theirs: projects/web/db1 lies in projects/web, which must be there, or
-is made with -p. Such names are used everywhere: as NBD exports, below --mount and --shares, with @SNAPSHOT.
-A share holds other shares in the same way: home/meier lies in home, and is mounted on the directory meier in it, which must be empty.
+A folder contains volumes, shares and other folders. Everything in it inherits its properties unless it sets its own; its quota
+applies to everything in it together. Its name precedes theirs: projects/web/db1 lies in projects/web, which must exist, or is
+created with -p. Such names are used everywhere: as NBD exports, below --mount and --shares, with @SNAPSHOT. A share contains
+other shares in the same way: home/meier lies in home, and is mounted on the directory meier in it, which must be empty.
 
 JSON fields: volume, size_bytes; of a share: share; of a folder: folder.")]
 pub struct CreateArgs {
@@ -36,7 +35,7 @@ pub struct CreateArgs {
     /// Name of the new volume, share or folder
     #[arg(value_parser = names::volume_name)]
     pub volume: String,
-    /// Size that its users see; needed, except with --share or --folder
+    /// Size that its users see; required, except with --share or --folder
     #[arg(long, value_name = "SIZE", value_parser = names::size)]
     pub size: Option<u64>,
     /// Create a share: a directory tree, without a size of its own
@@ -45,21 +44,21 @@ pub struct CreateArgs {
     /// Create a folder for volumes and shares
     #[arg(long, conflicts_with_all = ["size", "share"])]
     pub folder: bool,
-    /// Make the folders that are missing; with --folder, that it is there already is no fault
+    /// Create missing folders; with --folder, an existing folder is not an error
     #[arg(long, short)]
     pub parents: bool,
-    /// Most space that it may take, as -o quota=SIZE
+    /// Maximum space that it may use, as -o quota=SIZE
     #[arg(long, value_name = "SIZE")]
     pub quota: Option<String>,
     /// Property of its own, instead of an inherited one; may be repeated
     #[arg(short = 'o', value_name = "KEY=VALUE", value_parser = names::key_value)]
     pub properties: Vec<(String, String)>,
-    /// How the pool is reached
+    /// Access to the pool
     #[command(flatten)]
     pub access: Access,
 }
 
-/// Examples and the list of properties, from the one table that also checks them.
+/// Builds examples and the list of properties, from the one table that also checks them.
 fn set_help() -> String {
     let mut help = "\
 Examples:
@@ -67,12 +66,12 @@ Examples:
   shale set /srv/pool vm compression=zstd-9 unit=64K  for one volume
   shale set /srv/pool projects/web compression=lz4    for everything in a folder
   shale set /srv/pool vm compression=                 inherit again
-  shale set /srv/pool home nfs=rw@10.0.0.0/8 http=ro  gives a share out (serve --exports)
+  shale set /srv/pool home nfs=rw@10.0.0.0/8 http=ro  exports a share (serve --exports)
   shale set /srv/pool rule.nc=archive:gzip-1,performance:lz4    for files of one type
 
-JSON: what was set, a list of {key, value, source, folder, values, allowed, description}, as of get.
+JSON: the properties that were set, a list of {key, value, source, folder, values, allowed, description}, as of get.
 
-Properties hold at once, for what is written from now on:
+Properties take effect at once, for data written from now on:
 "
     .to_owned();
     // One line each, which the layout of the help wraps.
@@ -82,7 +81,7 @@ Properties hold at once, for what is written from now on:
     for key in policy::KEYS {
         property(key.name, key.description, &format!("{}; default {}", key.allowed, key.default));
     }
-    let of_rules = "what files of a type are stored with, by extension or first bytes: rule.nc, rule.jpg, rule.sql";
+    let of_rules = "codec for files of a type, by extension or first bytes: rule.nc, rule.jpg, rule.sql";
     property("rule.TYPE", of_rules, policy::Rule::ALLOWED);
     help.truncate(help.trim_end().len());
     help
@@ -94,11 +93,10 @@ Properties hold at once, for what is written from now on:
 pub struct SetArgs {
     /// Directory of the pool
     pub pool: PathBuf,
-    /// Volume or folder (left out: the pool), and what to set; an empty value means to inherit
-    /// again
+    /// Volume or folder (omitted: the pool), and the settings; an empty value inherits again
     #[arg(required = true, value_name = "VOLUME|KEY=VALUE")]
     pub words: Vec<String>,
-    /// How the pool is reached
+    /// Access to the pool
     #[command(flatten)]
     pub access: Access,
 }
@@ -117,14 +115,14 @@ Examples:
   shale get /srv/pool vm compression --json
   shale get /srv/pool vm compression -H -o value      for scripts: the value alone
 
-The source is default, pool, volume, or folder: its own, or inherited from the one that is named, which may be a share. JSON: a list
-of {key, value, source, folder, values, allowed, description}: source is default, pool, volume, folder or share, folder the name of
-what it is inherited from, or null, values those to choose among, and allowed all of them in words."
+The source is default, pool, volume, or folder: its own value, or inherited from the named one, which may be a share.
+JSON: a list of {key, value, source, folder, values, allowed, description}: source is default, pool, volume, folder or share,
+folder the name of the object that the value is inherited from, or null, values the choices, and allowed a description of them."
 )]
 pub struct GetArgs {
     /// Directory of the pool
     pub pool: PathBuf,
-    /// Volume or folder (left out: the pool), and the properties to show (left out, or `all`: all)
+    /// Volume or folder (omitted: the pool), and the properties to show (omitted, or `all`: all)
     #[arg(value_name = "VOLUME|KEY")]
     pub words: Vec<String>,
     /// Show these columns, separated by commas: name, property, value, source
@@ -133,7 +131,7 @@ pub struct GetArgs {
     /// Without headers, tabs between columns
     #[arg(short = 'H', long)]
     pub bare: bool,
-    /// How the pool is reached
+    /// Access to the pool
     #[command(flatten)]
     pub access: Access,
 }
@@ -152,17 +150,17 @@ pub struct InheritArgs {
     /// The property
     #[arg(value_parser = names::property_key)]
     pub key: String,
-    /// Volume, share or folder (left out: the pool)
+    /// Volume, share or folder (omitted: the pool)
     #[arg(value_parser = names::volume_name)]
     pub name: Option<String>,
-    /// How the pool is reached
+    /// Access to the pool
     #[command(flatten)]
     pub access: Access,
 }
 
 /// Every type.
 const ALL: &str = "all";
-/// What a line of the list can be.
+/// Types of lines in the list.
 const TYPES: [&str; 6] = ["volume", "share", "folder", "snapshot", "bookmark", ALL];
 
 /// See [`super::Command::List`].
@@ -180,24 +178,24 @@ Examples:
   shale list /srv/pool --json | jq -r '.[].name'
 
 Columns of -o: name, type, id, size, data, stored, ratio, saved, unique, shared, clients, created, origin, local
-(of an image, what is here), incomplete, scheduled, holds, bookmarks, and every property (see shale get). With -r bookmarks have lines of their own. Times are in UTC; with -H in seconds since 1970.
+(cached part of an image), incomplete, scheduled, holds, bookmarks, and every property (see shale get). With -r bookmarks have lines of their own. Times are in UTC; with -H in seconds since 1970.
 
-A ~ stands before what is estimated: figures are exact after a checkpoint, some ten seconds after the pool came to rest, or
-with --sync, which takes one first. DATA and STORED count a volume's snapshots, too: what was overwritten since one counts
-twice. What a clone shares counts where it was written: it has of its own what was written to it. So has a volume that
-began as an image, while a snapshot's line counts all that is read through it, of an origin or an image too, and may be larger.
-Right after a receive the figures of the new snapshot are those of the last checkpoint, which did not know it: --sync.
-The figures of a folder are the sums of those in it. Those of a share count its names and inodes, too: an empty one has
-some 130 KiB of DATA, which take 4 KiB, and so the RATIO of a small one is high. 'shale usage' tells that of its files.
+A ~ marks estimated figures: they are exact after a checkpoint, some ten seconds after the pool became idle, or with --sync,
+which takes one first. DATA and STORED include a volume's snapshots: data overwritten since a snapshot counts twice. Data that a
+clone shares counts where it was written: the clone's figures include only data written to it. The same holds for a volume that
+began as an image, while a snapshot's line includes all data that is read through it, from an origin or an image too, and may be
+larger. Right after a receive the figures of the new snapshot are those of the last checkpoint, which did not know it: use
+--sync. The figures of a folder are the sums of its content. Those of a share include its names and inodes: an empty one has
+some 130 KiB of DATA, which take 4 KiB, so the RATIO of a small one is high. 'shale usage' shows the ratio of its files.
 
 JSON: a list of {id, kind (volume, share, folder), name, share (whether it is one), folder (whether it is one), size_bytes, allocated_bytes, stored_bytes, ratio, created_unix_s, clients, client_names, properties,
   origin, incomplete, exact, bookmarks: list of {bookmark, created_unix_s, identity}, unserved (why a share is not mounted, or null)};
-  id is a number that the volume keeps whatever it is called, allocated are logical bytes that hold data (its snapshots' too), stored what they take in the pool, ratio = allocated/stored (null
-  when empty), clients how many have the volume open, client_names who the first 16 of them are, properties those set on the volume itself, origin the snapshot of
-  another volume that it was cloned from, incomplete whether an import has brought a part of its data only, exact whether allocated and stored are exact, or estimated.
-  With -t a volume is told if a line of it is: itself, a snapshot or a bookmark. With -r, or -t snapshot, each has
+  id is a number that the volume keeps under any name, allocated are logical bytes that hold data (its snapshots' too), stored their space in the pool, ratio = allocated/stored (null
+  when empty), clients the number of clients that have the volume open, client_names the first 16 of them, properties those set on the volume itself, origin the snapshot of
+  another volume that it was cloned from, incomplete whether its import did not complete, exact whether allocated and stored are exact, or estimated.
+  With -t a volume is listed if a line of it is: itself, a snapshot or a bookmark. With -r, or -t snapshot, each has
   snapshots, a list of {id, kind, volume, name, size_bytes, created_unix_s, scheduled, unique_bytes, shared_bytes, data_bytes, clients,
-  client_names, incomplete, holds}: holds are the tags that keep it, data_bytes are logical bytes that hold data, unique comes back if the snapshot alone is destroyed, shared is what others see too.")]
+  client_names, incomplete, holds}: holds are the tags that keep it, data_bytes are logical bytes that hold data, unique is freed if only the snapshot is destroyed, shared is seen by others too.")]
 pub struct ListArgs {
     /// Directory of the pool
     pub pool: PathBuf,
@@ -207,7 +205,7 @@ pub struct ListArgs {
     /// Take a checkpoint first, so that the figures include everything written
     #[arg(long)]
     pub sync: bool,
-    /// List the snapshots too, and what they cost
+    /// List the snapshots too, and their space
     #[arg(long, short)]
     pub recursive: bool,
     /// Only lines of these types, separated by commas; snapshots and bookmarks without -r, too
@@ -219,24 +217,24 @@ pub struct ListArgs {
     /// Without headers, tabs between columns, sizes in bytes
     #[arg(short = 'H', long)]
     pub bare: bool,
-    /// How the pool is reached
+    /// Access to the pool
     #[command(flatten)]
     pub access: Access,
 }
 
 impl ListArgs {
-    /// Whether snapshots are to be shown: all, or the one that is named.
+    /// Returns whether snapshots are requested: all, or the named one.
     pub fn wants_snapshots(&self) -> bool {
         let is_one_named = self.volume.as_ref().is_some_and(|name| name.contains('@'));
         self.recursive || is_one_named || self.names_type("snapshot")
     }
 
-    /// Whether bookmarks have lines of their own.
+    /// Returns whether bookmarks have lines of their own.
     pub fn wants_bookmarks(&self) -> bool {
         self.recursive || self.names_type("bookmark")
     }
 
-    /// Whether lines of a type are to be shown.
+    /// Returns whether lines of a type are requested.
     pub fn shows(&self, kind: &str) -> bool {
         self.types.is_empty() || self.names_type(kind)
     }
@@ -251,10 +249,10 @@ impl ListArgs {
 #[command(after_long_help = "\
 Examples:
   shale resize /srv/pool vm 40G
-  shale resize /srv/pool vm 10G --shrink     gives up everything behind the first 10 GiB
+  shale resize /srv/pool vm 10G --shrink     drops everything after the first 10 GiB
 
-The size is exact, to the byte; file systems want a multiple of 4 KiB. NBD clients see it when they connect again; a loop device keeps the old size until `losetup -c DEVICE`, and the
-file system on it until `resize2fs DEVICE`: the command prints both.
+The size is exact, to the byte; file systems need a multiple of 4 KiB. NBD clients see it when they reconnect; a loop device
+keeps the old size until `losetup -c DEVICE`, and the file system on it until `resize2fs DEVICE`: the command prints both.
 
 JSON fields: size_bytes.")]
 pub struct ResizeArgs {
@@ -266,13 +264,13 @@ pub struct ResizeArgs {
     /// New size
     #[arg(value_parser = names::size)]
     pub size: u64,
-    /// Allow a smaller size than before: what lies behind it is lost
+    /// Allow a smaller size than before: data after the new end is lost
     #[arg(long)]
     pub shrink: bool,
     /// Make it smaller even if a client has it open
     #[arg(long, requires = "shrink")]
     pub force: bool,
-    /// How the pool is reached
+    /// Access to the pool
     #[command(flatten)]
     pub access: Access,
 }
@@ -285,22 +283,23 @@ Examples:
   shale destroy /srv/pool vm@monday      a snapshot; what clones and other snapshots see stays
   shale destroy /srv/pool vm@s1,monday     two snapshots
   shale destroy /srv/pool vm@s1%monday     all snapshots from one to another
-  shale destroy /srv/pool -n -r vm       what would go; nothing is destroyed
+  shale destroy /srv/pool -n -r vm       only list them; nothing is destroyed
   shale destroy /srv/pool -r vm golden   two volumes, with their snapshots
   shale destroy /srv/pool 'vm#monday'    a bookmark
   shale destroy -r /srv/pool vm          with all its snapshots
   shale destroy -r /srv/pool projects    a folder, with everything in it
   shale destroy -r /srv/pool projects@monday      the snapshots that snapshot -r took
   shale destroy /srv/pool vm --force     even while a client has it open
-  shale destroy --partial /srv/pool copy      what came of it in a stream that broke off, no more
+  shale destroy --partial /srv/pool copy      only the received part of an interrupted stream
 
-A % without a snapshot before it begins with the oldest one, without one after it ends with the newest. Of several names each is looked
-at before the first is destroyed: if one does not exist or would be refused, nothing is.
+A % without a snapshot before it begins with the oldest one, without one after it ends with the newest. Several names are all
+checked before the first is destroyed: if one does not exist or would be refused, none is destroyed.
 
-There is no way back. The space comes back in the background. Without --force it waits up to 3 seconds for commands that are using the volume, and
-is refused (exit code 4) if one goes on, or a client has it open; with --force it says who that is, and what becomes of them. A snapshot that is held (shale holds) is not destroyed.
+This cannot be undone. The space is freed in the background. Without --force it waits up to 3 seconds for commands that are
+using the volume, and is refused (exit code 4) if one continues, or a client has it open; with --force it lists these clients,
+and the effect on them. A held snapshot (shale holds) is not destroyed.
 
-JSON fields: volume (the first name, as it was given), destroyed (all that went, or with -n would go: list of names), dry_run.")]
+JSON fields: volume (the first name, as it was given), destroyed (the destroyed objects, or with -n the selected ones: list of names), dry_run.")]
 pub struct DestroyArgs {
     /// Directory of the pool
     pub pool: PathBuf,
@@ -310,17 +309,17 @@ pub struct DestroyArgs {
     /// Only list what would be destroyed
     #[arg(long, short = 'n', conflicts_with = "partial")]
     pub dry_run: bool,
-    /// Destroy a volume's snapshots with it, and everything in a folder; of FOLDER@SNAPSHOT, the
+    /// Also destroy a volume's snapshots, and everything in a folder; for FOLDER@SNAPSHOT, the
     /// snapshots of that name of everything in it
     #[arg(long, short)]
     pub recursive: bool,
     /// Destroy it even if a client has it open
     #[arg(long)]
     pub force: bool,
-    /// Only what has come of it in a stream that broke off: what is complete stays
+    /// Only the received part of an interrupted stream: complete parts stay
     #[arg(long, conflicts_with_all = ["recursive", "force"])]
     pub partial: bool,
-    /// How the pool is reached
+    /// Access to the pool
     #[command(flatten)]
     pub access: Access,
 }

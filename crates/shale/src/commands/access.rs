@@ -17,12 +17,12 @@ use server::audit::AuditLog;
 use server::pool_dir::PoolDir;
 use server::session::Session;
 
-/// Longest line that is taken for a password.
+/// Maximum length of a line that is read as a password.
 const LINE_BYTES_MAX: u64 = 4096;
 /// The byte of Ctrl-C.
 const INTERRUPT: u8 = 3;
 
-/// Sets a password, removes a user, or lists the users.
+/// Runs `shale passwd`.
 pub fn passwd(args: PasswdArgs, output: &Output) -> Outcome {
     let PasswdArgs { pool, user, role, remove, list: _, access } = args;
     let Some(user) = user else { return users(&pool, &access, output) };
@@ -32,9 +32,9 @@ pub fn passwd(args: PasswdArgs, output: &Output) -> Outcome {
         output.done(&json!({ "user": user }), || format!("user {user} removed\n"));
         return Ok(());
     }
-    // Before the question: the pool may be another one than was meant.
+    // Before the question: the user may have named the wrong pool.
     PoolDir::new(&pool).ready_config()?;
-    // Only the role of a user that there is.
+    // Only the role of an existing user.
     let is_known = role.is_some() && listed(&pool, &access)?.iter().any(|known| known.name == user);
     let password = if is_known { None } else { Some(ask_password(&user, output)?) };
     let what = if is_known { "role" } else { "password" };
@@ -55,7 +55,7 @@ fn users(pool: &Path, access: &Access, output: &Output) -> Outcome {
     let users = listed(pool, access)?;
     output.result(&users, || {
         if users.is_empty() {
-            return "there is no user\n".to_owned();
+            return "there are no users".to_owned();
         }
         let mut rows = vec![["USER", "ROLE", "PASSWORD SET"].map(str::to_owned).to_vec()];
         rows.extend(
@@ -68,14 +68,14 @@ fn users(pool: &Path, access: &Access, output: &Output) -> Outcome {
     Ok(())
 }
 
-/// A terminal without echo, until it is dropped.
+/// A terminal without echo, until dropped.
 struct Quiet(Termios);
 
 impl Quiet {
     fn begin() -> std::io::Result<Self> {
         let usual = tcgetattr(stdin())?;
         let mut quiet = usual.clone();
-        // Ctrl-C ends the line instead of the process: that would leave the terminal as it is now.
+        // Ctrl-C ends the line instead of the process, which would leave the terminal without echo.
         quiet.local_modes.remove(LocalModes::ECHO | LocalModes::ISIG);
         quiet.special_codes[SpecialCodeIndex::VEOL] = INTERRUPT;
         tcsetattr(stdin(), OptionalActions::Flush, &quiet)?;
@@ -85,7 +85,7 @@ impl Quiet {
 
 impl Drop for Quiet {
     fn drop(&mut self) {
-        // A terminal that has gone shows nothing anyway.
+        // A closed terminal shows nothing anyway.
         let _ = tcsetattr(stdin(), OptionalActions::Flush, &self.0);
     }
 }
@@ -125,7 +125,7 @@ fn ask_password(user: &str, output: &Output) -> Outcome<String> {
     Err(Error::new(ErrorKind::Invalid, "the two passwords differ: nothing was changed").into())
 }
 
-/// Works on tokens.
+/// Runs `shale token`.
 pub fn token(args: TokenArgs, output: &Output) -> Outcome {
     match args.command {
         TokenCommand::Create(args) => create(args, output),
@@ -141,7 +141,7 @@ fn create(args: TokenCreateArgs, output: &Output) -> Outcome {
         Reply::Token(token) => Ok(token),
         other => Err(other.unexpected().into()),
     })?;
-    output.note("keep this token: it is not shown again");
+    output.note("store this token: it is not shown again");
     output.result(&made, || format!("{}\n", made.token));
     Ok(())
 }
@@ -153,7 +153,7 @@ fn list(args: &TokenListArgs, output: &Output) -> Outcome {
     })?;
     output.result(&tokens, || {
         if tokens.is_empty() {
-            return "there is no token\n".to_owned();
+            return "there are no tokens\n".to_owned();
         }
         let mut rows = vec![["TOKEN", "ROLE", "CREATED", "EXPIRES", "LAST USED"].map(str::to_owned).to_vec()];
         let or_never = |moment: Option<u64>| moment.map_or_else(|| "never".to_owned(), show_moment);

@@ -1,5 +1,5 @@
-//! One change to all that a snapshot of a folder holds: the snapshots of one name below it, each
-//! destroyed or gone back to.
+//! Applies one change to everything in a folder's snapshot: destroys the snapshots of one name
+//! below it, or rolls back to them.
 
 use surface::{Error, ErrorKind};
 
@@ -8,11 +8,11 @@ use operations::Outcome;
 use operations::{Reply, Request};
 use server::session::Session;
 
-/// The snapshots called `name` of everything in `folder`, and of `folder` itself if it is a share,
-/// by their full names.
+/// Returns the full names of the snapshots called `name` of everything in `folder`, and of `folder`
+/// itself if it is a share.
 ///
 /// # Errors
-/// `NotFound` if nothing there has such a snapshot, and what the pool says.
+/// `NotFound` if nothing there has such a snapshot, and those of the pool.
 pub fn snapshots(session: &Session, folder: &str, name: &str) -> Outcome<Vec<String>> {
     let request = Request::Snapshots { object: Some(folder.into()), name: Some(name.to_owned()), below: true };
     let found = match session.call(request)? {
@@ -21,15 +21,15 @@ pub fn snapshots(session: &Session, folder: &str, name: &str) -> Outcome<Vec<Str
     };
     let mut titles: Vec<_> = found.into_iter().map(|snapshot| format!("{}@{name}", snapshot.volume)).collect();
     if titles.is_empty() {
-        let message = format!("nothing in '{folder}' has a snapshot '{name}': shale list -r shows which there are");
+        let message = format!("nothing in '{folder}' has a snapshot '{name}': shale list -r shows them");
         return Err(Error::new(ErrorKind::NotFound, message).into());
     }
     titles.sort();
     Ok(titles)
 }
 
-/// Does `change` to each of `titles`. If one is refused, those that were changed before it are
-/// named: they stay changed.
+/// Applies `change` to each of `titles`. If one is refused, those changed before are reported: they
+/// stay changed.
 ///
 /// # Errors
 /// Those of `change`.

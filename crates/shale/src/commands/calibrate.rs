@@ -11,7 +11,7 @@ use report::Calibrated;
 use report::{JobResult, JobWish};
 use server::session::Session;
 
-/// Calibrates, and says what came of it.
+/// Calibrates, and reports the outcome.
 pub fn run(args: CalibrateArgs, output: &Output) -> Outcome {
     let interruption = Interruption::watch()?;
     let found = Session::with(&args.pool, &args.access, |session| {
@@ -27,7 +27,7 @@ pub fn run(args: CalibrateArgs, output: &Output) -> Outcome {
     Ok(())
 }
 
-/// Tells the times and the power.
+/// Reports the times and the power.
 pub(super) fn tell(found: &Calibrated, output: &Output) {
     output.result(found, || show(found));
 }
@@ -45,14 +45,14 @@ fn show(found: &Calibrated) -> String {
     }
     let whose = match found.energy_source.as_str() {
         "rapl" => {
-            format!("ENERGY was counted by the processor (RAPL): {:.1} W while one CPU was busy.", found.cpu_watts)
+            format!("ENERGY was measured by the processor (RAPL): {:.1} W while one CPU was busy.", found.cpu_watts)
         }
         _ => format!(
-            "ENERGY is CPU time at a nominal {:.1} W for a busy CPU: there is no RAPL counter that can be read.",
+            "ENERGY is CPU time at a nominal {:.1} W for a busy CPU: no RAPL counter is readable.",
             found.cpu_watts
         ),
     };
-    format!("{}\nSPEED is of one CPU, on made data. {whose}\n", table(&rows))
+    format!("{}\nSPEED is of one CPU, on generated data. {whose}\n", table(&rows))
 }
 
 #[cfg(test)]

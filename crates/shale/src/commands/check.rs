@@ -17,7 +17,7 @@ use report::CheckSummary;
 use server::pool_dir::{self, Opening, PoolDir};
 use server::share_check;
 
-/// So many problems are seen at a glance.
+/// Number of problems that are easily read one by one.
 const LISTED_FEW: usize = 10;
 
 /// Verifies a pool that is not served.
@@ -29,7 +29,7 @@ pub fn run(args: CheckArgs, output: &Output) -> Outcome {
         pool_dir::mend_description(&dir)?;
     }
     let lock = pool_dir::lock_alone(&dir, &(&args.access).into())?;
-    // What opening it mends is among the problems that are found.
+    // Repairs made by opening it are among the reported problems.
     let how = Opening { memory_bytes: args.access.memory, repair: args.repair, accept_loss: args.accept_loss };
     let pool = match pool_dir::open_locked(&dir, lock.clone(), how) {
         Err(error) if loss_in(&error).is_some() => {
@@ -40,7 +40,7 @@ pub fn run(args: CheckArgs, output: &Output) -> Outcome {
         }
         opened => opened?,
     };
-    // That is done, and is told whatever comes of the rest.
+    // These repairs are done, and are reported whatever the outcome of the rest.
     let mended = tell_mended(pool.service.pool().mended(), output);
     let progress = Progress::new(output, "checking", None);
     let report = pool.service.pool().check(args.repair, &mut |done, total| {
@@ -60,7 +60,7 @@ pub fn run(args: CheckArgs, output: &Output) -> Outcome {
             ..server::documents::check_summary(report, started.elapsed().as_secs_f64())
         }
     });
-    // A loss is told before the pool may forget that it was not.
+    // A loss is reported before the pool may forget that it was unreported.
     let told = match &summary {
         Ok(summary) => {
             output.result(summary, || show(summary, args.repair, mended));
@@ -82,7 +82,7 @@ pub fn run(args: CheckArgs, output: &Output) -> Outcome {
     if summary.names_lost.is_empty() && summary.attributes_lost.is_empty() { Ok(()) } else { Err(Failure::Lossy) }
 }
 
-/// What the trees of shares have lost for good, in words; `None` if they have not.
+/// Describes the permanent losses of the trees of shares; `None` if there are none.
 fn lost_of_trees(summary: &CheckSummary) -> Option<String> {
     let lost = [("names", &summary.names_lost), ("extended attributes", &summary.attributes_lost)];
     let lost = lost.iter().filter(|(_, shares)| !shares.is_empty());
@@ -91,43 +91,43 @@ fn lost_of_trees(summary: &CheckSummary) -> Option<String> {
     if !summary.names_lost.is_empty() {
         words.push("files without a name are in lost+found there".to_owned());
     }
-    words.push("`shale status` tells of it until it is acknowledged".to_owned());
+    words.push("`shale status` reports it until it is acknowledged".to_owned());
     (words.len() > 1).then(|| words.join("; "))
 }
 
-/// What repairing would lose, if that is why the pool was not opened.
+/// Returns the loss that a repair would cause, if the pool was not opened because of it.
 fn loss_in(error: &Error) -> Option<&Loss> {
     std::error::Error::source(error)?.downcast_ref()
 }
 
-/// Says what repairing would lose, and asks on a terminal whether it may.
+/// Reports the loss that a repair would cause, and asks for permission on a terminal.
 fn is_accepted(error: &Error, output: &Output) -> bool {
     let Some(loss) = loss_in(error) else { return false };
     if output.is_json() {
         let report = server::documents::loss_report(loss);
-        let message = format!("{error}; --accept-loss does it all the same");
+        let message = format!("{error}; --accept-loss repairs it nevertheless");
         output.json(
             &serde_json::json!({ "error": { "kind": ErrorKind::Corrupt.name(), "message": message }, "loss": report }),
         );
         return false;
     }
     let lines: String = loss.lines().iter().map(|line| format!("  {line}\n")).collect();
-    output.prompt(&format!("repairing the pool would lose something that was, or may have been, flushed:\n{lines}"));
+    output.prompt(&format!("repairing the pool would lose data that was, or may have been, flushed:\n{lines}"));
     if !(std::io::stdin().is_terminal() && std::io::stderr().is_terminal()) {
-        output.note("nothing has been changed; --accept-loss does it all the same");
+        output.note("nothing was changed; --accept-loss repairs it nevertheless");
         return false;
     }
-    output.prompt("Drop that, and go on without it? Type 'yes': ");
+    output.prompt("Drop this data and continue? Type 'yes': ");
     let mut answer = String::new();
     let is_yes = std::io::stdin().read_line(&mut answer).is_ok() && answer.trim() == "yes";
     if !is_yes {
-        output.note("nothing has been changed");
+        output.note("nothing was changed");
     }
     is_yes
 }
 
-/// Says what opening the pool has mended, as far as it is listed, and of how much; where the result
-/// is one document, on stderr.
+/// Reports the repairs made by opening the pool, up to a limit, and returns their number; on stderr
+/// if the result is one document.
 fn tell_mended(mended: Vec<Problem>, output: &Output) -> usize {
     let lines =
         mended.into_iter().take(PROBLEMS_LISTED_MAX).map(|problem| line(&server::documents::problem_report(problem)));
@@ -135,7 +135,7 @@ fn tell_mended(mended: Vec<Problem>, output: &Output) -> usize {
     lines.map(tell).count()
 }
 
-/// The report without the first problems, of which so many have been `told`.
+/// Formats the report without the first `told` problems, which were already shown.
 fn show(summary: &CheckSummary, repair: bool, told: usize) -> String {
     let mut text = joined(summary.problems.get(told..).unwrap_or_default());
     text.extend(summary.notes.iter().map(|note| format!("note: {note}\n")));
@@ -146,7 +146,7 @@ fn show(summary: &CheckSummary, repair: bool, told: usize) -> String {
     }
     if listed > LISTED_FEW {
         let volumes = summary.volumes.iter().map(|(volume, problems)| format!("{volume} ({problems})"));
-        text.push_str(&format!("volumes concerned: {}\n", volumes.collect::<Vec<_>>().join(", ")));
+        text.push_str(&format!("affected volumes: {}\n", volumes.collect::<Vec<_>>().join(", ")));
     }
     text.push_str(&format!(
         "checked {} map records and {} fragments ({}) in {:.1} s: ",
@@ -157,19 +157,31 @@ fn show(summary: &CheckSummary, repair: bool, told: usize) -> String {
     ));
     let lost = lost_of_trees(summary);
     text.push_str(&match (found, left) {
-        (0, _) if summary.log_end.is_some() => "clean, as far as that can be known: see what is said of the log's end\n".to_owned(),
+        (0, _) if summary.log_end.is_some() => {
+            "clean, as far as can be known: see the note on the log's end\n".to_owned()
+        }
         (0, _) => "clean\n".to_owned(),
         (found, left) if summary.loss.is_some() => {
-            format!("{found} problem(s), {left} of them left; what was dropped is lost, and `shale status` tells of it until it is acknowledged\n")
+            format!(
+                "{found} problem(s), {left} of them left; dropped data is lost, and `shale status` reports it \
+             until it is acknowledged\n"
+            )
         }
         (found, left) if lost.is_some() => {
             let lost = lost.unwrap_or_default();
-            let left = if left == 0 { "all mended".to_owned() } else { format!("{left} of them cannot be repaired") };
+            let left = if left == 0 {
+                "the rest is repaired".to_owned()
+            } else {
+                format!("{left} of them cannot be repaired")
+            };
             format!("{found} problem(s), {left}, but {lost}\n")
         }
         (found, 0) => format!("{found} problem(s), all repaired\n"),
         (found, left) if repair => format!("{found} problem(s), {left} of them cannot be repaired\n"),
-        (found, _) if summary.is_mendable => format!("{found} problem(s); see what --repair can do\n"),
+        (found, _) if summary.is_mendable => format!(
+            "{found} problem(s); run with --repair to fix what can be \
+         fixed\n"
+        ),
         (found, _) => {
             format!("{found} problem(s); --repair cannot fix them: restore or overwrite the damaged data\n")
         }
@@ -214,11 +226,11 @@ mod tests {
         assert!(text.contains("fragment: volume vm, byte 8192: checksum is 1, expected 2\n"), "{text}");
         assert!(text.contains("and 1999 more\n") && text.contains("2000 problem(s); --repair cannot fix"), "{text}");
         summary.is_mendable = true;
-        assert!(show(&summary, false, 0).contains("; see what --repair"));
+        assert!(show(&summary, false, 0).contains("; run with --repair"));
         assert!(!show(&summary, true, 1).contains("checksum is 1"), "it has been told");
         assert!(show(&summary, true, 0).contains("2000 of them cannot be repaired"));
         summary.problems = vec![summary.problems[0].clone(); LISTED_FEW + 1];
-        assert!(show(&summary, true, 0).contains("volumes concerned: vm (2000)\n"));
+        assert!(show(&summary, true, 0).contains("affected volumes: vm (2000)\n"));
         summary.problems_left = 0;
         assert!(show(&summary, true, 0).contains("all repaired"));
         summary.names_lost = vec!["home".to_owned()];
@@ -240,6 +252,6 @@ mod tests {
         summary.notes.clear();
         summary.log_end = Some("batch 27 is torn".to_owned());
         let text = show(&summary, false, 0);
-        assert!(text.starts_with("log: batch 27 is torn\n") && text.contains("as far as that can be known"), "{text}");
+        assert!(text.starts_with("log: batch 27 is torn\n") && text.contains("as far as can be known"), "{text}");
     }
 }

@@ -1,4 +1,4 @@
-//! `shale clean`, and with `--sort` what goes before it.
+//! `shale clean`, and with `--sort` the sorting before it.
 
 use serde::Serialize;
 use units::format_size;
@@ -15,7 +15,7 @@ use report::SortSlice;
 use report::{JobPace, JobResult, JobWish};
 use server::session::Session;
 
-/// What cleaning did.
+/// Result of cleaning.
 #[derive(Debug, Serialize)]
 struct Summary<'a> {
     #[serde(flatten)]
@@ -23,7 +23,7 @@ struct Summary<'a> {
     seconds: f64,
 }
 
-/// Cleans a pool until it is clean enough, or tells how far the last sorting came.
+/// Cleans a pool until it is clean enough, or reports the progress of the last sorting.
 pub fn run(args: CleanArgs, output: &Output) -> Outcome {
     let interruption = Interruption::watch()?;
     let done = Session::with(&args.pool, &args.access, |session| {
@@ -44,7 +44,7 @@ pub fn run(args: CleanArgs, output: &Output) -> Outcome {
     Ok(())
 }
 
-/// How far the last sorting came.
+/// Returns the progress of the last sorting.
 fn report(session: &Session) -> Outcome<CleanTotal> {
     let sort = match session.call(Request::SortReport)? {
         Reply::Sorted(slice) => Some(slice),
@@ -54,14 +54,14 @@ fn report(session: &Session) -> Outcome<CleanTotal> {
     Ok(CleanTotal { extents_free, extents_free_before: extents_free, sort, ..CleanTotal::default() })
 }
 
-/// Tells the outcome; `seconds` is how long it took, if it did more than look.
+/// Reports the outcome; `seconds` is its duration, if any work was done.
 pub(super) fn tell(done: &CleanTotal, seconds: Option<f64>, output: &Output) {
     let summary = Summary { done, seconds: seconds.unwrap_or_default() };
     output.result(&summary, || {
         let sorted = done.sort.as_ref().map(show).unwrap_or_default();
         let cleaned = seconds.map_or_else(String::new, |seconds| {
             format!(
-                "emptied {} extents, moved {} for that in {seconds:.1} s; {} extents are free, {} were\n",
+                "emptied {} extents, moved {} for that in {seconds:.1} s; {} extents are free ({} before)\n",
                 done.extents_cleaned,
                 format_size(done.bytes_moved),
                 done.extents_free,
@@ -74,7 +74,7 @@ pub(super) fn tell(done: &CleanTotal, seconds: Option<f64>, output: &Output) {
 
 pub(super) fn show(slice: &SortSlice) -> String {
     if slice.started_unix_s == 0 {
-        return "this pool has not been sorted\n".to_owned();
+        return "this pool was never sorted\n".to_owned();
     }
     let far = if slice.finished {
         "all volumes".to_owned()
@@ -83,11 +83,9 @@ pub(super) fn show(slice: &SortSlice) -> String {
     };
     let damaged = match slice.damaged_groups {
         0 => String::new(),
-        groups => format!(
-            "; {groups} groups of 128 KiB hold something damaged and stay as they are: 'shale scrub' tells what"
-        ),
+        groups => format!("; {groups} groups of 128 KiB contain damage and stay as they are: see 'shale scrub'"),
     };
-    format!("sorted {far}: {} written anew{damaged}\n", format_size(slice.rewritten_bytes))
+    format!("sorted {far}: {} rewritten{damaged}\n", format_size(slice.rewritten_bytes))
 }
 
 #[cfg(test)]
@@ -96,7 +94,7 @@ mod tests {
 
     #[test]
     fn the_summary_tells_how_far_sorting_came() {
-        assert!(show(&SortSlice::default()).contains("not been sorted"));
+        assert!(show(&SortSlice::default()).contains("never sorted"));
         let slice = SortSlice {
             started_unix_s: 1,
             bytes_done: 1 << 30,
@@ -107,12 +105,11 @@ mod tests {
         };
         let text = show(&slice);
         assert!(
-            text.contains("1 GiB of 4 GiB") && text.contains("5 MiB written") && text.contains("2 groups"),
+            text.contains("1 GiB of 4 GiB") && text.contains("5 MiB rewritten") && text.contains("2 groups"),
             "{text}"
         );
         assert!(
-            show(&SortSlice { finished: true, damaged_groups: 0, ..slice })
-                .ends_with("all volumes: 5 MiB written anew\n")
+            show(&SortSlice { finished: true, damaged_groups: 0, ..slice }).ends_with("all volumes: 5 MiB rewritten\n")
         );
     }
 }

@@ -33,7 +33,7 @@ pub fn run(args: ConfigArgs, output: &Output) -> Outcome {
     if faults.is_empty() { Ok(()) } else { Err(Failure::Reported(ErrorKind::Invalid)) }
 }
 
-/// Has a server read its file again.
+/// Makes a server reload its file.
 pub fn reload(args: ReloadArgs, output: &Output) -> Outcome {
     let pool = match (args.pool, args.config) {
         (Some(pool), _) => pool,
@@ -46,7 +46,7 @@ pub fn reload(args: ReloadArgs, output: &Output) -> Outcome {
         other => return Err(other.unexpected().into()),
     };
     if !report.needs_restart.is_empty() {
-        output.warn(&format!("in force after the next start of the server: {}", report.needs_restart.join(", ")));
+        output.warn(&format!("takes effect at the next start of the server: {}", report.needs_restart.join(", ")));
     }
     output.done(&report, || show(&report));
     Ok(())

@@ -1,5 +1,5 @@
-//! `shale destroy`: finds all that the names stand for, looks at each before the first one goes,
-//! and destroys one after the other; with -n it stops before that.
+//! `shale destroy`: resolves all names, checks every object before the first one is destroyed, and
+//! destroys them one after the other; with -n it stops before that.
 
 use serde_json::json;
 use surface::{Error, ErrorKind};
@@ -16,10 +16,10 @@ use report::SnapshotReport;
 use server::devices::is_in;
 use server::session::Session;
 
-/// A thing that goes.
+/// An object to destroy.
 struct Going {
     title: String,
-    /// The word for it in messages.
+    /// Its kind in messages.
     kind: &'static str,
 }
 
@@ -59,26 +59,26 @@ pub fn run(args: &DestroyArgs, output: &Output) -> Outcome {
     Ok(())
 }
 
-/// Deletes the received part of a volume or snapshot whose stream broke off.
+/// Deletes the received part of a volume or snapshot whose stream was interrupted.
 fn give_up(args: &DestroyArgs, output: &Output) -> Outcome {
     Session::with(&args.pool, &args.access, |session| {
-        below::each(&args.volumes, "given up", output, |title| {
+        below::each(&args.volumes, "deleted", output, |title| {
             Ok(session.done(Request::GiveUp { title: title.to_owned() })?)
         })
     })?;
     let document = json!({ "volume": args.volumes.first(), "destroyed": args.volumes, "dry_run": false });
-    let line = |title: &String| format!("the received part of {title} is given up\n");
+    let line = |title: &String| format!("the received part of {title} was deleted\n");
     output.done(&document, || args.volumes.iter().map(line).collect());
     Ok(())
 }
 
 fn request(args: &DestroyArgs, title: &str) -> Request {
-    // The snapshots of a folder are named one by one by now.
+    // The snapshots of a folder are listed one by one at this point.
     let recursive = args.recursive && !title.contains('@');
     Request::Destroy { object: title.into(), recursive, force: args.force, if_match: None }
 }
 
-/// All that the names of the command line stand for, each once.
+/// Returns all objects that the names of the command line refer to, each once.
 fn named(session: &Session, args: &DestroyArgs) -> Outcome<Vec<Going>> {
     let (volumes, folders) = (volumes(session)?, folders(session)?);
     let mut going: Vec<Going> = Vec::new();
@@ -108,7 +108,8 @@ fn named(session: &Session, args: &DestroyArgs) -> Outcome<Vec<Going>> {
     Ok(going)
 }
 
-/// The snapshots of a volume, or with `recursive` of everything in a folder, that `A,B%C` names.
+/// Returns the snapshots named by `A,B%C` of a volume, or with `recursive` of everything in a
+/// folder.
 fn snapshots(session: &Session, volume: &str, spec: &str, recursive: bool) -> Outcome<Vec<String>> {
     let ranges = names::ranges(spec).map_err(|why| Error::new(ErrorKind::Invalid, why))?;
     let request = Request::Snapshots { object: Some(volume.into()), name: None, below: recursive };
@@ -133,7 +134,7 @@ fn snapshots(session: &Session, volume: &str, spec: &str, recursive: bool) -> Ou
         if found.is_empty() {
             let text = match range {
                 (Some(name), _) | (None, Some(name)) if recursive => {
-                    format!("nothing in '{volume}' has a snapshot '{name}': shale list -r shows which there are")
+                    format!("nothing in '{volume}' has a snapshot '{name}': shale list -r shows them")
                 }
                 (Some(name), _) | (None, Some(name)) => format!("volume '{volume}' has no snapshot '{name}'"),
                 (None, None) => format!("'{volume}' has no snapshots"),
@@ -145,7 +146,8 @@ fn snapshots(session: &Session, volume: &str, spec: &str, recursive: bool) -> Ou
     Ok(titles)
 }
 
-/// The names of a range, of snapshots that stand oldest first, or the name that is missing.
+/// Returns the names of a range of snapshots, which are ordered by age, or the name that is
+/// missing.
 fn within<'a>(
     own: &'a [&'a SnapshotReport],
     (from, to): names::SnapshotRange<'a>,
@@ -161,8 +163,8 @@ fn no_snapshot(volume: &str, name: &str, own: &[&SnapshotReport]) -> Error {
     Error::new(ErrorKind::NotFound, format!("volume '{volume}' has no snapshot '{name}'{meant}"))
 }
 
-/// Refuses all if one would be refused. A thing is not asked about if others that go first lie in
-/// it: its state is not known before they go.
+/// Refuses all if one would be refused. An object with earlier ones inside it is not checked: its
+/// state is unknown before those are destroyed.
 fn look_at_all(session: &Session, args: &DestroyArgs, going: &[Going]) -> Outcome {
     for thing in going {
         let holds_others = going
@@ -192,7 +194,7 @@ fn look_at_bookmark(session: &Session, title: &str) -> Outcome {
     }
 }
 
-/// Each thing with everything in it that a recursive destroy takes along.
+/// Adds to each object everything in it that a recursive destroy includes.
 fn with_contents(session: &Session, args: &DestroyArgs, going: Vec<Going>) -> Outcome<Vec<Going>> {
     if !args.recursive {
         return Ok(going);

@@ -2,7 +2,7 @@
 //!
 //! 1. The same command line, without `--detach`, is started in a session of its own. Its messages
 //!    go to a log file, its output to memory, and it gets a pipe as `--ready-fd`.
-//! 2. This process waits for `ready`, prints the server's process number, and ends.
+//! 2. This process waits for `ready`, prints the server's process id, and ends.
 //! 3. If the server ends first, its messages are printed and its exit code is returned.
 
 use std::ffi::OsString;
@@ -34,7 +34,7 @@ pub fn run(args: &ServeArgs, settings: &ServeSettings, output: &Output) -> Outco
     let memory = rustix::fs::memfd_create("shale-ready", MemfdFlags::CLOEXEC).map_err(|errno| failed(errno.into()))?;
     let mut said = File::from(memory);
     let (ready, writer) = std::io::pipe().map_err(failed)?;
-    // By its name, which `ps` and `pgrep` show.
+    // Started by its name, which `ps` and `pgrep` show.
     let program = std::env::current_exe().map_err(failed)?;
     let mut command = Command::new(program);
     command.args(without_detach(std::env::args_os().skip(1)));
@@ -62,7 +62,7 @@ pub fn run(args: &ServeArgs, settings: &ServeSettings, output: &Output) -> Outco
     std::io::copy(&mut log, &mut std::io::stderr().lock()).map_err(failed)?;
     match status.code() {
         Some(code) if code != 0 => {
-            // Whether it can be flushed or not, the code is the server's.
+            // The exit code is the server's, even if this fails.
             let _ = std::io::stderr().flush();
             host::exit_now(code)
         }
@@ -80,7 +80,7 @@ fn says_ready(mut pipe: PipeReader) -> bool {
     pipe.read_to_string(&mut line).is_ok() && line == "ready\n"
 }
 
-/// The words of a command line, without the options that are about the background.
+/// Returns the words of a command line without the options for the background.
 fn without_detach(words: impl Iterator<Item = OsString>) -> Vec<OsString> {
     let mut left = Vec::new();
     let mut words = words.peekable();

@@ -20,10 +20,10 @@ use report::{EstimateReport, JobResult};
 use server::pool_dir::PoolDir;
 use server::session::Session;
 
-/// How often the number of files found is shown, in files.
+/// Interval of showing the number of files found, in files.
 const SHOW_EVERY: u64 = 256;
 
-/// Estimates, and says what came of it.
+/// Estimates, and reports the outcome.
 pub fn run(args: EstimateArgs, output: &Output) -> Outcome {
     if args.sample == Some(0) {
         return Err(Error::new(ErrorKind::Invalid, "--sample must be more than 0").into());
@@ -36,27 +36,26 @@ pub fn run(args: EstimateArgs, output: &Output) -> Outcome {
     Ok(())
 }
 
-/// Tells the outcome.
+/// Reports the outcome.
 pub(super) fn tell(report: &EstimateReport, output: &Output) {
     output.result(report, || show(report));
 }
 
-/// Says that the pool must be named, where a word may be meant as the name of a volume.
+/// Adds the advice to name the pool, if a word may be the name of a volume.
 fn with_pool_hint(targets: &[PathBuf], failure: Failure) -> Failure {
     let may_be_volume =
         |target: &PathBuf| target.to_str().is_some_and(|name| names::any_name(name).is_ok()) && !target.exists();
     match of_environment() {
         Some(pool) if targets.first().is_some_and(may_be_volume) => failure.with(&format!(
-            "; estimate does not use SHALE_POOL: for a volume or a share write shale estimate {} NAME",
+            "; estimate ignores SHALE_POOL: for a volume or a share use shale estimate {} NAME",
             pool.display()
         )),
         _ => failure,
     }
 }
 
-/// Words of which the first is a pool's directory, the second could be a volume's or a snapshot's
-/// name, and a third one a path in a share. `./name` means a file of that name in the working
-/// directory.
+/// Splits words of which the first is a pool's directory, the second could be a volume's or a
+/// snapshot's name, and a third one a path in a share. `./name` is a file in the working directory.
 fn volume_of(targets: &[PathBuf]) -> Option<(PathBuf, String, Option<String>)> {
     let (pool, volume, path) = match targets {
         [pool, volume] => (pool, volume, None),
@@ -73,10 +72,10 @@ fn is_pool(path: &Path) -> bool {
 
 fn of_paths(args: &EstimateArgs, output: &Output) -> Outcome<EstimateReport> {
     end_when_interrupted(output)?;
-    // Its files say nothing of what is in its volumes.
+    // Its files say nothing about the data in its volumes.
     if let Some(pool) = args.targets.iter().find(|target| is_pool(target)) {
         let pool = pool.display();
-        let message = format!("{pool} is a pool; name one of its volumes: shale estimate {pool} VOLUME");
+        let message = format!("{pool} is a pool; specify one of its volumes: shale estimate {pool} VOLUME");
         return Err(Error::new(ErrorKind::Invalid, message).into());
     }
     let none = BTreeMap::new();
@@ -94,16 +93,16 @@ fn of_files(paths: &[PathBuf], plan: &Plan, args: &EstimateArgs, output: &Output
     })?;
     progress.finish();
     if scanned.unreadable > 0 {
-        output.warn(&format!("{} files or directories cannot be read and are left out", scanned.unreadable));
+        output.warn(&format!("skipped {} unreadable files or directories", scanned.unreadable));
     }
     if scanned.files == 0 {
-        let message = "there is no file to look at; name files, directories, block devices, or a pool and a volume";
+        let message = "no file to read; specify files, directories, block devices, or a pool and a volume";
         return Err(Error::new(ErrorKind::Invalid, message).into());
     }
     measured(&population, plan, args, output)
 }
 
-/// Of data in a pool: a job of the pool, in its server if one has it.
+/// Estimates data in a pool: a job of the pool, in its server if it has one.
 fn of_volume(
     args: EstimateArgs,
     pool: &Path,

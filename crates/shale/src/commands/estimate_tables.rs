@@ -68,21 +68,22 @@ pub(in crate::commands) fn show(report: &EstimateReport) -> String {
     }
     text.push_str(&table(&rows));
     let whose = match report.energy_source.as_str() {
-        "rapl" => format!("was counted by the processor (RAPL): {:.1} W for a busy CPU", report.cpu_watts),
+        "rapl" => format!("was measured by the processor (RAPL): {:.1} W for a busy CPU", report.cpu_watts),
         _ => format!("is CPU time at a nominal {:.1} W for a busy CPU", report.cpu_watts),
     };
     text.push_str(&format!(
-        "\n± holds the true saving 95 times in 100. CPU and SPEED are of one core. ENERGY {whose}.\n"
+        "\n± covers the true saving 95 times in 100. CPU and SPEED are of one core. ENERGY {whose}.\n"
     ));
     if report.small_files > 0 {
         text.push_str(&format!(
-            "{} files of at most {RECORD_CONTENT_BYTES_MAX} bytes, together {}, take no block in a share, but stay in the records of their inodes: they are in no figure above but FILES.\n",
+            "{} files of at most {RECORD_CONTENT_BYTES_MAX} bytes, together {}, use no block in a share, but stay \
+             in the records of their inodes: only FILES includes them.\n",
             report.small_files,
             format_size(report.small_bytes)
         ));
     }
     if report.unreadable_samples > 0 {
-        text.push_str(&format!("{} samples could not be read and were left out.\n", report.unreadable_samples));
+        text.push_str(&format!("{} samples could not be read and were skipped.\n", report.unreadable_samples));
     }
     text
 }
@@ -135,7 +136,7 @@ mod tests {
             ..EstimateReport::begun(1, None, BTreeMap::new(), 1)
         };
         assert!(show(&report(50)).contains("zstd-3 (as set)"));
-        assert!(show(&report(50)).contains("50 files of at most 512 bytes, together 4.88 KiB, take no block"));
-        assert!(!show(&report(0)).contains("take no block"));
+        assert!(show(&report(50)).contains("50 files of at most 512 bytes, together 4.88 KiB, use no block"));
+        assert!(!show(&report(0)).contains("use no block"));
     }
 }

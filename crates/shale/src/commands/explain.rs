@@ -117,14 +117,14 @@ fn show_detail(d: &Detail, columns: Option<usize>) -> String {
             },
         ),
         ("chosen now", format!("{}: {}", d.chosen, d.why)),
-        ("CPUs", format!("{:.1} to be had", d.cpus)),
+        ("CPUs", format!("{:.1} available", d.cpus)),
         (
             "energy",
             format!(
                 "{:.1} W for a busy CPU, {}",
                 d.cpu_watts,
                 if d.energy_source == "rapl" {
-                    "counted by the processor (RAPL)"
+                    "measured by the processor (RAPL)"
                 } else {
                     "nominal: CPU time is measured, energy is not"
                 }

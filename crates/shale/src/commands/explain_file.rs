@@ -24,7 +24,7 @@ pub(super) fn run(pool: &Path, share: String, path: String, access: &Access, out
             Ok(Reply::File(report)) => Ok(*report),
             Ok(other) => Err(other.unexpected().into()),
             Err(error) if is_volume && error.kind() == ErrorKind::Invalid => {
-                Err(Failure::from(error).with("; of a volume explain takes --region OFFSET"))
+                Err(Failure::from(error).with("; for a volume, explain takes --region OFFSET"))
             }
             Err(error) => Err(error.into()),
         }
@@ -39,12 +39,14 @@ fn show(report: &FileReport, columns: Option<usize>) -> String {
         ("type", if report.file_type.is_empty() { "not known".to_owned() } else { report.file_type.clone() }),
         (if report.directory { "files in it" } else { "compression" }, report.compression.clone()),
     ];
+    let absent_xattrs = report.absent_xattrs.iter().map(|text| ("attributes", text.clone()));
     if report.directory {
         lines.remove(1);
+        lines.extend(absent_xattrs);
         return facts(&lines);
     }
     if let Some(in_force) = &report.in_force {
-        let text = format!("{in_force}, for files that are made now; 'shale recompress' looks older ones up again");
+        let text = format!("{in_force}, for files that are made now; 'shale recompress' applies it to older ones");
         lines.push(("in force", text));
     }
     let (data, stored) = (report.raw_bytes, report.stored_bytes);
@@ -63,7 +65,7 @@ fn show(report: &FileReport, columns: Option<usize>) -> String {
     }
     if let Some(trials) = &report.trials {
         let others = trials.others.iter().map(|other| format!("{} {}", other.codec, format_size(other.stored_bytes)));
-        // What a single unit of several takes is not kept.
+        // The size of a single unit among several is not stored.
         let units = report.parts.first().map_or(1, |part| part.units);
         let of = if units > 1 { format!(" (the mean of the {units} units of the first row)") } else { String::new() };
         let text = format!(
@@ -74,6 +76,7 @@ fn show(report: &FileReport, columns: Option<usize>) -> String {
         );
         lines.push(("others", text));
     }
+    lines.extend(absent_xattrs);
     let mut text = facts(&lines);
     if report.parts.is_empty() {
         return text;
@@ -92,21 +95,21 @@ fn show(report: &FileReport, columns: Option<usize>) -> String {
     }
     text.push_str(&table_within(&rows, 1, true, columns));
     if report.parts_left_out > 0 {
-        text.push_str(&format!("and {} parts behind these\n", report.parts_left_out));
+        text.push_str(&format!("and {} more parts\n", report.parts_left_out));
     }
     text
 }
 
-/// The parts that the rules in force would have stored otherwise.
+/// Describes the parts that the rules in force would have stored differently.
 fn earlier(parts: &[PartLine]) -> Option<String> {
     let found: Vec<&PartLine> = parts.iter().filter(|part| part.earlier).collect();
     let bytes = format_size(found.iter().map(|part| part.raw_bytes).sum());
     let of = match (found.len(), parts.len()) {
         (0, _) => return None,
-        (1, 1) => "its one part".to_owned(),
+        (1, 1) => "its only part".to_owned(),
         (found, all) => format!("{found} of the {all} parts below"),
     };
-    Some(format!("{of}, {bytes} of data, stored when another rule, property or value counted than those in force"))
+    Some(format!("{of}, {bytes} of data, stored under another rule, property or value than those in force"))
 }
 
 #[cfg(test)]
@@ -138,6 +141,7 @@ mod tests {
             in_force: None,
             file_type: "c".to_owned(),
             remembered: None,
+            absent_xattrs: None,
             parts: vec![part("zstd-9", false), part("gzip-6", false)],
             parts_left_out: 0,
             trials: None,
@@ -150,16 +154,20 @@ mod tests {
         for part in [
             "compression gzip-6 (rule for c, by its name)",
             "in force zstd-9 (rule for c, by its name), for files that are made now",
-            "earlier 1 of the 2 parts below, 128 KiB of data, stored when",
+            "earlier 1 of the 2 parts below, 128 KiB of data, stored under another rule",
         ] {
             assert!(text.contains(part), "{part} is not in\n{text}");
         }
         report.parts.remove(0);
-        assert!(show(&report, None).contains("its one part"));
+        assert!(show(&report, None).contains("its only part"));
         report.trials = Some(Trials { offset: 0, raw_bytes: 32 << 10, stored_bytes: 256, others: Vec::new() });
         assert!(!show(&report, None).contains("mean"));
+        report.absent_xattrs = Some("none (xattr=off): no capabilities".to_owned());
         report.parts[0].units = 4;
         let text = show(&report, None).split_whitespace().collect::<Vec<_>>().join(" ");
         assert!(text.contains("32 KiB as 256 B (the mean of the 4 units of the first row), would"), "{text}");
+        assert!(text.contains("attributes none (xattr=off): no capabilities"), "{text}");
+        report.directory = true;
+        assert!(show(&report, None).contains("none (xattr=off): no capabilities"));
     }
 }

@@ -64,7 +64,7 @@ pub fn run(args: ExportArgs, output: &Output) -> Outcome {
     let Some((size_bytes, moved)) = done else { return Ok(()) };
     let file = args.target();
     if file == Path::new("-") {
-        // Stdout has the data.
+        // Stdout carries the data.
         return Ok(());
     }
     let seconds = started.elapsed().as_secs_f64();

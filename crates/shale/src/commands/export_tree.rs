@@ -20,10 +20,10 @@ use server::pool_dir::refuse_part_of_pool;
 use server::session::Session;
 use server::share_trees;
 
-/// Bytes of an archive that are written at once.
+/// Bytes of an archive per write.
 const ARCHIVE_BUFFER_BYTES: usize = 1 << 20;
 
-/// Exports a share that is there, through a session.
+/// Exports an existing share, through a session.
 ///
 /// # Errors
 /// Those of the pool and of the target.
@@ -63,24 +63,24 @@ pub fn export(session: &Session, args: &ExportArgs, interrupted: &AtomicBool, ou
     Ok(summary)
 }
 
-/// A path within a mounted share: it must not lead out of it.
+/// Returns a path within a mounted share, which must not lead out of it.
 fn inside(mount: &Path, path: &[u8]) -> Outcome<PathBuf> {
     let mut place = mount.to_owned();
     for name in path.split(|&byte| byte == b'/').filter(|name| !matches!(*name, b"" | b".")) {
         if name == b".." {
-            return Err(Error::new(ErrorKind::Invalid, "a path within a share has no '..'").into());
+            return Err(Error::new(ErrorKind::Invalid, "a path within a share cannot contain '..'").into());
         }
         place.push(std::ffi::OsStr::from_bytes(name));
         let found = std::fs::symlink_metadata(&place).map_err(|error| path_error("cannot find", &place, error))?;
         if found.is_symlink() && !path.ends_with(name) {
-            let text = format!("{} is a symbolic link: name the directory that it leads to", place.display());
+            let text = format!("{} is a symbolic link: specify the directory that it leads to", place.display());
             return Err(Error::new(ErrorKind::Invalid, text).into());
         }
     }
     Ok(place)
 }
 
-/// Where an export goes.
+/// Target of an export.
 enum Target {
     Directory { path: PathBuf, is_new: bool, overwrite: bool },
     Archive { file: File, path: PathBuf, is_new: bool },
@@ -100,7 +100,7 @@ impl Target {
         let is_archive = is_archive || path.extension().is_some_and(|extension| extension == "tar");
         match found {
             Some(found) if found.is_dir() && is_archive => {
-                Err(Error::new(ErrorKind::Invalid, format!("{} is a directory, and no archive", path.display())).into())
+                Err(Error::new(ErrorKind::Invalid, format!("{} is a directory, not an archive", path.display())).into())
             }
             Some(found) if found.is_dir() => Ok(Self::Directory { path: path.to_owned(), is_new: false, overwrite }),
             Some(found) => {
@@ -136,7 +136,7 @@ impl Target {
                 work(&mut TarSink::new(BufWriter::with_capacity(ARCHIVE_BUFFER_BYTES, file)))?;
                 if *is_new || path != Path::new("-") {
                     let synced = file.sync_all().or_else(|error| match error.raw_os_error() {
-                        // Of a pipe.
+                        // For a pipe.
                         Some(libc::EINVAL | libc::EROFS) => Ok(()),
                         _ => Err(error),
                     });
@@ -147,20 +147,20 @@ impl Target {
         }
     }
 
-    /// After a failure: removes an archive that was not there before, and says how much is left.
+    /// After a failure, removes an archive that this export created, and describes the remains.
     fn abandon(&self) -> &'static str {
         match self {
             Self::Archive { path, is_new: true, .. } => {
                 drop(std::fs::remove_file(path));
                 "; the archive was removed"
             }
-            Self::Archive { .. } => "; the archive is not complete",
-            Self::Directory { .. } => "; what was copied by then is there",
+            Self::Archive { .. } => "; the archive is incomplete",
+            Self::Directory { .. } => "; the files copied so far are there",
         }
     }
 }
 
-/// Whether the failure of a command is one that it told itself.
+/// Reports the outcome; the failure it returns was already reported.
 pub fn tell(summary: &TreeSummary, output: &Output) -> Result<(), Failure> {
     summary.tell("--force", output)
 }

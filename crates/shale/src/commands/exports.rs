@@ -19,7 +19,7 @@ pub fn run(args: &ExportsArgs, output: &Output) -> Outcome {
     })?;
     output.result(&report, || show(&report, args.check));
     let is_good = report.checks.iter().all(|check| check.good) && report.exports.iter().all(|e| e.fault.is_none());
-    // The report has named the faults.
+    // The report contains the faults.
     if args.check && !is_good { Err(Failure::Reported(ErrorKind::Unsupported)) } else { Ok(()) }
 }
 
@@ -35,7 +35,7 @@ fn show(report: &ExportsReport, check: bool) -> String {
     let mut text = table(&rows);
     let mut told: Vec<&String> = Vec::new();
     for fault in report.exports.iter().filter_map(|line| line.fault.as_ref()) {
-        // One fault of a server is one of all its shares.
+        // A fault of a server applies to all its shares.
         if !told.contains(&fault) {
             text.push_str(&format!("{fault}\n"));
             told.push(fault);

@@ -1,4 +1,4 @@
-//! The effect of `--force` on the clients that have a volume or a snapshot open, told before it
+//! The effect of `--force` on clients that have a volume or a snapshot open, reported before it
 //! happens.
 
 use crate::output::Output;
@@ -11,24 +11,24 @@ use server::session::Session;
 const fn words(change: ObjectChange) -> &'static str {
     match change {
         ObjectChange::Destroyed => {
-            "it is taken from them: every request of theirs fails from now on, and a file system on it fails with what it \
-             has not written yet"
+            "its clients lose it: each of their requests fails from now on, and a file system on it loses its \
+             unwritten data"
         }
         ObjectChange::Shrunk => {
-            "what lies behind its new end is taken from them: their requests there fail, and a file system that \
-             reaches there is damaged"
+            "its clients lose the part after its new end: requests there fail, and a file system that extends into \
+             it is damaged"
         }
         ObjectChange::RolledBack | ObjectChange::Received => {
-            "its content changes under them: a file system on it would go on with what it has in its caches, and damage it; \
+            "its content changes under them: a file system on it would continue with its caches, and damage it; \
              unmount it before it writes again"
         }
     }
 }
 
-/// The open objects that a request takes from their clients.
+/// Returns the open objects that a request would take from their clients.
 ///
 /// # Errors
-/// Those that would refuse the request, and what the pool says.
+/// Those that would refuse the request, and those of the pool.
 pub fn preview(session: &Session, request: &Request) -> Outcome<Vec<AffectedLine>> {
     match session.call(Request::Preview { request: Box::new(request.clone()) })? {
         Reply::Affected(affected) => Ok(affected),
@@ -36,8 +36,8 @@ pub fn preview(session: &Session, request: &Request) -> Outcome<Vec<AffectedLine
     }
 }
 
-/// Names the clients of everything that a request takes away, and says what it means for them.
-/// Says nothing if there are none, or if the request is going to be refused.
+/// Warns of the effect on the clients of all objects that a request takes away. Prints nothing if
+/// there are none, or if the request is going to be refused.
 ///
 /// # Errors
 /// Those of [`preview`].
@@ -54,7 +54,7 @@ pub fn tell(session: &Session, request: &Request, output: &Output) -> Outcome {
     Ok(())
 }
 
-/// Names of clients, without this command's own.
+/// Returns names of clients, without this command's own.
 pub fn others_of(mut names: Vec<String>) -> Vec<String> {
     let own = format!("command, process {} ", std::process::id());
     names.retain(|name| name != server::session::THIS_COMMAND && !name.starts_with(&own));

@@ -10,7 +10,7 @@ use crate::completion;
 use crate::output::Output;
 use operations::{EXIT_CODES_HELP, Outcome, path_error};
 
-/// Columns of the text of a manual page: those of a terminal, without its margin.
+/// Width of the text of a manual page: that of a terminal, without its margin.
 const MAN_COLUMNS: usize = 72;
 
 /// Prints a completion script.
@@ -20,10 +20,10 @@ pub fn completions(shell: clap_complete::Shell, output: &Output) -> Outcome {
     Ok(())
 }
 
-/// A command, and those below it, with text that fits a manual page.
+/// Returns a command, and its subcommands, with text that fits a manual page.
 fn for_pages(command: Command) -> Command {
     let text = command.get_after_long_help().map(ToString::to_string).unwrap_or_default();
-    // The generated `help` command would get a page for each command once more.
+    // The generated `help` command would get another page for each command.
     let command = command.disable_help_subcommand(true).mut_subcommands(for_pages);
     command.after_long_help(help::reflow(&text, MAN_COLUMNS))
 }
@@ -48,8 +48,8 @@ pub fn man(dir: &Path) -> Outcome {
     Ok(())
 }
 
-/// What follows the options in the help, under headings of manual pages: examples, exit status, and
-/// notes. Lines stay as they are.
+/// Formats the text after the options in the help under headings of manual pages: examples, exit
+/// status, and notes. Lines stay unchanged.
 fn with_sections(page: &str) -> String {
     let (before, after) = page.split_once(".SH EXTRA\n").unwrap_or((page, ""));
     let (extra, rest) = match after.find("\n.SH ") {
@@ -57,7 +57,7 @@ fn with_sections(page: &str) -> String {
         None => (after, ""),
     };
     let (mut examples, mut notes) = (Vec::new(), Vec::new());
-    // A part begins with its heading, and ends where the next one does.
+    // A part begins with its heading, and ends at the next one.
     let mut is_of = &mut notes;
     for line in extra.trim_end().lines() {
         match line.trim_start_matches("\\&") {
@@ -86,7 +86,7 @@ fn with_sections(page: &str) -> String {
     format!("{before}{sections}{rest}")
 }
 
-/// The page with what options take in its synopsis, where the generator leaves it out.
+/// Adds the values of options to the synopsis of a page, where the generator omits them.
 fn with_values(command: &Command, page: &str) -> String {
     let Some((before, after)) = page.split_once(".SH SYNOPSIS\n") else { return page.to_owned() };
     let (synopsis, rest) = after.split_once('\n').unwrap_or((after, ""));
@@ -99,7 +99,7 @@ fn with_values(command: &Command, page: &str) -> String {
         if let Some(long) = option.get_long() {
             let word = format!("\\fB\\-\\-{}\\fR", escaped(long));
             let taking = format!("{word}{names}");
-            // Without brackets: it must be given.
+            // Without brackets: it is required.
             synopsis =
                 synopsis.replace(&format!("<{word}>"), &taking).replace(&format!("{word}]"), &format!("{taking}]"));
         } else if let Some(short) = option.get_short() {

@@ -1,8 +1,8 @@
-//! How a server ends so that its mounts wait for the next one.
+//! Ends a server in such a way that its mounts wait for the next one.
 //!
-//! Jobs end, all is made durable while the trees of shares stand still, and then the process goes
-//! as with `kill -9`: requests that its clients make from then on are kept in standby memory and by
-//! the kernel, and wait.
+//! Jobs end, everything is made durable while the trees of shares are frozen, and then the process
+//! ends as with `kill -9`: later requests of its clients are kept in standby memory and by the
+//! kernel, and wait.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ use operations::Failure;
 use server::front_ends::FrontEnds;
 use server::service::Service;
 
-/// Ends the process for a next server that follows at once. Returns only if that cannot be.
+/// Ends the process for a next server that follows at once. Returns only if that is impossible.
 pub fn hand_over(service: &Arc<Service>, output: &Output) {
     end(service, output, || {
         output.note("shale: everything is durable; the mounts wait for the next server");
@@ -23,8 +23,8 @@ pub fn hand_over(service: &Arc<Service>, output: &Output) {
 }
 
 /// Ends a process whose start has failed, if it has taken over mounts of an earlier server: they
-/// wait for the next one, as they did before. Mounts that it has made itself end. Returns if there
-/// are no such mounts, or if that cannot be.
+/// wait for the next one, as before. Mounts that it has made itself end. Returns if there are no
+/// such mounts, or if that is impossible.
 pub fn give_back(front_ends: &mut FrontEnds, service: &Arc<Service>, error: &Error, output: &Output) {
     if !front_ends.have_resumed() {
         return;
@@ -51,6 +51,6 @@ fn end(service: &Arc<Service>, output: &Output, last: impl FnOnce() -> i32) {
         None => end(),
     };
     if let Err(error) = ended {
-        output.warn(&format!("the mounts cannot be left to the next server, and end with this one: {error}"));
+        output.warn(&format!("cannot leave the mounts to the next server, so they end with this one: {error}"));
     }
 }

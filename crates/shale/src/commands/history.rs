@@ -28,15 +28,14 @@ pub fn snapshot(args: SnapshotArgs, output: &Output) -> Outcome {
     let (volume, name) = snapshot.split_once('@').unwrap_or_default();
     if args.snapshots.iter().any(|title| title.contains(['*', '?'])) {
         if !args.recursive || !others.is_empty() {
-            let why =
-                format!("'*' stands for the names of several volumes: shale snapshot POOL -r '{snapshot}', alone");
+            let why = format!("'*' selects several volumes: use shale snapshot POOL -r '{snapshot}', alone");
             return Err(Error::new(ErrorKind::Invalid, why).into());
         }
         return snapshot_matching(&args, volume, name, output);
     }
     if args.recursive {
         if !others.is_empty() {
-            let why = "with -r one snapshot is named: FOLDER@SNAPSHOT";
+            let why = "-r takes one snapshot: FOLDER@SNAPSHOT";
             return Err(Error::new(ErrorKind::Invalid, why).into());
         }
         return snapshot_folder(&args, volume, name, output);
@@ -57,7 +56,7 @@ pub fn snapshot(args: SnapshotArgs, output: &Output) -> Outcome {
     Ok(())
 }
 
-/// Takes several snapshots at one moment; their names.
+/// Makes several snapshots at one moment; returns their names.
 fn take_together(session: &Session, request: Request, output: &Output) -> Outcome<Vec<String>> {
     let taken = match session.call(request)? {
         Reply::Taken(taken) => taken,
@@ -72,8 +71,8 @@ fn say_taken(snapshots: &[String], output: &Output) {
     output.done(&json!({ "snapshots": snapshots }), text);
 }
 
-/// Takes a snapshot of everything in a folder, or of a share and those in it; of a volume, which
-/// has nothing in it, of that.
+/// Makes a snapshot of everything in a folder, or of a share and those in it; for a volume, which
+/// contains nothing else, of the volume.
 fn snapshot_folder(args: &SnapshotArgs, folder: &str, name: &str, output: &Output) -> Outcome {
     let snapshots = Session::with(&args.pool, &args.access, |session| {
         if volumes(session)?.iter().any(|volume| volume.name == folder && !volume.share) {
@@ -87,13 +86,13 @@ fn snapshot_folder(args: &SnapshotArgs, folder: &str, name: &str, output: &Outpu
     Ok(())
 }
 
-/// Takes a snapshot of all volumes and shares whose names fit a pattern.
+/// Makes a snapshot of all volumes and shares whose names match a pattern.
 fn snapshot_matching(args: &SnapshotArgs, pattern: &str, name: &str, output: &Output) -> Outcome {
     let taken = Session::with(&args.pool, &args.access, |session| {
         let found = volumes(session)?.into_iter().filter(|volume| fits(pattern, &volume.name));
         let snapshots: Vec<_> = found.map(|volume| format!("{}@{name}", volume.name)).collect();
         if snapshots.is_empty() {
-            let why = format!("no volume or share of the pool fits '{pattern}': `shale list` shows them");
+            let why = format!("no volume or share of the pool matches '{pattern}': `shale list` shows them");
             return Err(Error::new(ErrorKind::NotFound, why).into());
         }
         take_together(session, Request::SnapshotTogether { snapshots }, output)
@@ -120,7 +119,7 @@ pub fn clone(args: CloneArgs, output: &Output) -> Outcome {
     Ok(())
 }
 
-/// Takes a volume back to a snapshot, or everything in a folder to those of one name.
+/// Rolls a volume back to a snapshot, or everything in a folder to those of one name.
 pub fn rollback(args: RollbackArgs, output: &Output) -> Outcome {
     let (volume, name) = args.snapshot.split_once('@').unwrap_or_default();
     let (titles, is_folder) = Session::with(&args.pool, &args.access, |session| {
@@ -141,12 +140,12 @@ pub fn rollback(args: RollbackArgs, output: &Output) -> Outcome {
     if is_folder {
         document["snapshots"] = json!(titles);
     }
-    let line = |title: &String| format!("{} is as it was in {title}\n", names::volume_of(title));
+    let line = |title: &String| format!("{} was rolled back to {title}\n", names::volume_of(title));
     output.done(&document, || titles.iter().map(line).collect());
     Ok(())
 }
 
-/// Gives a volume or a snapshot another name.
+/// Renames a volume or a snapshot.
 pub fn rename(args: RenameArgs, output: &Output) -> Outcome {
     done(
         &args.pool,
@@ -157,24 +156,24 @@ pub fn rename(args: RenameArgs, output: &Output) -> Outcome {
     Ok(())
 }
 
-/// Gives a clone the snapshots that it came from.
+/// Makes a clone independent of its origin.
 pub fn promote(args: PromoteArgs, output: &Output) -> Outcome {
     let kind = Session::with(&args.pool, &args.access, |session| {
         session.done(Request::Promote { object: args.volume.clone().into() })?;
         kind_of(session, &args.volume)
     })?;
-    let text = || format!("{kind} {} owns the snapshots that it came from\n", args.volume);
+    let text = || format!("{kind} {} now owns the snapshots up to its origin\n", args.volume);
     output.done(&json!({ "volume": args.volume }), text);
     Ok(())
 }
 
-/// Shows what has changed since a snapshot: each page as it comes.
+/// Shows the changes since a snapshot, page by page.
 pub fn diff(args: DiffArgs, output: &Output) -> Outcome {
     let volume = names::volume_of(&args.from);
     let to = args.to.clone().unwrap_or_else(|| volume.to_owned());
     Session::with(&args.pool, &args.access, |session| {
         let (mut start, mut is_first) = (Some(0), true);
-        // The last change of a page may go on in the next one.
+        // The last change of a page may continue in the next one.
         let mut held: Option<ChangeReport> = None;
         while let Some(at) = start {
             let request = Request::Diff { object: to.clone().into(), from: args.from.clone().into(), start: at };
@@ -213,7 +212,7 @@ fn begin(output: &Output, from: &str, to: &str, page: &DiffReport) {
     }
 }
 
-/// One change, as soon as it is known: there may be more than fit in memory.
+/// Reports a change as soon as it is known: there may be more than fit in memory.
 fn tell(output: &Output, change: &ChangeReport) {
     output.result(change, || format!("{:>16} {:>12} {}\n", change.offset, change.length, change.now));
 }

@@ -1,5 +1,5 @@
 //! `shale clone URL POOL VOLUME` and `shale push`: volumes that begin as images in an object store,
-//! and snapshots that go back there as versions.
+//! and snapshots that are pushed there as versions.
 
 use std::collections::BTreeMap;
 
@@ -19,7 +19,7 @@ use operations::{ImageAddress, PushWish, Request};
 use report::{JobResult, PushedLine};
 use server::session::Session;
 
-/// Size of units of a volume that begins as an image: that of the frames of blobs.
+/// Size of units of a volume that begins as an image: the size of a blob's frames.
 const UNIT: &str = "128K";
 
 #[derive(Debug, Serialize)]
@@ -30,7 +30,7 @@ struct Cloned {
     size_bytes: u64,
 }
 
-/// Makes a volume of an image.
+/// Clones an image to a volume.
 pub fn clone(args: CloneArgs, url: &str, output: &Output) -> Outcome {
     let location: Location = url.parse().map_err(invalid)?;
     let pool = std::path::PathBuf::from(&args.snapshot);
@@ -50,11 +50,14 @@ pub fn clone(args: CloneArgs, url: &str, output: &Output) -> Outcome {
     };
     if let Some(size) = args.size.filter(|size| *size < image.size_bytes) {
         let (size, least) = (format_size(size), format_size(image.size_bytes));
-        let why = format!("--size {size} is less than the version has ({least}): make the clone, and shale resize it");
+        let why = format!(
+            "--size {size} is less than the size of the version ({least}): make the clone, and use \
+         shale resize"
+        );
         return Err(invalid(why).into());
     }
     let mut properties: BTreeMap<String, String> = args.properties.into_iter().collect();
-    // Overwritten groups are single pieces, as in the image, and go back as they are stored.
+    // Overwritten groups are single units, as in the image, and are pushed as they are stored.
     properties.entry("unit".to_owned()).or_insert_with(|| UNIT.to_owned());
     let request = Request::CloneImage { image, volume: args.volume, size_bytes: args.size, properties };
     Session::with(&pool, &args.access, |session| session.created(request).map_err(|error| of_whom(session, error)))
@@ -66,16 +69,16 @@ pub fn clone(args: CloneArgs, url: &str, output: &Output) -> Outcome {
     Ok(())
 }
 
-/// Names the process that lacks credentials: by then this command has found its own, and the
-/// pool's server asks the store.
+/// Names the process that lacks credentials: this command has found its own by then, and the pool's
+/// server is accessing the store.
 fn of_whom(session: &Session, error: Error) -> Failure {
     if !(session.is_served() && error.to_string().contains(::blob::NO_CREDENTIALS)) {
         return error.into();
     }
     let process = super::status::status(session).map(|report| format!(" (process {})", report.pid)).unwrap_or_default();
     let text = format!(
-        "the pool's server{process} has no credentials for the store, and does not see those of this command: stop it, and start it \
-         with the same variables (in a unit of systemd with EnvironmentFile=)"
+        "the pool's server{process} has no credentials for the store, and cannot use those of this command: restart \
+         it with the same variables (in a unit of systemd with EnvironmentFile=)"
     );
     Error::new(error.kind(), text).into()
 }
@@ -84,7 +87,7 @@ fn invalid(error: impl std::fmt::Display) -> Error {
     Error::new(ErrorKind::Invalid, error.to_string())
 }
 
-/// Makes a snapshot the next version of an image.
+/// Pushes a snapshot as the next version of an image.
 pub fn push(args: PushArgs, output: &Output) -> Outcome {
     for location in [Some(&args.url), args.to.as_ref()].into_iter().flatten() {
         if *location.at() != ::blob::At::Newest {
@@ -122,7 +125,7 @@ pub fn push(args: PushArgs, output: &Output) -> Outcome {
     Ok(())
 }
 
-/// Tells what came of a push of a snapshot.
+/// Reports the outcome of a push.
 pub(super) fn tell(pushed: &PushedLine, snapshot: &str, output: &Output) {
     output.done(pushed, || {
         let (bytes, stored) = (format_size(pushed.bytes), format_size(pushed.stored_bytes));
@@ -131,10 +134,11 @@ pub(super) fn tell(pushed: &PushedLine, snapshot: &str, output: &Output) {
             return format!("{} was pushed before: {} version {}\n", snapshot, pushed.blob, pushed.version);
         }
         if pushed.version == pushed.base_version {
-            return format!("{} has nothing that {} version {} has not\n", snapshot, pushed.blob, pushed.version);
+            return format!("{} has no changes since {} version {}\n", snapshot, pushed.blob, pushed.version);
         }
         format!(
-            "{} version {}: {bytes} changed in {volume} since version {}, stored in {stored} ({} of {} groups of data as they were stored)\n",
+            "{} version {}: {bytes} changed in {volume} since version {}, stored in {stored} ({} of {} groups of \
+             data as stored in the pool)\n",
             pushed.blob,
             pushed.version,
             pushed.base_version,

@@ -35,15 +35,15 @@ use server::clients::words_of;
 use server::devices::GOING_PATIENCE;
 use server::session::Session;
 
-/// Size of a volume that is made for a stream of unknown length, doubled whenever it becomes too
-/// small: few enough durable changes of size. A thin volume's size costs nothing.
+/// Initial size of a volume for a stream of unknown length, doubled whenever it becomes too small:
+/// few enough durable changes of size. A thin volume's size costs nothing.
 const STREAM_BYTES_FIRST: u64 = 1 << 30;
-/// How often the ratio is asked for.
+/// Interval of requests for the ratio.
 const RATIO_EVERY: Duration = Duration::from_millis(500);
-/// Runs of a volume's allocation asked for at a time.
+/// Maximum number of runs per request for a volume's allocation.
 const RUNS_MAX: u32 = 4096;
 
-/// How often to look again whether a volume's clients have gone.
+/// Interval of checks whether a volume's clients are gone.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 
 /// Copies a file into a volume.
@@ -82,7 +82,7 @@ pub fn run(args: ImportArgs, output: &Output) -> Outcome {
     tree.map_or(Ok(()), |summary| import_tree::tell(&summary, output))
 }
 
-/// What was done; figures that cannot be told are left out.
+/// Formats the outcome; unknown figures are omitted.
 fn show(summary: &TransferSummary, source: &str) -> String {
     let mut figures = String::new();
     if let Some(bytes) = summary.allocated_bytes {
@@ -103,8 +103,8 @@ fn find(session: &Session, is_meant: impl Fn(&VolumeReport) -> bool) -> Outcome<
     Ok(volumes(session)?.into_iter().find(is_meant))
 }
 
-/// Waits for other clients of a volume that this one has open to go, at most [`GOING_PATIENCE`]:
-/// that of a command that has just ended does.
+/// Waits until the other clients of a volume that this one has open are gone, at most
+/// [`GOING_PATIENCE`]: the client of a command that has just ended soon is.
 fn await_others_gone(session: &Session, name: &str, id: u64) -> Outcome {
     let give_up = Instant::now() + GOING_PATIENCE;
     loop {
@@ -122,8 +122,8 @@ fn await_others_gone(session: &Session, name: &str, id: u64) -> Outcome {
     }
 }
 
-/// Bytes of a volume that hold data: what snapshots keep beside is not the volume's. `None` if it
-/// is `interrupted`, or cannot be told.
+/// Returns the bytes of a volume that hold data, not counting data that only snapshots keep. `None`
+/// if it was `interrupted`, or the allocation is unknown.
 fn data_bytes(volume: &dyn VolumeIo, interrupted: &AtomicBool) -> Option<u64> {
     let (size_bytes, mut at, mut data_bytes) = (volume.size_bytes().ok()?, 0, 0);
     while at < size_bytes {
@@ -141,32 +141,32 @@ fn data_bytes(volume: &dyn VolumeIo, interrupted: &AtomicBool) -> Option<u64> {
 
 fn empty(source: &Source) -> Error {
     let message =
-        format!("{} is empty, and a volume has at least one byte: give the volume a size with --size", source.name());
+        format!("{} is empty, and a volume has at least one byte: set the volume's size with --size", source.name());
     Error::new(ErrorKind::Invalid, message)
 }
 
-/// What the volume says from before the first byte until all is durable: an import that is killed
-/// takes nothing back.
+/// Returns the property that marks the volume from before the first byte until all is durable: a
+/// killed import cannot undo its writes.
 fn incomplete() -> (String, String) {
     (INCOMPLETE.to_owned(), "yes".to_owned())
 }
 
-/// The volume that is imported into.
+/// The volume that receives the import.
 struct Target {
     name: String,
-    /// What is written to, cut and removed is this one, even if it is renamed meanwhile and another
-    /// gets its name.
+    /// Its number, by which it is written, truncated and removed, even if it is renamed meanwhile
+    /// and another volume gets its name.
     id: u64,
     created: bool,
-    /// It was made for a stream, and takes its size from what comes.
+    /// It was made for a stream, whose length determines its size.
     grows: bool,
     size_bytes: AtomicU64,
-    /// Bytes dealt with, to tell how far a failed import came.
+    /// Bytes processed, for the message of a failed import.
     done: AtomicU64,
 }
 
 impl Target {
-    /// What is imported into, opened: of two imports that begin in the same instant, each finds the
+    /// Opens the target of an import: of two imports that begin at the same instant, each sees the
     /// other.
     fn prepare(
         session: &Session,
@@ -216,7 +216,10 @@ impl Target {
             let (name, try_all) = (source.name(), "with -o compression=auto each unit is tried");
             output.note(&match codec {
                 Codec::Zle | Codec::Off => {
-                    format!("{name} is stored as it is (rule.{word}: such files are compressed already); {try_all}")
+                    format!(
+                        "{name} is stored as it is (rule.{word}: such files are compressed already); \
+                     {try_all}"
+                    )
                 }
                 codec => format!("{name} is stored with {codec} (rule.{word}); {try_all}"),
             });
@@ -263,7 +266,7 @@ impl Target {
             return Err(empty(source).into());
         }
         if self.grows {
-            let message = |error: Error| error.context("the volume cannot be cut to the size of the data");
+            let message = |error: Error| error.context("cannot truncate the volume to the size of the data");
             session.done(self.resize(end, true)).map_err(message)?;
             self.size_bytes.store(end, Ordering::SeqCst);
         }
@@ -274,7 +277,7 @@ impl Target {
         progress.say("making it durable".to_owned());
         // The checkpoint includes a flush, and makes the figures of the summary exact.
         session.done(Request::Checkpoint)?;
-        // Only now: a reader that does not find the mark finds all of the data.
+        // Only now: a reader that does not see the mark finds all of the data.
         session.done(self.set([(INCOMPLETE.to_owned(), None)]))?;
         Ok(moved)
     }
@@ -312,8 +315,8 @@ impl Target {
         Ok(size_bytes)
     }
 
-    /// What is told of an import that is complete and durable: figures that cannot be had are left
-    /// out.
+    /// Returns the summary of a complete and durable import; figures that cannot be obtained are
+    /// omitted.
     fn summary(
         &self,
         session: &Session,
@@ -324,8 +327,8 @@ impl Target {
     ) -> TransferSummary {
         let figures = find(session, |volume| volume.id == self.id).ok().flatten();
         let own_bytes = if self.created {
-            // All that a new volume holds is its own, unless a schedule was quick: it need not be
-            // gone through.
+            // All data of a new volume is its own, except if a schedule was quick: it need not be
+            // scanned.
             figures.as_ref().map(|volume| volume.allocated_bytes)
         } else {
             session.volume(&self.name, Some(self.id)).ok().and_then(|volume| data_bytes(&*volume, interrupted))
@@ -341,7 +344,7 @@ impl Target {
             hole_bytes: moved.hole_bytes,
             allocated_bytes: own_bytes,
             with_snapshots: figures.as_ref().zip(own_bytes).map(|(volume, own)| volume.allocated_bytes > own),
-            // Unknown whether they are the volume's alone, if its own bytes cannot be told.
+            // Whether they belong to the volume alone is unknown if its own bytes are.
             stored_bytes: figures.as_ref().filter(|_| own_bytes.is_some()).map(|volume| volume.stored_bytes),
             ratio: figures.filter(|_| own_bytes.is_some()).and_then(|volume| volume.ratio),
             seconds,
@@ -349,8 +352,8 @@ impl Target {
         }
     }
 
-    /// Removes the volume if it was made for this import, and adds to the failure how far it came
-    /// and what is left.
+    /// Removes the volume if it was made for this import, and adds the progress and the remains to
+    /// the failure.
     fn clean_up(&self, session: &Session, source: &str, failure: Failure) -> Failure {
         let done = format_size(self.done.load(Ordering::SeqCst));
         let left = if self.created {
@@ -364,14 +367,14 @@ impl Target {
                 Err(error) => format!("the new volume could not be removed ({error})"),
             }
         } else {
-            "the volume holds old and new data now, and says that it is incomplete".to_owned()
+            "the volume contains old and new data now, and is marked as incomplete".to_owned()
         };
         failure.context(format_args!("import of {source} into volume '{}' stopped after {done}; {left}", self.name))
     }
 }
 
-/// The type of the imported file and the codec that a rule names for it, as for a file of a share,
-/// where the pool says `auto` and the volume says nothing else.
+/// Returns the type of the imported file and the codec that a rule names for it, as for a file of a
+/// share, if the pool says `auto` and the volume does not override it.
 fn rule_for(
     session: &Session,
     own: &BTreeMap<String, String>,
@@ -396,22 +399,22 @@ fn rule_for(
     if ruled.yields_to_dictionaries() && wants_dictionary(&resolved.settings, unit_bytes) {
         return Ok(None);
     }
-    // What a user has set for a type is meant so.
+    // A user's own rule for a type is always followed.
     if ruled.is_default && !agrees(source, codec, unit_bytes, &resolved.settings) {
-        let text = "are not what its name or its first bytes say: chosen unit by unit, as compression=auto does";
-        output.note(&format!("units of {} that were tried {text}", source.name()));
+        let text = "do not match its name or its first bytes: codecs are chosen per unit, as with compression=auto";
+        output.note(&format!("tested units of {} {text}", source.name()));
         return Ok(None);
     }
     Ok(Some((ruled.word, codec)))
 }
 
-/// Whether units from all over a file agree with the codec that a rule names for its type.
+/// Returns whether units from all over a file agree with the codec that a rule names for its type.
 fn agrees(source: &Source, rule: Codec, unit_bytes: usize, settings: &Settings) -> bool {
     let (Some(file), Some(size_bytes)) = (source.file(), source.size_bytes()) else { return true };
     let mut units = Vec::new();
     for at in rule_units(size_bytes, unit_bytes as u64) {
         let mut unit = vec![0; unit_bytes];
-        // What cannot be read, the import itself will tell; a hole says nothing.
+        // Unreadable data is reported by the import itself; holes are not considered.
         if file.read_exact_at(&mut unit, at).is_ok() && !is_zero(&unit) {
             units.push(unit);
         }
@@ -424,13 +427,13 @@ fn too_small(volume: &str, size_bytes: u64, source: &Source) -> Error {
     Error::new(ErrorKind::Invalid, format!("volume '{volume}' has {has}, {} needs {needs}", source.name()))
 }
 
-/// The ratio of what the pool stored since the import began. It includes what others write
-/// meanwhile: near enough for a progress bar.
+/// The ratio of all data stored since the import began. It includes other writers: accurate enough
+/// for a progress bar.
 struct RatioSoFar<'a> {
     session: &'a Session,
     shown: bool,
-    /// The volume was empty, so that what it holds is what was stored; else what was written has to
-    /// do, a part of which still waits in the write buffer.
+    /// The volume was empty, so that all of its data comes from the import; otherwise the bytes
+    /// written are used, part of which are still in the write buffer.
     was_empty: bool,
     asked: Instant,
     before: StatusReport,
@@ -446,7 +449,8 @@ impl<'a> RatioSoFar<'a> {
             return None;
         }
         self.asked = Instant::now();
-        // The ratio is an ornament: if it cannot be had, the import itself will say why.
+        // The ratio is optional: if it cannot be obtained, the import itself will report the
+        // reason.
         let now = status(self.session).ok()?;
         let logical = if self.was_empty {
             now.allocated_bytes.saturating_sub(self.before.allocated_bytes)
@@ -465,7 +469,7 @@ mod tests {
 
     use super::*;
 
-    /// The figures were missing, and the words around them were not.
+    /// The figures were missing, but the words around them were not.
     #[test]
     fn figures_that_cannot_be_told_leave_no_words() {
         let summary = TransferSummary {
@@ -495,8 +499,8 @@ mod tests {
         );
     }
 
-    /// A volume of so many blocks, every other one of data, told one at a time; what comes from
-    /// `fails_at` on cannot be told.
+    /// A volume of so many blocks, every other one with data, listed one at a time; from `fails_at`
+    /// on the allocation is unknown.
     struct Striped {
         blocks: u64,
         fails_at: u64,
@@ -528,7 +532,7 @@ mod tests {
         }
     }
 
-    /// What was imported by then was called a failure, and a signal was not heard.
+    /// A complete import was reported as failed, and a signal was ignored.
     #[test]
     fn what_cannot_be_told_of_an_import_is_left_out() {
         let interrupted = AtomicBool::new(false);

@@ -1,8 +1,8 @@
 //! `shale import` of a directory or a tar archive into a share.
 //!
 //! The share is marked as incomplete from before the first name until all is durable, as a volume
-//! is. What a failed import has brought stays, unless it brought nothing: the next one goes on with
-//! `--overwrite`, and has less to do.
+//! is. The names and data of a failed import stay, unless there are none: the next one continues
+//! with `--overwrite`, and has less to do.
 
 use std::fs::File;
 use std::io::{BufReader, Read, Seek, SeekFrom};
@@ -31,12 +31,12 @@ use server::devices::is_in;
 use server::session::Session;
 use server::share_trees;
 
-/// Bytes of an archive that are read at once.
+/// Bytes of an archive per read.
 const ARCHIVE_BUFFER_BYTES: usize = 1 << 20;
 /// Bytes of the smallest item of a tar archive.
 const TAR_BLOCK_BYTES: u64 = 512;
 
-/// Whether it is clear before the pool is looked at that a tree is meant.
+/// Returns whether the import is of a tree, if this is clear before the pool is opened.
 pub fn is_meant(args: &ImportArgs) -> bool {
     args.share || args.file != Path::new("-") && args.file.is_dir()
 }
@@ -44,7 +44,8 @@ pub fn is_meant(args: &ImportArgs) -> bool {
 /// Imports a tree.
 ///
 /// # Errors
-/// Those of the source and of the pool; a failure that was told, if not all was copied.
+/// Those of the source and of the pool; a failure that was already reported, if not everything was
+/// copied.
 pub fn run(args: &ImportArgs, output: &Output) -> Outcome {
     let signals = Termination::block().map_err(|error| Error::from_io("cannot block signals", error))?;
     let interrupted = signals.flag().map_err(|error| Error::from_io("cannot watch for signals", error))?;
@@ -55,10 +56,10 @@ pub fn run(args: &ImportArgs, output: &Output) -> Outcome {
     tell(&summary, output)
 }
 
-/// Tells what came of it.
+/// Reports the outcome.
 ///
 /// # Errors
-/// A failure that was told, if not all was copied.
+/// A failure that was already reported, if not everything was copied.
 pub fn tell(summary: &TreeSummary, output: &Output) -> Outcome {
     summary.tell("--overwrite", output)
 }
@@ -96,15 +97,15 @@ pub fn import(session: &Session, args: &ImportArgs, interrupted: &AtomicBool, ou
     }
     let mut summary = TreeSummary::new(name, tally, started);
     summary.source = Some(shown(&args.file));
-    // Figures are an ornament: if they cannot be had, the tree is there nevertheless.
+    // Figures are optional: without them the tree is imported nevertheless.
     if let Ok(Some(found)) = find(session, name) {
         summary.stored_bytes = Some(found.stored_bytes);
-        // The same ratio as `list` shows: of whole blocks, names included, and the bytes stored.
+        // The same ratio as in `list`: whole blocks, names included, and the bytes stored.
         (summary.data_bytes, summary.ratio) = (Some(found.allocated_bytes), found.ratio);
         if let Some(old) = &old {
             let added = found.stored_bytes.saturating_sub(old.stored_bytes);
             summary.added_bytes = Some(added);
-            // What replaces others takes their room.
+            // Data that replaces other data uses its space.
             let data = found.allocated_bytes.saturating_sub(old.allocated_bytes);
             summary.added_ratio = ratio(data, added).filter(|_| !args.overwrite);
         }
@@ -156,15 +157,15 @@ fn fill(
     };
     let copied = copy_shown("import", size, (&mut *source, &mut *sink), interrupted, tally, output);
     drop((source, sink));
-    // A tree that failed is not closed in order: the next that opens it sees to that.
+    // A tree that failed is not closed in order: the next opening recovers it.
     copied?;
     reached.close(name)?;
     session.done(Request::Checkpoint)?;
-    // Only now: a reader that does not find the mark finds all of the data.
+    // Only now: a reader that does not see the mark finds all of the data.
     Ok(session.done(set(name, id, [(INCOMPLETE.to_owned(), None)].into()))?)
 }
 
-/// Names the quota that is reached, in a failure for lack of space.
+/// Adds the quota that was reached to a failure for lack of space.
 fn with_quota(session: &Session, share: &str, failure: Failure) -> Failure {
     if !matches!(&failure, Failure::Error(error) if error.kind() == ErrorKind::Full) {
         return failure;
@@ -190,7 +191,7 @@ fn refuse_readonly(session: &Session, name: &str, id: u64) -> Outcome {
     Ok(())
 }
 
-/// Takes a new share back if nothing came, and adds to the failure how far it came.
+/// Removes a new share if nothing was imported, and adds the progress to the failure.
 fn clean_up(
     session: &Session,
     args: &ImportArgs,
@@ -215,7 +216,7 @@ fn clean_up(
     }
     if is_empty {
         let unmark = session.done(set(name, id, [(INCOMPLETE.to_owned(), None)].into()));
-        return if unmark.is_ok() { failure.with(&format!("; share '{name}' is as it was")) } else { failure };
+        return if unmark.is_ok() { failure.with(&format!("; share '{name}' is unchanged")) } else { failure };
     }
     failure.with(&format!(
         "; share '{name}' has {} names of it and stays marked as incomplete: import again with --overwrite, or destroy it",
@@ -226,7 +227,7 @@ fn clean_up(
 /// The source of an import.
 enum Origin {
     Directory,
-    /// An archive, and how many bytes it has, where that is known.
+    /// An archive, and its size in bytes, if known.
     Archive(File, Option<u64>),
 }
 
@@ -244,7 +245,7 @@ impl Origin {
         }
         let failed = |error| path_error("cannot open", path, error);
         let mut file = File::open(path).map_err(failed)?;
-        // Of a block device too, such as a tape's image.
+        // Also for a block device, such as a tape's image.
         let total = file.seek(SeekFrom::End(0)).and_then(|end| file.rewind().map(|()| end)).ok();
         if total.is_some_and(|total| (1..TAR_BLOCK_BYTES).contains(&total)) {
             let text = format!(

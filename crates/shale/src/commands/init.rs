@@ -14,8 +14,8 @@ use crate::output::Output;
 use operations::Outcome;
 use server::pool_dir::{self, InitOptions, MEMORY_BYTES_MIN, Opening, Overwrite, PoolDir};
 
-/// A new pool begins with a short calibration, so that `auto` need not find out while it writes.
-/// Without it the pool is as good.
+/// Calibrates a new pool briefly, so that `auto` need not learn the speeds while it writes. Failure
+/// does no harm.
 fn calibrate(dir: &PoolDir) -> Result<()> {
     let lock = dir.lock()?.map_err(|holder| Error::new(ErrorKind::InUse, holder))?;
     let how = Opening::usual(MEMORY_BYTES_MIN);
@@ -25,7 +25,8 @@ fn calibrate(dir: &PoolDir) -> Result<()> {
     done.map(drop)
 }
 
-/// The free space of the file system below, if a data file of that capacity does not fit there today.
+/// Returns the free space of the file system below, if a data file of that capacity does not fit
+/// there now.
 fn short_below(data: &Path, capacity_bytes: u64) -> Option<u64> {
     let is_file = std::fs::metadata(data).ok()?.is_file();
     let below = rustix::fs::statvfs(data).ok()?;
@@ -33,10 +34,10 @@ fn short_below(data: &Path, capacity_bytes: u64) -> Option<u64> {
     (is_file && free < capacity_bytes).then_some(free)
 }
 
-/// Makes a pool.
+/// Creates a pool.
 pub fn run(args: InitArgs, output: &Output) -> Outcome {
     // Before anything is touched: with --force an old pool would be gone by the time the engine
-    // says the same.
+    // reports the same.
     if !args.extent.is_power_of_two() || !(EXTENT_BYTES_MIN..=EXTENT_BYTES_MAX).contains(&args.extent) {
         let message = format!(
             "--extent {}: must be a power of two from {} to {}",
@@ -60,11 +61,10 @@ pub fn run(args: InitArgs, output: &Output) -> Outcome {
     let dir = PoolDir::new(&args.pool);
     let made = pool_dir::init(&dir, &options)?;
     if let Err(error) = calibrate(&dir) {
-        output
-            .note(&format!("the pool knows nothing of this machine's speed yet ({error}): `shale calibrate` tells it"));
+        output.note(&format!("the speed of this machine is unknown ({error}): run `shale calibrate`"));
     }
     if made.redone {
-        output.note("an init that had been interrupted was done again");
+        output.note("repeated an interrupted init");
     }
     if let Some(free) = short_below(&made.data, made.capacity_bytes) {
         output.note(&format!(
@@ -82,7 +82,7 @@ pub fn run(args: InitArgs, output: &Output) -> Outcome {
     output.done(&document, || {
         let because = made.capacity_from.as_ref().map_or_else(String::new, |from| format!(" ({from})"));
         format!(
-            "pool {} made, with room for {}{because} in {}\n",
+            "created pool {}, with space for {}{because} in {}\n",
             dir.root().display(),
             format_size(made.capacity_bytes),
             made.data.display()

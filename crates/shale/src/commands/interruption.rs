@@ -1,4 +1,4 @@
-//! What a signal does to a command: it asks for an end in order, or ends the command at once.
+//! Handles signals to a command: as a request for an orderly end, or by ending the command at once.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -10,16 +10,16 @@ use crate::output::Output;
 use host::{Termination, exit_now};
 use operations::{Failure, Outcome};
 
-/// How often a rest looks whether it was interrupted.
+/// Interval at which a rest checks for an interruption.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
 
-/// Whether a signal has asked for an end. A second one ends the process at once.
+/// A signal's request for an end. A second signal ends the process at once.
 pub struct Interruption {
     flag: Arc<AtomicBool>,
 }
 
 impl Interruption {
-    /// Watches for signals. To be made before any other thread is started.
+    /// Watches for signals. Must be called before any other thread is started.
     ///
     /// # Errors
     /// When they cannot be blocked, or the thread that waits for them cannot be started.
@@ -29,17 +29,17 @@ impl Interruption {
         Ok(Self { flag })
     }
 
-    /// By a flag that is watched already.
+    /// Uses a flag that is already watched.
     pub const fn of(flag: Arc<AtomicBool>) -> Self {
         Self { flag }
     }
 
-    /// Whether it has come.
+    /// Returns whether a signal has arrived.
     pub fn has_come(&self) -> bool {
         self.flag.load(Ordering::SeqCst)
     }
 
-    /// Rests so long, or until it comes.
+    /// Rests for that time, or until a signal arrives.
     pub(super) fn rest(&self, time: Duration) {
         let began = Instant::now();
         while !self.has_come() {
@@ -52,9 +52,9 @@ impl Interruption {
     }
 }
 
-/// From now on a signal ends the process at once, as its default would, but says so in the way of
-/// all commands. For those that leave nothing to be put in order: a pool that is open then has
-/// crashed, which it is made for. To be called before any other thread is started.
+/// Makes signals end the process at once, as by default, but with the usual message. For commands
+/// that leave nothing to clean up: an open pool then has crashed, which it is made for. Must be
+/// called before any other thread is started.
 ///
 /// # Errors
 /// When signals cannot be blocked, or the thread that waits for them cannot be started.

@@ -1,4 +1,4 @@
-//! `shale iostat`: what clients do, and how long it takes.
+//! `shale iostat`: operations of clients, and their durations.
 
 use std::time::Duration;
 
@@ -16,20 +16,20 @@ use server::session::Session;
 
 /// The kinds of operation that have columns; the others are in the histogram and in JSON.
 const SHOWN: [OpKind; 4] = [OpKind::Read, OpKind::Write, OpKind::Flush, OpKind::Discard];
-/// The part of the operations that the column of long ones tells of.
+/// Fraction of the operations within the time in the column for long ones.
 const MOST: f64 = 0.99;
-/// Columns that tell of what a line is: the volume and the door.
+/// Number of columns that identify a line: the volume and the door.
 const NAMES: usize = 2;
 
-/// Shows reports until there are enough, or the user has had enough.
+/// Shows reports until their number is reached, or the user stops them.
 pub fn run(args: &IostatArgs, output: &Output) -> Outcome {
     let interruption = Interruption::watch()?;
     let session = Session::of_server(&args.pool)?;
-    let session = session.ok_or_else(|| Session::unserved(&args.pool, "no client has done anything"))?;
+    let session = session.ok_or_else(|| Session::unserved(&args.pool, "no client activity"))?;
     let mut before: Option<TrafficReport> = None;
     let mut left = args.every.map_or(1, |_| args.count.unwrap_or(u64::MAX));
     loop {
-        // The first report tells which volume is meant: it may get another name.
+        // The first report fixes the volume, which may be renamed.
         let id = before.as_ref().and_then(|before| before.only);
         let now = take(&session, args.volume.clone(), id)?;
         let report = match &before {
@@ -53,7 +53,7 @@ pub fn run(args: &IostatArgs, output: &Output) -> Outcome {
     }
 }
 
-/// The time that a report is of.
+/// Formats the interval of a report.
 fn span(seconds: f64, since_start: bool) -> String {
     if since_start { format!("in the {seconds:.1} s since the server started") } else { format!("in {seconds:.1} s") }
 }
@@ -66,7 +66,7 @@ fn take(session: &Session, volume: Option<String>, id: Option<u64>) -> Outcome<T
     }
 }
 
-/// A duration in few digits.
+/// Formats a duration with few digits.
 fn short(ns: f64) -> String {
     match ns {
         ns if ns >= 1e9 => format!("{:.1} s", ns / 1e9),
@@ -75,7 +75,7 @@ fn short(ns: f64) -> String {
     }
 }
 
-/// Doors through which anything has come.
+/// Returns the doors with operations.
 fn doors<'a>(report: &'a TrafficReport) -> impl Iterator<Item = (&'a VolumeTraffic, &'a DoorTraffic)> {
     let of = |volume: &'a VolumeTraffic| std::iter::repeat(volume).zip(&volume.doors);
     let used = |(_, door): &(&VolumeTraffic, &DoorTraffic)| door.operations.iter().any(|line| line.count > 0);
@@ -108,7 +108,7 @@ fn show(report: &TrafficReport, columns: Option<usize>) -> String {
     text + &codecs(report)
 }
 
-/// The data written, by codec; nothing if there was none.
+/// Formats the data written, by codec; empty if there was none.
 fn codecs(report: &TrafficReport) -> String {
     let mut rows = vec![["VOLUME", "CODEC", "UNITS", "DATA", "STORED", "CPU"].map(str::to_owned).to_vec()];
     for volume in &report.volumes {
@@ -187,7 +187,7 @@ mod tests {
         TrafficReport { version: VERSION, pool, only: None, seconds: 2.0, bucket_ends_ns, volumes }
     }
 
-    /// The words of the first line that begins with these words.
+    /// Returns the words of the first line that begins with these words.
     fn row<'a>(text: &'a str, begins: &str) -> Vec<&'a str> {
         let begins: Vec<_> = begins.split_whitespace().collect();
         let mut rows = text.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());

@@ -1,4 +1,5 @@
-//! `shale jobs`: lists the jobs of a served pool, watches one, and asks it to pause, go on or end.
+//! `shale jobs`: lists the jobs of a served pool, watches one, and asks it to pause, continue or
+//! end.
 
 use std::time::{Duration, Instant};
 
@@ -15,13 +16,13 @@ use operations::{Reply, Request};
 use report::{JobReport, JobResult, JobState};
 use server::session::Session;
 
-/// How long the pool waits for a change of a job that was asked for one.
+/// Time that the pool waits for a job to follow a request.
 const PATIENCE_MS: u64 = 500;
-/// How long a command is waited for whose job is to be cancelled: it may wait itself, for its input
-/// or its output, or stand still (Ctrl-Z).
+/// Time for the command of a cancelled job to end: it may be waiting for its input or its output,
+/// or be stopped (Ctrl-Z).
 const COMMAND_PATIENCE: Duration = Duration::from_secs(5);
 
-/// Lists jobs, or does something with one.
+/// Lists jobs, or performs an action on one.
 pub fn run(args: &JobsArgs, output: &Output) -> Outcome {
     let interruption = Interruption::watch()?;
     let session = Session::of_server(&args.pool)?;
@@ -49,7 +50,7 @@ pub fn run(args: &JobsArgs, output: &Output) -> Outcome {
     Ok(())
 }
 
-/// Waits until a job is as it was asked to be, or has ended.
+/// Waits until a job has the requested state, or has ended.
 fn until(
     session: &Session,
     mut job: JobReport,
@@ -58,7 +59,7 @@ fn until(
 ) -> Outcome<JobReport> {
     while !is_so(&job) && !job.state.has_ended() {
         if interruption.has_come() {
-            let text = format!("interrupted: {} was asked, and does so behind the slice in work", job.title());
+            let text = format!("interrupted: {} was asked, and will follow after its current slice", job.title());
             return Err(Failure::Interrupted(text));
         }
         let (id, seen) = (job.id, Some(job.changes));
@@ -67,7 +68,7 @@ fn until(
     Ok(job)
 }
 
-/// Tells what came of a job, as the command that does the same would.
+/// Reports the outcome of a job, as the command for the same work would.
 fn tell(job: JobReport, output: &Output) -> Outcome {
     let (title, seconds, target) = (job.title(), job.seconds, job.target.clone().unwrap_or_default());
     if output.is_json() {
@@ -84,7 +85,7 @@ fn tell(job: JobReport, output: &Output) -> Outcome {
         JobResult::Calibrated(found) => calibrate::tell(found, output),
         JobResult::Restored(total) => {
             let kept = total.kept_first.as_ref().map_or_else(String::new, |first| {
-                format!("; {} kept because they exist, the first is '{}'", total.kept, units::shown(first))
+                format!("; {} existing files were kept, the first is '{}'", total.kept, units::shown(first))
             });
             output.text(&format!("{title}: {} restored, {}{kept}\n", total.restored, format_size(total.bytes)))
         }
@@ -96,7 +97,7 @@ fn tell(job: JobReport, output: &Output) -> Outcome {
     verdict(&result)
 }
 
-/// Whether what a job found is an error.
+/// Returns an error if a job found one.
 fn verdict(result: &JobResult) -> Outcome {
     match result {
         JobResult::Scrubbed(slice) => scrub::verdict(slice),
@@ -110,7 +111,7 @@ fn list(session: &Session, output: &Output) -> Outcome {
         other => return Err(other.unexpected().into()),
     };
     output.result(&jobs, || match jobs.is_empty() {
-        true => "no job has been started since the server was\n".to_owned(),
+        true => "no job was started since the server started".to_owned(),
         false => show(&jobs),
     });
     Ok(())
@@ -143,7 +144,7 @@ fn row(job: &JobReport) -> Vec<String> {
     ]
 }
 
-/// How much is done: a percentage where that is known.
+/// Formats the progress: a percentage if known.
 pub(super) fn done(job: &JobReport) -> String {
     match job.bytes_total {
         _ if job.state == JobState::Done => "100%".to_owned(),
@@ -152,16 +153,17 @@ pub(super) fn done(job: &JobReport) -> String {
     }
 }
 
-/// How a job is, in a line.
+/// Describes the state of a job in a line.
 fn said(job: &JobReport) -> String {
     let title = job.title();
     match (job.state, &job.error) {
-        (JobState::Running, _) => format!("{title} goes on\n"),
+        (JobState::Running, _) => format!("{title} is running again\n"),
         (JobState::Paused, _) => format!("{title} is paused at {}\n", done(job)),
         (JobState::Cancelling, _) if job.kind.is_of_command() => format!(
-            "{title} is cancelling: its command, which waits for its input or output or was stopped, has not ended yet\n"
+            "{title} is cancelling: its command, which is waiting for its input or output or is stopped, has not \
+             ended yet\n"
         ),
-        (JobState::Done, _) => format!("{title} came to its end before\n"),
+        (JobState::Done, _) => format!("{title} completed before that\n"),
         (_, Some(fault)) => format!("{title} is {}: {}\n", job.state.name(), fault.message),
         (state, None) => format!("{title} is {}\n", state.name()),
     }
@@ -201,7 +203,7 @@ job 4: no room
     #[test]
     fn what_became_of_a_request_is_said() {
         let job = JobReport::sample();
-        assert_eq!(said(&job), "job 3 (recompress vm) goes on\n");
+        assert_eq!(said(&job), "job 3 (recompress vm) is running again\n");
         let paused = JobReport { state: JobState::Paused, ..job.clone() };
         assert_eq!(said(&paused), "job 3 (recompress vm) is paused at 25%\n");
         let fault = JobFault::cancelled("cancelled by a command: so far".to_owned());

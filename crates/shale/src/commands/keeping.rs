@@ -1,13 +1,13 @@
-//! Mounts that outlive their server: the keeper of a pool, from the server's side.
+//! Mounts that outlive their server: the mount keeper of a pool, from the server's side.
 //!
-//! A keeper is a process that holds the mounts of a server while there is none. It is this program
-//! with another command, is reached through a socket in the pool's directory, and ends when it
-//! holds nothing any more, or when no server has come within `--wait-for-server`.
+//! A keeper is a process that holds the mounts of a server while there is none. It runs this
+//! program with another command, listens on a socket in the pool's directory, and ends when it
+//! holds no mounts any more, or when no server has connected within `--wait-for-server`.
 //!
-//! A server connects before it opens the pool: from then on the mounts wait for it as long as it
-//! takes. Mounts that this server does not go on with end when it is ready, so that a start that
-//! fails leaves them to the next one. Only a server that mounts and has no use for a keeper ends
-//! them sooner, right before it mounts.
+//! A server connects before it opens the pool: from then on the mounts wait for it without limit.
+//! Mounts that this server does not take over end when it is ready, so that a failed start leaves
+//! them to the next one. Only a server that mounts and cannot use a keeper ends them sooner, right
+//! before it mounts.
 
 use std::process::{Command, Stdio};
 use std::sync::Arc;
@@ -20,21 +20,21 @@ use crate::output::Output;
 use operations::Outcome;
 use server::pool_dir::{PoolDir, short_socket_path};
 
-/// The command that is the keeper; servers start it, and no user types it.
+/// The command that runs the keeper; servers start it, users never do.
 pub const COMMAND: &str = "keep-mounts";
 
-/// What a server needs to know of its keeper.
+/// A server's connection to its keeper.
 #[derive(Default)]
 pub struct Keeping {
-    /// Holds the mounts of this server, if anything does.
+    /// Holds the mounts of this server, if possible.
     keeper: Option<Arc<Keeper>>,
-    /// Holds mounts of an earlier server, which this one does not go on with.
+    /// Holds mounts of an earlier server that this one does not take over.
     unwanted: Option<Keeper>,
 }
 
 impl Keeping {
-    /// Connects to the keeper that holds mounts of an earlier server, if there is one: they wait
-    /// for this server now, and no longer for the time to run out.
+    /// Connects to the keeper with mounts of an earlier server, if there is one: they now wait for
+    /// this server without limit.
     pub fn find(dir: &PoolDir, output: &Output) -> Option<Keeper> {
         let path = dir.keeper_path();
         let found = short_socket_path(&path).and_then(|short| Keeper::connect(short.path()));
@@ -44,9 +44,9 @@ impl Keeping {
         })
     }
 
-    /// Goes on with the keeper that was found, or starts one. `keeps_acknowledged`: acknowledged
-    /// data survives the server's death; otherwise the mounts must not, for the kernel would go on
-    /// with lost data.
+    /// Uses the keeper that was found, or starts one. `keeps_acknowledged`: acknowledged data
+    /// survives the server's death; otherwise the mounts must not, because the kernel would
+    /// continue with lost data.
     pub fn begin(
         dir: &PoolDir,
         found: Option<Keeper>,
@@ -71,30 +71,30 @@ impl Keeping {
         }
     }
 
-    /// Starts a keeper for mounts that come later, where one is wanted and there is none yet.
+    /// Starts a keeper for later mounts, if one is requested and there is none yet.
     pub fn follow(&mut self, dir: &PoolDir, args: &ServeSettings, keeps_acknowledged: bool, output: &Output) {
         if self.keeper.is_none() {
             *self = Self::begin(dir, self.unwanted.take(), args, keeps_acknowledged, output);
         }
     }
 
-    /// Sets how long mounts wait for the next server.
+    /// Sets the time that mounts wait for the next server.
     pub fn set_wait(&self, args: &ServeSettings, output: &Output) {
         if let Some(Err(error)) = self.keeper.as_deref().map(|keeper| keeper.set_wait(args.wait_for_server.0)) {
             output.warn(&format!("the keeper of mounts: {error}"));
         }
     }
 
-    /// Called before the first mount: ends the mounts of an earlier server if this one cannot go on
-    /// with any, and mounts at the same directories.
+    /// Ends the mounts of an earlier server before the first mount, if this one cannot take over
+    /// any, and mounts at the same directories.
     pub fn clear_the_way(&self, mounts: bool, output: &Output) {
         if mounts {
             self.end_unwanted(output);
         }
     }
 
-    /// Ends the mounts of an earlier server that this one has not taken over. All that this server
-    /// mounts must be mounted.
+    /// Ends the mounts of an earlier server that this one has not taken over. All mounts of this
+    /// server must be complete.
     pub fn end_the_rest(&self, output: &Output) {
         self.end_unwanted(output);
         if let Some(Err(error)) = self.keeper.as_deref().map(Keeper::drop_unclaimed) {
@@ -108,7 +108,7 @@ impl Keeping {
         }
     }
 
-    /// What holds mounts, if anything does.
+    /// Returns the process that holds the mounts, if there is one.
     pub fn keeper(&self) -> Option<Arc<Keeper>> {
         self.keeper.clone()
     }
@@ -117,14 +117,14 @@ impl Keeping {
 /// Starts a keeper.
 fn start(dir: &PoolDir) -> Result<Keeper> {
     let path = dir.keeper_path();
-    // A directory of its own would keep that from being unmounted; its messages have no reader.
+    // A working directory could not be unmounted; its messages have no reader.
     let mut program = Command::new("/proc/self/exe");
     program.arg(COMMAND).current_dir("/").stderr(Stdio::null());
     let started = short_socket_path(&path).and_then(|short| Keeper::start(short.path(), &mut program));
     started.map_err(|error| Error::from_io(format!("the keeper of mounts at {}", path.display()), error))
 }
 
-/// The keeper itself: its standard input is the socket that servers connect to.
+/// Main function of the keeper: its standard input is the socket that servers connect to.
 ///
 /// # Errors
 /// When that fails.

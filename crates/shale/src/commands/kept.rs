@@ -1,5 +1,5 @@
-//! `shale bookmark`, `bookmarks`: what outlives a snapshot; `hold`, `release`, `holds`: what keeps
-//! one.
+//! `shale bookmark`, `bookmarks`: records that outlive a snapshot; `hold`, `release`, `holds`: tags
+//! that keep one.
 
 use serde_json::json;
 use surface::{Error, ErrorKind};
@@ -12,14 +12,14 @@ use operations::names;
 use operations::{Reply, Request, Which};
 use server::session::Session;
 
-/// Remembers a snapshot.
+/// Makes a bookmark of a snapshot.
 pub fn bookmark(args: BookmarkArgs, output: &Output) -> Outcome {
     let BookmarkArgs { pool, snapshot, name, access } = args;
     let volume = names::volume_of(&snapshot);
     let name = match name.split_once('#') {
         Some((other, _)) if !other.is_empty() && other != volume => {
             let text = format!(
-                "a bookmark is of the volume whose snapshot it remembers: '{name}' cannot be one of '{snapshot}'"
+                "a bookmark belongs to the volume of its snapshot: '{name}' cannot be a bookmark of '{snapshot}'"
             );
             return Err(Error::new(ErrorKind::Invalid, text).into());
         }
@@ -44,7 +44,7 @@ pub fn bookmarks(args: &BookmarksArgs, output: &Output) -> Outcome {
     })?;
     output.result(&bookmarks, || {
         if bookmarks.is_empty() {
-            return "there is no bookmark\n".to_owned();
+            return "there are no bookmarks\n".to_owned();
         }
         let mut rows = vec![["BOOKMARK", "CREATED"].map(str::to_owned).to_vec()];
         rows.extend(bookmarks.iter().map(|line| vec![line.bookmark.clone(), show_moment(line.created_unix_s)]));
@@ -53,26 +53,25 @@ pub fn bookmarks(args: &BookmarksArgs, output: &Output) -> Outcome {
     Ok(())
 }
 
-/// Puts a tag on a snapshot.
+/// Holds a snapshot with a tag.
 pub fn hold(args: HoldArgs, output: &Output) -> Outcome {
     let HoldArgs { pool, snapshot, tag, access } = args;
     let request = Request::Hold { object: snapshot.clone().into(), tag: tag.clone() };
     Session::with(&pool, &access, |session| Ok(session.done(request)?))?;
-    output
-        .done(&json!({ "snapshot": snapshot, "tag": tag }), || format!("snapshot {snapshot} is kept, held by {tag}\n"));
+    output.done(&json!({ "snapshot": snapshot, "tag": tag }), || format!("{snapshot} is held by {tag}\n"));
     Ok(())
 }
 
-/// Takes a tag off a snapshot.
+/// Releases a hold on a snapshot.
 pub fn release(args: ReleaseArgs, output: &Output) -> Outcome {
     let ReleaseArgs { pool, snapshot, tag, access } = args;
     let request = Request::Release { object: snapshot.clone().into(), tag: tag.clone() };
     Session::with(&pool, &access, |session| Ok(session.done(request)?))?;
-    output.done(&json!({ "snapshot": snapshot, "tag": tag }), || format!("{tag} holds {snapshot} no more\n"));
+    output.done(&json!({ "snapshot": snapshot, "tag": tag }), || format!("{snapshot} is no longer held by {tag}\n"));
     Ok(())
 }
 
-/// Lists the tags of snapshots.
+/// Lists the holds of snapshots.
 pub fn holds(args: &HoldsArgs, output: &Output) -> Outcome {
     let holds = Session::with(&args.pool, &args.access, |session| {
         match session.call(Request::Holds { object: args.of.as_ref().map(Which::from) })? {
@@ -82,7 +81,7 @@ pub fn holds(args: &HoldsArgs, output: &Output) -> Outcome {
     })?;
     output.result(&holds, || {
         if holds.is_empty() {
-            return "no snapshot is held\n".to_owned();
+            return "there are no holds\n".to_owned();
         }
         let mut rows = vec![["SNAPSHOT", "TAG"].map(str::to_owned).to_vec()];
         rows.extend(holds.iter().map(|hold| vec![hold.snapshot.clone(), hold.tag.clone()]));

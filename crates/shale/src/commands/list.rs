@@ -18,7 +18,7 @@ use report::{BookmarkLine, ImageLine, SnapshotReport, VolumeReport, ratio, show_
 use server::devices::is_in;
 use server::session::Session;
 
-/// What there is to be shown of a volume or a snapshot, beside its properties in force.
+/// Columns of a volume or a snapshot, in addition to its properties in force.
 pub const COLUMNS: [&str; 18] = [
     "name",
     "type",
@@ -39,10 +39,10 @@ pub const COLUMNS: [&str; 18] = [
     "holds",
     "bookmarks",
 ];
-/// Without `-o`: both fit 80 columns with names of some 20 letters.
+/// Columns without `-o`: both sets fit 80 columns with names of some 20 letters.
 const USUAL: [&str; 7] = ["name", "type", "size", "data", "stored", "ratio", "clients"];
 const USUAL_RECURSIVE: [&str; 7] = ["name", "type", "created", "data", "stored", "ratio", "unique"];
-/// The same of a pool in which something is held.
+/// The same for a pool with holds.
 const USUAL_HELD: [&str; 8] = ["name", "type", "created", "data", "stored", "ratio", "unique", "holds"];
 
 /// A line of the list.
@@ -51,9 +51,9 @@ struct Row<'a> {
     volume: &'a VolumeReport,
     snapshot: Option<&'a SnapshotReport>,
     bookmark: Option<&'a BookmarkLine>,
-    /// Which the volume falls through to.
+    /// Image that provides the volume's unwritten groups.
     image: Option<&'a ImageLine>,
-    /// In force for the volume, if they were asked for.
+    /// Properties in force for the volume, if requested.
     properties: Option<&'a BTreeMap<String, String>>,
 }
 
@@ -68,8 +68,8 @@ pub fn run(args: ListArgs, output: &Output) -> Outcome {
         if args.sync {
             session.done(Request::Checkpoint)?;
         } else if args.wants_snapshots() {
-            // Figures of a snapshot that the last checkpoint does not know would be far too small.
-            // A pool that takes no checkpoint is listed as well.
+            // A snapshot newer than the last checkpoint would have far too small figures. A pool
+            // that takes no checkpoint is listed as well.
             let _ = session.done(Request::Checkpoint);
         }
         let volumes = wanted(session, &args)?;
@@ -112,11 +112,11 @@ pub fn run(args: ListArgs, output: &Output) -> Outcome {
         }
         let (data, stored) = pool.of_destroyed();
         if data > 0 {
-            // Else a clone whose origin was destroyed seems to have nothing.
+            // Otherwise a clone whose origin was destroyed seems to have no data.
             let (data, stored) = (format_size(data), format_size(stored));
             let received = if receives.is_empty() { "" } else { "being received, or " };
             text += &format!(
-                "{received}in destroyed volumes, for clones or until it has come back: {data}, stored in {stored}\n"
+                "{received}in destroyed volumes, for clones or not yet reclaimed: {data}, stored in {stored}\n"
             );
         }
         text
@@ -124,22 +124,22 @@ pub fn run(args: ListArgs, output: &Output) -> Outcome {
     Ok(())
 }
 
-/// The columns that were asked for: those of the list, and properties.
+/// Returns the requested columns: those of the list, and properties.
 fn columns(wanted: &[String]) -> Result<Vec<String>> {
-    // Other names of properties are columns, too.
+    // Alternative names of properties are columns, too.
     let names: Vec<_> = wanted.iter().map(|name| property_key(name).unwrap_or_else(|_| name.clone())).collect();
     let keys = || policy::KEYS.iter().map(|key| key.name).filter(|key| !COLUMNS.contains(key));
     let known = || COLUMNS.into_iter().chain(keys());
     for name in &names {
         if !known().any(|known| known == name) {
             let meant = match &name[..] {
-                "used" | "referenced" => "; 'stored' has the bytes used",
-                "avail" | "available" => "; `shale df` has the space left",
-                "compressratio" | "refcompressratio" => "; 'ratio' has it",
+                "used" | "referenced" => "; 'stored' shows the bytes used",
+                "avail" | "available" => "; `shale df` shows the space left",
+                "compressratio" | "refcompressratio" => "; 'ratio' shows it",
                 _ => "",
             };
             let text = format!(
-                "there is no column '{name}'{meant}; there are {}{}",
+                "there is no column '{name}'{meant}; the columns are {}{}",
                 known().collect::<Vec<_>>().join(", "),
                 did_you_mean(name, known())
             );
@@ -149,19 +149,18 @@ fn columns(wanted: &[String]) -> Result<Vec<String>> {
     Ok(names)
 }
 
-/// The volumes that were asked for, with those of their snapshots that were.
+/// Returns the requested volumes, with the requested snapshots.
 fn wanted(session: &Session, args: &ListArgs) -> Outcome<Vec<VolumeReport>> {
     let mut volumes = volumes(session)?;
     volumes.extend(folders(session)?);
-    // A folder stands before everything in it.
+    // A folder precedes everything in it.
     volumes.sort_by(|a, b| a.name.split('/').cmp(b.name.split('/')));
     let of = args.volume.as_deref().map(volume_of);
     if let Some(name) = of {
         volumes.retain(|volume| volume.name == name || is_in(&volume.name, name));
     }
     if args.wants_snapshots() || volumes.is_empty() && of.is_some() {
-        // Of a volume that there is not, this says so.
-        // A share has none of those in it.
+        // For a missing volume this request returns the error. A share has none of those in it.
         let of = of.filter(|_| volumes.len() < 2);
         let snapshots =
             match session.call(Request::Snapshots { object: of.map(Which::from), name: None, below: false })? {
@@ -196,7 +195,7 @@ fn in_force(session: &Session, volume: &str) -> Outcome<BTreeMap<String, String>
     }
 }
 
-/// The folders of a pool.
+/// Returns the folders of a pool.
 pub fn folders(session: &Session) -> Outcome<Vec<VolumeReport>> {
     match session.call(Request::Folders)? {
         Reply::Volumes(folders) => Ok(folders),
@@ -204,7 +203,7 @@ pub fn folders(session: &Session) -> Outcome<Vec<VolumeReport>> {
     }
 }
 
-/// The volumes of a pool.
+/// Returns the volumes of a pool.
 pub fn volumes(session: &Session) -> Outcome<Vec<VolumeReport>> {
     match session.call(Request::List)? {
         Reply::Volumes(volumes) => Ok(volumes),
@@ -234,7 +233,7 @@ fn rows<'a>(
     rows
 }
 
-/// Whether a volume is to be told at all: for itself, for its snapshots or for its bookmarks.
+/// Returns whether a volume is listed at all: for itself, for its snapshots or for its bookmarks.
 fn is_told(volume: &VolumeReport, args: &ListArgs) -> bool {
     let has_snapshots = volume.snapshots.as_ref().is_some_and(|snapshots| !snapshots.is_empty());
     args.shows(volume.kind.name())
@@ -242,7 +241,7 @@ fn is_told(volume: &VolumeReport, args: &ListArgs) -> bool {
         || !volume.bookmarks.is_empty() && args.shows("bookmark")
 }
 
-/// The value of a column: what people read and scripts parse differ.
+/// Value of a column, which people and scripts read in different formats.
 enum Value {
     None,
     Text(String),
@@ -256,7 +255,7 @@ enum Value {
     Flag(bool),
 }
 
-/// Names in one cell.
+/// Joins names in one cell.
 fn listed<'a>(names: impl Iterator<Item = &'a str>) -> Value {
     let text = names.collect::<Vec<_>>().join(",");
     if text.is_empty() { Value::None } else { Value::Text(text) }
@@ -324,7 +323,7 @@ impl Row<'_> {
         }
     }
 
-    /// As people read it.
+    /// Formats the value for people.
     fn shown(&self, column: &str) -> String {
         let about = if self.volume.exact { "" } else { "~" };
         match self.value(column) {
@@ -340,7 +339,7 @@ impl Row<'_> {
         }
     }
 
-    /// As scripts parse it: bytes, seconds since 1970, numbers without units.
+    /// Formats the value for scripts: bytes, seconds since 1970, numbers without units.
     fn exact(&self, column: &str) -> String {
         match self.value(column) {
             Value::None | Value::Ratio(None) | Value::Percent(None) => "-".to_owned(),

@@ -1,15 +1,15 @@
-//! Messages of our own crates, on stderr: those of the pool, and with a server those of its front
-//! ends.
+//! Messages of this program's own crates, on stderr: those of the pool, and with a server those of
+//! its front ends.
 
 use crate::output::{Output, line_shown};
 
-/// Beginnings of the names of crates whose messages are for the user: of any command, and of a
+/// Prefixes of the names of crates whose messages are for the user: of any command, and of a
 /// server.
 const OF_COMMANDS: [&str; 1] = ["server"];
 /// See [`OF_COMMANDS`].
 const OF_SERVERS: [&str; 5] = ["server", "fe_", "fuse", "shale", "share"];
 
-/// Sends the messages of our crates to stderr, for a server those of front ends and shares too.
+/// Sends the messages of these crates to stderr.
 pub(super) fn install(output: Output, is_server: bool) {
     let (ours, others): (&[&str], _) = match is_server {
         true => (&OF_SERVERS, log::LevelFilter::Error),
@@ -23,13 +23,13 @@ pub(super) fn install(output: Output, is_server: bool) {
 struct Logger {
     output: Output,
     ours: &'static [&'static str],
-    /// The level of all other crates. Libraries log much that means nothing to a user; a failure
-    /// there comes back as an error.
+    /// The level of all other crates. Libraries log much that has no meaning for a user, and return
+    /// failures as errors.
     others: log::LevelFilter,
 }
 
 impl Logger {
-    /// The least important level that is shown of a crate.
+    /// Returns the least important level that is shown for a crate.
     fn level_of(&self, target: &str) -> log::LevelFilter {
         let is_ours = self.ours.iter().any(|beginning| target.starts_with(beginning));
         if is_ours { log::LevelFilter::Info } else { self.others }
@@ -45,7 +45,7 @@ impl log::Log for Logger {
         if !self.enabled(record.metadata()) {
             return;
         }
-        // One line each: a name in it does not look like another message.
+        // One line each: a name in it must not look like another message.
         let text = record.args().to_string();
         match record.level() {
             log::Level::Error | log::Level::Warn => self.output.warn(&line_shown(&text)),

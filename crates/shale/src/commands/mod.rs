@@ -1,4 +1,4 @@
-//! What each command does: asks the pool through a [`Session`], and says what came of it.
+//! The commands: each sends requests through a [`Session`], and reports the outcome.
 
 mod access;
 mod below;
@@ -68,7 +68,7 @@ use operations::Outcome;
 /// Runs a command.
 ///
 /// # Errors
-/// Whatever made it fail.
+/// Its failure.
 pub fn run(mut command: Command, output: &Output) -> Outcome {
     let is_server = matches!(&command, Command::Serve(args) if !args.detach);
     let output = &if is_server { output.with_times() } else { *output };

@@ -1,16 +1,16 @@
-//! Problems of a pool, in lines: what `check` and `scrub` show of them.
+//! Formats problems of a pool in lines, for `check` and `scrub`.
 
 use crate::output::line_shown;
 use report::ProblemReport;
 
-/// Bytes of a volume that one damaged piece has at most.
+/// Maximum bytes of a volume in one damaged piece.
 const PIECE_BYTES_MAX: u64 = (units::GROUP_BLOCKS * units::BLOCK_BYTES) as u64;
 
-/// A line for each problem, but one for damaged pieces of a volume that lie side by side; and where
-/// their lengths are not known, for those that lie close together.
+/// Formats a line for each problem; adjacent damaged pieces of a volume share one; and where their
+/// lengths are unknown, those that lie close together.
 pub fn joined(problems: &[ProblemReport]) -> String {
     let mut order: Vec<&ProblemReport> = problems.iter().collect();
-    // Pieces come in the order of the data file, and all of them together.
+    // Pieces are ordered by the data file, and consecutive.
     for pieces in order.chunk_by_mut(|a, b| is_piece(a) && is_piece(b)) {
         pieces.sort_by_key(|piece| (piece.volume.clone(), piece.offset));
     }
@@ -32,7 +32,7 @@ pub fn joined(problems: &[ProblemReport]) -> String {
     text
 }
 
-/// Whether one line tells of both.
+/// Returns whether one line covers both.
 fn are_neighbours(a: &ProblemReport, b: &ProblemReport) -> bool {
     if !is_piece(a) || !is_piece(b) || a.volume != b.volume {
         return false;
@@ -48,12 +48,12 @@ fn end(problem: &ProblemReport) -> Option<u64> {
     problem.offset?.checked_add(problem.length?)
 }
 
-/// Whether a problem is a piece of a volume that cannot be read.
+/// Returns whether a problem is an unreadable piece of a volume.
 fn is_piece(problem: &ProblemReport) -> bool {
     problem.kind == "fragment" && problem.volume.is_some() && problem.offset.is_some() && !problem.repaired
 }
 
-/// A line for one problem.
+/// Formats a line for one problem.
 pub fn line(problem: &ProblemReport) -> String {
     let place = match (&problem.volume, problem.offset) {
         (Some(volume), Some(offset)) => format!("volume {volume}, byte {offset}: "),

@@ -28,7 +28,7 @@ pub fn set(args: SetArgs, output: &Output) -> Outcome {
 /// Removes a property's own value, and shows the value in force then.
 pub fn inherit(args: InheritArgs, output: &Output) -> Outcome {
     let is_property = |word: &str| policy::KEYS.iter().any(|key| key.name == word);
-    // `inherit VOLUME PROPERTY`, in the order of `get` and `set`.
+    // `inherit VOLUME PROPERTY`, the order of `get` and `set`.
     let (key, name) = match args.name {
         Some(last) if is_property(&last) && !is_property(&args.key) => (last, Some(args.key)),
         name => (args.key, name),
@@ -65,11 +65,11 @@ pub fn get(args: GetArgs, output: &Output) -> Outcome {
     Ok(())
 }
 
-/// As in other file systems: all properties.
+/// All properties, as in other file systems.
 const ALL: &str = "all";
 
-/// The first word is a volume or a folder if there is one of that name; else all words are
-/// properties of the pool. With the name of the volume or folder.
+/// Parses words: the first is a volume or a folder if there is one of that name; otherwise all are
+/// properties of the pool. Returns also the name of the volume or folder.
 fn wanted(session: &Session, pool: &Path, words: &[String]) -> Result<(Option<String>, Vec<PropertyReport>)> {
     let Some((first, rest)) = words.split_first() else { return Ok((None, in_force(session, None)?)) };
     match in_force(session, Some(first.clone())) {
@@ -77,7 +77,7 @@ fn wanted(session: &Session, pool: &Path, words: &[String]) -> Result<(Option<St
         Err(error) if error.kind() == ErrorKind::NotFound => {
             let properties = in_force(session, None)?;
             let is_property = |word: &String| word == ALL || properties.iter().any(|property| property.key == *word);
-            // `get PROPERTY VOLUME`, as zfs has it.
+            // `get PROPERTY VOLUME`, as in zfs.
             if let ([key], Some(last)) = (&words[..words.len() - 1], words.last())
                 && is_property(key)
                 && !is_property(last)
@@ -101,7 +101,8 @@ fn wanted(session: &Session, pool: &Path, words: &[String]) -> Result<(Option<St
     }
 }
 
-/// The properties of `keys`, in their order; all if there are none, or if that is the only one.
+/// Returns the properties of `keys`, in their order; all if there are none, or if `all` is the only
+/// one.
 fn select(properties: Vec<PropertyReport>, keys: &[String], owner: &str) -> Result<Vec<PropertyReport>> {
     if keys.is_empty() || keys == [ALL] {
         return Ok(properties);
@@ -129,7 +130,7 @@ fn in_force(session: &Session, volume: Option<String>) -> Result<Vec<PropertyRep
 /// Columns without -o.
 const USUAL: [&str; 3] = ["property", "value", "source"];
 
-/// A header, and a row for each property of `owner`.
+/// Returns a header, and a row for each property of `owner`.
 fn with_header(columns: &[&str], owner: &str, properties: &[PropertyReport]) -> Vec<Vec<String>> {
     let cell = |column: &str, p: &PropertyReport| match (column, &p.folder) {
         ("name", _) => owner.to_owned(),

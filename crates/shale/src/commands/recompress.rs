@@ -15,7 +15,7 @@ use report::RecompressSlice;
 use report::{JobResult, JobWish};
 use server::session::Session;
 
-/// What recompression did.
+/// Result of recompression.
 #[derive(Debug, Serialize)]
 struct Summary<'a> {
     #[serde(flatten)]
@@ -23,7 +23,7 @@ struct Summary<'a> {
     seconds: f64,
 }
 
-/// Recompresses a volume, or tells how far that is.
+/// Recompresses a volume, or reports its progress.
 pub fn run(args: RecompressArgs, output: &Output) -> Outcome {
     let interruption = Interruption::watch()?;
     let done = Session::with(&args.pool, &args.access, |session| {
@@ -47,16 +47,16 @@ pub fn run(args: RecompressArgs, output: &Output) -> Outcome {
     Ok(())
 }
 
-/// Tells the outcome; `seconds` is how long it took, if it did more than look.
+/// Reports the outcome; `seconds` is its duration, if any work was done.
 pub(super) fn tell(slice: &RecompressSlice, seconds: Option<f64>, output: &Output) {
     let summary = Summary { slice, seconds: seconds.unwrap_or_default() };
     output.result(&summary, || show(slice, seconds.map(Duration::from_secs_f64)));
 }
 
-/// What was done; `took` is how long this took, if it did more than look.
+/// Formats the outcome; `took` is its duration, if any work was done.
 fn show(slice: &RecompressSlice, took: Option<Duration>) -> String {
     if slice.started_unix_s == 0 {
-        return "this volume has not been recompressed so\n".to_owned();
+        return "this volume was never recompressed this way\n".to_owned();
     }
     let mode = slice.mode.as_ref().map_or_else(String::new, |mode| format!(" with --mode {mode}"));
     let far = if slice.finished {
@@ -68,10 +68,10 @@ fn show(slice: &RecompressSlice, took: Option<Duration>) -> String {
     let won = slice.before_bytes.saturating_sub(slice.after_bytes);
     let damaged = match slice.damaged_fragments {
         0 => String::new(),
-        count => format!("; {count} fragments are damaged and stay as they are: 'shale scrub' tells what"),
+        count => format!("; {count} fragments are damaged and stay as they are: see 'shale scrub'"),
     };
     format!(
-        "recompressed{mode}, {far}{took}: {} of {} fragments rewritten, {} as {}, {} won{damaged}\n",
+        "recompressed{mode}, {far}{took}: {} of {} fragments rewritten, {} as {}, {} saved{damaged}\n",
         slice.rewritten,
         slice.fragments,
         format_size(slice.before_bytes),
@@ -97,14 +97,12 @@ mod tests {
         };
         let text = show(&slice, Some(Duration::from_secs(2)));
         assert!(
-            text.contains("7 of 10 fragments") && text.contains("2 MiB won") && text.contains("all of it"),
+            text.contains("7 of 10 fragments") && text.contains("2 MiB saved") && text.contains("all of it"),
             "{text}"
         );
         assert!(!text.contains("damaged"), "{text}");
         let slice = RecompressSlice { damaged_fragments: 2, ..slice };
-        assert!(
-            show(&slice, None).ends_with("; 2 fragments are damaged and stay as they are: 'shale scrub' tells what\n")
-        );
-        assert!(show(&RecompressSlice::default(), None).contains("not been"));
+        assert!(show(&slice, None).ends_with("; 2 fragments are damaged and stay as they are: see 'shale scrub'\n"));
+        assert!(show(&RecompressSlice::default(), None).contains("was never recompressed"));
     }
 }

@@ -1,14 +1,17 @@
-//! Work whose bytes go through this command, registered as a job of the server that has the pool,
-//! so that others see how far it is, and can cancel it.
+//! Work whose bytes pass through this command, registered as a job of the server that has the pool,
+//! so that other users see its progress, and can cancel it.
 //!
-//! The job ends with the command: its bytes come from, or go to, files that only this process has
-//! open, with the rights of its user. So it cannot be left to the server, nor be paused there.
+//! The job ends with the command: its bytes are read from, or written to, files that only this
+//! process has open, with the rights of its user. So it cannot be left to the server, nor be paused
+//! there.
 //!
-//! 1. The job is registered. A server that has no place for it, or is too old, does without.
-//! 2. Meanwhile a thread tells the server how far the work is ([`progress::standing`]). The answer
-//!    says whether the job is to be cancelled; then the work is interrupted as by a signal. It may
-//!    be past the last point at which that ends it.
-//! 3. The outcome is told, and is that of the job: done, whatever was asked of it, if the work is.
+//! 1. The job is registered. If the server's table is full, or the server is too old, the work
+//!    proceeds unregistered.
+//! 2. Meanwhile a thread reports the progress ([`progress::standing`]) to the server. If the answer
+//!    says that the job is being cancelled, the work is interrupted as by a signal. It may be past
+//!    the last point at which it could be ended.
+//! 3. The outcome of the work is reported as that of the job: a cancelled job is done if the work
+//!    is.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -23,7 +26,7 @@ use report::{JobFault, JobKind, JobReport, JobState};
 use server::control::Client;
 use server::session::Session;
 
-/// How often the server is told. A cancellation is noticed as soon as that.
+/// Interval of reports to the server, and so of checks for a cancellation.
 const TELL_EVERY: Duration = Duration::from_millis(200);
 
 /// Refuses to leave such work to the server.
@@ -35,14 +38,14 @@ pub(super) fn refuse_background(background: bool, kind: JobKind) -> Outcome {
         return Ok(());
     }
     let text = format!(
-        "--background: the bytes of 'shale {}' go through this command, so that it cannot end before they are through; \
-         let the shell put it in the background (&)",
+        "--background: the bytes of 'shale {}' pass through this command, which must run until they have; use the \
+         shell to put it in the background (&)",
         kind.name()
     );
     Err(Error::new(ErrorKind::Invalid, text).into())
 }
 
-/// Whether the work is over.
+/// Signals the end of the work.
 #[derive(Default)]
 struct Over {
     is_over: Mutex<bool>,
@@ -50,7 +53,7 @@ struct Over {
 }
 
 impl Over {
-    /// Waits so long, or until it is.
+    /// Waits for that time, or until the end; returns whether it came.
     fn wait(&self, time: Duration) -> bool {
         let give_up = Instant::now() + time;
         let mut is_over = self.is_over.lock();
@@ -59,7 +62,7 @@ impl Over {
     }
 }
 
-/// Says that the work is over, however it ends.
+/// Signals the end of the work when dropped.
 struct Says<'a>(&'a Over);
 
 impl Drop for Says<'_> {
@@ -76,8 +79,7 @@ fn ask(client: &Client, request: Request) -> Option<JobReport> {
     }
 }
 
-/// Does some work as a job of the server, if one has the pool. A job that is cancelled sets
-/// `interrupted`.
+/// Runs some work as a job of the server, if there is one. Cancelling the job sets `interrupted`.
 ///
 /// # Errors
 /// Those of the work.
@@ -105,7 +107,7 @@ pub(super) fn registered<T>(
         .err()
         .map(|failure| JobFault { kind: failure.kind_name().to_owned(), message: failure.to_string() });
     let (bytes_done, _) = progress::standing();
-    // Nothing depends on whether a server that has gone knows.
+    // A server that has ended need not know.
     drop(ask(client, Request::FinishJob { bytes_done, fault }));
     if is_cancelled {
         return done.map_err(|failure| failure.context(format_args!("job {} was cancelled", job.id)));
@@ -113,11 +115,12 @@ pub(super) fn registered<T>(
     done
 }
 
-/// Step 2. Whether the job is to be cancelled.
+/// Performs step 2. Returns whether the job is being cancelled.
 fn tell(client: &Client, over: &Over, interrupted: &AtomicBool) -> bool {
     while !over.wait(TELL_EVERY) {
         let (bytes_done, bytes_total) = progress::standing();
-        // Without an answer there is nothing more to be told; the work meets the reason itself.
+        // Without an answer further reports are pointless; the work itself fails for the same
+        // reason.
         let Some(job) = ask(client, Request::TellJob { bytes_done, bytes_total }) else { return false };
         if matches!(job.state, JobState::Cancelling | JobState::Cancelled) {
             interrupted.store(true, Ordering::SeqCst);
@@ -135,7 +138,7 @@ mod tests {
     fn work_of_a_command_is_not_left_to_the_server() {
         assert!(refuse_background(false, JobKind::Send).is_ok());
         let refused = refuse_background(true, JobKind::Send).err();
-        let says_why = |text: &str| text.contains("'shale send' go through this command") && text.contains('&');
+        let says_why = |text: &str| text.contains("'shale send' pass through this command") && text.contains('&');
         assert!(refused.is_some_and(|failure| failure.code() == 2 && says_why(&failure.to_string())));
     }
 }

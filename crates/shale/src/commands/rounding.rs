@@ -2,7 +2,7 @@
 
 use crate::output::Output;
 
-/// Reports that the size a user gave is rounded up, if it is.
+/// Notes that the size a user gave is rounded up, if it is.
 pub(super) fn report_rounding(output: &Output, asked_bytes: u64, size_bytes: u64) {
     if size_bytes != asked_bytes {
         output.note(&format!("the size of {asked_bytes} bytes is rounded up to whole blocks: {size_bytes} bytes"));

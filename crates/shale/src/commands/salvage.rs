@@ -1,12 +1,12 @@
 //! `shale salvage`.
 //!
 //! 1. The old pool's lock is taken, and its data opened for reading only.
-//! 2. The new pool is made, but for the word that it is ready.
-//! 3. The engine fills it, with a temporary store beside its map, and a copy of the old map if that
-//!    is there; both go however that ends. The trees of shares are mended, and the new pool is
-//!    closed in order.
-//! 4. It is ready. After a failure or a signal it is removed instead; after a crash no command
-//!    opens it, and salvage can be run again.
+//! 2. The new pool is made, except for the mark that it is ready.
+//! 3. The engine fills it, with a temporary store next to its map, and a copy of the old map if
+//!    there is one; both are removed in any case. The trees of shares are repaired, and the new
+//!    pool is closed in order.
+//! 4. It is marked as ready. After a failure or a signal it is removed instead; after a crash no
+//!    command opens it, and salvage can be repeated.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -29,14 +29,14 @@ use operations::{Failure, Outcome, kind_of, stop_if};
 use server::pool_dir::{self, InitOptions, Opening, Overwrite, PoolDir, Unfinished};
 use server::share_check::{self, Search};
 
-/// Largest map that is copied to be asked: that of some 50 GiB of stored bytes. A larger one would
-/// take room that the new pool needs.
+/// Maximum size of an old map that is copied for reading: that of some 50 GiB of stored bytes. A
+/// larger one would use space that the new pool needs.
 const MAP_BYTES_MAX: u64 = 1 << 30;
 
-/// Ranges of a volume, damaged or missing, that are shown; JSON has more of them.
+/// Maximum number of a volume's ranges, damaged or missing, that are shown; JSON has more of them.
 const RANGES_SHOWN: usize = 10;
 
-/// What came of it.
+/// Outcome of a salvage.
 #[derive(Debug, Serialize)]
 struct Summary {
     into: String,
@@ -68,9 +68,9 @@ struct Volume {
     uncertain_bytes: u64,
     missing_bytes_max: u64,
     missing: Vec<Range>,
-    /// Of a share: faults of its tree, with the remedies.
+    /// Faults of a share's tree, with the remedies.
     tree: Vec<String>,
-    /// Its ranges name files, all of which are shown.
+    /// It is a share: its ranges name files, all of which are shown.
     #[serde(skip)]
     is_of_share: bool,
 }
@@ -131,7 +131,7 @@ fn ranges(of: Vec<DamagedRange>) -> Vec<Range> {
     of.into_iter().map(|r| Range { offset: r.offset, length: r.length, detail: r.detail }).collect()
 }
 
-/// The data of the old pool, and its lock if it has a directory.
+/// Opens the data of the old pool, and takes its lock if it has a directory.
 fn open_old(path: &Path, access: &Access) -> Result<(FileDisk, Option<PoolLock>)> {
     let (data, lock) = if path.is_dir() {
         let dir = PoolDir::new(path);
@@ -146,7 +146,7 @@ fn open_old(path: &Path, access: &Access) -> Result<(FileDisk, Option<PoolLock>)
     Ok((disk, lock))
 }
 
-/// Rebuilds what the old pool's log holds in a new pool.
+/// Rebuilds the content of the old pool's log in a new pool.
 pub fn run(args: SalvageArgs, output: &Output) -> Outcome {
     let memory_bytes = share(args.access.memory)?;
     let signals = Termination::block().map_err(|error| Error::from_io("cannot block signals", error))?;
@@ -174,7 +174,7 @@ pub fn run(args: SalvageArgs, output: &Output) -> Outcome {
         }
         Err(error) => Err(Error::from_io(format!("cannot make {}", temporary.display()), error).into()),
     };
-    // What stays is a leftover in a directory that salvage has made.
+    // A remnant stays in a directory that salvage has made.
     drop(std::fs::remove_dir_all(&temporary));
     drop(old_lock);
     // Step 4.
@@ -188,8 +188,8 @@ pub fn run(args: SalvageArgs, output: &Output) -> Outcome {
     if summary.lossy { Err(Failure::Lossy) } else { Ok(()) }
 }
 
-/// The old pool's map, if it is there and can be read: a copy of it, because opening changes a map.
-/// One that cannot be copied or opened tells nothing, which is no error.
+/// Opens a copy of the old pool's map, if it exists and can be read, because opening changes a map.
+/// A map that cannot be copied or opened is ignored, which is not an error.
 fn copied_map(old: &Path, to: &Path) -> Option<Arc<dyn MapStore>> {
     let mut left = MAP_BYTES_MAX;
     if !old.is_dir() || copy_tree(&PoolDir::new(old).map_path(), to, &mut left).is_err() {
@@ -199,7 +199,7 @@ fn copied_map(old: &Path, to: &Path) -> Option<Arc<dyn MapStore>> {
     Some(Arc::new(FjallStore::open(to, options).ok()?))
 }
 
-/// Copies a directory of files and directories, of at most `left` bytes.
+/// Copies a directory tree of at most `left` bytes.
 fn copy_tree(from: &Path, to: &Path, left: &mut u64) -> std::io::Result<()> {
     std::fs::create_dir(to)?;
     for entry in std::fs::read_dir(from)? {
@@ -216,7 +216,7 @@ fn copy_tree(from: &Path, to: &Path, left: &mut u64) -> std::io::Result<()> {
     Ok(())
 }
 
-/// Memory for each of the two pools. Looked at before anything is made.
+/// Returns the memory for each of the two pools. Checked before anything is made.
 fn share(memory_bytes: u64) -> Result<u64> {
     let least = 2 * pool_dir::MEMORY_BYTES_MIN;
     if memory_bytes < least {
@@ -226,7 +226,7 @@ fn share(memory_bytes: u64) -> Result<u64> {
     Ok(memory_bytes / 2)
 }
 
-/// Whether the storage below the pool has no room, and not the pool.
+/// Returns whether the storage below the pool is full, and not the pool.
 fn is_below(error: &Error) -> bool {
     use std::io::ErrorKind::{QuotaExceeded, StorageFull};
     let Some(source) = std::error::Error::source(error) else { return false };
@@ -234,17 +234,20 @@ fn is_below(error: &Error) -> bool {
     source.downcast_ref().is_some_and(is_full) || source.downcast_ref::<MapError>().is_some_and(|error| error.full)
 }
 
-/// Removes the new pool, and adds to an interruption what is left of it.
+/// Removes the new pool, and adds the remains to an interruption.
 fn give_up(new: Unfinished, failure: Failure) -> Failure {
     let into = new.dir().root().display().to_string();
     let is_gone = new.abandon();
-    let left =
-        if is_gone { "what was made of it is removed" } else { "it is not finished, and can be salvaged into again" };
+    let left = if is_gone {
+        "the unfinished pool was removed"
+    } else {
+        "it is unfinished, and salvage can be repeated into it"
+    };
     match failure {
         Failure::Interrupted(text) => Failure::Interrupted(format!("{text} before {into} was complete; {left}")),
         Failure::Error(error) if error.kind() == ErrorKind::Full => {
             let advice = if is_below(&error) {
-                "make room on the file system that the new pool is to lie on, or salvage to another one"
+                "free space on the file system of the new pool, or salvage to another one"
             } else {
                 "salvage into a pool with a larger --capacity"
             };
@@ -271,7 +274,7 @@ fn fill(
         (report, trees)
     });
     let closed = pool.close();
-    // Salvage itself ends with an error then, but that is not the reason.
+    // Salvage itself then fails as well, but its error is not the reason.
     stop_if(interrupted)?;
     let report = report?;
     closed?;
@@ -281,15 +284,15 @@ fn fill(
 /// Faults of the trees of shares, by name.
 type Trees = BTreeMap<String, Vec<String>>;
 
-/// Mends the trees of all shares, so that they can be served, and names the files that something of
-/// is lost.
+/// Repairs the trees of all shares, so that they can be served, and names the files that have
+/// losses.
 fn mend_trees(pool: &Pool, report: &mut SalvageReport) -> Trees {
     let mut trees = Trees::new();
     for share in pool.volumes().into_iter().filter(engine::VolumeStatus::is_share) {
-        // Data of removed files may have come back with the log.
+        // The log may have restored data of removed files.
         let told = match share_check::mend(pool, &share.name, false, false, &|_| Ok(())).map(|mended| mended.repaired) {
             Ok(Repaired { mended, left }) => mended.into_iter().chain(left).collect(),
-            Err(error) => vec![format!("{error}: shale check --repair on the new pool may tell more")],
+            Err(error) => vec![format!("{error}: shale check --repair on the new pool may find out more")],
         };
         trees.insert(share.name, told);
     }
@@ -312,10 +315,10 @@ fn mend_trees(pool: &Pool, report: &mut SalvageReport) -> Trees {
                 range.detail = problem.detail;
             }
         }
-        // Without the map, a file that was lost looks as one that was never written.
+        // Without the map, a lost file looks like one that was never written.
         if !report.by_map && volume.missing_bytes_max > 0 {
             let found = share_check::files_with_zeroes(pool, &name);
-            let found = found.unwrap_or_else(|error| vec![format!("which files lack data cannot be told: {error}")]);
+            let found = found.unwrap_or_else(|error| vec![format!("cannot find out which files lack data: {error}")]);
             in_doubt.entry(name).or_default().extend(found);
         }
     }
@@ -351,7 +354,7 @@ fn salvage(
         if let Some((_, progress)) = &at {
             progress.set(done);
         }
-        // Of no kind that matters: the caller looks at the flag, too.
+        // Of an arbitrary kind: the caller checks the flag as well.
         stop_if(interrupted).map_err(|failure| Error::new(ErrorKind::Io, failure.to_string()))
     })
 }
@@ -369,13 +372,13 @@ fn show(summary: &Summary) -> String {
         }
         match volume.missing_bytes_max {
             0 => {}
-            // A share has no size that would be a bound.
+            // A share has no size as an upper bound.
             bytes if bytes >= units::SHARE_BYTES => text.push_str(", an unknown amount MAY BE MISSING"),
             bytes => text.push_str(&format!(", up to {} MAY BE MISSING", format_size(bytes))),
         }
         if summary.lossy && volume.uncertain_bytes > 0 {
             text.push_str(&format!(
-                ", up to {} may be older than what was written",
+                ", up to {} may be older than the data that was written",
                 format_size(volume.uncertain_bytes)
             ));
         }
@@ -397,8 +400,8 @@ fn show(summary: &Summary) -> String {
     }
     if summary.uncertain_bytes > 0 {
         text.push_str(&format!(
-            "note: blocks of at most {} may show what was discarded or taken back, or an older state; of all other data that came \
-             out it is certain that it is right\n",
+            "note: blocks of at most {} may show discarded or rolled back data, or an older state; all other \
+             rescued data is certainly right\n",
             format_size(summary.uncertain_bytes)
         ));
     }
@@ -409,9 +412,9 @@ fn show(summary: &Summary) -> String {
         summary.batches,
         summary.seconds,
         match summary.completeness {
-            _ if summary.other_pool => "THIS IS ANOTHER POOL than the directory tells of",
-            _ if summary.lossy && summary.completeness != "damaged" => "SOMETHING IS LOST",
-            _ if summary.lossy => "SOMETHING MAY BE LOST",
+            _ if summary.other_pool => "THE DATA BELONGS TO ANOTHER POOL than the directory",
+            _ if summary.lossy && summary.completeness != "damaged" => "DATA IS LOST",
+            _ if summary.lossy => "DATA MAY BE LOST",
             "complete" => "nothing is lost",
             _ => "nothing is known to be lost",
         }
@@ -422,35 +425,37 @@ fn show(summary: &Summary) -> String {
     text
 }
 
-/// What to do when something is lost.
+/// Returns the advice after a loss.
 fn advice(summary: &Summary) -> String {
     let into = &summary.into;
     let other = if summary.other_pool {
-        "If the pool of the directory was meant, put its own data file back, and salvage that. If the pool of the data was meant, salvage \
-         the data file by its own name, without the directory: the report then says what is lost of that one.\n"
+        "If the pool of the directory was meant, put its own data file back, and salvage that. If the pool of the \
+         data was meant, salvage the data file by its own name, without the directory: the report then lists the \
+         losses of that pool.\n"
     } else {
         ""
     };
     let mut text = format!(
-        "{other}What is lost reads as zeroes, or as an older state, in {into}: bring these volumes back from a backup or another copy. The old \
-         pool has not been changed: keep it until that is done.\n"
+        "{other}Lost data reads as zeroes, or as an older state, in {into}: restore these volumes from a backup or \
+         another copy. The old pool has not been changed: keep it until that is done.\n"
     );
     if !summary.by_map && summary.volumes.iter().any(|volume| volume.missing_bytes_max > 0) {
         text.push_str(
-            "The figures are bounds. If the pool's map exists (the directory 'map' in the pool's directory), salvage the whole directory: \
-             an undamaged map says block by block what is missing.\n",
+            "The figures are upper bounds. If the pool's map exists (the directory 'map' in the pool's directory), \
+             salvage the whole directory: an undamaged map identifies each missing block.\n",
         );
     }
     if summary.by_map {
         text.push_str(
-            "The old pool's map is whole, and may find data that the log does not tell of any more, which salvage needs: what 'shale export' \
-             reads from the old pool may be more, and 'shale check --repair' on a copy of it lets salvage find that, too.\n",
+            "The old pool's map is intact, and may find data whose log entries are gone, which salvage needs: \
+             'shale export' may read more from the old pool, and after 'shale check --repair' on a copy of it \
+             salvage finds that data, too.\n",
         );
     }
     text
 }
 
-/// How many volumes and snapshots there are, in words.
+/// Describes the number of volumes and snapshots.
 fn counted(volumes: &[Volume]) -> String {
     let snapshots = volumes.iter().filter(|volume| volume.name.contains('@')).count();
     let plural = |count: usize, what: &str| format!("{count} {what}{}", if count == 1 { "" } else { "s" });
@@ -484,20 +489,17 @@ mod tests {
         let range = DamagedRange { offset: 0, length: 4096, detail: "gone".to_owned() };
         lossy.volumes[2].damaged = vec![range; RANGES_SHOWN + 2];
         let text = shown(&lossy);
-        assert!(
-            text.contains("1 volume and 2 snapshots in /srv/new") && text.contains("SOMETHING IS LOST\n"),
-            "{text}"
-        );
+        assert!(text.contains("1 volume and 2 snapshots in /srv/new") && text.contains("DATA IS LOST\n"), "{text}");
         assert!(text.contains("vm: 1 MiB, 0 B copied, up to 8 KiB MAY BE MISSING\n"), "{text}");
         assert!(text.contains("  and 2 more ranges: --json lists them\n"), "{text}");
-        assert!(text.contains("bring these volumes back") && text.contains("an undamaged map says"), "{text}");
+        assert!(text.contains("restore these volumes") && text.contains("an undamaged map identifies"), "{text}");
         lossy.volumes[2].missing_bytes_max = units::SHARE_BYTES;
         assert!(
             shown(&lossy).contains("vm: 1 MiB, 0 B copied, an unknown amount MAY BE MISSING\n"),
             "no bound is known"
         );
         lossy.by_map = true;
-        assert!(!shown(&lossy).contains("an undamaged map says"), "it has been asked");
+        assert!(!shown(&lossy).contains("an undamaged map identifies"), "it has been asked");
         assert!(shown(&lossy).contains("'shale export'"), "the map finds more than the log tells");
     }
 

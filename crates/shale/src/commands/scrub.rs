@@ -15,7 +15,7 @@ use report::ScrubSlice;
 use report::{JobResult, JobWish};
 use server::session::Session;
 
-/// What scrubbing found.
+/// Result of scrubbing.
 #[derive(Debug, Serialize)]
 struct Summary<'a> {
     #[serde(flatten)]
@@ -23,7 +23,7 @@ struct Summary<'a> {
     seconds: f64,
 }
 
-/// Scrubs a pool, or tells how far that is.
+/// Scrubs a pool, or reports its progress.
 pub fn run(args: ScrubArgs, output: &Output) -> Outcome {
     let interruption = Interruption::watch()?;
     let done = Session::with(&args.pool, &args.access, |session| {
@@ -45,24 +45,24 @@ pub fn run(args: ScrubArgs, output: &Output) -> Outcome {
     verdict(&slice)
 }
 
-/// Tells the findings; `seconds` is how long it took, if it did more than look.
+/// Reports the findings; `seconds` is the duration, if any work was done.
 pub(super) fn tell(slice: &ScrubSlice, seconds: Option<f64>, output: &Output) {
     let summary = Summary { slice, seconds: seconds.unwrap_or_default() };
     output.result(&summary, || show(slice, seconds));
 }
 
-/// Whether there is damage that was not acknowledged.
+/// Returns an error if there is unacknowledged damage.
 ///
 /// # Errors
-/// `Corrupt`, which the findings have told.
+/// `Corrupt`, which the findings have reported.
 pub(super) fn verdict(slice: &ScrubSlice) -> Outcome {
     if slice.unacknowledged > 0 { Err(Failure::Reported(ErrorKind::Corrupt)) } else { Ok(()) }
 }
 
-/// The findings; `seconds` is what this took, if it did more than look.
+/// Formats the findings; `seconds` is the duration, if any work was done.
 fn show(slice: &ScrubSlice, seconds: Option<f64>) -> String {
     if slice.started_unix_s == 0 {
-        return "this pool has never been scrubbed\n".to_owned();
+        return "this pool was never scrubbed\n".to_owned();
     }
     let mut text = joined(&slice.damages);
     let far = if slice.finished {

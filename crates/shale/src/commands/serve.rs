@@ -1,26 +1,26 @@
 //! `shale serve`.
 //!
 //! Order of events: signals caught; pool opened; front ends; control socket; `ready`. A command
-//! that comes before the control socket finds the pool in use by a server that is starting, and
-//! waits. Then everything is up to the clients, until a signal comes or the mount is taken away
+//! that runs before the control socket exists finds the pool in use by a server that is starting,
+//! and waits. The server runs until a signal arrives, or until the mount is unmounted from outside
 //! with nothing else left to serve. Then:
 //!
-//! 1. Jobs are asked to end, and do so behind the slice that they work on.
-//! 2. The front ends close and stop, as `front_ends` says. NBD: no new requests; those in work are
+//! 1. Jobs are asked to end, and do so after their current slice.
+//! 2. The front ends close and stop, as `front_ends` says. NBD: no new requests; running ones are
 //!    answered, connections closed.
 //! 3. The servers of network protocols end, then shares are unmounted.
-//! 4. The mount is taken away. If files in it are open: what file systems on loop devices on them
-//!    have in the kernel's caches is synced, then the mount is cut off. A process that only has a
-//!    file open is not waited for: the writes acknowledged to it are kept.
+//! 4. The volumes are unmounted. If files in the mount are open, file systems on loop devices on
+//!    them are synced from the kernel's caches, then the mount is cut off. A process that only has
+//!    a file open is not waited for: the writes acknowledged to it are kept.
 //! 5. The control socket; the pool is closed, which makes everything durable.
 //!
-//! SIGHUP stops a server, too, but one that has a file of settings: that reads the file again
+//! SIGHUP also stops a server, unless it has a settings file: then it reloads the file
 //! ([`serving`](super::serving)).
 //!
 //! SIGUSR2 leaves the mounts to the keeper and the next server instead ([`handing_over`]); so does
-//! a start that fails, with the mounts that have outlived an earlier server.
+//! a failed start, with the mounts that have outlived an earlier server.
 //!
-//! A second SIGINT or SIGTERM, a second or more after the first, ends the process wherever it is.
+//! A second SIGINT or SIGTERM, a second or more after the first, ends the process immediately.
 
 use std::io::Write;
 use std::sync::Arc;
@@ -44,13 +44,13 @@ use server::front_ends::Told;
 use server::pool_dir::{self, Access, OpenPool, Opening, PoolDir};
 use server::service::Service;
 
-/// How often a server looks for snapshots that are due: they are due by the hour.
+/// Interval of checks for snapshots that are due: they are due by the hour.
 const SCHEDULES_EVERY: Duration = Duration::from_secs(10);
 
-/// What a server waits for.
+/// Events that a server waits for.
 enum Event {
     Signal(i32),
-    /// The file of settings is to be read again, for the one who waits for the answer, if any does.
+    /// The settings file should be reloaded; the sender waits for the result, if there is one.
     Reload(Option<Sender<Result<ReloadReport>>>),
     /// A front end of that name has ended by itself.
     Over(&'static str),
@@ -62,7 +62,7 @@ pub fn run(args: ServeArgs, output: &Output) -> Outcome {
     if args.detach {
         return detached::run(&args, source.settings(), output);
     }
-    // Before anything is opened, so that the number is surely the caller's.
+    // Before anything is opened, so that the number surely belongs to the caller.
     let ready_fd = args.ready_fd.map(|fd| {
         let failed = |error| Error::with_source(ErrorKind::Invalid, format!("--ready-fd {fd} cannot be used"), error);
         host::inherited_file(fd).map_err(failed)
@@ -72,9 +72,9 @@ pub fn run(args: ServeArgs, output: &Output) -> Outcome {
     let settings = source.settings().clone();
     let dir = PoolDir::new(&settings.pool);
     let (send, events) = unbounded();
-    // Before any thread is started: it holds for this one and for those that it starts. A file
-    // system on one of our volumes waits for those of the engine as it does for those of the front
-    // ends.
+    // Before any thread is started: it applies to this one and those that it starts. A file system
+    // on a volume of this server waits for the threads of the engine as it does for those of the
+    // front ends.
     fe_fuse::become_io_flusher();
     let for_signals = send.clone();
     let has_file = source.has_file();
@@ -98,14 +98,15 @@ pub fn run(args: ServeArgs, output: &Output) -> Outcome {
     Ok(closed?)
 }
 
-/// The process that speaks HTTP: its standard input is a socket of the server that has started it.
+/// Main function of the HTTP process: its standard input is a socket of the server that has started
+/// it.
 ///
 /// # Errors
-/// When it cannot begin.
+/// When it cannot start.
 pub fn run_http() -> Outcome {
     let control = std::os::fd::AsFd::as_fd(&std::io::stdin()).try_clone_to_owned();
     let served = control.and_then(fe_http::run);
-    Ok(served.map_err(|error| Error::from_io("the process for HTTP", error))?)
+    Ok(served.map_err(|error| Error::from_io("the HTTP process", error))?)
 }
 
 fn serve(
@@ -143,20 +144,20 @@ fn serve(
             if ended == Ended::HandedOver {
                 match serving.keeping().keeper() {
                     Some(_) => handing_over::hand_over(service, output),
-                    None => output.warn("nothing holds the mounts: they end with this server, as with SIGTERM"),
+                    None => output.warn("no process holds the mounts: they end with this server, as with SIGTERM"),
                 }
             }
         }
         Err(error) => handing_over::give_back(serving.front_ends(), service, error, output),
     }
-    // A command that waits for a reload learns that there is none any more.
+    // A command that waits for a reload learns that none will follow.
     drop(events);
-    // Those that watch a job are told of its end while the control socket answers.
+    // Watchers of a job learn of its end while the control socket answers.
     service.jobs().ask_to_stop();
     if let Err(error) = host::notify_manager("STOPPING=1") {
-        output.warn(&format!("the service manager cannot be told: {error}"));
+        output.warn(&format!("cannot notify the service manager: {error}"));
     }
-    // Requests that wait for an image hold the front ends up, and the pool.
+    // Requests that wait for an image block the front ends and the pool.
     service.end_fetching();
     serving.stop();
     service.jobs().stop();
@@ -170,30 +171,30 @@ fn serve(
     ready
 }
 
-/// Has the thread that serves read the file of settings again, and waits for its answer.
+/// Makes the serving thread reload the settings file, and waits for its answer.
 fn reload_by(events: &Sender<Event>) -> Result<ReloadReport> {
     let (answer, answered) = bounded(1);
-    let stopping = || Error::new(ErrorKind::InUse, "the server is stopping, and reloads nothing");
+    let stopping = || Error::new(ErrorKind::InUse, "the server is stopping, and does not reload");
     events.send(Event::Reload(Some(answer))).map_err(|_| stopping())?;
     answered.recv().map_err(|_| stopping())?
 }
 
-/// Why a server stops.
+/// Reason why a server stops.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Ended {
-    /// It is not needed any more, for now.
+    /// It is not needed for now.
     Stopped,
-    /// Another one follows at once, and goes on with the mounts.
+    /// Another one follows at once, and takes over the mounts.
     HandedOver,
 }
 
-/// Waits for a reason to stop, reloads, and sees to the snapshots that are due.
+/// Waits for a reason to stop, reloads, and takes scheduled snapshots.
 fn wait(events: &Receiver<Event>, serving: &mut Serving<'_>, service: &Arc<Service>, output: &Output) -> Ended {
     let mut last = Vec::new();
     loop {
         match events.recv_timeout(SCHEDULES_EVERY) {
             Ok(Event::Signal(host::HAND_OVER)) => {
-                output.note("shale: stopping; the mounts are for the next server");
+                output.note("shale: stopping; the mounts wait for the next server");
                 return Ended::HandedOver;
             }
             Ok(Event::Signal(signal)) => {
@@ -202,24 +203,24 @@ fn wait(events: &Receiver<Event>, serving: &mut Serving<'_>, service: &Arc<Servi
             }
             Ok(Event::Reload(asker)) => {
                 let answer = serving.reload();
-                // One that has not waited for it finds it in the log.
+                // A client that has not waited for it finds it in the log.
                 if let Some(asker) = asker {
                     drop(asker.send(answer));
                 }
             }
             // Nothing is served any more then.
             Ok(Event::Over(name)) if !serving.hold_the_server() => {
-                output.note(&format!("shale: stopping: the {name} is gone, and nothing else is served"));
+                output.note(&format!("shale: stopping: the {name} has ended, and nothing else is served"));
                 return Ended::Stopped;
             }
-            Ok(Event::Over(name)) => output.warn(&format!("the {name} is gone; the server goes on with the rest")),
+            Ok(Event::Over(name)) => output.warn(&format!("the {name} has ended; the server continues with the rest")),
             Err(RecvTimeoutError::Timeout) => {
                 service.look_at_mounts();
                 service.tend_images();
                 service.new_fullness().iter().for_each(|line| output.warn(line));
                 service.new_damage().iter().for_each(|line| output.warn(line));
                 let told = service.run_schedules(&|| !events.is_empty());
-                // What fails is tried again and again, and said once.
+                // Failed snapshots are retried, and reported once.
                 if told != last {
                     told.iter().for_each(|line| service.log(line));
                     last = told;
@@ -230,7 +231,7 @@ fn wait(events: &Receiver<Event>, serving: &mut Serving<'_>, service: &Arc<Servi
     }
 }
 
-/// Tells the process that waits for it that everything answers.
+/// Tells the waiting process that all front ends answer.
 fn tell_ready(
     mut document: Map<String, Value>,
     lines: &[String],
@@ -250,5 +251,5 @@ fn tell_ready(
         let failed = |error: std::io::Error| Error::with_source(kind_of(&error), "--ready-fd cannot be written", error);
         file.write_all(b"ready\n").map_err(failed)?;
     }
-    host::notify_manager("READY=1").map_err(|error| Error::from_io("the service manager cannot be told", error))
+    host::notify_manager("READY=1").map_err(|error| Error::from_io("cannot notify the service manager", error))
 }

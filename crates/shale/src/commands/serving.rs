@@ -1,45 +1,45 @@
-//! The front ends of a server and their settings, which it can read again from a file.
+//! The front ends of a server and their settings, which can be reloaded from a file.
 //!
-//! A reload changes all that the file says, or nothing: a fault in the file, a door that cannot be
-//! served and a mount in use leave the server as it was. The keys of [`OFFLINE`] are the exception:
-//! they are in force after the next start, and are named.
+//! A reload applies the whole file, or nothing: a fault in the file, a door that cannot be served
+//! or a mount in use leave the server unchanged. The keys of [`OFFLINE`] are the exception: they
+//! take effect at the next start, and are reported.
 
 use std::path::PathBuf;
 use std::sync::Arc;
 
 use report::ReloadReport;
 use server::devices::Shown;
-use server::front_ends::{self, Asked, FrontEnds, Told, Wanted, WantedHttp};
+use server::front_ends::{self, Asked, FrontEnds, Told, Wanted, WantedHttp, WantedNbdTls};
 use server::pool_dir::{OpenPool, PoolDir};
 use server::service::Service;
 use surface::{Error, ErrorKind, Result};
 
 use super::keeping::Keeping;
-use crate::cli::{Metrics, ServeArgs, ServeSettings, Switch, VERSION};
+use crate::cli::{Metrics, NbdClient, NbdTls, ServeArgs, ServeSettings, Switch, VERSION};
 use crate::output::Output;
 use crate::settings::Settings;
 
-/// Keys that a running server cannot follow.
+/// Keys that a running server cannot apply.
 const OFFLINE: [&str; 5] = ["memory", "standby", "keep-mounts", "handover", "wait"];
 
-/// Where the settings of a server come from.
+/// Source of a server's settings.
 pub enum Source {
     /// A command line.
     Words(ServeSettings),
     /// A file.
     File {
-        /// The file, from the root.
+        /// Absolute path of the file.
         path: PathBuf,
-        /// As they were when the server started.
+        /// Its settings when the server started.
         started: Settings,
     },
 }
 
 impl Source {
-    /// Of a command line, or of the file that it names.
+    /// Reads the settings of a command line, or of the file that it names.
     ///
     /// # Errors
-    /// When the file cannot be read, or is wrong.
+    /// When the file cannot be read, or is invalid.
     pub fn of(args: &ServeArgs) -> Result<Self> {
         match (&args.config, &args.settings) {
             (Some(file), _) => {
@@ -51,7 +51,7 @@ impl Source {
         }
     }
 
-    /// The settings at the start.
+    /// Returns the settings at the start.
     pub const fn settings(&self) -> &ServeSettings {
         match self {
             Self::Words(settings) => settings,
@@ -59,19 +59,19 @@ impl Source {
         }
     }
 
-    /// Whether they can be read again.
+    /// Returns whether they can be reloaded.
     pub const fn has_file(&self) -> bool {
         matches!(self, Self::File { .. })
     }
 }
 
-/// Something to be called with the name of a front end that has ended by itself.
+/// Called with the name of a front end that has ended by itself.
 type Over = Arc<dyn Fn(&'static str) + Send + Sync>;
 
 /// The front ends of a server, with their settings.
 pub struct Serving<'a> {
     source: Source,
-    /// As the file was last read.
+    /// The file's settings when last read.
     read: Option<Settings>,
     dir: &'a PoolDir,
     service: &'a Arc<Service>,
@@ -84,10 +84,10 @@ pub struct Serving<'a> {
 }
 
 impl<'a> Serving<'a> {
-    /// Of a server that is starting; nothing is served yet.
+    /// Front ends of a starting server, none of which serves yet.
     ///
     /// # Errors
-    /// `NotFound` for a volume that is to be served.
+    /// `NotFound` for a volume to serve.
     pub fn new(
         source: Source,
         dir: &'a PoolDir,
@@ -108,7 +108,7 @@ impl<'a> Serving<'a> {
         Ok(Self { source, read, dir, service, keeping, front_ends, devices, wanted, over, output })
     }
 
-    /// Starts all that is asked for.
+    /// Starts all requested front ends.
     ///
     /// # Errors
     /// Those of the front ends.
@@ -132,27 +132,27 @@ impl<'a> Serving<'a> {
         }
     }
 
-    /// Where clients find all of it.
+    /// Returns the addresses of all front ends.
     pub fn describe(&self) -> Told {
         self.front_ends.describe()
     }
 
-    /// Whether the server goes on when a front end has ended by itself.
+    /// Returns whether the server keeps running when a front end has ended by itself.
     pub fn hold_the_server(&self) -> bool {
         self.front_ends.hold_the_server()
     }
 
-    /// Whether the settings can be read again.
+    /// Returns whether the settings can be reloaded.
     pub const fn has_file(&self) -> bool {
         self.source.has_file()
     }
 
-    /// The keeper of the mounts.
+    /// Returns the keeper of the mounts.
     pub const fn keeping(&self) -> &Keeping {
         &self.keeping
     }
 
-    /// The front ends, for the end of a start that failed.
+    /// Returns the front ends, to clean up after a failed start.
     pub const fn front_ends(&mut self) -> &mut FrontEnds {
         &mut self.front_ends
     }
@@ -165,15 +165,15 @@ impl<'a> Serving<'a> {
         }
     }
 
-    /// Ends all of it.
+    /// Stops all of them.
     pub fn stop(self) {
         self.front_ends.stop();
     }
 
-    /// Reads the file of settings again, and serves as it says. The outcome is in the log as well.
+    /// Reloads the settings file and applies it. The outcome is also logged.
     ///
     /// # Errors
-    /// When the file is wrong, or asks for something that cannot be served: nothing is changed.
+    /// When the file is invalid, or contains settings that cannot be served: nothing is changed.
     pub fn reload(&mut self) -> Result<ReloadReport> {
         let reloaded = self.try_reload();
         match &reloaded {
@@ -182,7 +182,7 @@ impl<'a> Serving<'a> {
                 self.output.note(&format!("shale: reloaded {}; changed: {}", report.file, listed(&report.changed)));
                 if !report.needs_restart.is_empty() {
                     let keys = listed(&report.needs_restart);
-                    self.output.warn(&format!("{}: in force after the next start: {keys}", report.file));
+                    self.output.warn(&format!("{}: takes effect at the next start: {keys}", report.file));
                 }
             }
             Err(error) => self.output.warn(&format!("the settings were not reloaded: {error}")),
@@ -192,7 +192,7 @@ impl<'a> Serving<'a> {
 
     fn try_reload(&mut self) -> Result<ReloadReport> {
         let (Source::File { path, started }, Some(read)) = (&self.source, &self.read) else {
-            return Err(Error::new(ErrorKind::Unsupported, "the server has no file of settings"));
+            return Err(Error::new(ErrorKind::Unsupported, "the server has no settings file"));
         };
         let new = Settings::load(path).map_err(|error| error.context("nothing was changed"))?;
         let needs_restart = new.differences(started);
@@ -224,7 +224,7 @@ impl<'a> Serving<'a> {
         Ok(ReloadReport { file, changed, needs_restart, serving: lines })
     }
 
-    /// Serves as `wanted` asks for, or as before.
+    /// Applies `wanted`, or restores the previous state.
     fn change(&mut self, wanted: Wanted) -> Result<()> {
         self.devices.set_names(&wanted.volume);
         let mut front_ends = std::mem::replace(&mut self.front_ends, FrontEnds::of(&[]));
@@ -248,18 +248,21 @@ fn wanted(settings: &ServeSettings, dir: &PoolDir, output: &Output) -> Wanted {
     if nbd.is_empty() && !has_door {
         let listen = fe_nbd::Listen::Unix(std::path::absolute(dir.nbd_path()).unwrap_or_else(|_| dir.nbd_path()));
         output.note(&format!(
-            "no front end for volumes was named (--nbd, --mount, --vhost-user): serving NBD on {listen}"
+            "no front end for volumes was specified (--nbd, --mount, --vhost-user): serving NBD on {listen}"
         ));
         nbd.push(listen);
     }
-    for address in nbd.iter().filter(|address| !address.is_loopback()) {
+    let nbd_tls = nbd_tls(settings);
+    let is_open = nbd_tls.as_ref().is_none_or(|tls| !tls.required);
+    for address in nbd.iter().filter(|address| is_open && !address.is_loopback()) {
         output.warn(&format!(
-            "{address} can be reached from other machines, without encryption or password: \
-             every program that reaches it can read and write the volumes"
+            "{address} can be reached from other machines, without encryption or password: every program that \
+             connects can read and write the volumes; --nbd-certificates protects it"
         ));
     }
     Wanted {
         nbd,
+        nbd_tls,
         vhost_user: settings.vhost_user.clone(),
         mount: settings.mount.clone(),
         shares: settings.shares.clone(),
@@ -279,6 +282,20 @@ fn wanted(settings: &ServeSettings, dir: &PoolDir, output: &Output) -> Wanted {
         volume: settings.volume.clone(),
         memory: settings.memory,
     }
+}
+
+fn nbd_tls(settings: &ServeSettings) -> Option<WantedNbdTls> {
+    let certificates = settings.nbd_certificates.as_ref()?;
+    if settings.nbd_tls == Some(NbdTls::Off) && settings.nbd_client.is_empty() {
+        return None;
+    }
+    let client = |NbdClient(name, volume): &NbdClient| (name.clone(), volume.clone());
+    Some(WantedNbdTls {
+        // They are read again later.
+        certificates: std::path::absolute(certificates).unwrap_or_else(|_| certificates.clone()),
+        required: settings.nbd_tls.is_none_or(|tls| tls == NbdTls::Required),
+        clients: settings.nbd_client.iter().map(client).collect(),
+    })
 }
 
 fn check_volumes(wanted: &Wanted, service: &Service) -> Result<()> {

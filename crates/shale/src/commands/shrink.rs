@@ -12,7 +12,7 @@ use operations::Request;
 use report::{JobResult, ShrinkSlice};
 use server::session::Session;
 
-/// Makes a pool smaller.
+/// Shrinks a pool.
 pub fn run(args: ShrinkArgs, output: &Output) -> Outcome {
     let interruption = Interruption::watch()?;
     let request = Request::Shrink { capacity_bytes: args.size, background: false };
@@ -27,12 +27,12 @@ pub fn run(args: ShrinkArgs, output: &Output) -> Outcome {
     Ok(())
 }
 
-/// Tells what came of it.
+/// Reports the outcome.
 pub(super) fn tell(slice: &ShrinkSlice, seconds: f64, output: &Output) {
     let (capacity_bytes, bytes_moved) = (slice.capacity_bytes, slice.bytes_moved);
     let document = json!({ "capacity_bytes": capacity_bytes, "bytes_moved": bytes_moved, "seconds": seconds });
     output.done(&document, || {
         let (capacity, moved) = (format_size(capacity_bytes), format_size(bytes_moved));
-        format!("the pool has {capacity} now; {moved} were moved for that in {seconds:.1} s\n")
+        format!("the pool now has {capacity}; {moved} were moved for that in {seconds:.1} s\n")
     });
 }

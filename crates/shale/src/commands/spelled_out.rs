@@ -1,10 +1,10 @@
-//! Spells out short values of properties, such as `compression=zstd`, for the commands that use them
-//! without an operation of the pool, or whose operation has no place for a note.
+//! Expands short values of properties, such as `compression=zstd`, for commands that use them
+//! without an operation of the pool, or whose operation cannot return a note.
 
 use crate::cli::Command;
 use crate::output::Output;
 
-/// Replaces short values in what is to be set, or assumed.
+/// Replaces short values in properties to set or assume.
 pub fn spell_out(command: &mut Command, output: &Output) {
     for (key, value) in properties(command).into_iter().flatten() {
         if let Some(meant) = policy::spelled_out(key, value) {

@@ -11,17 +11,17 @@ use operations::{Outcome, Reply, Request, SeriesWish};
 use report::{DatasetsReport, MarkLine, SeriesReport};
 use server::session::Session;
 
-/// The time that is shown if none is named.
+/// Length of the default time range.
 const LAST_S: u64 = 3600;
 
-/// Shows a dataset, marks, or which datasets there are.
+/// Shows a dataset, marks, or the list of datasets.
 pub fn run(args: &StatsArgs, output: &Output) -> Outcome {
     if args.csv && output.is_json() {
         return Err(Error::new(ErrorKind::Invalid, "--csv and --json are two forms: use one of them").into());
     }
     let now = host::unix_s();
     let (from_unix_s, to_unix_s) = match (args.from, args.last) {
-        // "From now on": the second that runs.
+        // "From now on": the current second.
         (Some(from), _) => (from, args.to.unwrap_or(if from == now { now + 1 } else { now })),
         (None, last) => (now.saturating_sub(last.map_or(LAST_S, |last| last.as_secs().max(1))), now),
     };
@@ -59,7 +59,7 @@ fn amount(value: u64, unit: &str) -> String {
     }
 }
 
-/// An amount of a second.
+/// Formats an amount per second.
 fn rate(value: f64, unit: &str) -> String {
     match unit {
         "bytes" => format!("{}/s", format_size(value.round() as u64)),
@@ -69,7 +69,7 @@ fn rate(value: f64, unit: &str) -> String {
     }
 }
 
-/// Seconds of the report that were sampled.
+/// Returns the number of sampled seconds in the report.
 fn covered(report: &SeriesReport) -> u64 {
     report.covered_s.iter().sum()
 }
@@ -101,13 +101,13 @@ fn shown(report: &SeriesReport) -> String {
 fn notes(report: &SeriesReport) -> Vec<String> {
     let mut notes = Vec::new();
     if report.damaged_frames > 0 {
-        notes.push(format!("{} parts of the history are damaged: they are gaps", report.damaged_frames));
+        notes.push(format!("{} parts of the history are damaged: they appear as gaps", report.damaged_frames));
     }
     if report.folded_objects > 0 {
         notes.push(format!("up to {} objects are shown together as (other)", report.folded_objects));
     }
     if report.left_out_series > 0 {
-        notes.push(format!("up to {} series had no place", report.left_out_series));
+        notes.push(format!("up to {} series were dropped", report.left_out_series));
     }
     notes
 }
@@ -116,8 +116,8 @@ fn quoted(text: &str) -> String {
     if text.contains([',', '"', '\n']) { format!("\"{}\"", text.replace('"', "\"\"")) } else { text.to_owned() }
 }
 
-/// A line for each step: its time, the seconds of it that were sampled, and each series. A gap has
-/// no values.
+/// Formats a line for each step: its time, the number of its sampled seconds, and each series. A
+/// gap has no values.
 fn csv(report: &SeriesReport) -> String {
     let names = report.series.iter().map(|line| quoted(&line.name));
     let header: Vec<_> = ["time".to_owned(), "covered_s".to_owned()].into_iter().chain(names).collect();
@@ -156,7 +156,7 @@ fn datasets_shown(report: &DatasetsReport) -> String {
         text += &format!("{step}: {oldest}\n");
     }
     if let Some(fault) = &store.fault {
-        text += &format!("not stored for now: {fault}\n");
+        text += &format!("currently not stored: {fault}\n");
     }
     text
 }

@@ -17,11 +17,11 @@ use server::fullness;
 use server::health;
 use server::session::Session;
 
-/// Damages that are shown one by one, so that the figures behind them stay on the screen.
+/// Maximum number of damages shown one by one, so that the figures after them stay on the screen.
 const DAMAGES_SHOWN: usize = 8;
-/// Bytes of the description of a loss that are shown.
+/// Maximum bytes shown of the description of a loss.
 const LOSS_BYTES_SHOWN: usize = 2000;
-/// Jobs under way that are shown: they are one line.
+/// Maximum number of running jobs shown, in one line.
 const JOBS_SHOWN: usize = 3;
 
 /// Shows the figures of a pool.
@@ -43,7 +43,7 @@ pub fn run(args: StatusArgs, output: &Output) -> Outcome {
     Ok(())
 }
 
-/// The figures of a pool.
+/// Returns the figures of a pool.
 pub fn status(session: &Session) -> Outcome<StatusReport> {
     match session.call(Request::Status)? {
         Reply::Status(status) => Ok(*status),
@@ -51,7 +51,7 @@ pub fn status(session: &Session) -> Outcome<StatusReport> {
     }
 }
 
-/// The promise in force: see the first lines of RELIABILITY.md.
+/// Returns the guarantee in force: see the first lines of RELIABILITY.md.
 fn promise_words(s: &StatusReport) -> &'static str {
     match s.standby {
         Some(_) if s.names_at_risk => {
@@ -62,7 +62,7 @@ fn promise_words(s: &StatusReport) -> &'static str {
     }
 }
 
-/// What is looked at first: how the pool fares, what room it has, and what it promises.
+/// Returns the most important lines: health, space, and guarantee.
 fn essentials(s: &StatusReport) -> Vec<(&'static str, String)> {
     let size = format_size;
     let health: Vec<_> = health::assess(s).into_iter().map(|(_, words)| words).collect();
@@ -74,7 +74,7 @@ fn essentials(s: &StatusReport) -> Vec<(&'static str, String)> {
                 "{}: {:.1} % used{}, {} available for new data{}",
                 size(s.capacity_bytes),
                 s.used_percent,
-                if s.short_below { " of what the file system below has room for" } else { "" },
+                if s.short_below { " of the space in the file system below" } else { "" },
                 size(s.available_bytes),
                 match s.returning_bytes {
                     0 => String::new(),
@@ -103,7 +103,7 @@ fn essentials(s: &StatusReport) -> Vec<(&'static str, String)> {
     }
     if s.damages_unlisted > 0 {
         lines
-            .push(("DAMAGED", format!("and in {} more places: scrub again once these are mended", s.damages_unlisted)));
+            .push(("DAMAGED", format!("and in {} more places: scrub again after repairing these", s.damages_unlisted)));
     }
     if s.damages_acknowledged > 0 {
         let (count, pool) = (s.damages_acknowledged, &s.pool);
@@ -114,7 +114,7 @@ fn essentials(s: &StatusReport) -> Vec<(&'static str, String)> {
     for loss in &s.losses {
         let when = show_moment(loss.unix_s);
         let what = shortened(&loss.text);
-        let text = format!("on {when} UTC: {what}; when that is known: shale status {} --acknowledge", s.pool);
+        let text = format!("on {when} UTC: {what}; to acknowledge it: shale status {} --acknowledge", s.pool);
         lines.push(("RECOVERED WITH LOSS", text));
     }
     for share in &s.unserved_shares {
@@ -124,24 +124,24 @@ fn essentials(s: &StatusReport) -> Vec<(&'static str, String)> {
         lines.push(("INCOMPLETE", incomplete::words(title)));
     }
     if let Some(failed) = &s.failed {
-        lines.push(("FAILED", format!("writes are refused: {failed}; stop and serve the pool again")));
+        lines.push(("FAILED", format!("writes are refused: {failed}; restart the server")));
     }
     lines
 }
 
-/// Words on a share that could not be mounted.
+/// Describes a share that could not be mounted.
 pub(super) fn unserved_words(share: &UnservedLine) -> String {
     format!(
-        "share '{}': {}; the server tries it again when it is started anew, and a damaged one is mended by 'shale check --repair' without \
-         a server",
+        "share '{}': {}; the server tries again at its next start; repair a damaged share with 'shale check \
+         --repair' without a server",
         share.share, share.why
     )
 }
 
-/// A description without its end, if it is long: it may have a hundred paths.
+/// Truncates a long description: it may have a hundred paths.
 fn shortened(text: &str) -> Cow<'_, str> {
     match text.floor_char_boundary(LOSS_BYTES_SHOWN) {
-        end if end < text.len() => format!("{} ... (--json has all of it)", &text[..end]).into(),
+        end if end < text.len() => format!("{} ... (see --json for the rest)", &text[..end]).into(),
         _ => text.into(),
     }
 }
@@ -165,7 +165,7 @@ fn scrub_words(scrub: &ScrubLine) -> String {
     format!("began {began} UTC, {goes} {done} of {total}, {found} so far")
 }
 
-/// What works in the pool's server, if anything does.
+/// Returns the line about running jobs, if there are any.
 fn jobs_line(s: &StatusReport) -> Option<(&'static str, String)> {
     let said = |job: &JobReport| {
         let is = match job.state {
@@ -188,7 +188,7 @@ fn counted(count: u64, what: &str) -> String {
     format!("{count} {what}{}", if count == 1 { "" } else { "s" })
 }
 
-/// `~` before what is estimated.
+/// Returns `~` for estimated figures.
 fn about(is_exact: bool) -> &'static str {
     if is_exact { "" } else { "~" }
 }
@@ -278,11 +278,11 @@ fn show(s: &StatusReport) -> String {
                 s.cleaned_extents,
                 size(s.moved_bytes),
                 s.cleaning_bytes_per_s
-                    .map_or_else(String::new, |rate| format!(", {}/s while at it", size(rate as u64)))
+                    .map_or_else(String::new, |rate| format!(", {}/s while cleaning", size(rate as u64)))
             ),
         ),
         (
-            "compressed anew",
+            "recompressed",
             match s.cold_before_bytes {
                 0 => "nothing while cleaning (property cold-mode)".to_owned(),
                 before => format!("{} to {} while cleaning", size(before), size(s.cold_after_bytes)),
@@ -301,14 +301,14 @@ fn show(s: &StatusReport) -> String {
         lines.push((
             "being received",
             format!(
-                "{}@{}, {come} of {expected}; if it broke off: shale send --resume {}",
+                "{}@{}, {come} of {expected}; if interrupted: shale send --resume {}",
                 r.volume, r.snapshot, r.token
             ),
         ));
     }
     if s.catalogue_bytes == 0 {
-        let text =
-            "none: the pool is too full for one; if the map were lost now, salvage would not know all names and sizes";
+        let text = "none: the pool is too full for one; if the map were lost now, salvage would not recover all names and \
+             sizes";
         lines.push(("catalogue", text.to_owned()));
     }
     facts(&lines)
@@ -384,7 +384,7 @@ mod tests {
         let text = show(&status);
         assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
         assert!(text.starts_with("health"), "{text}");
-        // Lines that are wrapped say what one line would.
+        // Wrapped lines have the same words as one line.
         let words = |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ");
         let health = words(text.split("capacity").next().unwrap());
         let places = ["DAMAGED in 1 place", "is incomplete", "nearly full (91 %)"].map(|part| health.find(part));

@@ -1,6 +1,6 @@
-//! `shale send` and `shale receive` of several snapshots in one go: see `stream_plan` for what a
-//! set has, and `format` for how it begins and ends. Each stream of a set is sent and received by
-//! itself: the pool, and its server, know nothing of sets.
+//! `shale send` and `shale receive` of several snapshots in one go: see `stream_plan` for the
+//! content of a set, and `format` for its beginning and end. Each stream of a set is sent and
+//! received separately: the pool, and its server, know nothing of sets.
 
 use std::sync::atomic::AtomicBool;
 use std::time::Instant;
@@ -25,7 +25,7 @@ use report::JobKind;
 use server::session::Session;
 
 /// Properties of a volume in a stream that a clone does not get from it: see the engine's
-/// `receive`, and `incomplete` goes with the snapshot.
+/// `receive`; `incomplete` belongs to the snapshot.
 const LEFT_BEHIND: [&str; 4] = ["reservation", "snapshots", "keep", "incomplete"];
 
 #[derive(Debug, Serialize)]
@@ -57,7 +57,7 @@ pub(super) fn send(args: &SendArgs, flag: &AtomicBool, output: &Output) -> Outco
             other => return Err(other.unexpected().into()),
         };
         for volume in &plan.skipped {
-            output.warn(&format!("volume '{volume}' has no snapshot in this set, and is left out"));
+            output.warn(&format!("volume '{volume}' has no snapshot in this set, and is skipped"));
         }
         let mut target = Target::open(args.output.as_deref(), args.force)?;
         let sent = copy_set(session, &plan, &mut target, flag, output);
@@ -90,7 +90,7 @@ pub(super) fn send(args: &SendArgs, flag: &AtomicBool, output: &Output) -> Outco
         )
     };
     if args.output.is_none() {
-        // Stdout has the streams.
+        // Stdout carries the streams.
         output.note(&text());
     } else {
         output.done(&summary, || text() + "\n");
@@ -98,7 +98,7 @@ pub(super) fn send(args: &SendArgs, flag: &AtomicBool, output: &Output) -> Outco
     Ok(())
 }
 
-/// Copies the streams; the bytes of the set, and those of payload in it.
+/// Copies the streams; returns the bytes of the set, and of its payload.
 fn copy_set(
     session: &Session,
     plan: &SetPlan,
@@ -140,13 +140,13 @@ struct ReceiveSummary {
     bytes_per_second: u64,
 }
 
-/// A set on its way in.
+/// A set that is being received.
 struct Incoming<'a, 'b> {
     session: &'a Session,
     args: &'a ReceiveArgs,
     source: &'a mut Source<'b>,
     output: &'a Output,
-    /// The folder or the share that was sent, with a `/` behind it.
+    /// The folder or share that was sent, followed by a `/`.
     root: String,
     received: Vec<Received>,
     passed_over: Vec<String>,
@@ -156,14 +156,14 @@ fn damaged(name: &str, error: format::FormatError) -> Failure {
     Error::with_source(ErrorKind::Corrupt, format!("{name} cannot be received"), error).into()
 }
 
-/// Head and body of a chunk, which is one.
+/// Splits a chunk, which must be valid, into head and body.
 pub(super) fn parts(chunk: &[u8]) -> Outcome<(StreamHead, &[u8])> {
-    let cut_off = || Error::new(ErrorKind::Corrupt, "a chunk of a stream is cut off");
+    let cut_off = || Error::new(ErrorKind::Corrupt, "a chunk of a stream is truncated");
     let (head, body) = chunk.split_first_chunk::<STREAM_HEAD_BYTES>().ok_or_else(cut_off)?;
     Ok((StreamHead::decode(head).map_err(|error| damaged("the stream", error))?, body))
 }
 
-/// How a stream begins.
+/// Parses the beginning of a stream.
 pub(super) fn begin_of(chunk: &[u8]) -> Outcome<StreamBegin> {
     let (head, body) = parts(chunk)?;
     match StreamReader::default().take(&head, body).map_err(|error| damaged("the stream", error))? {
@@ -172,7 +172,7 @@ pub(super) fn begin_of(chunk: &[u8]) -> Outcome<StreamBegin> {
     }
 }
 
-/// Receives a set of which the first chunk has been read.
+/// Receives a set whose first chunk has been read.
 pub(super) fn receive(
     session: &Session,
     args: &ReceiveArgs,
@@ -207,7 +207,7 @@ pub(super) fn receive(
         }
         let passed = match summary.passed_over.len() {
             0 => String::new(),
-            count => format!(" ({count} were here already)"),
+            count => format!(" ({count} already present)"),
         };
         text + &format!(
             "{} snapshots{passed}: {}, {seconds:.1} s, {}/s\n",
@@ -231,7 +231,8 @@ impl Incoming<'_, '_> {
                     StreamSetEnd::decode(&head, body, before).map_err(|error| damaged(self.source.name(), error))?;
                 let count = self.received.len() + self.passed_over.len();
                 if end.streams != expected || count != expected as usize || end.bytes != before - head_bytes {
-                    let text = format!("the set tells of {} streams, {count} of {expected} have come", end.streams);
+                    let text =
+                        format!("the set announced {} streams, {count} of {expected} were received", end.streams);
                     return Err(Error::new(ErrorKind::Corrupt, text).into());
                 }
                 return Ok(());
@@ -248,12 +249,12 @@ impl Incoming<'_, '_> {
         self.received.len() + self.passed_over.len()
     }
 
-    /// Whether volumes come under names that the stream gives.
+    /// Returns whether volumes get the names in the stream.
     fn is_of_many(&self) -> bool {
         self.args.replicate || !self.root.is_empty()
     }
 
-    /// The volume that a stream is for.
+    /// Returns the name of the volume that receives a stream.
     fn name_of(&self, begin: &StreamBegin) -> Outcome<String> {
         let own = format!("{}{}", self.args.prefix.as_deref().unwrap_or_default(), begin.volume);
         let name = match self.args.volume.clone().filter(|_| !self.args.replicate) {
@@ -271,11 +272,11 @@ impl Incoming<'_, '_> {
                 }
                 Ok(name)
             }
-            Err(why) => Err(Error::new(ErrorKind::Invalid, format!("'{name}', as the stream calls it: {why}")).into()),
+            Err(why) => Err(Error::new(ErrorKind::Invalid, format!("'{name}', the name in the stream: {why}")).into()),
         }
     }
 
-    /// Takes one stream, or passes over it.
+    /// Receives one stream, or skips it.
     fn stream(&mut self, begin: &StreamBegin, volume: &str, first: Vec<u8>, expected: u32) -> Outcome {
         let request = Request::Place { volume: volume.to_owned(), to: begin.to.0, from: begin.from.map(|from| from.0) };
         let place = match self.session.call(request)? {
@@ -299,16 +300,16 @@ impl Incoming<'_, '_> {
         Ok(())
     }
 
-    /// A clone begins as what it was cloned from, if that is here.
+    /// Makes a clone of its origin, if that exists here.
     fn make_clone(&self, begin: &StreamBegin, volume: &str, place: &Place) -> Outcome {
-        // Under a name of the user's, a difference for what is not there is a mistake, which the
-        // pool tells.
+        // Under a name from the user, a difference for a missing volume is a mistake, which the
+        // pool reports.
         if place.exists || begin.from.is_none() || !self.is_of_many() {
             return Ok(());
         }
         let Some(base) = &place.base else {
             let text = format!(
-                "the stream of '{}@{}' goes out from '{}', which this pool has not got: send the whole",
+                "the stream of '{}@{}' is a difference from '{}', which this pool does not have: send everything",
                 begin.volume, begin.snapshot, begin.parent
             );
             return Err(Error::new(ErrorKind::Conflict, text).into());
@@ -332,7 +333,7 @@ impl Incoming<'_, '_> {
         }
     }
 
-    /// Reads a stream to its end, which must be as it should.
+    /// Reads a stream to its end, and verifies it.
     fn pass_over(&mut self, first: &[u8], expected: u32) -> Outcome {
         let mut reader = StreamReader::default();
         let (head, body) = parts(first)?;
@@ -355,20 +356,20 @@ impl Incoming<'_, '_> {
         Error::new(ErrorKind::Io, text).into()
     }
 
-    /// Adds to a failure what has come, and how to go on.
+    /// Adds the received part, and the way to continue, to a failure.
     fn with_way_on(&self, volume: &str, failure: Failure) -> Failure {
         let left = receives(self.session).ok().and_then(|all| all.into_iter().find(|left| left.volume == volume));
         let whole = self.count();
         let way = match left {
             Some(left) => format!(
-                "; {whole} snapshots of the set are here, and {} of '{}@{}': go on with the same 'shale send', and --resume {} beside what \
-                 it had",
+                "; {whole} snapshots of the set are complete, and {} of '{}@{}': resume with the same 'shale send', \
+                 adding --resume {}",
                 format_size(left.received_bytes),
                 left.volume,
                 left.snapshot,
                 left.token
             ),
-            None => format!("; {whole} snapshots of the set are here: what is sent of them again is passed over"),
+            None => format!("; {whole} snapshots of the set are complete: they are skipped when sent again"),
         };
         failure.with(&way)
     }

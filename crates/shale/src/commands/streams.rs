@@ -53,11 +53,11 @@ struct ReceiveSummary {
     bytes_per_second: u64,
 }
 
-/// Where a stream goes.
+/// Target of a stream.
 pub(super) struct Target {
     file: File,
     name: String,
-    /// It was made for this stream, and goes if that fails.
+    /// Set if it was made for this stream: then it is removed on failure.
     made: Option<std::path::PathBuf>,
 }
 
@@ -65,7 +65,7 @@ impl Target {
     pub(super) fn open(path: Option<&Path>, force: bool) -> Outcome<Self> {
         let Some(path) = path else {
             if std::io::stdout().is_terminal() {
-                let text = "a stream is no text: send it to a file (-o FILE, > FILE) or to a command (| ...)";
+                let text = "a stream is binary: send it to a file (-o FILE, > FILE) or to a command (| ...)";
                 return Err(Error::new(ErrorKind::Invalid, text).into());
             }
             let file = host::stdout().map_err(|error| Error::from_io("cannot use stdout", error))?;
@@ -73,11 +73,11 @@ impl Target {
         };
         let kind = std::fs::metadata(path).ok().map(|metadata| metadata.file_type());
         let mut options = File::options();
-        // Not emptied by that: it may be another program's data.
+        // Opening must not truncate it: it may be another program's data.
         options.write(true).create_new(!force).create(force).truncate(false);
         if force && kind.is_some_and(|kind| kind.is_block_device()) {
             refuse_part_of_pool(path)?;
-            // Refuses a device that is mounted, or that holds a pool which is open.
+            // Refuses a device that is mounted, or that holds an open pool.
             options.create(false).custom_flags(libc::O_EXCL);
         }
         let file = options.open(path).map_err(|error| match error.kind() {
@@ -101,8 +101,8 @@ impl Target {
         self.file.write_all(chunk).map_err(|error| match error.kind() {
             std::io::ErrorKind::BrokenPipe => Error::new(
                 ErrorKind::Io,
-                "the receiver has ended before the stream did, and says why; if it keeps a part of the stream, 'shale status' there shows \
-                 the token with which 'shale send --resume' goes on",
+                "the receiver ended before the stream did, with its own message; if it keeps a part of the stream, \
+                 'shale status' there shows the token for 'shale send --resume'",
             )
             .into(),
             _ => Failure::Error(Error::from_io(format!("cannot write to {}", self.name), error)),
@@ -135,7 +135,7 @@ pub fn send(args: SendArgs, output: &Output) -> Outcome {
         return stream_sets::send(&args, &flag, output);
     }
     if args.resume.is_some() && (args.from.is_some() || args.thin) {
-        let text = "a resume token says itself what the difference is from: leave --from and --thin out, but for -R";
+        let text = "a resume token includes the base: omit --from and --thin, except with -R";
         return Err(Error::new(ErrorKind::Invalid, text).into());
     }
     let to_stdout = args.output.is_none();
@@ -144,7 +144,7 @@ pub fn send(args: SendArgs, output: &Output) -> Outcome {
     let work = |session: &Session| -> Outcome<SendSummary> {
         let wish = SendWish { snapshot: args.snapshot, from: args.from, resume: args.resume, thin: args.thin };
         // Before the target is opened: with --force an old stream would be gone by the time the
-        // pool says that there is no such snapshot.
+        // pool reports that there is no such snapshot.
         let mut source = session.send(&wish)?;
         let about = source.about().clone();
         incomplete::warn_of(&format!("{}@{}", about.volume, about.snapshot), session, output);
@@ -184,7 +184,7 @@ pub fn send(args: SendArgs, output: &Output) -> Outcome {
         )
     };
     if to_stdout {
-        // Stdout has the stream.
+        // Stdout carries the stream.
         output.note(&text());
     } else {
         output.done(&summary, || text() + "\n");
@@ -192,12 +192,12 @@ pub fn send(args: SendArgs, output: &Output) -> Outcome {
     Ok(())
 }
 
-/// Words for a volume that hangs on an image.
+/// Describes the dependency of a volume on an image.
 pub(super) fn hanging(image: Option<&str>) -> String {
     image.map_or_else(String::new, |image| format!(" (on the image {image})"))
 }
 
-/// Copies the stream; its bytes, and those of payload in it.
+/// Copies the stream; returns its bytes, and those of its payload.
 fn copy_out(
     source: &mut dyn StreamSource,
     about: &Sending,
@@ -219,7 +219,7 @@ fn copy_out(
     Ok((stream_bytes, payload_bytes))
 }
 
-/// The next chunk of a stream, unless a signal or a cancellation comes first.
+/// Returns the next chunk of a stream, unless a signal or a cancellation comes first.
 pub(super) fn next_chunk(source: &mut dyn StreamSource, flag: &AtomicBool) -> Outcome<Option<Vec<u8>>> {
     let next = source.next_chunk(&|| flag.load(Ordering::SeqCst));
     if !matches!(next, Ok(None)) {
@@ -228,7 +228,7 @@ pub(super) fn next_chunk(source: &mut dyn StreamSource, flag: &AtomicBool) -> Ou
     Ok(next?)
 }
 
-/// Bytes of payload in a chunk.
+/// Returns the bytes of payload in a chunk.
 pub(super) fn payload_of(reader: &mut StreamReader, chunk: &[u8]) -> Option<u64> {
     let (head, body) = chunk.split_first_chunk::<STREAM_HEAD_BYTES>()?;
     match reader.take(&StreamHead::decode(head).ok()?, body).ok()? {
@@ -237,11 +237,11 @@ pub(super) fn payload_of(reader: &mut StreamReader, chunk: &[u8]) -> Option<u64>
     }
 }
 
-/// Where a stream comes from.
+/// Source of a stream.
 pub(super) struct Source<'a> {
     file: File,
     name: String,
-    /// Bytes read.
+    /// Bytes read so far.
     offset: u64,
     flag: &'a AtomicBool,
 }
@@ -265,12 +265,12 @@ impl<'a> Source<'a> {
         &self.name
     }
 
-    /// Bytes that have been read.
+    /// Returns the bytes read so far.
     pub(super) const fn offset(&self) -> u64 {
         self.offset
     }
 
-    /// Fills `buf`, or as much of it as there is.
+    /// Fills `buf`, up to the end of the source.
     fn fill(&mut self, buf: &mut [u8]) -> Outcome<usize> {
         let mut done = 0;
         while done < buf.len() {
@@ -290,14 +290,14 @@ impl<'a> Source<'a> {
         Ok(done)
     }
 
-    /// The next chunk; none at the end.
+    /// Returns the next chunk; `None` at the end.
     pub(super) fn chunk(&mut self) -> Outcome<Option<Vec<u8>>> {
         let at = self.offset;
         let mut head = [0; STREAM_HEAD_BYTES];
         match self.fill(&mut head)? {
             0 => return Ok(None),
             STREAM_HEAD_BYTES => {}
-            // Too short for a head: it may be no stream at all.
+            // Too short for a head: it may not be a stream at all.
             short if at == 0 && !b"SHSC".starts_with(&head[..short.min(4)]) => return Err(no_stream(&self.name)),
             _ => return Err(self.cut_off()),
         }
@@ -316,11 +316,11 @@ impl<'a> Source<'a> {
         Ok(Some(chunk))
     }
 
-    /// Warns of what stands behind the end.
+    /// Warns about data after the end.
     fn check_over(&mut self, output: &Output) -> Outcome {
         let mut more = [0; 1];
         if self.fill(&mut more)? > 0 {
-            output.warn(&format!("{} goes on behind the end of the stream; the rest was not looked at", self.name));
+            output.warn(&format!("{} continues after the end of the stream; the rest was ignored", self.name));
         }
         Ok(())
     }
@@ -332,7 +332,7 @@ impl<'a> Source<'a> {
 }
 
 fn no_stream(name: &str) -> Failure {
-    Error::new(ErrorKind::Invalid, format!("{name} is no stream of 'shale send': it begins otherwise")).into()
+    Error::new(ErrorKind::Invalid, format!("{name} is not a stream of 'shale send': it begins differently")).into()
 }
 
 /// Receives a stream.
@@ -344,7 +344,7 @@ pub fn receive(args: ReceiveArgs, output: &Output) -> Outcome {
     let started = Instant::now();
     let mut work = |session: &Session| -> Outcome {
         let Some(first) = source.chunk()? else {
-            let text = format!("{} is empty: the sender of the stream has failed, and says why", source.name);
+            let text = format!("{} is empty: the sender of the stream has failed, with its own message", source.name);
             return Err(Error::new(ErrorKind::Io, text).into());
         };
         let (head, _) = stream_sets::parts(&first)?;
@@ -360,7 +360,7 @@ pub fn receive(args: ReceiveArgs, output: &Output) -> Outcome {
     })
 }
 
-/// Receives a stream that comes alone, and of which the first chunk has been read.
+/// Receives a single stream whose first chunk has been read.
 fn one(
     session: &Session,
     args: &ReceiveArgs,
@@ -373,7 +373,7 @@ fn one(
         let begin = stream_sets::begin_of(&first)?;
         let name = format!("{}{}", args.prefix.as_deref().unwrap_or_default(), begin.volume);
         names::volume_name(&name).map_err(|why| {
-            let text = format!("'{name}', as the stream calls it: {why}");
+            let text = format!("'{name}', the name in the stream: {why}");
             Failure::Error(Error::new(ErrorKind::Invalid, text))
         })
     };
@@ -426,7 +426,7 @@ fn copy_in(
     Err(Error::new(ErrorKind::Io, text).into())
 }
 
-/// What the first chunk says of the size.
+/// Returns the size that the first chunk announces.
 fn expected(chunk: &[u8]) -> Option<u64> {
     let (head, body) = chunk.split_first_chunk::<STREAM_HEAD_BYTES>()?;
     match StreamReader::default().take(&StreamHead::decode(head).ok()?, body).ok()? {
@@ -435,7 +435,7 @@ fn expected(chunk: &[u8]) -> Option<u64> {
     }
 }
 
-/// What is being received, or was.
+/// Returns the receives that are running or were interrupted.
 pub fn receives(session: &Session) -> Outcome<Vec<ReceiveLine>> {
     match session.call(Request::Receives)? {
         Reply::Receives(receives) => Ok(receives),
@@ -443,8 +443,8 @@ pub fn receives(session: &Session) -> Outcome<Vec<ReceiveLine>> {
     }
 }
 
-/// Adds to a failure what has come, and how to go on. Another receive may have brought all of it,
-/// or may do so yet.
+/// Adds the received part, and the way to continue, to a failure. Another receive may have
+/// completed it, or may still do so.
 fn with_token(session: &Session, volume: &str, begin: Option<&StreamBegin>, failure: Failure) -> Failure {
     let Ok(receives) = receives(session) else { return failure };
     let Some(left) = receives.into_iter().find(|left| left.volume == volume) else {
@@ -454,10 +454,10 @@ fn with_token(session: &Session, volume: &str, begin: Option<&StreamBegin>, fail
             Ok(Reply::Place(place)) if place.has_it => {
                 let title = format!("{volume}@{}", begin.snapshot);
                 if matches!(&failure, Failure::Error(error) if error.kind() == ErrorKind::Exists) {
-                    let text = format!("the pool has '{title}' already: nothing is left to be done");
+                    let text = format!("the pool has '{title}' already: nothing is left to do");
                     return Error::new(ErrorKind::Exists, text).into();
                 }
-                failure.with(&format!("; another receive has completed '{title}', so nothing is left to be done"))
+                failure.with(&format!("; another receive has completed '{title}', so nothing is left to do"))
             }
             _ => failure,
         };
@@ -465,8 +465,8 @@ fn with_token(session: &Session, volume: &str, begin: Option<&StreamBegin>, fail
     let come = format_size(left.received_bytes);
     let title = if left.is_new { left.volume.clone() } else { format!("{}@{}", left.volume, left.snapshot) };
     let rest = format!(
-        "; {come} of '{}@{}' have come and are kept: go on with 'shale send POOL --resume {}', or give them up with 'shale destroy \
-         --partial POOL {title}', which leaves what another receive has completed",
+        "; {come} of '{}@{}' were received and kept: resume with 'shale send POOL --resume {}', or delete them with \
+         'shale destroy --partial POOL {title}', which keeps snapshots completed by another receive",
         left.volume, left.snapshot, left.token
     );
     failure.with(&rest)

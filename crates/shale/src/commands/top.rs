@@ -1,4 +1,4 @@
-//! `shale top`: what a pool does now, on a screen that is drawn again and again, or once as text or
+//! `shale top`: the current activity of a pool, on a screen that is redrawn, or once as text or
 //! JSON.
 
 use std::io::IsTerminal;
@@ -15,7 +15,7 @@ use crate::output::{Output, is_in_vain, table};
 use operations::{Outcome, Reply, Request};
 use server::session::Session;
 
-/// Shows reports until the user has had enough.
+/// Shows reports until the user stops them.
 pub fn run(args: &TopArgs, output: &Output) -> Outcome {
     let is_screen = !args.once && !output.is_json();
     if is_screen && !std::io::stdout().is_terminal() {
@@ -24,7 +24,7 @@ pub fn run(args: &TopArgs, output: &Output) -> Outcome {
     }
     let interruption = Interruption::watch()?;
     let session = Session::of_server(&args.pool)?;
-    let session = session.ok_or_else(|| Session::unserved(&args.pool, "nothing goes on in it"))?;
+    let session = session.ok_or_else(|| Session::unserved(&args.pool, "no activity to show"))?;
     let every = Duration::from_secs(args.every.into());
     let mut before = take(&session)?;
     if is_screen {
@@ -66,7 +66,7 @@ fn take(session: &Session) -> Outcome<Moment> {
     Ok(Moment { traffic, status, jobs })
 }
 
-/// A duration in few digits; a dash for none.
+/// Formats a duration with few digits; a dash for none.
 pub fn short(ns: Option<u64>) -> String {
     match ns {
         None => "-".to_owned(),
@@ -76,7 +76,7 @@ pub fn short(ns: Option<u64>) -> String {
     }
 }
 
-/// One line on the pool.
+/// Formats one line on the pool.
 pub fn summary(report: &TopReport) -> String {
     let saving = report.ratio.zip(report.saving_percent);
     let saving = saving.map_or_else(String::new, |(ratio, percent)| format!(", {ratio:.2}x, saves {percent:.0} %"));
@@ -90,7 +90,7 @@ pub fn summary(report: &TopReport) -> String {
     )
 }
 
-/// The tables of objects, codecs and jobs, each with its header, as rates.
+/// Returns the tables of objects, codecs and jobs, each with its header, as rates.
 pub fn tables(report: &TopReport) -> [Vec<Vec<String>>; 3] {
     let per_s = |amount: u64| amount as f64 / report.seconds.max(1e-3);
     let bytes = |amount: u64| format_size(per_s(amount) as u64);

@@ -1,4 +1,4 @@
-//! What a pool did in an interval: the document of `shale top`, from two reports of its server.
+//! Activity of a pool in an interval: the document of `shale top`, from two reports of its server.
 //! Pure.
 
 use serde::Serialize;
@@ -6,9 +6,9 @@ use serde::Serialize;
 use report::{DoorTraffic, JobReport, ObjectKind, StatusReport, TrafficReport, VolumeTraffic};
 use surface::OpKind;
 
-/// The form of [`TopReport`].
+/// Version of [`TopReport`].
 const VERSION: u32 = 1;
-/// The part of the operations that the time of long ones tells of.
+/// Fraction of the operations within the time given for long ones.
 const MOST: f64 = 0.99;
 
 /// An object at one door.
@@ -62,7 +62,7 @@ pub struct TopReport {
     pub jobs: Vec<TopJob>,
 }
 
-/// What a server says at one moment.
+/// State of a server at one moment.
 pub struct Moment {
     pub traffic: TrafficReport,
     pub status: StatusReport,
@@ -87,7 +87,7 @@ fn object_of(volume: &VolumeTraffic, door: &DoorTraffic) -> TopObject {
 }
 
 impl TopReport {
-    /// The interval between two moments of one server.
+    /// Returns the interval between two moments of one server.
     pub fn between(before: &Moment, now: Moment) -> Self {
         let Moment { traffic, status, jobs } = now;
         let traffic = traffic.since(&before.traffic);

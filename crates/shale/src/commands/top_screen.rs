@@ -1,5 +1,4 @@
-//! The screen of `shale top`. Owns the terminal while it is shown, and gives it back whatever
-//! happens.
+//! The screen of `shale top`. Owns the terminal while it is shown, and always restores it.
 
 use std::time::{Duration, Instant};
 
@@ -17,13 +16,13 @@ use super::top::{summary, tables};
 use super::top_report::TopReport;
 use operations::Outcome;
 
-/// How often keys and signals are looked at.
+/// Interval of checks for keys and signals.
 const LOOK_EVERY: Duration = Duration::from_millis(200);
 /// Lines of the table of codecs, with its borders and header.
 const CODEC_LINES: u16 = 9;
 const JOB_LINES: u16 = 6;
 
-/// What objects are sorted by.
+/// Sort order of objects.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Order {
     Bytes,
@@ -79,13 +78,13 @@ impl Drop for Screen {
 }
 
 impl Screen {
-    /// Takes the terminal.
+    /// Takes over the terminal.
     pub fn new() -> Outcome<Self> {
         let terminal = ratatui::try_init().map_err(failed)?;
         Ok(Self { terminal, order: Order::Bytes, is_paused: false })
     }
 
-    /// Shows what `take` reports, until a key or a signal ends it.
+    /// Shows the reports of `take`, until a key or a signal ends it.
     pub fn run(
         mut self,
         every: Duration,
@@ -126,7 +125,7 @@ impl Screen {
         }
     }
 
-    /// Follows a key; `true`: it is the end.
+    /// Handles a key; returns `true` at the end.
     fn press(&mut self, key: KeyCode) -> bool {
         match key {
             KeyCode::Char('q') | KeyCode::Esc => return true,

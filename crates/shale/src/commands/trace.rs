@@ -15,12 +15,12 @@ use report::TraceLine;
 use server::first_reads::GROUP_BYTES;
 use server::session::Session;
 
-/// Records of one request: a few hundred KiB.
+/// Records per request: a few hundred KiB.
 const RECORDS: usize = 4096;
-/// How often to look for more.
+/// Interval of requests.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 
-/// The groups that are read first, as `shale blob optimize` takes it.
+/// The groups that are read first, in the format of `shale blob optimize`.
 #[derive(Debug, Serialize)]
 struct FirstReads<'a> {
     volume: &'a str,
@@ -28,14 +28,13 @@ struct FirstReads<'a> {
     groups: Vec<u64>,
 }
 
-/// Writes the groups of a volume in the order of their first reads, when nothing new is read any
-/// more or the user has had enough.
+/// Writes the groups of a volume in the order of their first reads, when no new ones are read any
+/// more or the user stops it.
 fn reads(args: &TraceArgs, volume: &str, file: &Path, output: &Output) -> Outcome {
     let interruption = Interruption::watch()?;
     Session::with(&args.pool, &args.access, |session| {
         if let Session::Direct(_) = session {
-            let text =
-                "nothing is read from a pool that is not served, so that there is nothing to trace; serve it first";
+            let text = "no client reads a pool that is not served, so there is nothing to trace; serve it first";
             return Err(Error::new(ErrorKind::Invalid, text).into());
         }
         let limit = args.limit.map_or(usize::MAX, |limit| usize::try_from(limit).unwrap_or(usize::MAX));
@@ -66,8 +65,8 @@ fn reads(args: &TraceArgs, volume: &str, file: &Path, output: &Output) -> Outcom
     })
 }
 
-/// Shows decisions until the limit is reached, the user has had enough, or the output has no reader
-/// any more.
+/// Shows decisions until the limit is reached, the user stops it, or the output has no reader any
+/// more.
 pub fn run(args: TraceArgs, output: &Output) -> Outcome {
     if let (Some(volume), Some(file)) = (&args.volume, &args.reads) {
         return reads(&args, volume, file, output);
@@ -75,8 +74,7 @@ pub fn run(args: TraceArgs, output: &Output) -> Outcome {
     let interruption = Interruption::watch()?;
     Session::with(&args.pool, &args.access, |session| {
         if let Session::Direct(_) = session {
-            let text =
-                "nothing is written to a pool that is not served, so that there is nothing to trace; serve it first";
+            let text = "no client writes to a pool that is not served, so there is nothing to trace; serve it first";
             return Err(Error::new(ErrorKind::Invalid, text).into());
         }
         let mut left = args.limit.unwrap_or(u64::MAX);
@@ -87,7 +85,7 @@ pub fn run(args: TraceArgs, output: &Output) -> Outcome {
             output.text(&format!("{}\n", TraceLine::CSV_HEADER));
         }
         while left > 0 && !is_in_vain() {
-            // All records until then are shown.
+            // All records up to then are shown.
             let is_last = interruption.has_come();
             let wanted = RECORDS.min(usize::try_from(left).unwrap_or(RECORDS));
             let records = take(session, wanted)?;
@@ -116,7 +114,7 @@ pub fn run(args: TraceArgs, output: &Output) -> Outcome {
     })
 }
 
-/// Takes records; the trace begins if it was not on.
+/// Returns new records, and begins the trace if it was not running.
 fn take(session: &Session, count: usize) -> Outcome<Vec<TraceLine>> {
     match session.call(Request::Trace { count })? {
         Reply::Trace(records) => Ok(records),

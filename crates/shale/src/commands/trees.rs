@@ -1,5 +1,5 @@
-//! What imports and exports of trees have in common: how a share is reached, how far a copy is, and
-//! what came of it.
+//! Common parts of imports and exports of trees: access to a share, the progress of a copy, and its
+//! outcome.
 
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -24,7 +24,7 @@ use report::{VolumeReport, show_ratio};
 use server::session::Session;
 use server::share_trees;
 
-/// What came of the copy of a tree.
+/// Outcome of the copy of a tree.
 #[derive(Debug, Serialize)]
 pub struct TreeSummary {
     /// The share.
@@ -38,34 +38,34 @@ pub struct TreeSummary {
     files: u64,
     directories: u64,
     symlinks: u64,
-    /// Further names of files.
+    /// Additional names of files.
     links: u64,
     /// Devices, fifos and sockets.
     others: u64,
     /// Bytes of content.
     pub copied_bytes: u64,
     hole_bytes: u64,
-    /// Names that were there, and stayed.
+    /// Existing names that were not replaced.
     kept: u64,
     #[serde(skip_serializing_if = "Option::is_none")]
     kept_first: Option<String>,
-    /// What could not be copied.
+    /// Number of items that could not be copied.
     problems: u64,
     problem_lines: Vec<String>,
     /// Bytes that could not be read, and are zeroes in the copy.
     zeroed_bytes: u64,
-    /// Where these are, the first hundred thousand places.
+    /// Places of these, the first hundred thousand.
     zeroed: Vec<Zeroed>,
-    /// Bytes that the share and its snapshots take in the pool (import).
+    /// Stored bytes of the share and its snapshots in the pool (import).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub stored_bytes: Option<u64>,
     /// The data of the share: whole blocks, those of its names included (import).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub data_bytes: Option<u64>,
-    /// Of that data and the stored bytes, as `list` has it.
+    /// Ratio of that data to the stored bytes, as in `list`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ratio: Option<f64>,
-    /// Of these, what came with the import, if the share was there before; and what it saves, where
+    /// The part of them that the import added, if the share existed before; and its ratio, if
     /// nothing was replaced.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub added_bytes: Option<u64>,
@@ -76,7 +76,7 @@ pub struct TreeSummary {
 }
 
 impl TreeSummary {
-    /// Of a copy that began at `started`.
+    /// Summary of a copy that began at `started`.
     pub fn new(share: &str, tally: Tally, started: Instant) -> Self {
         let seconds = started.elapsed().as_secs_f64();
         Self {
@@ -106,17 +106,18 @@ impl TreeSummary {
         }
     }
 
-    /// Tells how much was copied, and each failure; `overwrite` is the flag that replaces files.
+    /// Reports how much was copied, and each failure; `overwrite` is the flag that replaces files.
     ///
     /// # Errors
-    /// A failure that was told, if something was not copied.
+    /// A failure that was already reported, if something was not copied.
     pub fn tell(&self, overwrite: &str, output: &Output) -> Outcome {
         tell_problems(&self.problem_lines, self.problems, output);
         if let Some(first) = self.kept_first.as_deref().map(line_shown) {
             output.warn(&match self.kept {
-                1 => format!("{first} was there already, and stays; {overwrite} replaces it"),
+                1 => format!("{first} already existed, and was kept; {overwrite} replaces it"),
                 kept => format!(
-                    "{kept} names were there already, {first} the first of them, and stay; {overwrite} replaces them"
+                    "{kept} names already existed, {first} the first of them, and were kept; {overwrite} replaces \
+                     them"
                 ),
             });
         }
@@ -148,7 +149,7 @@ impl TreeSummary {
                     format!("{}{}, ", data.unwrap_or_default(), figures(bytes, self.ratio))
                 }
                 Some(added) => {
-                    format!("{} (all of the share: {}), ", figures(added, self.added_ratio), figures(bytes, self.ratio))
+                    format!("{} (the whole share: {}), ", figures(added, self.added_ratio), figures(bytes, self.ratio))
                 }
             };
         }
@@ -156,20 +157,21 @@ impl TreeSummary {
     }
 }
 
-/// Tells what a copy has noted: all of it, as no other list says which files are not as they were.
+/// Reports all notes of a copy, because no other list has the files that differ from their
+/// originals.
 pub fn tell_problems(lines: &[String], problems: u64, output: &Output) {
     for line in lines {
         output.warn(&line_shown(line));
     }
     let more = problems - lines.len() as u64;
     if more > 0 {
-        output.warn(&format!("and {more} more could not be copied as they are"));
+        output.warn(&format!("and {more} more could not be copied completely"));
     }
 }
 
-/// A share as this process reaches it.
+/// Access of this process to a share.
 pub enum Reached {
-    /// The pool is this process's own.
+    /// This process has the pool open.
     Tree(Arc<Tree>),
     /// The server has it mounted.
     Mount(PathBuf),
@@ -179,7 +181,7 @@ impl Reached {
     /// Closes the tree of a share in order.
     ///
     /// # Errors
-    /// What the pool says.
+    /// Those of the pool.
     pub fn close(self, name: &str) -> Outcome {
         match self {
             Self::Tree(tree) => {
@@ -191,7 +193,7 @@ impl Reached {
     }
 }
 
-/// The share of that name, if there is one; an error if it is a volume.
+/// Returns the share of that name, if there is one.
 ///
 /// # Errors
 /// [`ErrorKind::Unsupported`] for a volume.
@@ -199,16 +201,15 @@ pub fn find(session: &Session, name: &str) -> Outcome<Option<VolumeReport>> {
     let wanted = names::volume_of(name);
     match volumes(session)?.into_iter().find(|volume| volume.name == wanted) {
         Some(found) if !found.share => {
-            let text = format!(
-                "'{wanted}' is a volume, and not a share: it has no files; shale import reads an image into it"
-            );
+            let text =
+                format!("'{wanted}' is a volume, not a share: it has no files; shale import reads an image into it");
             Err(Error::new(ErrorKind::Unsupported, text).into())
         }
         found => Ok(found),
     }
 }
 
-/// The directory where the pool's server has a share mounted, or a snapshot of one.
+/// Returns the directory where the pool's server has mounted a share, or a snapshot of one.
 ///
 /// # Errors
 /// [`ErrorKind::InUse`] if it is not mounted.
@@ -234,7 +235,7 @@ pub fn mounted(session: &Session, name: &str) -> Outcome<PathBuf> {
     Err(Error::new(ErrorKind::NotFound, format!("no snapshot '{name}'")).into())
 }
 
-/// Directories of the pool that an import must not read, or it would read what it writes.
+/// Returns directories of the pool that an import must skip, because it would read its own output.
 pub fn left_out(pool: &Path, reached: &Reached) -> Vec<(u64, u64)> {
     let mount = match reached {
         Reached::Mount(path) => Some(path.as_path()),
@@ -243,8 +244,8 @@ pub fn left_out(pool: &Path, reached: &Reached) -> Vec<(u64, u64)> {
     [Some(pool), mount].into_iter().flatten().filter_map(|path| identity(path).ok()).collect()
 }
 
-/// Copies with a progress bar. `total`: bytes of the source, where they are known; `measured`: a
-/// directory whose bytes are counted meanwhile.
+/// Copies with a progress bar. `total`: bytes of the source, if known; `measured`: a directory
+/// whose bytes are counted meanwhile.
 ///
 /// # Errors
 /// See [`copy`].
@@ -260,7 +261,7 @@ pub fn copy_shown(
     let is_over = AtomicBool::new(false);
     std::thread::scope(|scope| {
         if let Some(path) = measured.filter(|_| output.shows_progress()) {
-            // Without this thread the bar has no end, and the copy goes on.
+            // Without this thread the bar has no end, and the copy continues.
             let _ = Builder::new().spawn_scoped(scope, || {
                 if let Some(bytes) = measure(path, &is_over) {
                     progress.measure(bytes);
@@ -278,12 +279,12 @@ pub fn copy_shown(
     })
 }
 
-/// Bytes of data below a directory; none if `is_over` becomes true before the end.
+/// Returns the bytes of data below a directory; `None` if `is_over` becomes true before the end.
 fn measure(path: &Path, is_over: &AtomicBool) -> Option<u64> {
     let mut bytes = 0;
     let mut directories = vec![path.to_owned()];
     while let Some(directory) = directories.pop() {
-        // The import itself tells of directories that cannot be read.
+        // The import itself reports unreadable directories.
         for entry in std::fs::read_dir(directory).into_iter().flatten().flatten() {
             if is_over.load(Ordering::Relaxed) {
                 return None;

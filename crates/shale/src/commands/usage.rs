@@ -13,7 +13,7 @@ use operations::{Reply, Request};
 use report::{UsageLine, UsageReport};
 use server::session::Session;
 
-/// Shows what the files of a share take.
+/// Shows the space of a share's files.
 pub fn run(args: UsageArgs, output: &Output) -> Outcome {
     let path = args.path.unwrap_or_default();
     let report = Session::with(&args.pool, &args.access, |session| {

@@ -38,7 +38,7 @@ pub fn create(args: CreateArgs, output: &Output) -> Outcome {
     };
     let was_there = Session::with(&pool, &access, |session| {
         match session.created(request) {
-            // As of mkdir -p.
+            // Like mkdir -p.
             Err(error) if error.kind() == ErrorKind::Exists && folder && parents => {
                 if !is_folder(session, &name)? {
                     Err(error.into())
@@ -50,7 +50,7 @@ pub fn create(args: CreateArgs, output: &Output) -> Outcome {
                 }
             }
             Err(error) if error.kind() == ErrorKind::NotFound && name.contains('/') && !parents => {
-                Err(Failure::from(error).with(", or say -p, which makes the folders that are missing"))
+                Err(Failure::from(error).with(", or use -p, which creates missing folders"))
             }
             created => {
                 noted(created?, output);
@@ -59,7 +59,7 @@ pub fn create(args: CreateArgs, output: &Output) -> Outcome {
         }
     })?;
     match (share, folder) {
-        _ if was_there => output.done(&json!({ "folder": name }), || format!("folder {name} is there already\n")),
+        _ if was_there => output.done(&json!({ "folder": name }), || format!("folder {name} already exists\n")),
         (_, true) => output.done(&json!({ "folder": name }), || format!("folder {name} created\n")),
         (true, _) => output.done(&json!({ "share": name }), || format!("share {name} created\n")),
         _ => say_size(output, "created", &name, size_bytes),
@@ -73,12 +73,12 @@ pub fn noted(created: Created, output: &Output) -> u64 {
     created.id
 }
 
-/// Whether a name is a folder's.
+/// Returns whether a name belongs to a folder.
 pub fn is_folder(session: &Session, name: &str) -> Outcome<bool> {
     Ok(folders(session)?.iter().any(|folder| folder.name == name))
 }
 
-/// What messages call that which a name is: a folder, a share or a volume.
+/// Returns the kind of an object for messages: a folder, a share or a volume.
 pub fn kind_of(session: &Session, name: &str) -> Outcome<&'static str> {
     if is_folder(session, name)? {
         return Ok("folder");
@@ -87,12 +87,12 @@ pub fn kind_of(session: &Session, name: &str) -> Outcome<&'static str> {
     Ok(if is_share { "share" } else { "volume" })
 }
 
-/// Makes the folders that a name lies in, as far as they are missing.
+/// Creates the missing folders of a name.
 pub fn make_folders_of(session: &Session, name: &str) -> Outcome {
     let Some((folder, _)) = name.rsplit_once('/') else { return Ok(()) };
     let request = Request::CreateFolder { folder: folder.to_owned(), properties: BTreeMap::new(), parents: true };
     match session.created(request) {
-        // If that is no folder, the creation in it says so.
+        // If it is not a folder, the creation in it fails with that error.
         Err(error) if error.kind() == ErrorKind::Exists => Ok(()),
         created => {
             created?;
@@ -101,7 +101,7 @@ pub fn make_folders_of(session: &Session, name: &str) -> Outcome {
     }
 }
 
-/// Changes the size of a volume.
+/// Resizes a volume.
 pub fn resize(args: ResizeArgs, output: &Output) -> Outcome {
     let size_bytes = args.size;
     let request = Request::Resize {
@@ -113,7 +113,7 @@ pub fn resize(args: ResizeArgs, output: &Output) -> Outcome {
     };
     let stale = Session::with(&args.pool, &args.access, |session| {
         let before = volumes(session)?.into_iter().find(|volume| volume.name == args.volume);
-        // Without --shrink it is refused if it would take anything.
+        // Without --shrink it is refused if it would cut data off.
         if args.force && args.shrink {
             forced::tell(session, &request, output)?;
         }
@@ -131,13 +131,13 @@ pub fn resize(args: ResizeArgs, output: &Output) -> Outcome {
     Ok(())
 }
 
-/// The mounts of this machine, as the kernel lists them.
+/// Returns the mounts of this machine, as the kernel lists them.
 fn read_mounts() -> String {
     std::fs::read_to_string("/proc/self/mounts").unwrap_or_default()
 }
 
-/// The commands with which the loop devices of a volume get its size, and the file systems on them
-/// if it has grown.
+/// Returns the commands that give the volume's size to its loop devices, and to the file systems on
+/// them if it has grown.
 fn commands_of_kernel(above: &Stack, mounts: &str, has_grown: bool) -> Vec<String> {
     let is_loop = |device: &&PathBuf| {
         let name = device.file_name().unwrap_or_default().to_string_lossy();
@@ -159,7 +159,7 @@ fn commands_of_kernel(above: &Stack, mounts: &str, has_grown: bool) -> Vec<Strin
             Some((dir, "xfs")) => commands.push(format!("xfs_growfs {dir}")),
             Some((dir, "btrfs")) => commands.push(format!("btrfs filesystem resize max {dir}")),
             Some((_, kind)) if !kind.starts_with("ext") => {}
-            // A partition on it has to grow first.
+            // A partition on it must grow first.
             None if above.devices.len() > loops.len() => {}
             _ => commands.push(format!("resize2fs {source}")),
         }
@@ -172,7 +172,7 @@ fn say_size(output: &Output, what: &str, volume: &str, size_bytes: u64) {
     output.done(&document, || format!("volume {volume} {what}: {}\n", exact_size(size_bytes)));
 }
 
-/// A size as people read it, with the bytes where that is rounded.
+/// Formats a size for people, with the bytes where that is rounded.
 fn exact_size(size_bytes: u64) -> String {
     match format_size(size_bytes) {
         text if text.contains('.') => format!("{text} ({size_bytes} bytes)"),

@@ -1,10 +1,10 @@
-//! Starting a job and watching it to its end: what the commands share whose work is a job.
+//! Starts a job and watches it to its end: the common part of commands whose work is a job.
 //!
-//! The job runs in the pool's process: in the server, if one has the pool, else in this process. A
-//! bar on the terminal, or lines where there is none, say how far it is.
+//! The job runs in the pool's process: in the server, if there is one, otherwise in this process. A
+//! bar on the terminal, or lines elsewhere, show the progress.
 //!
-//! Ctrl-C ends what the command has begun. The command that started a job cancels it, and waits for
-//! its end, which comes behind the slice in work. A command that only watches ends watching.
+//! Ctrl-C ends the work of the command. The command that started a job cancels it, and waits for
+//! its end, which follows the current slice. A command that only watches stops watching.
 
 use std::time::Instant;
 
@@ -21,10 +21,10 @@ use operations::{Reply, Request};
 use report::{JobReport, JobResult, JobState, JobWish};
 use server::session::Session;
 
-/// How long the pool waits for a change before it tells how far a job is. Bars move that often, and
-/// an interruption is noticed as soon as that.
+/// Time that the pool waits for a change before it reports the progress of a job; it determines how
+/// often bars move and interruptions are noticed.
 const PATIENCE_MS: u64 = 200;
-/// What a signal ends.
+/// Effect of a signal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum CtrlC {
     /// The job.
@@ -33,10 +33,10 @@ pub(super) enum CtrlC {
     EndsWatching,
 }
 
-/// Asks something of jobs that is answered with one.
+/// Sends a request about jobs, and returns the job of the reply.
 ///
 /// # Errors
-/// What the pool says.
+/// Those of the pool.
 pub(super) fn ask(session: &Session, request: Request) -> Outcome<JobReport> {
     match session.call(request)? {
         Reply::Job(job) => Ok(*job),
@@ -44,8 +44,8 @@ pub(super) fn ask(session: &Session, request: Request) -> Outcome<JobReport> {
     }
 }
 
-/// Starts a job, and watches it to its end; its result. None: it goes on in the background, which
-/// is told.
+/// Starts a job, and watches it to its end; returns its result. `None`: it continues in the
+/// background, which is reported.
 ///
 /// # Errors
 /// Those of the job, and that it was cancelled.
@@ -57,8 +57,8 @@ pub(super) fn start(
     output: &Output,
 ) -> Outcome<Option<(JobResult, f64)>> {
     if background && !session.is_served() {
-        let text = "no server has the pool, so that a job would end with this command: start one (shale serve), or \
-                    leave --background out";
+        let text = "no server has the pool, so a job would end with this command: start one (shale serve), or omit \
+         --background";
         return Err(Error::new(ErrorKind::Invalid, text).into());
     }
     start_by(session, Request::StartJob { wish, background }, background, interruption, output)
@@ -67,7 +67,7 @@ pub(super) fn start(
 /// The same, with the operation that starts the job.
 ///
 /// # Errors
-/// The same.
+/// As [`start`].
 pub(super) fn start_by(
     session: &Session,
     request: Request,
@@ -86,7 +86,8 @@ pub(super) fn start_by(
     result_of(session, request, interruption, output).map(Some)
 }
 
-/// Starts a job with this request, and watches it to its end; its result, and the seconds of work.
+/// Starts a job with this request, and watches it to its end; returns its result, and the seconds
+/// of work.
 ///
 /// # Errors
 /// Those of the job, and that it was cancelled.
@@ -103,7 +104,7 @@ pub(super) fn result_of(
     outcome(job).map(|result| (result, seconds))
 }
 
-/// What came of a job that has ended.
+/// Returns the outcome of a job that has ended.
 ///
 /// # Errors
 /// Those of the job, and that it was cancelled.
@@ -119,7 +120,7 @@ pub(super) fn outcome(job: JobReport) -> Outcome<JobResult> {
 /// Watches a job to its end.
 ///
 /// # Errors
-/// What the pool says; `Interrupted`, where a signal only ends watching.
+/// Those of the pool; `Interrupted`, where a signal only ends watching.
 pub(super) fn to_end(
     session: &Session,
     mut job: JobReport,
@@ -137,11 +138,11 @@ pub(super) fn to_end(
         }
         if interruption.has_come() {
             if ctrl_c == CtrlC::EndsWatching {
-                let text = format!("interrupted: {} goes on; 'shale jobs POOL {id} --cancel' ends it", job.title());
+                let text = format!("interrupted: {} continues; 'shale jobs POOL {id} --cancel' ends it", job.title());
                 return Err(Failure::Interrupted(text));
             }
             if !has_cancelled {
-                // It may have come to its end just now.
+                // It may have ended just now.
                 drop(ask(session, Request::CancelJob { id, interrupted: true }));
                 has_cancelled = true;
             }
@@ -151,12 +152,12 @@ pub(super) fn to_end(
     }
 }
 
-/// How far a job is, as it is shown meanwhile.
+/// Progress display of a job.
 pub(super) struct Shown<'a> {
     output: &'a Output,
-    /// With what it was made for: the phase, and whether there is a total.
+    /// The bar, with the phase and whether there is a total.
     bar: Option<(String, bool, Progress)>,
-    /// The last line, or the time from which on the first is due; and the state in it.
+    /// Time of the last line, or the start of the wait for the first; and the state in it.
     told: Option<Instant>,
     state: JobState,
 }
@@ -180,7 +181,7 @@ impl<'a> Shown<'a> {
     fn show_bar(&mut self, job: &JobReport) {
         let kind = (job.phase.as_str(), job.bytes_total.is_some());
         if self.bar.as_ref().is_none_or(|(phase, has_total, _)| (phase.as_str(), *has_total) != kind) {
-            // The old one first, or both are drawn.
+            // The old one is dropped first, or both are drawn.
             self.bar = None;
             let bar = Progress::new(self.output, &job.phase, job.bytes_total);
             self.bar = Some((job.phase.clone(), job.bytes_total.is_some(), bar));
@@ -205,7 +206,7 @@ impl<'a> Shown<'a> {
     }
 }
 
-/// A word on a job that does not just go on.
+/// Returns a word for a job that is not simply running.
 const fn stands(state: JobState) -> Option<&'static str> {
     match state {
         JobState::Paused => Some("paused"),
@@ -214,7 +215,7 @@ const fn stands(state: JobState) -> Option<&'static str> {
     }
 }
 
-/// How far a job is, in a line.
+/// Formats the progress of a job as a line.
 fn line(job: &JobReport) -> String {
     let mut words = vec![match job.bytes_total {
         Some(total) => format!("{} {} of {}", job.phase, format_size(job.bytes_done), format_size(total)),
@@ -244,7 +245,7 @@ mod tests {
         assert_eq!(line(&paused), "job 3 (recompress): recompressing 1 MiB of 4 MiB, paused");
     }
 
-    /// The exit code is that of the command which would have done the work itself.
+    /// The exit code is that of a command that does the work itself.
     #[test]
     fn a_job_ends_the_command_that_watches_it_as_it_ended() {
         let ended = |state, error: Option<JobFault>| JobReport { state, error, ..JobReport::sample() };

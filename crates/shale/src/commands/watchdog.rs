@@ -1,8 +1,8 @@
 //! Signs of life for a service manager that kills a service without any (`WatchdogSec=`).
 //!
-//! A sign is given only after the pool has said how it fares, which takes the locks that reads and
-//! writes take: a server whose locks are stuck is silent, and is started again. A disk that stands
-//! still leaves them free, and is no reason for that.
+//! A sign follows a query of the pool's health, which takes the locks of reads and writes: a server
+//! with stuck locks is silent, and is restarted. A disk that does not respond leaves them free, and
+//! does not justify a restart.
 
 use std::thread::JoinHandle;
 
@@ -29,7 +29,7 @@ impl Watchdog {
                 if let Err(error) = host::notify_manager("WATCHDOG=1")
                     && !std::mem::replace(&mut is_told, true)
                 {
-                    log::warn!("the service manager gets no sign of life: {error}");
+                    log::warn!("cannot send signs of life to the service manager: {error}");
                 }
                 if !matches!(ended.recv_timeout(every), Err(RecvTimeoutError::Timeout)) {
                     return;
@@ -39,7 +39,7 @@ impl Watchdog {
         match std::thread::Builder::new().name("watchdog".to_owned()).spawn(body) {
             Ok(thread) => Some(Self { alive: Some(alive), thread: Some(thread) }),
             Err(error) => {
-                log::warn!("the service manager gets no sign of life: {error}");
+                log::warn!("cannot send signs of life to the service manager: {error}");
                 None
             }
         }
@@ -49,7 +49,7 @@ impl Watchdog {
 impl Drop for Watchdog {
     fn drop(&mut self) {
         self.alive = None;
-        // If it panicked, that was reported.
+        // A panic was already reported.
         drop(self.thread.take().map(JoinHandle::join));
     }
 }

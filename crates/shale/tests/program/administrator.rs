@@ -1,12 +1,12 @@
-//! What an administrator sees: health, lists for people and for scripts, help, completions, and
-//! what a mistyped word was meant to be.
+//! The administrator's view: health, lists for people and for scripts, help, completions, and
+//! corrections of mistyped words.
 #![allow(clippy::disallowed_methods, clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use std::process::Command;
 
 use crate::support::{Dir, Ran, SHALE, Server, imported_noise, noise, on, path, run};
 
-/// Turns over a bit of what is stored of the noise at `offset`.
+/// Flips a bit of the stored noise at `offset`.
 fn damage(dir: &Dir, bytes: usize, offset: usize) {
     let data = dir.pool().join("data");
     let mut stored = std::fs::read(&data).unwrap();
@@ -28,7 +28,7 @@ fn damage_is_in_the_status_until_it_is_mended_or_acknowledged() {
     damage(&dir, 1 << 20, 300 << 10);
     assert_eq!(health(&dir), "ok", "it has not been met");
     on(&dir, "export", &["v", path(&dir.join("out"))]).code(6);
-    // Each command opens the pool anew.
+    // Each command opens the pool again.
     on(&dir, "scrub", &[]).code(6);
     assert_eq!(health(&dir), "damaged");
     let text = on(&dir, "status", &[]).ok().stdout;
@@ -69,7 +69,7 @@ fn status_fits_eighty_columns() {
     on(&dir, "set", &["v", "incomplete=yes"]).ok();
     let server = Server::start(&dir, &["--nbd", "127.0.0.1:0"]);
     let text = on(&dir, "status", &[]).ok().stdout;
-    // Paths are as long as they are.
+    // Paths are not wrapped.
     let long = text.lines().find(|line| line.chars().count() > 80 && !line.contains(path(dir.path())));
     assert_eq!(long, None, "{text}");
     assert!(text.lines().next().unwrap().ends_with("'v' is incomplete"), "{text}");
@@ -170,7 +170,7 @@ fn manual_pages_have_examples_and_exit_status() {
     }
 }
 
-/// What the shell's script asks, and what it gets.
+/// Returns the answer to a request of the shell's script.
 fn completed(words: &[&str]) -> Vec<String> {
     let output = Command::new(SHALE)
         .env("SHALE_COMPLETE", "bash")
@@ -207,7 +207,7 @@ fn a_shell_is_told_volumes_snapshots_properties_and_values() {
     server.stop();
 }
 
-/// Bash divides words at `=` and `@`, and replaces what is behind the last of these only.
+/// Bash splits words at `=` and `@`, and replaces only the part after the last of these.
 #[test]
 fn bash_puts_what_it_was_told_behind_the_mark() {
     let dir = Dir::with_pool("64M");
@@ -259,7 +259,7 @@ fn three_shells_complete_what_there_is_in_a_pool() {
                 "source '{script}'; COMP_LINE='{line}'; COMP_POINT=${{#COMP_LINE}}; _shale; printf '%s\\n' \"${{COMPREPLY[@]}}\""
             ),
             "fish" => format!("source '{script}'; complete -C '{line}'"),
-            // What zsh would show, without a terminal to show it on.
+            // The candidates of zsh, without a terminal to show them on.
             _ => format!(
                 "compdef() {{ :; }}; _describe() {{ print -rl -- \"${{(@P)argv[3]}}\"; }}; source '{script}'; \
                  words=({line}); CURRENT=$#words; _clap_dynamic_completer_shale"

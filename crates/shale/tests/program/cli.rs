@@ -96,8 +96,8 @@ fn properties_are_inherited_until_they_are_set() {
         get(&["v", "unit", "compression"]),
         json!([entry("unit", "64K", "pool"), entry("compression", "off", "volume")])
     );
-    // The marks of the cleaner are the pool's alone, doors are those of shares, whether an import
-    // is complete says the volume.
+    // Some properties have one level only: settings of the cleaner are the pool's, doors belong to
+    // shares, and `incomplete` to the volume.
     let keys = |words: &[&str]| -> BTreeSet<String> {
         get(words).as_array().unwrap().iter().map(|p| p["key"].as_str().unwrap().to_owned()).collect()
     };
@@ -105,12 +105,12 @@ fn properties_are_inherited_until_they_are_set() {
     assert_eq!(of_volume.difference(&of_pool).collect::<Vec<_>>(), ["incomplete"]);
     assert_eq!(
         of_pool.difference(&of_volume).collect::<Vec<_>>(),
-        ["atime", "clean-high", "clean-low", "ftp", "http", "nfs", "remote-cache", "smb"]
+        ["acl", "atime", "clean-high", "clean-low", "ftp", "http", "nfs", "remote-cache", "smb", "xattr"]
     );
     on(&dir, "set", &["v", "clean-low=5"]).code(2).says("the pool as a whole");
     on(&dir, "set", &["clean-low=30"]).code(2).says("less than clean-high");
 
-    // All or nothing, and each message says what is allowed.
+    // All or nothing, and each message names the allowed values.
     on(&dir, "set", &["v", "unit=4K", "compression=magic"]).code(2).says("zstd-1");
     assert_eq!(get(&["v", "unit"]), json!([entry("unit", "64K", "pool")]));
     on(&dir, "set", &["v"]).code(2);
@@ -152,10 +152,10 @@ fn each_class_of_error_has_its_code_in_text_and_json() {
         (2, "invalid", &["serve", "POOL", "--ready-fd", "77"]),
         (3, "not-found", &["serve", "POOL", "--volume", "nobody"]),
         (3, "not-found", &["serve", "POOL", "--mount", absent]),
-        // The pool would vanish below the mount.
+        // The mount would hide the pool.
         (2, "invalid", &["serve", "POOL", "--mount", "POOL"]),
         (2, "invalid", &["serve", "POOL", "--mount", above]),
-        // No file that would be gone with the next boot.
+        // A file there would be gone after a reboot.
         (3, "not-found", &["init", absent, "--data", "/dev/shale-absent"]),
     ];
     for (code, kind, words) in cases {
@@ -167,7 +167,7 @@ fn each_class_of_error_has_its_code_in_text_and_json() {
         let with_json = run(words.iter().copied().chain(["--json"])).code(*code).json();
         assert_eq!(with_json["error"]["kind"], *kind, "{words:?}");
     }
-    // A map that is gone, and a pool.json that makes no sense.
+    // A missing map, and an invalid pool.json.
     std::fs::rename(dir.pool().join("map"), dir.join("map")).unwrap();
     on(&dir, "list", &[]).code(6).says("map");
     std::fs::rename(dir.join("map"), dir.pool().join("map")).unwrap();
@@ -192,7 +192,7 @@ fn a_lock_that_is_held_is_respected_and_waited_for() {
     }
     let kind = on(&dir, "list", &["--wait", "0", "--json"]).code(4).json()["error"]["kind"].clone();
     assert_eq!(kind, "in-use");
-    // A pool that is let go is taken by the waiting command.
+    // The waiting command gets a pool that is released.
     let waiting = Command::new(SHALE).args(["list", path(&dir.pool()), "--wait", "100"]).spawn().unwrap();
     drop(lock);
     assert!(waiting.wait_with_output().unwrap().status.success());
@@ -231,7 +231,7 @@ fn check_finds_what_is_wrong_and_reads_refuse_it() {
     let target = dir.join("target");
     on(&dir, "export", &["v", path(&target)]).code(6).says("export of volume 'v'");
     assert!(!target.exists(), "a failed export left its file");
-    // Nothing can bring the bytes back: the way out is to write them again.
+    // The bytes cannot be restored: the way out is to write them again.
     assert!(on(&dir, "check", &["--repair"]).code(6).stdout.contains("cannot be repaired"));
     on(&dir, "import", &["v", path(&source), "--overwrite"]).ok();
     on(&dir, "check", &[]).ok();
@@ -268,9 +268,9 @@ fn a_result_that_cannot_be_written_is_a_failure() {
             .unwrap()
             .wait_with_output()
             .unwrap();
-        Ran::of(output).code(5).says("cannot be written to stdout");
+        Ran::of(output).code(5).says("could not be written to stdout");
     }
-    // It was done all the same, and said so.
+    // It was done nevertheless, and reported.
     assert_eq!(names(&dir), ["v"]);
 }
 
@@ -305,16 +305,16 @@ fn a_map_that_is_lost_is_told_with_the_way_out() {
         }
     }
     on(&dir, "status", &[]).code(6).says("shale salvage");
-    // The log knows what the file said.
-    on(&dir, "check", &["--repair"]).ok().says("it was made again");
+    // The log has the content of the file.
+    on(&dir, "check", &["--repair"]).ok().says("it was rebuilt");
     on(&dir, "status", &[]).ok();
-    // Nothing is said of a flag that salvage does not have.
+    // The message does not mention a flag that salvage does not have.
     let said = on(&dir, "salvage", &["--into", path(&dir.pool())]).code(8).stderr;
     assert!(said.contains("empty directory") && !said.contains("--force"), "{said}");
 }
 
-/// It was opened as if nothing were wrong, and written to.
-/// What was said was the library's own text, and what to do came behind it.
+/// It was opened as if it were intact, and written to. The message was the library's own text,
+/// followed by the advice.
 #[test]
 fn a_damaged_map_is_told_with_the_way_out() {
     let dir = Dir::with_pool("64M");
@@ -373,7 +373,7 @@ fn a_data_file_that_was_cut_off_is_told_before_anything_is_written() {
         on(&dir, command, &[]).code(6).says("cut off").says("salvage");
     }
     assert!(std::fs::read(&data).unwrap() == before, "it was written to");
-    // What would be lost is told, volume by volume, and nothing is done without a word.
+    // The losses are reported volume by volume, and nothing is done without confirmation.
     on(&dir, "check", &["--repair"]).code(6).says("cut off").says("w: ").says("salvage").says("--accept-loss");
     let refused = on(&dir, "check", &["--repair", "--json"]).code(6).json();
     assert_eq!(refused["error"]["kind"], "corrupt");
@@ -383,12 +383,12 @@ fn a_data_file_that_was_cut_off_is_told_before_anything_is_written() {
     );
     on(&dir, "check", &["--accept-loss"]).code(2);
     assert!(std::fs::read(&data).unwrap() == before, "it was written to");
-    // What is mended is told at once, and is in the report as well.
+    // Repairs are reported at once, and are in the report as well.
     let report = on(&dir, "check", &["--repair", "--accept-loss", "--json"]).code(12).says("cut off").json();
     let kinds: Vec<_> = report["problems"].as_array().unwrap().iter().map(|p| p["kind"].as_str().unwrap()).collect();
     assert!(kinds.contains(&"lost") && kinds.contains(&"fragment"), "{kinds:?}");
     assert!(report["loss"]["what"].as_str().unwrap().contains("cut off"), "{report}");
-    // It is remembered, until a user is told.
+    // It is remembered, until a user is informed.
     let status = on(&dir, "status", &[]).ok().stdout;
     assert!(status.contains("RECOVERED WITH LOSS") && status.contains("cut off"), "{status}");
     assert_eq!(on(&dir, "status", &["--json"]).ok().json()["losses"].as_array().unwrap().len(), 1);
@@ -468,7 +468,7 @@ fn promises_that_cannot_be_kept_are_refused() {
         .says("233");
     on(&dir, "create", &[&long, "--size", "8M", "-o", "reservation=none"]).ok();
     on(&dir, "set", &["snapshots=daily"]).code(2).says("too long");
-    // The same size, and what the other command is for.
+    // The same size, and the purpose of the other command.
     on(&dir, "grow", &["64M"]).ok();
     on(&dir, "shrink", &["64M"]).ok();
     on(&dir, "shrink", &["900M"]).code(2).says("use grow");

@@ -1,5 +1,4 @@
-//! Who has which volume open, and what that keeps others from: in one process, as the doors of a
-//! server are.
+//! Open volumes and the operations that they block: in one process, like the doors of a server.
 #![allow(clippy::disallowed_methods, clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use std::sync::{Arc, Barrier, mpsc};
@@ -19,7 +18,7 @@ fn a_client() -> Arc<dyn Client> {
     NamedClient::shared("a test")
 }
 
-/// A pool in this process with a volume `v` of 1 MiB that holds noise, and its snapshots.
+/// Returns a pool in this process with a volume `v` of 1 MiB of noise, and its snapshots.
 fn pool_with(snapshots: &[&str]) -> (OpenPool, Dir) {
     let dir = Dir::with_pool("256M");
     let open = dir.open();
@@ -37,7 +36,7 @@ fn names(open: &OpenPool) -> Vec<String> {
     open.service.pool().snapshots(Some("v")).unwrap().into_iter().map(|snapshot| snapshot.name).collect()
 }
 
-/// Only the volume itself was asked for, and clients of the snapshots lost theirs.
+/// Only the volume itself was checked, and clients of the snapshots lost theirs.
 #[test]
 fn going_back_spares_newer_snapshots_that_clients_have_open() {
     let (open, _dir) = pool_with(&["a", "b", "c"]);
@@ -47,7 +46,7 @@ fn going_back_spares_newer_snapshots_that_clients_have_open() {
     assert_eq!(refused.kind(), ErrorKind::InUse);
     assert!(refused.to_string().contains("'v@c' is open by 1 client: a test"), "{refused}");
     assert_eq!(names(&open), ["a", "b", "c"]);
-    // Older clients do not stand in the way.
+    // Clients of older snapshots do not matter.
     let older = devices.open("v@a", &a_client()).unwrap();
     devices.rollback(&["v@b".to_owned()], true, true).unwrap();
     assert_eq!(names(&open), ["a", "b"]);
@@ -58,7 +57,7 @@ fn going_back_spares_newer_snapshots_that_clients_have_open() {
     open.close().unwrap();
 }
 
-/// A schedule removed what was on its way to another pool, and the stream ended with an error.
+/// A schedule removed a snapshot that was being sent, and the stream failed.
 #[test]
 fn what_is_being_sent_is_in_use() {
     let (open, _dir) = pool_with(&["a", "b"]);
@@ -79,7 +78,8 @@ fn what_is_being_sent_is_in_use() {
     open.close().unwrap();
 }
 
-/// While a volume's clients go, or between two steps of a schedule, another one may get its name.
+/// While a volume's clients close it, or between two steps of a schedule, another one may get its
+/// name.
 #[test]
 fn what_was_found_by_name_is_meant_whatever_gets_the_name() {
     let (open, _dir) = pool_with(&["a"]);
@@ -104,12 +104,12 @@ fn what_was_found_by_name_is_meant_whatever_gets_the_name() {
     open.close().unwrap();
 }
 
-/// The number of the volume `v` at the front ends' door.
+/// Returns the number of the volume `v` at the front ends' door.
 fn id(devices: &Devices) -> surface::DeviceId {
     devices.shown(&[]).find("v").unwrap().id
 }
 
-/// A client that came while a volume was made smaller or taken back did not find it: an NBD client
+/// A client that arrived while a volume was shrunk or rolled back did not find it: an NBD client
 /// gave up.
 #[test]
 fn a_volume_that_stays_is_waited_for() {
@@ -147,7 +147,7 @@ fn a_volume_that_stays_is_waited_for() {
     open.close().unwrap();
 }
 
-/// A look counted as a client, and waited for the emptying of the volume.
+/// A look-up counted as a client, and waited for the emptying of the volume.
 #[test]
 fn a_look_waits_for_nobody_and_keeps_nobody_waiting() {
     let (open, _dir) = pool_with(&["s"]);
@@ -165,7 +165,7 @@ fn a_look_waits_for_nobody_and_keeps_nobody_waiting() {
     open.close().unwrap();
 }
 
-/// Between two requests another client may rename a volume that was made or found by its name.
+/// Between two requests another client may rename a volume that was created or found by its name.
 #[test]
 fn a_volume_is_changed_by_its_number_under_another_name() {
     let (open, _dir) = pool_with(&[]);
@@ -201,14 +201,14 @@ fn a_volume_is_changed_by_its_number_under_another_name() {
     open.close().unwrap();
 }
 
-/// An open that waited for an exclusive operation emptied the volume under a client that had come
-/// meanwhile, or under another open that emptied it.
+/// An open that waited for an exclusive operation emptied the volume under a client that had opened
+/// it meanwhile, or under another open that emptied it.
 #[test]
 fn a_volume_that_somebody_has_just_opened_is_not_emptied() {
     let (open, _dir) = pool_with(&[]);
     let devices = open.service.devices();
     let (shown, id) = (devices.shown(&[]), id(devices));
-    // On a machine that stands still, patience may end before a client's turn comes.
+    // On a machine that stalls, the timeout may pass before a client's turn.
     let is_well =
         |opened: surface::Result<_>| assert!(opened.err().is_none_or(|error| error.kind() == ErrorKind::InUse));
     let a_while = || (0..1000).for_each(|_| std::thread::yield_now());
@@ -260,7 +260,7 @@ fn who_panics_lets_go_of_a_volume() {
     open.close().unwrap();
 }
 
-/// What was found by name is the same volume whatever it is called by then.
+/// A volume found by name stays the same under any later name.
 #[test]
 fn a_volume_is_found_by_its_number_under_another_name() {
     let (open, _dir) = pool_with(&[]);
@@ -271,7 +271,7 @@ fn a_volume_is_found_by_its_number_under_another_name() {
     assert_eq!(all.look(id).unwrap().name, "w");
     assert_eq!(all.open(id, &a_client()).unwrap().size_bytes(), 1 << 20);
     assert_ne!(all.find("v").unwrap().id, id);
-    // A door that shows `v` only shows the new one.
+    // A door that shows only `v` shows the new one.
     let some = devices.shown(&["v".to_owned()]);
     assert_eq!(some.find("v").unwrap().size_bytes, 2 << 20);
     for kind in [some.look(id).map(drop), some.open(id, &a_client()).map(drop)] {
@@ -283,7 +283,7 @@ fn a_volume_is_found_by_its_number_under_another_name() {
     open.close().unwrap();
 }
 
-/// A client that says that it has gone, and tells a test each time that it was asked.
+/// A client that reports that it has disconnected, and notifies a test of each query.
 struct Gone {
     asked: mpsc::Sender<&'static str>,
 }
@@ -301,7 +301,7 @@ impl Client for Gone {
     }
 }
 
-/// What a client that had gone left was written behind what the next client of the volume wrote.
+/// A disconnected client's requests took effect after writes of the volume's next client.
 #[test]
 fn the_next_client_waits_for_what_one_that_has_gone_left() {
     let (open, _dir) = pool_with(&["a"]);
@@ -325,7 +325,7 @@ fn the_next_client_waits_for_what_one_that_has_gone_left() {
                 let _ = asked.send("the next one is in");
             });
             assert_eq!(told.recv_timeout(PATIENCE).unwrap(), "asked");
-            // The register is locked from that question until it waits.
+            // The register is locked from that query until it waits.
             assert_eq!(devices.clients("v"), 1);
             left.write(0, vec![1; 4096].into(), WriteOptions::default()).unwrap();
             while let Ok(word) = told.try_recv() {
@@ -348,7 +348,7 @@ fn what_a_client_that_has_gone_left_is_given_up_and_then_the_next_one_is_refused
     let stuck = devices.open("v", &gone).unwrap();
     let refused = devices.open("v", &a_client()).map(drop).unwrap_err();
     assert_eq!(refused.kind(), ErrorKind::InUse);
-    assert!(refused.to_string().contains("'v': requests of a client that has gone"), "{refused}");
+    assert!(refused.to_string().contains("'v': requests of a disconnected client"), "{refused}");
     assert!(refused.to_string().contains("(one that has gone)"), "{refused}");
     assert!(told.try_iter().any(|word| word == "given up"));
     drop(stuck);

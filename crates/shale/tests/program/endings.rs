@@ -1,5 +1,4 @@
-//! How commands end when something around them goes wrong: with which exit code, what they say, and
-//! what they leave.
+//! Ends of commands when something around them fails: their exit codes, messages, and remains.
 #![allow(clippy::disallowed_methods, clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use std::fs::File;
@@ -13,7 +12,7 @@ use crate::support::{
     Dir, Ran, SHALE, Server, content, imported_noise, mixed_data, noise, on, padded, path, run, run_with_stdin, signal,
 };
 
-/// A file that takes nothing.
+/// A file that refuses every write.
 fn full() -> File {
     File::options().write(true).open("/dev/full").unwrap()
 }
@@ -36,7 +35,7 @@ fn with_stdout(words: &[&str], stdout: impl Into<Stdio>) -> Ran {
     )
 }
 
-/// Damages what lies in the pool of the last 4 KiB of a volume of noise.
+/// Damages the stored bytes of the last 4 KiB of a volume of noise.
 pub fn damage_the_end(dir: &Dir, bytes: &[u8]) {
     let data = File::options().read(true).write(true).open(dir.pool().join("data")).unwrap();
     let mut stored = vec![0; data.metadata().unwrap().len() as usize];
@@ -64,12 +63,12 @@ fn begun_trace(dir: &Dir) -> (Child, BufReader<std::process::ChildStdout>) {
     (trace, lines)
 }
 
-/// It went on for ever.
+/// It continued without end.
 #[test]
 fn a_trace_ends_when_nobody_sees_it() {
     let dir = Dir::with_pool("64M");
     let server = Server::start(&dir, &[]);
-    // With nothing to tell, and with much.
+    // Without records, and with many.
     for writes in [false, true] {
         let (trace, lines) = begun_trace(&dir);
         drop(lines);
@@ -97,7 +96,7 @@ fn a_trace_that_is_interrupted_shows_what_was_recorded() {
     let image = dir.join("image");
     std::fs::write(&image, padded(mixed_data(8 << 20))).unwrap();
     let (mut trace, lines) = begun_trace(&dir);
-    // It takes nothing until the signal is there.
+    // It stays stopped until the signal is pending.
     signal(&trace, libc::SIGSTOP);
     on(&dir, "import", &["v", path(&image), "-o", "compression=auto"]).ok();
     signal(&trace, libc::SIGINT);
@@ -110,7 +109,7 @@ fn a_trace_that_is_interrupted_shows_what_was_recorded() {
     server.stop();
 }
 
-/// The first one, interrupted, said that it goes on from where the other one was.
+/// When the first one was interrupted, it claimed to continue from the other's position.
 #[test]
 fn a_second_recompression_is_refused_while_one_is_under_way() {
     let dir = Dir::with_pool("64M");
@@ -128,8 +127,8 @@ fn a_second_recompression_is_refused_while_one_is_under_way() {
     server.stop();
 }
 
-/// It had its full length from the beginning, and nothing said that there were holes where data
-/// should be.
+/// It had its full length from the beginning, and no message said that there were holes instead of
+/// data.
 #[test]
 fn a_file_that_an_export_leaves_unfinished_is_short_and_said_to_be_incomplete() {
     let dir = Dir::with_pool("64M");
@@ -162,7 +161,7 @@ fn what_is_damaged_is_counted_by_those_who_leave_it_out() {
     on(&dir, "estimate", &["w"]).code(7).says("none of 1 samples");
 }
 
-/// Damage was said to be in a volume that had been written anew since.
+/// Damage was reported in a volume that had been overwritten since.
 #[test]
 fn damage_is_reported_of_the_snapshot_that_has_it() {
     let dir = Dir::with_pool("64M");
@@ -182,7 +181,7 @@ fn damage_is_reported_of_the_snapshot_that_has_it() {
     assert_eq!(reported(), (json!("c"), json!({ "c": 1 })));
 }
 
-/// A volume's file refuses to be cut to nothing.
+/// A volume's file refuses to be truncated to zero.
 #[test]
 fn the_file_of_a_volume_takes_an_export_and_a_pool() {
     let dir = Dir::with_pool("256M");
@@ -201,7 +200,7 @@ fn the_file_of_a_volume_takes_an_export_and_a_pool() {
     assert!(content(&dir, "v") == content(&dir, "w"), "the content differs");
     on(&dir, "export", &["w", path(&mount.join("small")), "--force"]).code(5).says("less than the volume's");
     on(&dir, "send", &["w@s", "-o", path(&mount.join("v")), "--force"]).code(9).says("its size is fixed");
-    // What was there is no part of the new pool.
+    // Earlier content is not part of the new pool.
     File::options().write(true).open(mount.join("large")).unwrap().write_all_at(&noise(8 << 20), 0).unwrap();
     let inner = dir.join("inner");
     run(["init", path(&inner), "--data", path(&mount.join("large")), "--force"]).ok();

@@ -1,12 +1,12 @@
-//! What commands say of the clients that have something open: who they are, and what `--force`
-//! does to them.
+//! Messages about clients that have an object open: their names, and the effect of `--force` on
+//! them.
 
 use copy::volume_io::VolumeIo;
 use server::control::Client;
 
 use crate::support::{Dir, Server, noise, on, path};
 
-/// A served pool with the volume `v` of 1 MiB, its snapshots `a` and `b`, and this process, which
+/// Returns a served pool with the volume `v` of 1 MiB and its snapshots `a` and `b`; this process
 /// has the volume open.
 fn held_open() -> (Dir, Server, impl Sized) {
     let dir = Dir::with_pool("64M");
@@ -18,7 +18,7 @@ fn held_open() -> (Dir, Server, impl Sized) {
     (dir, server, client.volume("v", None).unwrap())
 }
 
-/// This process as messages name it.
+/// Returns the name of this process in messages.
 fn own_name() -> String {
     format!("command, process {} (", std::process::id())
 }
@@ -55,16 +55,16 @@ fn force_says_who_loses_what() {
     let is_open = format!("'v' is open by 1 client: {}", own_name());
     for (words, consequence) in [
         (&["rollback", "v@a", "-r", "--force"][..], "its content changes under them"),
-        (&["resize", "v", "512K", "--shrink", "--force"], "what lies behind its new end is taken from them"),
-        (&["destroy", "v", "-r", "--force"], "every request of theirs fails from now on"),
+        (&["resize", "v", "512K", "--shrink", "--force"], "its clients lose the part after its new end"),
+        (&["destroy", "v", "-r", "--force"], "each of their requests fails from now on"),
     ] {
         let done = on(&dir, words[0], &words[1..]).ok();
         assert!(done.stderr.contains(&is_open) && done.stderr.contains(consequence), "{words:?}: {}", done.stderr);
-        // Nothing has the snapshots open.
+        // No client has the snapshots open.
         assert_eq!(done.stderr.matches("is open by").count(), 1, "{}", done.stderr);
     }
     drop(open);
-    // Without clients there is nothing to say.
+    // Without clients there is no message.
     on(&dir, "create", &["w", "--size", "1M"]).ok();
     let done = on(&dir, "destroy", &["w", "--force"]).ok();
     assert_eq!(done.stderr.matches("is open by").count(), 0, "{}", done.stderr);
@@ -72,8 +72,8 @@ fn force_says_who_loses_what() {
     on(&dir, "check", &[]).ok();
 }
 
-/// A difference comes into a volume that a client has open: refused, and with `--force` received,
-/// after it was said what becomes of the client.
+/// A difference for a volume that a client has open: refused, and with `--force` received, after a
+/// message about the client.
 #[test]
 fn a_difference_into_an_open_volume_wants_force() {
     let (to, server, open) = held_open();
@@ -119,7 +119,7 @@ fn force_names_the_clients_of_snapshots_that_go() {
     assert!(refused.stderr.contains("'v@b' is open by 1 client"), "{}", refused.stderr);
     let done = on(&dir, "rollback", &["v@a", "-r", "--force"]).ok();
     assert!(done.stderr.contains(&format!("'v@b' is open by 1 client: {}", own_name())), "{}", done.stderr);
-    assert!(done.stderr.contains("every request of theirs fails"), "{}", done.stderr);
+    assert!(done.stderr.contains("each of their requests fails"), "{}", done.stderr);
     assert!(volume.read(0, &mut [0; 4096]).is_err());
     drop(volume);
     server.stop();

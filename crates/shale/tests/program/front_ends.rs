@@ -1,5 +1,5 @@
-//! A front end of the test's own in the list of a server: what starts and ends when, and that its
-//! operations are counted under its door.
+//! A front end of the test's own in the list of a server: the order of starts and stops, and that
+//! its operations are counted under its door.
 
 use std::sync::{Arc, Mutex};
 
@@ -11,9 +11,9 @@ use surface::{BlockDevice, DeviceSet, Error, ErrorKind, NamedClient, Result, Wri
 
 use crate::support::Dir;
 
-/// What the front ends of a test did, in order.
+/// Actions of a test's front ends, in order.
 static DONE: Mutex<Vec<String>> = Mutex::new(Vec::new());
-/// One test at a time has that list.
+/// Held by the test that uses that list.
 static ALONE: Mutex<()> = Mutex::new(());
 
 fn note(text: String) {
@@ -91,7 +91,7 @@ const LATER: Kind = Kind {
 const FAILS: Kind = Kind { start: |_| Err(Error::new(ErrorKind::Io, "it fails")), ..UNASKED };
 const REFUSED: Kind = Kind { check: |_| Err(Error::new(ErrorKind::Invalid, "not so")), ..UNASKED };
 
-/// Runs `work` with a pool that has a volume `v`, and what front ends start from.
+/// Runs `work` with a pool that has a volume `v`, and the input of front ends' starts.
 fn with(work: impl FnOnce(&OpenPool, &Asked<'_>)) {
     let _alone = ALONE.lock();
     done();
@@ -111,7 +111,7 @@ fn with(work: impl FnOnce(&OpenPool, &Asked<'_>)) {
     open.close().unwrap();
 }
 
-/// Starts front ends, and says when all are checked.
+/// Starts front ends, and records when all are checked.
 fn start(kinds: &[Kind], asked: &Asked<'_>) -> (FrontEnds, Result<()>) {
     let mut front_ends = FrontEnds::of(kinds);
     let started = front_ends.start(asked, || note("all are checked".to_owned()));
@@ -163,7 +163,7 @@ fn a_front_end_that_fails_takes_those_before_it_down() {
     });
 }
 
-/// They were unmounted, and programs that waited for a server that starts were cut off.
+/// They were unmounted, and programs that waited for a starting server were cut off.
 #[test]
 fn a_start_that_fails_leaves_mounts_of_an_earlier_server() {
     with(|_, asked| {
@@ -179,7 +179,7 @@ fn a_start_that_fails_leaves_mounts_of_an_earlier_server() {
     });
 }
 
-/// `asked` with other settings.
+/// Returns `asked` with other settings.
 fn with_connections<'a>(asked: &Asked<'a>, args: &'a Wanted) -> Asked<'a> {
     Asked {
         args,

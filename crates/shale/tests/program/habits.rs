@@ -174,7 +174,7 @@ fn several_go_together_and_a_dry_run_takes_none() {
     on(&dir, "destroy", &["-n", "v"]).code(4).says("snapshots");
     assert_eq!(titles(&dir), before, "nothing went");
 
-    // One that would be refused keeps all.
+    // A single refusal keeps all.
     for wrong in ["v@x", "v@a%x", "v@x,a", "x", "v#none"] {
         on(&dir, "destroy", &["w@a", wrong]).code(3);
     }
@@ -248,7 +248,7 @@ fn a_pattern_takes_snapshots_of_all_volumes_that_fit() {
     let mut all: Vec<_> = taken("*@b").as_array().unwrap().iter().map(|s| s.as_str().unwrap().to_owned()).collect();
     all.sort();
     assert_eq!(all, ["db@b", "projects/inner@b", "vm1@b", "vm2@b"]);
-    on(&dir, "snapshot", &["-r", "x*@c"]).code(3).says("fits 'x*'");
+    on(&dir, "snapshot", &["-r", "x*@c"]).code(3).says("matches 'x*'");
     on(&dir, "snapshot", &["*@c"]).code(2).says("-r '*@c'");
     on(&dir, "snapshot", &["-r", "*@c", "db@c"]).code(2).says("alone");
     on(&dir, "snapshot", &["-r", "*"]).code(2).says("VOLUME@SNAPSHOT");
@@ -289,7 +289,7 @@ fn readonly_is_inherited_and_refuses_imports() {
     on(&dir, "set", &["f/v", "readonly=yes"]).code(2).says("off, on");
 }
 
-/// One ratio for one thing, whichever command shows it, and for a snapshot as soon as it is taken.
+/// Every command shows the same ratio for the same object, and for a snapshot immediately.
 #[test]
 fn commands_show_the_same_ratio() {
     let dir = Dir::with_pool("256M");
@@ -385,7 +385,7 @@ fn slips_are_answered_with_what_works() {
     std::fs::create_dir(&tree).unwrap();
     std::fs::write(tree.join("one"), "one").unwrap();
     on(&dir, "import", &["docs", path(&tree)]).ok();
-    on(&dir, "import", &["docs", path(&tree)]).code(8).says("one was there already, and stays");
+    on(&dir, "import", &["docs", path(&tree)]).code(8).says("one already existed, and was kept");
 }
 
 #[test]

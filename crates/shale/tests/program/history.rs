@@ -8,7 +8,8 @@ use crate::support::{Dir, Server, on, path};
 use serde_json::{Value, json};
 use testkit::noise;
 
-/// Runs a command with `--json`; its exit code and its lines, without what depends on the clock.
+/// Runs a command with `--json`; returns its exit code and its lines, without fields that depend on
+/// the clock.
 fn answer(dir: &Dir, command: &str, words: &[&str]) -> (i32, Vec<Value>) {
     let mut all = words.to_vec();
     all.push("--json");
@@ -95,7 +96,7 @@ fn history_is_the_same_served_and_unserved() {
         ("resize", &["x@z", "1M"], 2),
     ];
     for (command, words, code) in steps {
-        // What an import says has times in it.
+        // The result of an import contains times.
         let told = |dir: &Dir| {
             let (code, lines) = answer(dir, command, words);
             (code, if *command == "import" { Vec::new() } else { lines })
@@ -154,7 +155,7 @@ fn what_clones_see_of_a_destroyed_volume_is_counted() {
     }
     assert_eq!((&status["allocated_bytes"], &status["unlisted_allocated_bytes"]), (&json!(1 << 20), &json!(1 << 20)));
     let list = on(&dir, "list", &[]).ok().stdout;
-    assert!(list.contains("in destroyed volumes, for clones or until it has come back: 1 MiB, stored in "), "{list}");
+    assert!(list.contains("in destroyed volumes, for clones or not yet reclaimed: 1 MiB, stored in "), "{list}");
 
     on(&dir, "destroy", &["w"]).ok();
     on(&dir, "check", &[]).ok();
@@ -164,8 +165,8 @@ fn what_clones_see_of_a_destroyed_volume_is_counted() {
     assert!(!on(&dir, "list", &[]).ok().stdout.contains("destroyed"));
 }
 
-/// Snapshots come and go at the doors while the server runs; no client can write to one, or take a
-/// volume back beneath a client.
+/// Snapshots appear and disappear at the doors while the server runs; no client can write to one,
+/// or roll a volume back beneath a client.
 #[test]
 fn snapshots_appear_at_the_doors_of_a_running_server() {
     let dir = Dir::with_pool("256M");
@@ -186,7 +187,7 @@ fn snapshots_appear_at_the_doors_of_a_running_server() {
     assert_eq!(refused.kind(), std::io::ErrorKind::ReadOnlyFilesystem);
     on(&dir, "rollback", &["v@s"]).code(4).says("--force");
     on(&dir, "rename", &["v", "w"]).ok();
-    // The client goes on, and is still counted.
+    // The client continues, and is still counted.
     volume.write_all_at(&[3; 4096], 4096).unwrap();
     on(&dir, "destroy", &["-r", "w"]).code(4).says("open by");
     on(&dir, "rollback", &["w@s", "--force"]).ok();
@@ -199,13 +200,13 @@ fn snapshots_appear_at_the_doors_of_a_running_server() {
     server.stop();
 }
 
-/// Takes a snapshot of a pool without mounts, where nothing has to stand still.
+/// Makes a snapshot of a pool without mounts, where no share has to be frozen.
 fn take_at_once(_: &str, take: &dyn Fn() -> surface::Result<()>) -> surface::Result<()> {
     take()
 }
 
-/// A schedule takes one snapshot for each hour and keeps as many as it is told; what a user took is
-/// never removed.
+/// A schedule makes one snapshot per hour and keeps as many as its property says; a user's snapshot
+/// is never removed.
 #[test]
 fn schedules_take_and_remove_their_own() {
     use server::schedules;
@@ -221,7 +222,7 @@ fn schedules_take_and_remove_their_own() {
     let scheduled = || pool.snapshots(None).unwrap().into_iter().filter(|s| s.scheduled).map(|s| s.name);
     assert_eq!(schedules::run(pool, devices, &take_at_once, now, &|| false, &|_| {}).len(), 1);
     assert_eq!(scheduled().collect::<Vec<_>>(), [policy::scheduled_name(now)]);
-    // While a client reads it, it stays; then it makes room.
+    // While a client reads it, it stays; then it is removed.
     let client =
         devices.open(&format!("v@{}", policy::scheduled_name(now)), &surface::NamedClient::shared("a reader")).unwrap();
     schedules::run(pool, devices, &take_at_once, now + 3600, &|| false, &|_| {});
@@ -231,8 +232,8 @@ fn schedules_take_and_remove_their_own() {
     drop(client);
     schedules::run(pool, devices, &take_at_once, now + 10800, &|| false, &|_| {});
     assert!(!scheduled().any(|name| name == policy::scheduled_name(now)));
-    // A caller with something else to see to is not kept by the rest: here, one volume's turn has
-    // come and the other's has not.
+    // A caller with other work is not delayed by the rest: here, one volume was handled and the
+    // other was not.
     pool.set_properties(Some("w"), &[("snapshots".to_owned(), Some("hourly".to_owned()))]).unwrap();
     let looks = std::cell::Cell::new(0);
     let told =

@@ -1,17 +1,17 @@
-//! Making pools: what is refused, what is left behind, and what an interrupted `init` leaves.
+//! Creating pools: refusals, remains, and interrupted runs of `init`.
 #![allow(clippy::disallowed_methods, clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 
 use crate::support::{Dir, Ran, Server, content, imported_noise, noise, on, path, run};
 
-/// After a failure that came too late for the old pool, `init` can be done again.
+/// After a failure that came too late for the old pool, `init` can be repeated.
 #[test]
 fn a_failed_overwrite_is_an_unfinished_init() {
     let dir = Dir::with_pool("64M");
     on(&dir, "init", &["--capacity", "64M", "-o", "compression=magic", "--force"]).code(2);
     on(&dir, "list", &[]).ok();
-    // The file there is no map, and not ours to remove.
+    // The file there is not a map, and must not be removed.
     std::fs::rename(dir.pool().join("map"), dir.join("old")).unwrap();
     std::fs::write(dir.pool().join("map"), "").unwrap();
     assert!(on(&dir, "init", &["--capacity", "64M", "--force"]).code != 0);
@@ -21,8 +21,8 @@ fn a_failed_overwrite_is_an_unfinished_init() {
     on(&dir, "list", &[]).ok();
 }
 
-/// `init --force` did away with the old pool before it found that the new one was too small, or its
-/// data in use.
+/// `init --force` removed the old pool before it found that the new one was too small, or its data
+/// in use.
 #[test]
 fn a_refused_overwrite_leaves_the_old_pool() {
     let dir = Dir::with_pool("64M");
@@ -34,7 +34,7 @@ fn a_refused_overwrite_leaves_the_old_pool() {
     on(&dir, "init", &["--capacity", "1M", "--force"]).code(2).says("16 MiB");
     on(&dir, "init", &["--capacity", "300M", "--extent", "32K", "--data", path(dir.path()), "--force"]).code(2);
     is_there();
-    // More than a file may have here; once over the old data, once in a file that is not there yet.
+    // More than the limit on file sizes; once over the old data, once in a new file.
     let limited = "trap '' XFSZ; ulimit -f 262144; exec \"$0\" \"$@\"";
     for data in ["data", "fresh"] {
         let data = dir.pool().join(data);
@@ -47,7 +47,7 @@ fn a_refused_overwrite_leaves_the_old_pool() {
         is_there();
     }
     assert!(!dir.pool().join("fresh").exists(), "init left something");
-    // Another's data.
+    // Data of another pool.
     let other = Dir::with_pool("64M");
     let server = Server::start(&other, &[]);
     let data = other.pool().join("data");
@@ -56,8 +56,8 @@ fn a_refused_overwrite_leaves_the_old_pool() {
     server.stop();
 }
 
-/// Data called `reserve` was emptied when the pool was opened: the room that is held back for a
-/// full file system has that name.
+/// Data called `reserve` was emptied when the pool was opened: the space held back for a full file
+/// system has that name.
 #[test]
 fn data_gets_no_name_of_the_pool_itself() {
     let dir = Dir::with_pool("64M");
@@ -80,7 +80,7 @@ fn a_new_pool_is_private_sparse_and_answers() {
     assert_eq!(std::fs::metadata(dir.pool()).unwrap().permissions().mode() & 0o777, 0o700);
     let data = std::fs::metadata(dir.pool().join("data")).unwrap();
     assert_eq!(data.permissions().mode() & 0o777, 0o600, "it may lie anywhere");
-    // Behind what is used there is a copy of the superblock.
+    // After the used part there is a copy of the superblock.
     assert_eq!(data.len(), (1 << 30) + (64 << 10));
     assert!(data.blocks() * 512 < 16 << 20, "the data file is not sparse");
     assert_eq!(config(&dir)["state"], "ready");
@@ -109,8 +109,8 @@ fn what_is_there_is_not_overwritten_without_force() {
     on(&other, "init", &["--capacity", "64M"]).code(8).says("thesis.tex");
     assert!(!other.pool().join("data").exists() && !other.pool().join("lock").exists(), "init left something");
 
-    // A directory that looks like a pool but has no pool.json may be one whose description was
-    // lost: not even by force.
+    // A directory that looks like a pool but has no pool.json may have lost its description:
+    // refused even with --force.
     let lost = Dir::new();
     std::fs::create_dir(lost.pool()).unwrap();
     std::fs::write(lost.pool().join("data"), b"precious").unwrap();
@@ -133,7 +133,7 @@ fn data_that_lies_elsewhere_is_found_from_anywhere() {
     on(&dir, "create", &["v", "--size", "1M"]).ok();
     assert_eq!(on(&dir, "status", &["--json"]).ok().json()["data"], path(&data));
 
-    // Another pool must not take the same data, nor a file with something in it.
+    // Another pool must not use the same data, nor a file with content.
     let words = |pool: &str, data: &str| ["init", pool, "--data", data, "--capacity", "64M"].map(str::to_owned);
     let second = dir.join("second");
     run(words(path(&second), path(&data))).code(8).says("--force");
@@ -143,7 +143,7 @@ fn data_that_lies_elsewhere_is_found_from_anywhere() {
     assert_eq!(std::fs::read(&letter).unwrap(), b"dear");
     assert!(!second.exists() || std::fs::read_dir(&second).unwrap().all(|e| e.unwrap().file_name() == "lock"));
     on(&dir, "list", &[]).ok();
-    // An empty file of the right size gives the capacity.
+    // An empty file of the right size determines the capacity.
     let blank = dir.join("blank");
     std::fs::File::create(&blank).unwrap().set_len(128 << 20).unwrap();
     let made = run(["init", path(&second), "--data", path(&blank), "--json"]).ok().json();
@@ -167,8 +167,8 @@ fn a_failed_init_leaves_nothing() {
     assert_eq!((&get[0]["value"], &get[0]["source"]), (&"zstd-5".into(), &"pool".into()));
 }
 
-/// What failed removed what it had not made: a link of the user's, or the data of another pool that
-/// was just being made.
+/// A failed init removed objects that it had not made: a link of the user's, or the data of another
+/// pool that was just being made.
 #[test]
 fn a_failed_init_removes_nothing_that_is_not_its_own() {
     let dir = Dir::new();
@@ -205,7 +205,7 @@ fn an_interrupted_init_is_refused_by_all_and_can_be_done_again() {
     for command in ["list", "status", "serve", "check"] {
         on(&dir, command, &[]).code(3).says("never finished");
     }
-    on(&dir, "init", &["--capacity", "64M"]).ok().says("done again");
+    on(&dir, "init", &["--capacity", "64M"]).ok().says("repeated an interrupted init");
     assert_eq!(on(&dir, "list", &["--json"]).ok().json(), serde_json::json!([]));
 
     // As after a crash before pool.json.
@@ -226,7 +226,7 @@ fn a_pool_that_is_open_is_not_made_again() {
     on(&dir, "list", &[]).ok();
 }
 
-/// `init --force` with the data of a pool that is open emptied it, and only then found it in use.
+/// `init --force` with the data of an open pool emptied it, and only then found it in use.
 #[test]
 fn the_data_of_a_served_pool_is_not_emptied() {
     let dir = Dir::with_pool("64M");
@@ -242,7 +242,7 @@ fn the_data_of_a_served_pool_is_not_emptied() {
     assert!(content(&dir, "v") == std::fs::read(&source).unwrap(), "the content differs");
 }
 
-/// The result was shown by a macro that panics over such a path, after the pool had been made.
+/// The result was printed by a macro that panics for such a path, after the pool had been made.
 #[test]
 fn a_pool_may_lie_where_the_path_is_no_utf8() {
     use std::ffi::{OsStr, OsString};
@@ -259,8 +259,8 @@ fn a_pool_may_lie_where_the_path_is_no_utf8() {
     on_it(&["check"]).ok();
 }
 
-/// What became free stayed occupied in the file system below: while the pool was short of space,
-/// and what the log was to fill next.
+/// Freed space stayed occupied in the file system below: while the pool was short of space, and the
+/// space that the log was to fill next.
 #[test]
 fn a_pool_gives_back_what_it_does_not_hold() {
     let dir = Dir::with_pool("128M");
@@ -268,7 +268,7 @@ fn a_pool_gives_back_what_it_does_not_hold() {
     crate::support::imported_noise(&dir, "source", 96 << 20);
     assert!(occupied() > 96 << 20);
     on(&dir, "destroy", &["v"]).ok();
-    // Until all is gone that belonged to it, which goes over several checkpoints.
+    // Until everything that belonged to it is gone, over several checkpoints.
     on(&dir, "clean", &[]).ok();
     assert!(occupied() < 48 << 20, "{} bytes are occupied by an empty pool", occupied());
     on(&dir, "check", &[]).ok();

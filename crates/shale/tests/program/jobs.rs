@@ -1,5 +1,5 @@
 //! Jobs: long work in a server that can be watched, paused and cancelled, and that ends as its
-//! command says.
+//! command reports.
 #![allow(clippy::disallowed_methods, clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use std::io::{BufRead, BufReader, Read};
@@ -14,9 +14,9 @@ use server::control::Client;
 use crate::endings::damage_the_end;
 use crate::support::{Dir, Ran, SHALE, Server, content, imported_noise, mixed_data, noise, on, padded, path, signal};
 
-/// Bytes of the volume that jobs go through: several slices of each kind.
+/// Bytes of the volume that jobs process: several slices of each kind.
 const BYTES: usize = 24 << 20;
-/// So slow that a job rests behind its first slice for a minute and more.
+/// So slow that a job rests after its first slice for a minute and more.
 const SLOWLY: [&str; 2] = ["--rate", "64K"];
 
 /// A served pool with a volume `v` of noise.
@@ -27,13 +27,13 @@ fn served() -> (Dir, Server) {
     (dir, server)
 }
 
-/// A job as the list has it; null: the list has none of that number.
+/// Returns a job from the list; null if the list has none of that number.
 fn job(dir: &Dir, id: u64) -> Value {
     let jobs = on(dir, "jobs", &["--json"]).ok().json();
     jobs.as_array().unwrap().iter().find(|job| job["id"] == id).cloned().unwrap_or_default()
 }
 
-/// The job, once it is as the caller wants it.
+/// Waits until the job meets the caller's condition, and returns it.
 #[track_caller]
 fn awaited(dir: &Dir, id: u64, is_so: impl Fn(&Value) -> bool) -> Value {
     let give_up = Instant::now() + Duration::from_secs(600);
@@ -46,7 +46,7 @@ fn awaited(dir: &Dir, id: u64, is_so: impl Fn(&Value) -> bool) -> Value {
     }
 }
 
-/// Whether the first slice is done, and the job rests.
+/// Returns whether the first slice is done, and the job rests.
 fn rests(job: &Value) -> bool {
     job["state"] == "running" && job["bytes_done"].as_u64() > Some(0)
 }
@@ -56,7 +56,7 @@ fn in_background(dir: &Dir, command: &str, words: &[&str]) -> Value {
     on(dir, command, &words).ok().json()
 }
 
-/// A command that goes on until the test ends it.
+/// A command that runs until the test ends it.
 fn spawned(dir: &Dir, command: &str, words: &[&str]) -> Child {
     let mut child = Command::new(SHALE);
     child.arg(command).arg(dir.pool()).args(words).stdin(Stdio::null());
@@ -75,12 +75,12 @@ fn a_job_in_the_background_is_paused_resumed_and_cancelled() {
     on(&dir, "jobs", &["1", "--pause"]).ok();
     let paused = job(&dir, 1);
     assert_eq!((&paused["state"], &paused["asked"]), (&json!("paused"), &Value::Null));
-    // Others are served meanwhile, and the job stands still.
+    // Other requests are served meanwhile, and the job stays paused.
     content(&dir, "v");
     on(&dir, "snapshot", &["v@s"]).ok();
     on(&dir, "scrub", &["--rate", "max"]).ok();
     assert_eq!(job(&dir, 1)["bytes_done"], paused["bytes_done"]);
-    // A job that is paused is under way.
+    // A paused job is under way.
     on(&dir, "recompress", &["w"]).code(4).says("'v' is being recompressed by job 1").says("shale jobs POOL 1");
 
     on(&dir, "jobs", &["1", "--resume"]).ok();
@@ -91,13 +91,13 @@ fn a_job_in_the_background_is_paused_resumed_and_cancelled() {
     assert!(said.contains("is cancelled: cancelled by a command: recompressing is paused at "), "{said}");
     let cancelled = job(&dir, 1);
     assert_eq!((&cancelled["state"], &cancelled["error"]["kind"]), (&json!("cancelled"), &json!("interrupted")));
-    on(&dir, "jobs", &["1"]).code(130).says("goes on from there");
+    on(&dir, "jobs", &["1"]).code(130).says("without --restart resumes it");
     for words in [["1", "--pause"], ["1", "--cancel"], ["7", "--resume"]] {
         on(&dir, "jobs", &words).code(3);
     }
     assert!(on(&dir, "jobs", &[]).ok().stdout.contains("1 recompress v"));
 
-    // It goes on where the other one was, and is done.
+    // It continues from the other one's position, and completes.
     let done = on(&dir, "recompress", &["v", "--rate", "max", "--json"]).ok().json();
     assert_eq!(done["finished"], true, "{done}");
     server.stop();
@@ -130,18 +130,18 @@ fn a_job_is_watched_to_its_end_and_tells_what_its_command_would() {
     on(&dir, "recompress", &["v", "--rate", "max", "--background"]).ok();
     let said = on(&dir, "jobs", &["1"]).ok();
     assert!(said.stdout.starts_with("recompressed, all of it, in "), "{}", said.stdout);
-    // An outcome is there for those that come late.
+    // Late watchers still get the outcome.
     let late = on(&dir, "jobs", &["1", "--json"]).ok().json();
     assert_eq!((&late["state"], &late["result"]["recompressed"]["finished"]), (&json!("done"), &json!(true)));
     assert_eq!(job(&dir, 1)["result"], Value::Null);
-    // What cannot be done gets no number.
+    // Impossible work gets no number.
     on(&dir, "recompress", &["nothing", "--background"]).code(3);
     on(&dir, "recompress", &["v", "--mode", "best", "--background"]).code(2);
     assert_eq!(job(&dir, 2), Value::Null);
     server.stop();
 }
 
-/// As long as it was not said that it is to go on.
+/// Unless it was started in the background.
 #[test]
 fn a_job_ends_with_the_command_that_started_it() {
     let (dir, server) = served();
@@ -155,7 +155,8 @@ fn a_job_ends_with_the_command_that_started_it() {
         }
         let ended = awaited(&dir, id, |job| job["state"] == "cancelled");
         let why = ended["error"]["message"].as_str().unwrap();
-        let expected = if number == libc::SIGKILL { "the command that started it has gone: " } else { "interrupted: " };
+        let expected =
+            if number == libc::SIGKILL { "the command that started it has ended: " } else { "interrupted: " };
         assert!(why.starts_with(expected), "{why}");
     }
     on(&dir, "recompress", &["v", "--rate", "max"]).ok();
@@ -175,7 +176,7 @@ fn a_command_that_only_watches_leaves_the_job_alone() {
         let last = lines.last().map(Result::unwrap).unwrap_or_default();
         let code = watcher.wait().unwrap().code();
         if number == libc::SIGINT {
-            assert!(code == Some(130) && last.contains("job 1 (recompress v) goes on"), "{code:?}: {last}");
+            assert!(code == Some(130) && last.contains("job 1 (recompress v) continues"), "{code:?}: {last}");
         }
         assert!(rests(&awaited(&dir, 1, rests)));
     }
@@ -196,7 +197,7 @@ fn a_server_that_stops_ends_its_jobs_and_says_so_to_those_that_watch() {
     let last = lines.last().unwrap().unwrap();
     assert_eq!(watcher.wait().unwrap().code(), Some(130), "{last}");
     assert!(last.contains("the pool's server was stopped: recompressing is paused at "), "{last}");
-    // Numbers begin anew, and the work goes on where it was.
+    // Numbers restart, and the work continues from its position.
     let server = Server::start(&dir, &[]);
     assert_eq!(on(&dir, "jobs", &["--json"]).ok().json(), json!([]));
     let report = on(&dir, "recompress", &["v", "--report", "--json"]).ok().json();
@@ -263,7 +264,7 @@ fn a_job_in_the_background_needs_a_server() {
     on(&dir, "recompress", &["v"]).ok();
 }
 
-/// They go on only as fast as their other end takes or gives bytes, which here is not at all.
+/// Their progress depends on their other end, which here takes and supplies no bytes.
 #[test]
 fn streams_and_copies_are_listed_and_can_be_cancelled() {
     let (dir, server) = served();
@@ -283,8 +284,8 @@ fn streams_and_copies_are_listed_and_can_be_cancelled() {
         let is_told =
             said.contains("is cancelled: cancelled by a command: ") || said.contains("is cancelling: its command");
         assert!(is_told && (command != "send" || said.contains("is cancelling")), "{said}");
-        // Reading on lets a sender notice it. The sender asks the server now and then, as this does
-        // between two pieces.
+        // Further reading lets a sender notice it. The sender queries the server from time to time,
+        // as this does between two pieces.
         let mut output = child.stdout.take().unwrap();
         let mut piece = vec![0; 128 << 10];
         let mut sent = 0;
@@ -300,9 +301,9 @@ fn streams_and_copies_are_listed_and_can_be_cancelled() {
         assert!(ended["error"]["message"].as_str().unwrap().starts_with("cancelled by a command: "), "{ended}");
     }
     for (command, words, _) in begun {
-        on(&dir, command, &[words, &["--background"][..]].concat()).code(2).says("go through this command");
+        on(&dir, command, &[words, &["--background"][..]].concat()).code(2).says("through this command");
     }
-    // What came to its end is told with the bytes that it moved.
+    // Completed work is listed with the bytes that it moved.
     on(&dir, "export", &["v", path(&dir.join("copy"))]).ok();
     let said = on(&dir, "jobs", &["4"]).ok().stdout;
     assert!(said.starts_with("job 4 (export v): 24 MiB, in "), "{said}");
@@ -312,7 +313,7 @@ fn streams_and_copies_are_listed_and_can_be_cancelled() {
     on(&dir, "check", &[]).ok();
 }
 
-/// The list said that all of them were cancelled, at once, while their work was done to its end.
+/// The list said that all of them were cancelled, at once, while their work was completed.
 #[test]
 fn the_list_says_what_came_of_work_that_was_to_be_cancelled() {
     let dir = Dir::with_pool("64M");
@@ -323,7 +324,7 @@ fn the_list_says_what_came_of_work_that_was_to_be_cancelled() {
         other => panic!("{other:?}"),
     };
     let cancel = |id| {
-        // This command waits, and its time is not the test's.
+        // This command waits, and its timing does not affect the test.
         let other = Client::connect(&dir.pool().join("control.sock")).unwrap();
         other.call(&Request::CancelJob { id, interrupted: false }).unwrap();
         let listed = job(&dir, id);
@@ -350,7 +351,7 @@ fn the_list_says_what_came_of_work_that_was_to_be_cancelled() {
     let cancelled = job(&dir, 3);
     assert_eq!(cancelled["state"], "cancelled");
     assert_eq!(cancelled["error"]["message"], "cancelled by a command: nothing has come");
-    // What a client calls its work is in every list.
+    // A client's name for its work is in every list.
     let target = Some("A".repeat(9 << 20));
     let refused = client.call(&Request::RegisterJob { kind: JobKind::Import, target }).unwrap_err();
     assert!(refused.to_string().contains("at most 4352 bytes"), "{refused}");
@@ -363,7 +364,7 @@ fn the_list_says_what_came_of_work_that_was_to_be_cancelled() {
     server.stop();
 }
 
-/// It went on with whichever volume had got the name.
+/// It continued with the volume that had since got the name.
 #[test]
 fn a_job_follows_its_volume_and_ends_with_it() {
     let dir = Dir::with_pool("256M");
@@ -386,7 +387,7 @@ fn a_job_follows_its_volume_and_ends_with_it() {
     on(&dir, "rename", &["r2", "r1"]).ok();
     assert_eq!(job(&dir, 1)["target"], "old");
     assert_eq!((of("old", "id"), of("r1", "id")), (first, second));
-    // The rest behind a slice ends with a request.
+    // A request ends the rest after a slice.
     on(&dir, "jobs", &["1", "--resume"]).ok();
     let is_on = |job: &Value| job["state"] != "running" || job["bytes_done"].as_u64() > rested["bytes_done"].as_u64();
     let on_again = awaited(&dir, 1, is_on);
@@ -399,7 +400,7 @@ fn a_job_follows_its_volume_and_ends_with_it() {
     assert!(bytes("old") < before, "{:?} of {before:?}", bytes("old"));
     assert_eq!(bytes("r1"), before_second, "the volume that got the name");
 
-    // It ends with an error when its volume is destroyed, whatever has the name then.
+    // It fails when its volume is destroyed, even if another volume has the name by then.
     in_background(&dir, "recompress", &["old", "--mode", "performance"]);
     awaited(&dir, 3, rests);
     on(&dir, "jobs", &["3", "--pause"]).ok();

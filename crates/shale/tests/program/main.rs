@@ -1,4 +1,4 @@
-//! The program as a user starts it: its commands, what they say, and how they end.
+//! The program as a user starts it: its commands, their messages, and their exit codes.
 #![allow(clippy::disallowed_methods, clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod administrator;

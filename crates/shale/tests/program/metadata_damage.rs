@@ -1,13 +1,13 @@
 //! Each file of a real pool's metadata directory is damaged in each of several ways: the pool is
-//! never called clean when it is not; what can be mended `check --repair` mends, with all that was
-//! flushed; otherwise the message names the file or its directory, and `salvage` works.
+//! never reported clean when it is damaged; `check --repair` repairs the repairable cases, with all
+//! flushed data; otherwise the message names the file or its directory, and `salvage` works.
 #![allow(clippy::disallowed_methods, clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use std::path::{Path, PathBuf};
 
 use crate::support::{Dir, Ran, Server, mixed_data, noise, on, padded, path, run};
 
-/// Files below a directory, but for the data.
+/// Returns the files below a directory, except the data.
 fn files(root: &Path) -> Vec<PathBuf> {
     let mut files = Vec::new();
     let mut dirs = vec![root.to_owned()];
@@ -27,10 +27,10 @@ fn files(root: &Path) -> Vec<PathBuf> {
 
 const DAMAGES: [&str; 4] = ["flip", "delete", "empty", "truncate"];
 
-/// `false`: there is nothing to be damaged that way.
+/// Damages a file; `false` if that kind of damage is impossible there.
 fn inflict(file: &Path, damage: &str) -> bool {
     let mut bytes = std::fs::read(file).unwrap();
-    // Journals are longer than what is in them.
+    // Journals are longer than their content.
     let end = bytes.iter().rposition(|byte| *byte != 0).map_or(0, |last| last + 1);
     match damage {
         "delete" => std::fs::remove_file(file).unwrap(),
@@ -56,7 +56,7 @@ fn holds(pool: &Path, expected: &[u8]) -> bool {
     ran.code == 0 && std::fs::read(&out).is_ok_and(|found| found == expected)
 }
 
-/// Whether a message names what is damaged, and a way out.
+/// Returns whether a message names the damaged file, and a way out.
 fn helps(ran: &Ran, file: &Path, root: &Path) -> bool {
     let text = format!("{}{}", ran.stdout, ran.stderr);
     let is_named =
@@ -73,7 +73,7 @@ fn each_damage_of_the_metadata_directory_is_mended_or_told() {
     std::fs::write(&source, &data).unwrap();
     on(&dir, "import", &["v", path(&source), "-q"]).ok();
     on(&dir, "snapshot", &["v@s", "-q"]).ok();
-    // Killed, so that nothing is as an orderly end leaves it.
+    // Killed, so that no file is as an orderly end leaves it.
     let mut server = Server::start(&dir, &[]);
     server.child.kill().unwrap();
     server.child.wait().unwrap();

@@ -64,7 +64,7 @@ fn a_list_comes_in_pages_that_have_each_object_once() {
     }
     let first = page(&open, ListWish { limit: 3, ..ListWish::default() });
     assert_eq!(names(&first), ["a", "a/one", "a/two"]);
-    // What comes and goes between two pages neither repeats nor hides the others.
+    // Objects created and destroyed between two pages neither repeat nor hide the others.
     create(&open, "a/before", 1 << 20);
     let destroy = Request::Destroy { object: "a/two".into(), recursive: false, force: false, if_match: None };
     handle(&open, destroy).unwrap();

@@ -25,7 +25,7 @@ fn export(pool: &Path, volume: &str, to: &Path) -> Vec<u8> {
     std::fs::read(to).unwrap()
 }
 
-/// A pool with a volume, a snapshot of it, and a clone of that; what each holds.
+/// Returns a pool with a volume, a snapshot of it, and a clone of that; with the content of each.
 fn pool_with_history() -> (Dir, [(&'static str, Vec<u8>); 3]) {
     let dir = Dir::with_pool("256M");
     let first = padded(mixed_data(3 << 20));
@@ -67,7 +67,7 @@ fn what_cannot_be_read_is_listed_and_changes_the_exit_code() {
     let (dir, expected) = pool_with_history();
     std::fs::remove_dir_all(dir.pool().join("map")).unwrap();
     let data = OpenOptions::new().read(true).write(true).open(dir.pool().join("data")).unwrap();
-    // In the midst of the payload of the first data.
+    // In the middle of the payload of the first data.
     let at = (1 << 20) + 200_000;
     let mut bytes = [0; 64];
     data.read_exact_at(&mut bytes, at).unwrap();
@@ -97,7 +97,7 @@ fn what_cannot_be_read_is_listed_and_changes_the_exit_code() {
     }
 }
 
-/// What came out was another pool, and nothing was said to be lost.
+/// The result was another pool, and no loss was reported.
 #[test]
 fn a_map_of_another_pool_is_told_of_and_not_asked() {
     let (dir, expected) = pool_with_history();
@@ -119,8 +119,8 @@ fn a_map_of_another_pool_is_told_of_and_not_asked() {
     run(["export", path(&new), expected[1].0, path(&dir.join("out")), "--force"]).code(3);
     drop(std::fs::remove_dir_all(&new));
     let said = run(["salvage", path(&pool), "--into", path(&new), "--capacity", "256M"]).code(12).stdout;
-    assert!(said.contains("THIS IS ANOTHER POOL") && !said.contains("nothing is lost"), "{said}");
-    // The pool of the data is meant.
+    assert!(said.contains("BELONGS TO ANOTHER POOL") && !said.contains("nothing is lost"), "{said}");
+    // The user means the pool of the data.
     let data = dir.pool().join("data");
     let report = salvage(&[path(&data)]).ok().json();
     assert_eq!((&report["other_pool"], &report["lossy"]), (&Value::Bool(false), &Value::Bool(false)), "{report}");
@@ -156,13 +156,13 @@ fn what_is_no_pool_and_what_is_in_use_is_refused() {
     File::create(&file).unwrap().set_len(1 << 20).unwrap();
     run(["salvage", path(&file), "--into", path(&new), "--capacity", "64M"]).code(3);
     let _held = env::PoolLock::acquire(&dir.pool()).unwrap();
-    // It waits for a command that has the pool, which it did not.
+    // It waits for a command that has the pool; it did not.
     let began = Instant::now();
     run(["salvage", path(&dir.pool()), "--into", path(&dir.join("other")), "--wait", "1"]).code(4).says("in use");
     assert!(began.elapsed() >= Duration::from_secs(1), "it did not wait");
 }
 
-/// A salvage into `new` that is stopped in the middle, where its temporary store is there.
+/// Starts a salvage into `new` and stops it in the middle, when its temporary store exists.
 fn halted_salvage(dir: &Dir, new: &Path) -> Child {
     let mut command = Command::new(SHALE);
     command.args(["salvage", path(&dir.pool()), "--into", path(new), "--capacity", "256M"]);
@@ -177,13 +177,13 @@ fn halted_salvage(dir: &Dir, new: &Path) -> Child {
     child
 }
 
-/// The new pool said that it was ready before anything was in it.
+/// The new pool reported that it was ready before it had any content.
 #[test]
 fn a_killed_salvage_is_no_pool_and_can_be_done_again() {
     let (dir, expected) = pool_with_history();
     let new = dir.join("new");
     let mut child = halted_salvage(&dir, &new);
-    // What is under way is not taken for a pool either.
+    // A pool that is being filled is not taken for a pool either.
     run(["list", path(&new)]).code(3).says("under way");
     child.kill().unwrap();
     child.wait().unwrap();
@@ -196,7 +196,7 @@ fn a_killed_salvage_is_no_pool_and_can_be_done_again() {
     }
     assert!(!new.join("salvage.tmp").exists());
     run(["check", path(&new)]).ok();
-    // And not over a pool that is one.
+    // And not over a pool.
     run(["salvage", path(&dir.pool()), "--into", path(&new), "--capacity", "256M"])
         .code(8)
         .says("holds a pool already");
@@ -219,19 +219,19 @@ fn an_interrupted_salvage_leaves_nothing() {
     std::fs::create_dir(&new).unwrap();
     interrupt(libc::SIGTERM).says("removed");
     assert_eq!(std::fs::read_dir(&new).unwrap().count(), 0, "salvage left something");
-    // What an earlier one has left stays unfinished.
+    // The remains of an earlier one stay unfinished.
     let mut child = halted_salvage(&dir, &new);
     child.kill().unwrap();
     child.wait().unwrap();
     std::fs::remove_dir_all(new.join("salvage.tmp")).unwrap();
-    interrupt(libc::SIGTERM).says("not finished");
+    interrupt(libc::SIGTERM).says("unfinished");
     run(["list", path(&new)]).code(3).says("never finished");
     run(["salvage", path(&dir.pool()), "--into", path(&new), "--capacity", "256M"]).ok();
     assert!(export(&new, "vm", &dir.join("out")) == expected[1].1, "the content differs");
 }
 
-/// It was refused when the new pool had been made, which the next try then found, and with a limit
-/// that was not the real one.
+/// It was refused after the new pool had been made, which the next attempt then found, and with a
+/// wrong limit.
 #[test]
 fn too_little_memory_is_refused_before_anything_is_made() {
     let (dir, _) = pool_with_history();

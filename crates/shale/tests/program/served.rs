@@ -20,7 +20,7 @@ fn a_served_pool_is_cleaned_and_scrubbed() {
     let dir = Dir::with_pool("64M");
     imported_noise(&dir, "source", 16 << 20);
     let server = Server::start(&dir, &[]);
-    // Half of each extent dies, so that nothing comes free by itself.
+    // Half of each extent dies, so that none becomes free by itself.
     let volume = Client::connect(&dir.pool().join("control.sock")).unwrap().volume("v", None).unwrap();
     for offset in (0..16 << 20).step_by(64 << 10) {
         volume.discard(offset, 32 << 10).unwrap();
@@ -47,12 +47,12 @@ fn a_served_pool_is_cleaned_and_scrubbed() {
     assert_eq!(report["started_unix_s"], scrubbed["started_unix_s"]);
     server.stop();
     assert_eq!(on(&dir, "status", &["--json"]).ok().json()["capacity_bytes"], grown["capacity_bytes"]);
-    // What was verified is remembered.
+    // The verified part is remembered.
     assert!(on(&dir, "scrub", &["--report"]).ok().stdout.contains("all of it"));
     on(&dir, "check", &[]).ok();
 }
 
-/// Of a pool that was not served, the progress of an interrupted scrub was forgotten.
+/// In a pool that was not served, the progress of an interrupted scrub was forgotten.
 #[test]
 fn scrubbing_is_paused_by_a_signal_and_goes_on() {
     const SLICE: u64 = 8 << 20;
@@ -62,15 +62,15 @@ fn scrubbing_is_paused_by_a_signal_and_goes_on() {
     on(&dir, "import", &["v", path(&image)]).ok();
     for served in [false, true] {
         let server = served.then(|| Server::start(&dir, &[]));
-        // Behind the first slice it would rest for longer than this test may take.
+        // After the first slice it would rest for longer than this test may take.
         let child = Command::new(SHALE)
             .args(["scrub", path(&dir.pool()), "--restart", "--rate", "64K"])
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
             .spawn()
             .unwrap();
-        // From when on signals wait to be taken; it has not begun then. For a moment before, while
-        // the first thread is started, all signals are blocked.
+        // Signals wait to be taken before it has begun. For a moment before that, while the first
+        // thread is started, all signals are blocked.
         let blocked = || {
             let status = std::fs::read_to_string(format!("/proc/{}/status", child.id())).unwrap();
             assert!(!status.contains("State:\tZ"), "it has ended");
@@ -93,7 +93,7 @@ fn scrubbing_is_paused_by_a_signal_and_goes_on() {
     }
 }
 
-/// Frames that copy need a file, and nothing but a file is taken for one; the connection goes on.
+/// Frames that copy need a file, and every other object is refused; the connection continues.
 #[test]
 fn copies_without_a_usable_file_are_refused() {
     let dir = Dir::with_pool("64M");
@@ -106,15 +106,15 @@ fn copies_without_a_usable_file_are_refused() {
     let Err(refused) = volume.with_file(&pipe) else { panic!("a pipe was taken") };
     assert!(refused.to_string().contains("regular file"), "{refused}");
 
-    // A file that was opened for reading only is not written to; one that is too short is not read
-    // beyond its end.
+    // A file that was opened for reading only is not written to; a short one is not read beyond its
+    // end.
     let place = dir.join("short");
     std::fs::write(&place, noise(5000)).unwrap();
     let file = std::fs::File::open(&place).unwrap();
     let copier = volume.with_file(&file).unwrap().unwrap();
     assert!(copier.copy_out(0, 4096).is_err());
     let beyond = copier.copy_in(4096, 4096).unwrap_err();
-    assert!(beyond.to_string().contains("shorter"), "{beyond}");
+    assert!(beyond.to_string().contains("truncated"), "{beyond}");
     copier.copy_in(0, 5000).unwrap();
     assert!(copier.copy_in(100, 100).is_err(), "an offset that is no block's was taken");
     assert!(copier.copy_in(1 << 20, 4096).is_err(), "a copy behind the end of the volume");
@@ -203,12 +203,12 @@ fn the_default_door_is_said_aloud_and_sockets_go_with_the_server() {
     let control = dir.pool().join("control.sock");
     assert_eq!(std::fs::metadata(&control).unwrap().permissions().mode() & 0o777, 0o600);
     let said = server.stop();
-    assert!(said.contains("no front end for volumes was named"), "{said}");
+    assert!(said.contains("no front end for volumes was specified"), "{said}");
     assert!(!socket.exists() && !control.exists());
 }
 
-/// With huge pages wherever the allocator asks for memory, a server with 32 readers took twice what
-/// it may. It has some for what it reads.
+/// With huge pages wherever the allocator requests memory, a server with 32 readers used twice its
+/// limit. It has some for its reads.
 #[test]
 fn the_server_takes_few_huge_pages() {
     const FEW_KIB: u64 = 16 << 10;
@@ -237,7 +237,7 @@ fn the_server_takes_few_huge_pages() {
     server.stop();
 }
 
-/// It said ready with an address that its own mount hid, and the socket stayed behind.
+/// It reported ready with an address that its own mount hid, and the socket stayed.
 #[test]
 fn a_socket_below_the_mount_is_refused_before_anything_is_served() {
     let dir = Dir::with_pool("64M");
@@ -248,12 +248,12 @@ fn a_socket_below_the_mount_is_refused_before_anything_is_served() {
         let address = format!("unix:{}", path(&dir.join(socket)));
         on(&dir, "serve", &["--mount", path(&mount), "--nbd", &address]).code(2).says("outside of");
     }
-    // The second address counts as well, and a relative path is one from here.
+    // The second address is checked as well, and a relative path is resolved from here.
     let mut command = Command::new(SHALE);
     command.args(["serve", path(&dir.pool()), "--mount", "mnt", "--nbd", ":0", "--nbd", "unix:mnt/nbd"]);
     Ran::of(command.current_dir(dir.path()).output().unwrap()).code(2).says("it would hide unix:mnt/nbd");
     assert!(!is_mounted(&mount) && !mount.join("nbd").exists() && !mount.join("below/nbd").exists());
-    // Beside it there is no objection, even where the name begins in the same way.
+    // A sibling path is accepted, even if its name begins in the same way.
     let address = format!("unix:{}", path(&dir.join("mnt.nbd")));
     Server::start(&dir, &["--mount", path(&mount), "--overlay", "--nbd", &address]).stop();
 }
@@ -312,7 +312,8 @@ fn a_log_that_is_damaged_where_it_was_durable_is_opened_only_by_repair() {
     }
     server.signal(libc::SIGKILL);
     server.child.wait().unwrap();
-    // The noise lies in the log as it is: damage what follows one in the middle, headers included.
+    // The log contains the noise unchanged: damage the data after a middle part of it, headers
+    // included.
     let data = std::fs::File::options().read(true).write(true).open(dir.pool().join("data")).unwrap();
     let mut head = vec![0; 16 << 20];
     data.read_exact_at(&mut head, 0).unwrap();
@@ -326,25 +327,25 @@ fn a_log_that_is_damaged_where_it_was_durable_is_opened_only_by_repair() {
         let words: &[&str] = if command == "list" { &["--json"] } else { &[] };
         on(&dir, command, words).code(6);
     }
-    // Flushed data goes back: that is said first, and done only when it is accepted.
+    // Flushed data is lost: that is reported first, and done only when it is accepted.
     let refused = on(&dir, "check", &["--repair", "--json"]).code(6).json();
     assert!(refused["loss"]["volumes"][0]["written_bytes"].as_u64() > Some(0), "{refused}");
     let report = on(&dir, "check", &["--repair", "--accept-loss", "--json"]).code(12).json();
     let kinds: Vec<_> = report["problems"].as_array().unwrap().iter().map(|of| of["kind"].as_str().unwrap()).collect();
     assert!(kinds.contains(&"lost"), "{report}");
     on(&dir, "check", &[]).ok();
-    // What lay before the damage is there.
+    // Data before the damage is intact.
     assert!(content(&dir, "v").starts_with(&bytes.repeat(8)), "what was not damaged is lost");
 }
 
-/// Both found the volume without clients, and the first to end took away the mark that the other's
-/// data was not complete.
+/// Both found the volume without clients, and the first to end removed the mark that the other's
+/// data was incomplete.
 #[test]
 fn of_two_imports_into_a_volume_that_begin_at_once_no_more_than_one_goes_on() {
     let dir = Dir::with_pool("64M");
     let _server = Server::start(&dir, &[]);
     on(&dir, "create", &["v", "--size", "4M"]).ok();
-    // They begin when the first piece has come, which tells the format of an image.
+    // They begin when the first piece has arrived, which shows the format of an image.
     let (pool, pipes) = (dir.pool(), ["a", "b"].map(|name| dir.join(name)));
     let mut imports = pipes.each_ref().map(|pipe| {
         assert!(Command::new("mkfifo").arg(pipe).status().unwrap().success());
@@ -354,7 +355,7 @@ fn of_two_imports_into_a_volume_that_begin_at_once_no_more_than_one_goes_on() {
     let ends = pipes.each_ref().map(|pipe| OpenOptions::new().write(true).open(pipe).unwrap());
     std::thread::scope(|scope| {
         for mut end in &ends {
-            // The pipe of an import that was refused breaks.
+            // The pipe of a refused import breaks.
             scope.spawn(move || end.write_all(&vec![1; 3 << 20]).is_ok());
         }
     });
@@ -389,7 +390,7 @@ fn a_volume_in_use_is_destroyed_or_cut_only_by_force() {
     on(&dir, "destroy", &["a", "--force"]).ok();
     assert!(volume.write(0, vec![1; 4096].into()).is_err(), "a destroyed volume takes writes");
     assert_eq!(on(&dir, "list", &["--json"]).ok().json(), json!([]));
-    // Once its client is gone it does not count any more.
+    // Once its client is gone it is not counted any more.
     on(&dir, "create", &["a", "--size", "4M"]).ok();
     let again = client.volume("a", None).unwrap();
     drop((volume, again));
@@ -441,7 +442,7 @@ fn an_open_door_to_the_network_is_warned_of() {
     assert!(!quiet.contains("warning"), "{quiet}");
 }
 
-/// What nbdinfo lists at an address.
+/// Returns the exports that nbdinfo lists at an address.
 fn exports(uri: &str) -> Vec<String> {
     let output = Command::new("nbdinfo").args(["--json", "--list", uri]).output();
     let output = output.expect("nbdinfo is needed: apt-get install libnbd-bin");
@@ -490,11 +491,11 @@ fn mounted_volumes_are_files_until_the_server_stops() {
     assert!(!is_mounted(&mount));
     assert_eq!(&content(&dir, "v")[4096..4113], b"through the mount");
 
-    // Taken away from outside, with nothing else to serve: the server ends in order.
+    // Unmounted from outside, with nothing else to serve: the server ends in order.
     let mut server = Server::start(&dir, &["--mount", path(&mount)]);
     assert!(Command::new("umount").arg(&mount).status().unwrap().success());
     let said = server.ended(0);
-    assert!(said.contains("mount is gone"), "{said}");
+    assert!(said.contains("mount has ended"), "{said}");
 }
 
 #[test]
@@ -505,10 +506,10 @@ fn a_stopping_server_does_not_wait_for_files_that_are_open() {
     std::fs::create_dir(&mount).unwrap();
     let server = Server::start(&dir, &["--mount", path(&mount), "--nbd", &format!("unix:{}", path(&dir.join("nbd")))]);
     let file = std::fs::File::options().read(true).write(true).open(mount.join("v")).unwrap();
-    // Never flushed: what was acknowledged is kept all the same.
+    // Never flushed, but acknowledged data is kept.
     file.write_all_at(b"kept", 4096).unwrap();
     let said = server.stop();
-    assert!(said.contains(&format!("{} is in use, and is cut off now", path(&mount))), "{said}");
+    assert!(said.contains(&format!("{} is in use, and is being cut off", path(&mount))), "{said}");
     let errno = file.write_all_at(b"too late", 0).unwrap_err().raw_os_error().unwrap();
     assert!([libc::ENOTCONN, libc::ECONNABORTED].contains(&errno), "{errno}");
     assert!(!is_mounted(&mount) && !dir.join("nbd").exists());
@@ -521,7 +522,7 @@ fn a_stopping_server_does_not_wait_for_files_that_are_open() {
     on(&dir, "check", &[]).ok();
 }
 
-/// An NBD client in transmission, old style: its export is named, and nothing else is asked.
+/// An NBD client in transmission, old style: it names its export, and requests nothing else.
 fn nbd_client(socket: &std::path::Path, export: &str) -> UnixStream {
     let mut client = UnixStream::connect(socket).unwrap();
     client.read_exact(&mut [0; 18]).unwrap();
@@ -545,7 +546,7 @@ fn a_volume_that_an_nbd_client_has_open_is_not_emptied_through_the_mount() {
     drop(client);
     let file = truncate().unwrap();
     assert!(std::fs::read(mount.join("v")).unwrap() == vec![0; 1 << 20]);
-    // Who has emptied it counts as one client, as everybody does.
+    // The client that has emptied it counts as one, like any other.
     assert_eq!(on(&dir, "list", &["--json"]).ok().json()[0]["clients"], 1);
     drop(file);
     server.stop();
@@ -557,8 +558,7 @@ fn a_second_signal_ends_a_server_that_hangs() {
     on(&dir, "create", &["v", "--size", "4M"]).ok();
     let mount = dir.join("mnt");
     std::fs::create_dir(&mount).unwrap();
-    // Its stderr has no reader, and there is no room left there: it hangs when it tells of the open
-    // file.
+    // Its stderr has no reader, and the pipe is full: it hangs when it reports the open file.
     let (_reader, mut writer) = std::io::pipe().unwrap();
     rustix::io::ioctl_fionbio(&writer, true).unwrap();
     while writer.write(&[b'x'; 1024]).is_ok() {}
@@ -567,7 +567,7 @@ fn a_second_signal_ends_a_server_that_hangs() {
     command.args(["serve", path(&dir.pool()), "--quiet", "--mount", path(&mount)]);
     let mut server = Server::with_stderr(command, writer.into());
     let file = std::fs::File::open(mount.join("v")).unwrap();
-    // Asks until a signal comes long enough after the first to be one more.
+    // Repeats requests until a signal comes long enough after the first to count as another.
     let status = loop {
         server.signal(libc::SIGTERM);
         if let Some(status) = server.child.try_wait().unwrap() {
@@ -581,9 +581,9 @@ fn a_second_signal_ends_a_server_that_hangs() {
     on(&dir, "check", &[]).ok();
 }
 
-/// As timeout(1) does, which signals its child and then its process group. (One that is repeated
-/// while the first still waits is one to the kernel; that a repeated one soon after counts as one
-/// is tested where that is decided, with given times.)
+/// As timeout(1) does, which signals its child and then its process group. (The kernel merges one
+/// that is repeated while the first still waits; that a repeated one soon after counts as one is
+/// tested at the decision itself, with given times.)
 #[test]
 fn signals_that_come_at_once_stop_a_server_in_order() {
     let dir = Dir::with_pool("64M");
@@ -591,7 +591,7 @@ fn signals_that_come_at_once_stop_a_server_in_order() {
     let mut server = Server::start(&dir, &[]);
     let volume = Client::connect(&dir.pool().join("control.sock")).unwrap().volume("v", None).unwrap();
     volume.write(0, noise(4 << 20).into()).unwrap();
-    // All of them are there when it goes on, however long this takes.
+    // All of them are pending when it continues, however long this takes.
     server.halt();
     for number in [libc::SIGINT, libc::SIGTERM] {
         server.signal(number);
@@ -601,7 +601,7 @@ fn signals_that_come_at_once_stop_a_server_in_order() {
     assert!(content(&dir, "v") == noise(4 << 20), "what was acknowledged is lost");
 }
 
-/// Sends bytes to the control socket and takes what comes back until the server closes, or a line.
+/// Sends bytes to the control socket and returns the answer up to a newline or the server's close.
 fn say(socket: &mut UnixStream, bytes: &[u8]) -> String {
     socket.write_all(bytes).unwrap();
     let mut line = String::new();
@@ -628,7 +628,7 @@ fn nonsense_on_the_control_socket_costs_only_its_connection() {
     // A line without an end, and one that is cut off.
     drop(say(&mut socket, b"{\"version\":1,\"request\":{\"op\":\"list\"}}\n{\"vers"));
     drop(socket);
-    // Frames that make no sense, or that belong nowhere.
+    // Frames that are invalid, or not allowed here.
     let bulk = b"{\"version\":1,\"request\":{\"op\":\"bulk\",\"object\":\"v\"}}\n";
     for frame in [[0xff; 24], [0; 24]] {
         let mut socket = connect();
@@ -637,7 +637,7 @@ fn nonsense_on_the_control_socket_costs_only_its_connection() {
         let mut rest = Vec::new();
         assert_eq!(socket.read_to_end(&mut rest).unwrap(), 0, "{rest:?}");
     }
-    // Errors of the volume leave the stream whole.
+    // Errors of the volume leave the stream intact.
     let client = Client::connect(&control).unwrap();
     let volume = client.volume("v", None).unwrap();
     assert!(volume.write(4 << 20, vec![1; 4096].into()).is_err());
@@ -646,8 +646,8 @@ fn nonsense_on_the_control_socket_costs_only_its_connection() {
     let mut block = [0; 4096];
     volume.read(4096, &mut block).unwrap();
     assert_eq!(block, [7; 4096]);
-    // More connections than there may be: the rest are refused with a word, and there is room again
-    // afterwards.
+    // More connections than the limit: the rest are refused with a message, and later ones are
+    // accepted again.
     let crowd: Vec<_> = (0..80).map(|_| connect()).collect();
     let refused = Client::connect(&control).err().map(|error| error.to_string());
     assert!(refused.as_deref().is_some_and(|text| text.contains("try again")), "{refused:?}");
@@ -663,8 +663,8 @@ fn a_client_that_takes_no_reply_does_not_keep_the_server() {
     let server = Server::start(&dir, &[]);
     let mut socket = UnixStream::connect(dir.pool().join("control.sock")).unwrap();
     assert!(say(&mut socket, b"{\"version\":1,\"request\":{\"op\":\"bulk\",\"object\":\"v\"}}\n").contains("bulk"));
-    // Four MiB are more than a socket holds; once the first byte is there, the server is writing
-    // the rest.
+    // Four MiB are more than a socket holds; once the first byte arrives, the server is writing the
+    // rest.
     let read = server::control::bulk::Frame {
         operation: server::control::bulk::Operation::Read,
         runs_max: 0,
@@ -688,8 +688,8 @@ fn a_server_that_hangs_is_told_from_one_that_is_gone() {
     server.stop();
 }
 
-/// A user who clears the directory away must not keep a server from making everything durable when
-/// it is stopped.
+/// Removing the directory must not prevent a server from making everything durable when it is
+/// stopped.
 #[test]
 fn a_server_whose_socket_was_removed_can_be_stopped() {
     let dir = Dir::with_pool("64M");
@@ -702,7 +702,7 @@ fn a_server_whose_socket_was_removed_can_be_stopped() {
     assert_eq!(content(&dir, "v")[..4096], noise(4096));
 }
 
-/// `ulimit -f`, or LimitFSIZE of a service: writes fail, the server goes on.
+/// `ulimit -f`, or LimitFSIZE of a service: writes fail, the server continues.
 #[test]
 fn a_limit_on_the_size_of_files_is_an_error_and_not_the_end() {
     let dir = Dir::with_pool("64M");
@@ -729,8 +729,7 @@ fn a_limit_on_the_size_of_files_is_an_error_and_not_the_end() {
     on(&dir, "check", &[]).ok();
 }
 
-/// `ulimit -n`: clients of the one door took all descriptors, and no client got in at the other any
-/// more.
+/// `ulimit -n`: clients of one door used all descriptors, and no client could connect to the other.
 #[test]
 fn many_clients_and_few_descriptors_leave_the_control_socket_open() {
     let dir = Dir::with_pool("64M");
@@ -740,7 +739,7 @@ fn many_clients_and_few_descriptors_leave_the_control_socket_open() {
     let mut command = Command::new("sh");
     command.args(["-c", "ulimit -n 64 && exec \"$@\"", "sh", SHALE, "serve", path(&dir.pool()), "--nbd", &door]);
     let server = Server::of(command);
-    // Those who are served wait for their answer, others are told to go, or closed.
+    // Admitted clients wait for their answer, others are refused, or closed.
     let crowd: Vec<_> = (0..80).map(|_| UnixStream::connect(&socket).unwrap()).collect();
     for mut client in &crowd {
         let mut greeting = [0; 18];
@@ -757,7 +756,8 @@ fn many_clients_and_few_descriptors_leave_the_control_socket_open() {
     on(&dir, "check", &[]).ok();
 }
 
-/// The server takes as many clients as its option says, and warns of a number that is not possible.
+/// The server accepts as many clients as its option says, and warns of a number that is not
+/// possible.
 #[test]
 fn the_number_of_connections_can_be_set_and_is_shown() {
     let dir = Dir::with_pool("64M");
@@ -779,10 +779,10 @@ fn the_number_of_connections_can_be_set_and_is_shown() {
     let server = Server::of(command);
     assert_eq!(on(&dir, "status", &["--json"]).ok().json()["nbd_connections_max"], 32);
     let said = server.stop();
-    assert!(said.contains("--connections 100 needs 200 file descriptors"), "{said}");
+    assert!(said.contains("--connections 100 requires 200 file descriptors"), "{said}");
 }
 
-/// A client in transmission with the export `v`; none if the server refuses it.
+/// A client in transmission with the export `v`; `None` if the server refuses it.
 fn admitted_client(socket: &std::path::Path) -> Option<UnixStream> {
     let mut client = UnixStream::connect(socket).unwrap();
     client.read_exact(&mut [0; 18]).ok()?;
@@ -791,11 +791,11 @@ fn admitted_client(socket: &std::path::Path) -> Option<UnixStream> {
     Some(client)
 }
 
-/// Words with which the server refuses an NBD client that asks for the export `v`.
+/// Returns the message with which the server refuses an NBD client that requests the export `v`.
 fn refusal(socket: &std::path::Path) -> String {
     let mut client = UnixStream::connect(socket).unwrap();
     client.read_exact(&mut [0; 18]).unwrap();
-    // Fixed newstyle without zeroes; then the option `go`, the name, and no wishes.
+    // Fixed newstyle without zeroes; then the option `go`, the name, and no information requests.
     client.write_all(b"\0\0\0\x03IHAVEOPT\0\0\0\x07\0\0\0\x07\0\0\0\x01v\0\0").unwrap();
     let mut head = [0; 20];
     client.read_exact(&mut head).unwrap();
@@ -804,8 +804,8 @@ fn refusal(socket: &std::path::Path) -> String {
     String::from_utf8(text).unwrap()
 }
 
-/// Without descriptors the accepting threads went round and round, each time with a line in the
-/// log, and clients waited without a word.
+/// Without descriptors the accepting threads looped, each time with a line in the log, and clients
+/// waited without a message.
 #[test]
 fn want_of_descriptors_is_said_once_and_clients_are_told() {
     let dir = Dir::with_pool("64M");
@@ -824,7 +824,7 @@ fn want_of_descriptors_is_said_once_and_clients_are_told() {
     let number =
         |entry: std::io::Result<std::fs::DirEntry>| entry.unwrap().file_name().to_str().unwrap().parse().unwrap();
     let numbers: std::collections::BTreeSet<u64> = numbers.map(number).collect();
-    // Higher ones are inherited. The gaps below the limit are taken by clients that get in.
+    // Higher ones are inherited. Admitted clients take the gaps below the limit.
     limit(numbers.range(..64).max().unwrap() + 1);
     let crowd: Vec<_> = std::iter::from_fn(|| admitted_client(&socket)).take(64).collect();
     assert!(crowd.len() < 64, "there is no want of descriptors");
@@ -847,7 +847,7 @@ fn want_of_descriptors_is_said_once_and_clients_are_told() {
     on(&dir, "check", &[]).ok();
 }
 
-/// It is not the server that is to be stopped.
+/// The server itself must not be reported as the one to stop.
 #[test]
 fn a_crowd_on_the_control_socket_is_told_to_wait() {
     let dir = Dir::with_pool("64M");
@@ -887,7 +887,7 @@ fn a_trace_follows_what_is_written() {
     std::fs::write(&image, padded(crate::support::mixed_data(8 << 20))).unwrap();
     let mut trace = Command::new(SHALE);
     let mut trace = trace.args(["trace", path(&dir.pool()), "--limit", "20"]).stdout(Stdio::piped()).spawn().unwrap();
-    // The trace is on when its header is there.
+    // The trace runs once its header is printed.
     let mut lines = BufReader::new(trace.stdout.take().unwrap()).lines();
     let header = lines.next().unwrap().unwrap();
     assert!(header.starts_with("number,unix_s,object,offset"), "{header}");

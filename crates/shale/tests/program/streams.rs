@@ -1,4 +1,4 @@
-//! Streams by command: between pools that are served and not, through files and pipes; broken off,
+//! Streams by command: between pools that are served and not, through files and pipes; interrupted,
 //! damaged and resumed.
 #![allow(clippy::disallowed_methods, clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
@@ -10,7 +10,7 @@ use copy::volume_io::VolumeIo;
 use serde_json::Value;
 use server::control::Client;
 
-/// A pool with a volume of real data and two snapshots, a few blocks of which differ.
+/// Returns a pool with a volume of real data and two snapshots, a few blocks of which differ.
 fn source() -> Dir {
     let dir = Dir::with_pool("256M");
     let image = dir.join("image");
@@ -30,7 +30,7 @@ fn source() -> Dir {
     dir
 }
 
-/// `shale send ... | shale receive ...`.
+/// Runs `shale send ... | shale receive ...`.
 fn pipe(from: &Dir, words: &[&str], to: &Dir, volume: &str) -> Ran {
     let mut command = Command::new(SHALE);
     command.args(["send", path(&from.pool()), "-q"]).args(words);
@@ -116,7 +116,7 @@ fn a_stream_that_breaks_off_goes_on_where_it_stopped() {
         same(&from, "v@a", &to, "w@a");
         assert_eq!(status(&to)["receives"].as_array().unwrap().len(), 0);
         on(&to, "destroy", &["-r", "w"]).ok();
-        // Given up.
+        // Abandoned.
         receive(&cut).code(7);
         on(&to, "destroy", &["w"]).ok();
         assert_eq!(status(&to)["receives"].as_array().unwrap().len(), 0);
@@ -147,7 +147,7 @@ fn what_is_no_stream_or_a_damaged_one_or_does_not_fit_is_told_apart() {
     }
     drop(on(&to, "destroy", &["w"]));
     receive("empty").code(7).says("is empty");
-    receive("image").code(2).says("no stream");
+    receive("image").code(2).says("not a stream");
     receive("missing").code(3);
     receive("b").code(3).says("needs the volume");
     receive("a").ok();
@@ -157,7 +157,7 @@ fn what_is_no_stream_or_a_damaged_one_or_does_not_fit_is_told_apart() {
     on(&to, "import", &["w", path(&image), "--overwrite"]).ok();
     receive("b").code(11).says("rollback");
     on(&to, "rollback", &["w@a"]).ok();
-    // A volume does not change under those who have it open.
+    // A volume does not change while clients have it open.
     let server = Server::start(&to, &[]);
     let client = Client::connect(&to.pool().join("control.sock")).unwrap();
     let volume = client.volume("w", None).unwrap();
@@ -184,15 +184,15 @@ fn a_receiver_that_goes_away_ends_the_sender() {
         .unwrap();
     drop(sender.stdout.take());
     let ran = Ran::of(sender.wait_with_output().unwrap());
-    ran.code(7).says("the receiver has ended before the stream did");
-    // To a terminal nothing is sent; a file that cannot be written is told before anything is read.
+    ran.code(7).says("the receiver ended before the stream did");
+    // A stream is never sent to a terminal; an unwritable file is reported before anything is read.
     on(&from, "send", &["v@a", "-o", "/nonexistent/x"]).code(3);
     let full = File::options().write(true).open("/dev/full").unwrap();
     let ran = Command::new(SHALE).args(["send", path(&from.pool()), "v@a"]).stdout(full).output().unwrap();
     assert_eq!(ran.status.code(), Some(5), "{}", String::from_utf8_lossy(&ran.stderr));
 }
 
-/// `send --force` emptied what was there, and only then found that there was nothing to send.
+/// `send --force` emptied the file, and only then found that there was nothing to send.
 #[test]
 fn a_send_that_cannot_begin_leaves_the_old_file() {
     let (from, other) = (source(), Dir::with_pool("64M"));
@@ -208,11 +208,11 @@ fn a_send_that_cannot_begin_leaves_the_old_file() {
         }
         drop(server);
     }
-    // A longer one is replaced whole.
+    // A longer file is replaced completely.
     std::fs::write(&backup, [&old[..], &noise(4096)].concat()).unwrap();
     on(&from, "send", &["v@a", "-o", path(&backup), "--force"]).ok();
     assert_eq!(std::fs::metadata(&backup).unwrap().len(), old.len() as u64);
-    // Data of pools that are open: of another one, and of that which sends.
+    // Data of open pools: another one, and the sending one.
     let server = Server::start(&other, &[]);
     for pool in [&other, &from] {
         let data = pool.pool().join("data");
@@ -223,7 +223,7 @@ fn a_send_that_cannot_begin_leaves_the_old_file() {
     on(&from, "check", &[]).ok();
 }
 
-/// `shale send ... | shale receive ...`, whatever is received.
+/// Runs `shale send ... | shale receive ...`, without a check of the result.
 fn pipe_set(from: &Dir, send: &[&str], to: &Dir, receive: &[&str]) -> Ran {
     let mut command = Command::new(SHALE);
     command.args(["send", path(&from.pool()), "-q"]).args(send);
@@ -236,7 +236,8 @@ fn pipe_set(from: &Dir, send: &[&str], to: &Dir, receive: &[&str]) -> Ran {
     ran
 }
 
-/// The source, with a third snapshot and a clone of the second one that has a snapshot of its own.
+/// Returns the source, with a third snapshot and a clone of the second one that has a snapshot of
+/// its own.
 fn source_with_a_clone() -> Dir {
     let from = source();
     on(&from, "clone", &["v@b", "c", "-o", "snapshots=off"]).ok();
@@ -271,7 +272,7 @@ fn a_set_brings_every_snapshot_of_all_volumes() {
         let clone = volumes.as_array().unwrap().iter().find(|volume| volume["name"] == "x-c").unwrap();
         assert_eq!(clone["origin"], "x-v@b", "{clone}");
         assert!(clone["stored_bytes"].as_u64().unwrap() < 200_000, "what it shares did not come: {clone}");
-        // The same again is passed over; then what is new.
+        // The same set again is skipped; then the new snapshots are received.
         let done = pipe_set(&from, &["-R", "*"], &to, &["-R", "--prefix", "x-"]).ok().json();
         assert_eq!((count(&done, "received"), count(&done, "passed_over")), (0, 4), "{done}");
         drop(servers);
@@ -286,8 +287,8 @@ fn a_set_brings_every_snapshot_of_all_volumes() {
     same(&from, "v@d", &to, "v");
     let typo = on(&from, "send", &["-R", "*", "--all-from", "nosuch", "-o", "/dev/null", "--force"]).code(3);
     typo.says("has the snapshot 'nosuch'; they have a, ");
-    on(&from, "send", &["-R", "none*"]).code(3).says("no volume of the pool fits");
-    on(&from, "send", &["-R", "v@x", "-o", "/dev/null", "--force"]).code(3).says("has not got the snapshot");
+    on(&from, "send", &["-R", "none*"]).code(3).says("no volume of the pool matches");
+    on(&from, "send", &["-R", "v@x", "-o", "/dev/null", "--force"]).code(3).says("does not have the snapshot");
 }
 
 #[test]
@@ -302,10 +303,11 @@ fn a_set_that_breaks_off_goes_on_with_its_token() {
         std::fs::write(from.join("part"), bytes).unwrap();
         run(["receive", path(&pool), "w", "-i", path(&from.join("part")), "--json"])
     };
-    // In the middle of the first, and behind it.
+    // In the middle of the first, and after it.
     let error = receive(&bytes[..bytes.len() / 2]).code(7).json()["error"]["message"].as_str().unwrap().to_owned();
     assert!(
-        error.contains("0 snapshots of the set are here") && error.contains("the same 'shale send', and --resume"),
+        error.contains("0 snapshots of the set are complete")
+            && error.contains("the same 'shale send', adding --resume"),
         "{error}"
     );
     let token = status(&to)["receives"][0]["token"].as_str().unwrap().to_owned();
@@ -315,7 +317,7 @@ fn a_set_that_breaks_off_goes_on_with_its_token() {
     on(&from, "send", &resume).ok();
     let rest = std::fs::read(&rest).unwrap();
     assert!(rest.len() < bytes.len() * 3 / 4, "{} of {}", rest.len(), bytes.len());
-    // Its end is missing: the last snapshot but not the set has come.
+    // Its end is missing: the last snapshot has arrived, but not the set.
     let error = receive(&rest[..rest.len() - 10]).code(7).json()["error"]["message"].as_str().unwrap().to_owned();
     assert!(error.contains("in the middle of a chunk"), "{error}");
     let done = receive(&bytes).ok().json();
@@ -326,11 +328,11 @@ fn a_set_that_breaks_off_goes_on_with_its_token() {
     on(&from, "send", &["-R", "c", "--resume", &token, "-o", path(&stream), "--force"])
         .code(2)
         .says("is for a snapshot");
-    // A bit anywhere in what is passed over is noticed all the same.
+    // A flipped bit anywhere in the skipped part is detected as well.
     let mut bad = bytes.clone();
     bad[bytes.len() / 3] ^= 1;
     receive(&bad).code(6);
-    // One stream less than the set tells of.
+    // One stream less than the set announces.
     on(&to, "check", &[]).ok();
 }
 

@@ -1,4 +1,4 @@
-//! What clients do is counted: each operation once, under its door, with what it cost.
+//! Operations of clients are counted: each once, under its door, with its duration.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -36,7 +36,7 @@ fn door<'a>(volume: &'a VolumeTraffic, name: &str) -> &'a DoorTraffic {
     volume.doors.iter().find(|door| door.door == name).unwrap()
 }
 
-/// Operations and bytes of each kind, of those that were done. The histograms have each once.
+/// Returns the completed operations and bytes of each kind. The histograms have each once.
 fn counts(door: &DoorTraffic) -> BTreeMap<&str, (u64, u64)> {
     for line in &door.operations {
         assert_eq!(line.histogram.iter().sum::<u64>(), line.count, "{line:?}");
@@ -46,7 +46,7 @@ fn counts(door: &DoorTraffic) -> BTreeMap<&str, (u64, u64)> {
     done.map(|line| (line.operation.as_str(), (line.count, line.bytes))).collect()
 }
 
-/// A read among many that keeps what came of it.
+/// A batched read that keeps its result.
 struct Pending {
     offset: u64,
     buf: Vec<u8>,

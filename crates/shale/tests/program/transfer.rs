@@ -1,5 +1,4 @@
-//! Import and export: what goes in comes out, byte for byte, whatever it is and whichever way it
-//! goes.
+//! Import and export: exported data equals imported data, byte for byte, for any data and any way.
 #![allow(clippy::disallowed_methods, clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use std::fs::File;
@@ -14,7 +13,7 @@ use operations::{Reply, Request};
 use server::control::Client;
 use testkit::until;
 
-/// A file with real data, holes, noise, zeroes that are no hole, and an odd end.
+/// Makes a file with real data, holes, noise, zeroes that are not a hole, and an odd end.
 fn sparse_file(dir: &Dir) -> (std::path::PathBuf, Vec<u8>) {
     let place = dir.join("sparse");
     let file = File::options().read(true).write(true).create_new(true).open(&place).unwrap();
@@ -60,18 +59,18 @@ fn pipes_work_both_ways_and_the_volume_takes_the_size_of_what_came() {
     let list = on(&dir, "list", &["--json"]).ok().json();
     assert_eq!(list[0]["size_bytes"].as_u64().unwrap(), bytes.len() as u64);
 
-    // A file as stdin; a volume that is larger than what comes.
+    // A file as stdin; a volume that is larger than the input.
     let file = Stdio::from(File::open(&source).unwrap());
     run_with_stdin(&["import", path(&dir.pool()), "w", "-", "--size", "32M"], file).ok();
     let mut larger = bytes;
     larger.resize(32 << 20, 0);
     assert!(content(&dir, "w") == larger, "the content differs");
-    // Less than what comes.
+    // Smaller than the input.
     let mut cat = Command::new("cat").arg(&source).stdout(Stdio::piped()).spawn().unwrap();
     let pipe = Stdio::from(cat.stdout.take().unwrap());
     run_with_stdin(&["import", path(&dir.pool()), "x", "-", "--size", "8M"], pipe).code(2).says("removed");
     drop(cat.wait());
-    // Nothing at all.
+    // Empty input.
     run_with_stdin(&["import", path(&dir.pool()), "x", "-"], Stdio::null()).code(2).says("removed");
     assert_eq!(on(&dir, "list", &["--json"]).ok().json().as_array().unwrap().len(), 2);
 }
@@ -89,7 +88,7 @@ fn overwriting_leaves_nothing_of_the_old_content() {
     let volume = on(&dir, "list", &["--json"]).ok().json()[0].clone();
     assert!(volume["allocated_bytes"].as_u64().unwrap() < 5 << 20, "{volume}");
     assert_eq!(volume["properties"]["compression"], "zstd-3");
-    // Too small for what comes.
+    // Too small for the input.
     on(&dir, "create", &["small", "--size", "1M"]).ok();
     on(&dir, "import", &["small", path(&source), "--overwrite"]).code(2).says("small");
     on(&dir, "check", &[]).ok();
@@ -107,7 +106,7 @@ fn an_existing_target_needs_force_and_is_replaced_whole() {
     assert_eq!(std::fs::metadata(&target).unwrap().len(), 3 << 20);
     on(&dir, "export", &["v", path(&target), "--force"]).ok();
     assert!(std::fs::read(&target).unwrap() == std::fs::read(&source).unwrap(), "the content differs");
-    // The pool's own data is no target, not even by force.
+    // The pool's own data cannot be a target, even with --force.
     let data = dir.pool().join("data");
     on(&dir, "export", &["v", path(&data), "--force"]).code(4).says("data of a Shale pool");
     on(&dir, "export", &["v", path(dir.path()), "--force"]).code(2).says("directory");
@@ -128,15 +127,15 @@ fn an_import_that_does_not_fit_leaves_the_pool_as_it_was() {
     assert!(message.contains("MiB") && message.contains("removed"), "{message}");
     let list = on(&dir, "list", &["--json"]).ok().json();
     assert_eq!(list.as_array().unwrap().len(), 1, "{list}");
-    // And there is room again.
+    // And there is space again.
     std::fs::write(&source, noise(16 << 20)).unwrap();
     on(&dir, "import", &["fits", path(&source)]).ok();
     assert!(content(&dir, "fits") == noise(16 << 20), "the content differs");
     on(&dir, "check", &[]).ok();
 }
 
-/// An import into `v` from a pipe that has read what begins its stream, so that the volume is
-/// there, and waits for more.
+/// Starts an import into `v` from a pipe that has read the beginning of its stream, so that the
+/// volume exists, and waits for more.
 fn begun_import(dir: &Dir, begins: &[u8]) -> (Child, ChildStdin) {
     begun_import_of(dir, &[], begins)
 }
@@ -156,7 +155,7 @@ fn begun_import_of(dir: &Dir, words: &[&str], begins: &[u8]) -> (Child, ChildStd
     (child, stdin)
 }
 
-/// SIGINT while stdin has nothing to say.
+/// SIGINT while stdin is idle.
 fn interrupted_import(dir: &Dir) {
     let (child, stdin) = begun_import(dir, &noise(4 << 20));
     let pid = rustix::process::Pid::from_child(&child);
@@ -176,7 +175,7 @@ fn an_interrupted_import_removes_its_volume() {
     server.stop();
 }
 
-/// An import that was killed left a volume that looked whole.
+/// A killed import left a volume that looked complete.
 #[test]
 fn what_a_killed_import_leaves_says_so_until_it_is_imported_again() {
     let dir = Dir::with_pool("256M");
@@ -228,7 +227,7 @@ fn what_a_killed_import_leaves_says_so_until_it_is_imported_again() {
         assert!(!incomplete("v"));
         on(&dir, "destroy", &["v"]).ok();
     }
-    // What is whole is there when the mark is not, whatever happens then.
+    // A volume without the mark stays complete, in any case.
     let mut server = Server::start(&dir, &[]);
     on(&dir, "import", &["v", path(&source)]).ok();
     server.signal(libc::SIGKILL);
@@ -238,7 +237,7 @@ fn what_a_killed_import_leaves_says_so_until_it_is_imported_again() {
     on(&dir, "check", &[]).ok();
 }
 
-/// Killed the moment that the mark is gone, a server has lost nothing: all was durable before.
+/// A server killed the moment that the mark is gone has lost nothing: all was durable before.
 #[test]
 fn the_mark_goes_when_everything_is_durable() {
     let dir = Dir::with_pool("256M");
@@ -261,7 +260,7 @@ fn the_mark_goes_when_everything_is_durable() {
     assert!(content(&dir, "v") == bytes, "the content differs");
 }
 
-/// A client that goes on with such a volume is told.
+/// A client that uses such a volume is warned.
 #[test]
 fn an_incomplete_volume_is_told_of_at_every_door() {
     let dir = Dir::with_pool("64M");
@@ -276,7 +275,7 @@ fn an_incomplete_volume_is_told_of_at_every_door() {
     assert!(said.contains("'v' is incomplete") && said.contains("'v@s' is incomplete"), "{said}");
     on(&dir, "set", &["incomplete=yes"]).code(2).says("of single volumes");
     on(&dir, "set", &["v", "incomplete=maybe"]).code(2).says("no, yes");
-    // The snapshot stays what it is.
+    // The snapshot does not change.
     on(&dir, "set", &["v", "incomplete="]).ok();
     let list = on(&dir, "list", &["-r", "--json"]).ok().json();
     assert_eq!((&list[0]["incomplete"], &list[0]["snapshots"][0]["incomplete"]), (&false.into(), &true.into()));
@@ -285,8 +284,8 @@ fn an_incomplete_volume_is_told_of_at_every_door() {
     assert_eq!(on(&dir, "export", &["v", path(&dir.join("again"))]).ok().stderr, "");
 }
 
-/// While a server takes an import, the volume is renamed, and another gets its name: the import
-/// stays with its own.
+/// While a server handles an import, the volume is renamed, and another gets its name: the import
+/// continues with its own.
 #[test]
 fn an_import_stays_with_its_volume_whatever_it_is_called() {
     let dir = Dir::with_pool("256M");
@@ -378,8 +377,8 @@ fn a_full_pool_is_told_through_the_server_too() {
     on(&dir, "check", &[]).ok();
 }
 
-/// Through a server, files are copied by the server itself; what comes out is what an import
-/// without a server gives.
+/// Through a server, files are copied by the server itself; the result equals that of an import
+/// without a server.
 #[test]
 fn a_server_copies_files_and_they_are_the_same() {
     let dir = Dir::with_pool("256M");
@@ -390,7 +389,7 @@ fn a_server_copies_files_and_they_are_the_same() {
     assert!(done["hole_bytes"].as_u64().unwrap() > 30 << 20, "{done}");
     assert!(done["allocated_bytes"].as_u64().unwrap() < 5 << 20, "zeroes are stored: {done}");
     assert!(content(&dir, "v") == bytes, "the content differs");
-    // Over old content: holes are made in the volume, and in a file that held something.
+    // Over old content: holes are made in the volume, and in a file with content.
     std::fs::write(dir.join("old"), noise(40 << 20)).unwrap();
     on(&dir, "import", &["w", path(&dir.join("old")), "--size", "48M"]).ok();
     on(&dir, "import", &["w", path(&source), "--overwrite"]).ok();
@@ -402,7 +401,7 @@ fn a_server_copies_files_and_they_are_the_same() {
     assert!(bytes == std::fs::read(&target).unwrap(), "the content differs");
     assert!(std::fs::metadata(&target).unwrap().blocks() * 512 < 6 << 20, "the exported file has no holes");
     assert!(done["hole_bytes"].as_u64().unwrap() > 30 << 20, "{done}");
-    // The client's descriptors go with its connections.
+    // The client's descriptors are closed with its connections.
     until("the server has closed the client's files", || {
         let open = std::fs::read_dir(format!("/proc/{}/fd", server.child.id())).unwrap();
         let to = |fd: std::io::Result<std::fs::DirEntry>| std::fs::read_link(fd.unwrap().path()).unwrap_or_default();
@@ -412,8 +411,8 @@ fn a_server_copies_files_and_they_are_the_same() {
     on(&dir, "check", &[]).ok();
 }
 
-/// The client is killed in the middle: the server lets go of its file and of its own half-written
-/// volume, and goes on.
+/// The client is killed in the middle: the server releases its file and the half-written volume,
+/// and continues.
 #[test]
 fn a_client_that_dies_in_the_middle_leaves_a_server_that_works() {
     let dir = Dir::with_pool("512M");
@@ -450,7 +449,7 @@ fn a_client_that_dies_in_the_middle_leaves_a_server_that_works() {
     on(&dir, "check", &[]).ok();
 }
 
-/// `export` and `send --force` wrote over the data and the description of pools that were not
+/// `export` and `send --force` overwrote the data and the description of pools that were not
 /// served.
 #[test]
 fn what_belongs_to_a_pool_is_not_overwritten() {
@@ -467,14 +466,14 @@ fn what_belongs_to_a_pool_is_not_overwritten() {
         assert_eq!(std::fs::metadata(target).unwrap().len(), before.len());
     }
     run(["check", path(&other)]).ok();
-    // What a user keeps there is the user's.
+    // A user's own file there may be overwritten.
     let image = other.join("image");
     std::fs::write(&image, b"old").unwrap();
     on(&dir, "export", &["v", path(&image), "--force"]).ok();
     assert!(std::fs::read(&image).unwrap() == noise(1 << 20));
 }
 
-/// The runtime opens /dev/null where there is no stdout: all went there, with exit code 0.
+/// The runtime opens /dev/null if stdout is closed: all output went there, with exit code 0.
 #[test]
 fn a_stdout_that_is_closed_is_an_error() {
     let dir = Dir::with_pool("64M");
@@ -488,7 +487,7 @@ fn a_stdout_that_is_closed_is_an_error() {
             Ran::of(command.output().unwrap())
         };
         shell(">&-").code(7).says("cannot use stdout");
-        // Those who want it to be gone get it.
+        // Users can still discard it explicitly.
         shell("> /dev/null").ok();
         shell("1<> /dev/null").ok();
     }
@@ -521,10 +520,10 @@ fn a_signature_is_believed_only_where_the_data_agrees() {
         let found = all.as_array().unwrap().iter().find(|found| found["name"] == volume).unwrap().clone();
         found["stored_bytes"].as_u64().unwrap()
     };
-    import("text", mixed_data(8 << 20)).says("are not what its name or its first bytes say");
+    import("text", mixed_data(8 << 20)).says("do not match its name or its first bytes");
     import("noise", noise(8 << 20)).says("(rule.jpg");
     assert!(stored("noise") >= 8 << 20);
-    // What was set is meant so.
+    // A rule that was set is always followed.
     on(&dir, "set", &["rule.jpg=off"]).ok();
     import("set", mixed_data(8 << 20)).says("(rule.jpg");
     assert!(stored("text") < stored("set") / 10 * 9, "{} {}", stored("text"), stored("set"));
@@ -542,7 +541,7 @@ fn the_ratio_of_an_imported_tree_is_that_of_its_files() {
     let done = on(&dir, "import", &["home", path(&tree), "--json"]).ok().json();
     let (copied, stored) = (done["copied_bytes"].as_f64().unwrap(), done["stored_bytes"].as_f64().unwrap());
     assert!(copied > 60_000.0 && stored > 0.0, "{done}");
-    // As `list` shows it: of the data, which counts whole blocks.
+    // As in `list`: of the data, which counts whole blocks.
     let data = done["data_bytes"].as_f64().unwrap();
     assert!((done["ratio"].as_f64().unwrap() - data / stored).abs() < 1e-9, "{done}");
 }

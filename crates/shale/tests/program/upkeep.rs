@@ -1,4 +1,4 @@
-//! What a running server sees to by itself.
+//! Background work of a running server.
 #![allow(clippy::disallowed_methods, clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use std::io::{BufRead, BufReader};
@@ -24,7 +24,7 @@ fn a_server_takes_the_snapshots_that_are_due() {
     assert!(server.child.wait().unwrap().success());
 }
 
-/// Only the threads of the mount were set apart, and those of the engine, which they wait for, were
+/// Only the threads of the mount had the flag, and those of the engine, for which they wait, had
 /// not.
 #[test]
 fn no_thread_of_a_server_waits_for_what_lies_on_its_own_volumes() {
@@ -39,7 +39,7 @@ fn no_thread_of_a_server_waits_for_what_lies_on_its_own_volumes() {
     let tasks = std::fs::read_dir(format!("/proc/{}/task", server.child.id())).unwrap();
     let mut threads = 0;
     for task in tasks {
-        // One that has ended meanwhile is not there.
+        // It has ended meanwhile.
         let Ok(stat) = std::fs::read_to_string(task.unwrap().path().join("stat")) else { continue };
         let (name, rest) = stat.rsplit_once(')').unwrap();
         let flags: u64 = rest.split_whitespace().nth(6).unwrap().parse().unwrap();

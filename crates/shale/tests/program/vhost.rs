@@ -1,5 +1,5 @@
-//! Volumes as disks of virtual machines, by the program: they outlive the server's death, and
-//! follow commands.
+//! Volumes as disks of virtual machines, with the real program: they outlive the server's death,
+//! and follow commands.
 
 use std::path::PathBuf;
 
@@ -8,7 +8,7 @@ use testkit::{Rng, until};
 
 use crate::support::{Dir, Server, noise, on, path};
 
-/// Rounds until a kill has met requests that were taken; it nearly always does.
+/// Rounds until a kill has interrupted requests in flight; it nearly always does.
 const ROUNDS_MAX: u64 = 40;
 const PART: usize = 64 << 10;
 
@@ -77,7 +77,8 @@ fn kill_9_costs_a_guest_none_of_the_requests_that_were_under_way() {
     on(&dir, "check", &[]).ok();
 }
 
-/// Requests of a broken connection end before the next one begins; else both would answer them.
+/// Requests of a broken connection end before the next one begins; otherwise both would answer
+/// them.
 #[test]
 fn a_monitor_that_connects_again_to_a_living_server_gets_each_answer_once() {
     let dir = Dir::with_pool("512M");

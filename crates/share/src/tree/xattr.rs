@@ -71,7 +71,7 @@ fn check(name: &[u8]) -> Result<()> {
     }
     let spaces: [&[u8]; 3] = [b"user.", b"trusted.", b"security."];
     let is_kept = spaces.iter().any(|space| name.len() > space.len() && name.starts_with(space));
-    if is_kept || name == acl::ACCESS || name == acl::DEFAULT {
+    if is_kept || acl::is_acl(name) {
         return Ok(());
     }
     Err(Failure::new(libc::EOPNOTSUPP))

@@ -1,6 +1,6 @@
-//! Answers the questions of the process that speaks HTTP. Every request carries its credentials,
-//! because that process holds none. It is trusted only with the address of a client and, if it was
-//! given a unix socket, with the user at the other end.
+//! Answers requests of the HTTP process. Every request carries its credentials, because that
+//! process holds none. It is trusted only with the address of a client and, if it was given a unix
+//! socket, with the user at the other end.
 
 use std::io::{self, BufReader};
 use std::os::unix::fs::MetadataExt;
@@ -18,16 +18,17 @@ use crate::access::{Access, Grant, NewSession, Refusal};
 use crate::service::Service;
 use crate::share_browse::Part;
 
-/// Longest wait for a change of a job: it holds one of few connections.
+/// Maximum wait for a change of a job: it occupies one of few connections.
 const JOB_PATIENCE_MS: u64 = 5000;
 
-/// Most bytes of a file in an answer.
+/// Maximum bytes of a file in an answer.
 const PART_BYTES_MAX: u32 = 4 << 20;
 
 /// See the module's text.
 pub(super) struct Answering {
     service: Arc<Service>,
-    /// Whether it has a unix socket, so that users at its other end are believed.
+    /// Whether it has a unix socket, so that its statements about users at the other end are
+    /// accepted.
     believes_peers: bool,
     /// Whether clients of this machine read the metrics without credentials.
     open_metrics: bool,
@@ -40,12 +41,12 @@ impl Answering {
         Self { service, believes_peers, open_metrics, named: Named::default(), ticks: Ticks::new() }
     }
 
-    /// What tells this start of the server from others.
+    /// Returns the identity of this start of the server.
     pub(super) fn boot(&self) -> &str {
         self.ticks.boot()
     }
 
-    /// Answers one question after the other until the other end is closed.
+    /// Answers requests until the other end is closed.
     pub(super) fn serve(&self, stream: &UnixStream) {
         let mut reader = BufReader::new(stream);
         let mut writer = stream;
@@ -53,15 +54,15 @@ impl Answering {
             let answer = match read_ask(&mut reader) {
                 Ok(Some(ask)) => self.answer(ask),
                 Ok(None) => return,
-                // A line that was read whole and is no question costs this question only.
+                // A complete but invalid line fails only this request.
                 Err(error) if error.kind() == io::ErrorKind::InvalidData => {
-                    log::info!("the process for HTTP sent no question: {error}");
-                    let text = format!("the request cannot be read: {error}");
+                    log::info!("invalid request from the HTTP process: {error}");
+                    let text = format!("invalid request: {error}");
                     Answer::Fault(Fault::of(&Error::new(ErrorKind::Invalid, text)))
                 }
                 Err(error) => {
                     // It was killed in the middle of a line.
-                    log::info!("the process for HTTP sent no question: {error}");
+                    log::info!("the HTTP process sent no request: {error}");
                     return;
                 }
             };
@@ -114,7 +115,7 @@ impl Answering {
     fn operate(&self, caller: &Caller, request: Request) -> Result<Answer, Fault> {
         let about = request.about();
         if about.rest().is_none() {
-            let text = format!("'{}' is not reached over HTTP", about.op());
+            let text = format!("'{}' is not available over HTTP", about.op());
             return Err(Fault::of(&Error::new(ErrorKind::Unsupported, text)));
         }
         let done = self.service.handle(caller, over_http(request));
@@ -156,7 +157,7 @@ impl Answering {
         })
     }
 
-    /// Document with a user and a role, for the page.
+    /// Returns a document with a user and a role, for the page.
     fn who(&self, who: &Who, role: Role) -> Value {
         let name = match who {
             Who::User(name) | Who::Token(name) => name.clone(),
@@ -201,8 +202,8 @@ impl Answering {
     }
 }
 
-/// The request as it is carried out for a client that has no connection of its own: jobs go on
-/// without it, and no wait is long.
+/// Adapts a request for a client without a connection of its own: jobs continue without it, and
+/// waits are short.
 fn over_http(request: Request) -> Request {
     match request {
         Request::StartJob { wish, .. } => Request::StartJob { wish, background: true },

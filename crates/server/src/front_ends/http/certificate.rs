@@ -1,5 +1,5 @@
-//! The certificate of the HTTP front end: files of the user, which are read again when they change,
-//! or an own one in the pool's directory, which is made again before it expires.
+//! The certificate of the HTTP front end: files of the user, which are reloaded when they change,
+//! or one made by the server in the pool's directory, which is renewed before it expires.
 
 use std::io::Write;
 use std::os::unix::fs::OpenOptionsExt;
@@ -15,27 +15,27 @@ use surface::{Error, ErrorKind, Result};
 use super::WantedHttp;
 
 const DAY: u64 = 24 * 3600;
-/// Life of an own certificate: browsers refuse longer ones.
+/// Lifetime of a certificate made by the server: browsers refuse longer ones.
 const LIFE_DAYS: u64 = 397;
-/// Age at which it is made again.
+/// Age at which it is renewed.
 const RENEWED_DAYS: u64 = 330;
 
-/// Where the certificate comes from.
+/// Source of the certificate.
 enum Source {
     /// Files of the user: the certificate, its key.
     Files(PathBuf, PathBuf),
-    /// A file of our own, and the names and addresses that it must have.
+    /// A file made by the server, and the names and addresses that the certificate must have.
     Own(PathBuf, Vec<String>),
 }
 
 /// See the module's text.
 pub(super) struct Certificates {
     source: Source,
-    /// When the files were changed that were read last.
+    /// Modification times of the files at the last read.
     read: Mutex<Option<Vec<SystemTime>>>,
 }
 
-/// The fingerprint of a certificate, as browsers show it.
+/// Returns the fingerprint of a certificate, as browsers show it.
 pub(super) fn fingerprint(pem: &Pem) -> Result<String> {
     fe_http::fingerprint(pem).map_err(|error| Error::new(ErrorKind::Invalid, error.to_string()))
 }
@@ -71,16 +71,17 @@ impl Certificates {
         }
     }
 
-    /// The certificate, if its files have changed since it was read last, or it is to be renewed.
+    /// Returns the certificate if its files have changed since the last read, or it must be
+    /// renewed.
     pub(super) fn changed(&self) -> Option<Result<Pem>> {
         let stamps = self.stamps();
         let is_same = *self.read.lock() == stamps;
-        // A file that is not there is being replaced.
+        // A missing file is being replaced.
         let is_own = matches!(self.source, Source::Own(..));
         (!is_same && (stamps.is_some() || is_own)).then(|| self.load())
     }
 
-    /// Reads the certificate; makes an own one if there is none, or none that will do.
+    /// Reads the certificate; makes one if its own file is missing or unsuitable.
     pub(super) fn load(&self) -> Result<Pem> {
         let pem = match &self.source {
             Source::Files(certificate, key) => Pem { certificates: read(certificate)?, key: read(key)? },
@@ -102,7 +103,7 @@ fn read(path: &Path) -> Result<String> {
     std::fs::read_to_string(path).map_err(|error| operations::path_error("cannot read", path, error))
 }
 
-/// The first line of an own certificate's file. Readers of PEM skip it.
+/// Returns the first line of the file of a certificate made by the server. Readers of PEM skip it.
 fn head(names: &[String]) -> String {
     format!("For {}\n", names.join(", "))
 }
@@ -116,7 +117,7 @@ fn make(path: &Path, names: &[String]) -> Result<String> {
     let mut params = CertificateParams::new(names.to_vec()).map_err(failed)?;
     params.distinguished_name.push(DnType::CommonName, "Shale");
     let epoch = rcgen::date_time_ymd(1970, 1, 1);
-    // A client whose clock is late takes it too.
+    // Also accepted by a client with a slow clock.
     let begin = host::unix_s().saturating_sub(DAY);
     params.not_before = epoch + Duration::from_secs(begin);
     params.not_after = epoch + Duration::from_secs(begin + LIFE_DAYS * DAY);

@@ -1,7 +1,8 @@
-//! The figures of `/metrics`: which objects have a name there, and the sums of the others.
+//! The figures of `/metrics`: the objects listed by name, and the sums of the others.
 //!
 //! Owns the set of named objects. An object is admitted when it is first used, or first seen while
-//! there is room, and stays until it is destroyed: names that come and go would break rates.
+//! there is space, and stays until it is destroyed: names that disappear and return would break
+//! rates.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -14,12 +15,12 @@ use surface::Result;
 
 use crate::service::Service;
 
-/// Objects that are named.
+/// Maximum number of named objects.
 const NAMED_MAX: usize = 1000;
-/// What the others are called together, and what snapshots are.
+/// Common label of the others, and of snapshots.
 const OTHER: &str = "(other)";
 const SNAPSHOTS: &str = "(snapshots)";
-/// Properties that are labels.
+/// Properties used as labels.
 const LABELS: [&str; 3] = ["compression", "mode", "unit"];
 
 /// See the module's text.
@@ -27,7 +28,7 @@ const LABELS: [&str; 3] = ["compression", "mode", "unit"];
 pub(super) struct Named(Mutex<BTreeSet<u64>>);
 
 impl Named {
-    /// Admits objects: of those that there are, first the ones that were used.
+    /// Admits existing objects, used ones first.
     fn admit(&self, used: impl Iterator<Item = u64>, all: &BTreeSet<u64>) -> BTreeSet<u64> {
         let mut named = self.0.lock();
         named.retain(|id| all.contains(id));
@@ -40,7 +41,7 @@ impl Named {
         named.clone()
     }
 
-    /// The figures of now.
+    /// Returns the current figures.
     pub(super) fn figures(&self, service: &Arc<Service>) -> Result<Figures> {
         let caller = Caller { who: Who::Server, from: "metrics".to_owned(), role: Role::Read };
         let ask = |request| service.handle(&caller, request);
@@ -153,7 +154,7 @@ mod tests {
         let all: BTreeSet<u64> = (1..=1500).collect();
         let first = named.admit([1400, 1401].into_iter(), &all);
         assert!(first.len() == NAMED_MAX && first.contains(&1400) && first.contains(&1) && !first.contains(&1300));
-        // An object that is used later finds no room, and displaces none.
+        // An object used later finds no space, and displaces none.
         assert_eq!(named.admit([1300].into_iter(), &all), first);
         let fewer: BTreeSet<u64> = (2..=1500).collect();
         let next = named.admit([1300].into_iter(), &fewer);

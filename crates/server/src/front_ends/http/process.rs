@@ -1,8 +1,8 @@
-//! Keeps the process that speaks HTTP: starts it, and starts it again when it ends.
+//! Keeps the HTTP process running: starts it, and restarts it when it ends.
 //!
 //! One thread waits for the end of the process, which is the end of the socket pair that they
 //! share. Each start makes new sockets for requests, each with a thread that answers; those of an
-//! earlier process end when they notice that it has gone.
+//! earlier process end when they notice its end.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
@@ -23,14 +23,14 @@ use super::HTTP_COMMAND;
 use super::answers::Answering;
 use super::certificate::Certificates;
 
-/// One that has lived so long has started well.
+/// Lifetime after which a start counts as successful.
 const STARTED_WELL: Duration = Duration::from_secs(60);
-/// Longest pause before it is started again.
+/// Maximum pause before it is restarted.
 const PAUSE_SECONDS_MAX: u64 = 60;
-/// How often the files of the certificate are looked at.
+/// Interval of checks for changed certificate files.
 const LOOK_EVERY: Timespec = Timespec { tv_sec: 10, tv_nsec: 0 };
 
-/// What it takes to start the process.
+/// Input of the process's start.
 pub(super) struct Startable {
     pub(super) listeners: Vec<Listener>,
     pub(super) setup: Setup,
@@ -58,13 +58,13 @@ pub(super) struct Process {
 }
 
 impl Process {
-    /// Starts it.
+    /// Starts the process.
     ///
     /// # Errors
-    /// When it cannot be started the first time.
+    /// When the first start fails.
     pub(super) fn start(startable: Startable) -> Result<Self> {
         let shared = Arc::new(Shared { startable, state: Mutex::default(), stopping: Condvar::new() });
-        let failed = |error| Error::from_io("the process for HTTP cannot be started", error);
+        let failed = |error| Error::from_io("the HTTP process cannot be started", error);
         let control = shared.spawn(&shared.startable.setup).map_err(failed)?;
         let for_thread = Arc::clone(&shared);
         let thread = std::thread::Builder::new()
@@ -74,7 +74,7 @@ impl Process {
         Ok(Self { shared, thread })
     }
 
-    /// Ends it. Requests under way are finished without a recipient.
+    /// Ends the process. Running requests are completed without a recipient.
     pub(super) fn stop(self) {
         {
             let mut state = self.shared.state.lock();
@@ -90,7 +90,7 @@ impl Process {
     }
 }
 
-/// Ends the process and waits for that; nothing holds it up, for it has no files.
+/// Ends the process and waits for that; nothing delays it, because it has no files open.
 fn end(state: &mut State) {
     if let Some(mut child) = state.child.take() {
         // An error means that it has ended already.
@@ -114,10 +114,10 @@ fn keep(shared: &Shared, control: OwnedFd) {
             return;
         }
         failures = if began.elapsed() >= STARTED_WELL { 1 } else { failures + 1 };
-        // At once the first time, then slower.
+        // Immediate the first time, then slower.
         let pause = if failures < 2 { 0 } else { (1 << failures.min(7)).min(PAUSE_SECONDS_MAX) };
         log::warn!(
-            "the process for HTTP has ended; it is started again{}",
+            "the HTTP process has ended; it is restarted{}",
             match pause {
                 0 => String::new(),
                 pause => format!(" after {pause} s"),
@@ -131,7 +131,7 @@ fn keep(shared: &Shared, control: OwnedFd) {
         drop(state);
         match shared.spawn(&setup) {
             Ok(started) => control = Some(started),
-            Err(error) => log::warn!("the process for HTTP cannot be started: {error}"),
+            Err(error) => log::warn!("the HTTP process cannot be started: {error}"),
         }
     }
 }
@@ -146,7 +146,7 @@ impl Shared {
         let (lines, passed): (Vec<_>, Vec<_>) = pairs.into_iter().unzip();
         let mut program = Command::new("/proc/self/exe");
         program.arg(HTTP_COMMAND).current_dir("/").process_group(0);
-        // The allocator's usual first reservation, 1 GiB, is more than the process may map.
+        // The allocator's default first reservation, 1 GiB, is more than the process may map.
         program.env("MIMALLOC_ARENA_RESERVE", "32M");
         host::with_usual_signals(&mut program).stdin(Stdio::from(theirs)).stdout(Stdio::null());
         let mut state = self.state.lock();
@@ -168,13 +168,13 @@ impl Shared {
         Ok(ours)
     }
 
-    /// Waits for the end of the process, and gives it new certificates meanwhile.
+    /// Waits for the end of the process, and sends it new certificates meanwhile.
     fn wait(&self, control: &OwnedFd, setup: &mut Setup) {
         let certificates = self.startable.certificates.as_ref();
         let patience = certificates.map(|_| &LOOK_EVERY);
         let mut is_failing = false;
         loop {
-            // It sends nothing: what can be read is its end.
+            // It sends nothing: readable means closed.
             match poll(&mut [PollFd::new(control, PollFlags::IN)], patience) {
                 Ok(0) => {}
                 Err(rustix::io::Errno::INTR) => continue,
@@ -185,12 +185,12 @@ impl Shared {
                 Some(Ok(pem)) => {
                     is_failing = false;
                     setup.tls = Some(pem.clone());
-                    // If it has gone, the next one gets it.
+                    // If it has ended, the next process receives it.
                     drop(send_command(control, &wire::Command::Certificate(pem), &[]));
-                    log::info!("HTTP has a new certificate");
+                    log::info!("HTTP uses a new certificate");
                 }
                 Some(Err(error)) if !std::mem::replace(&mut is_failing, true) => {
-                    log::warn!("HTTP goes on with the certificate that it has: {error}");
+                    log::warn!("HTTP keeps its current certificate: {error}");
                 }
                 Some(Err(_)) => {}
             }

@@ -1,5 +1,5 @@
-//! The figures of each second, for the event streams of pages: rates out of counters, computed once
-//! for all streams, and only while there is one.
+//! The figures of each second, for the event streams of pages: rates from counters, computed once
+//! for all streams, and only while there is a stream.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -16,18 +16,17 @@ use surface::Result;
 use crate::health;
 use crate::service::Service;
 
-/// Shortest time between two samples.
+/// Minimum time between two samples.
 const SAMPLE_EVERY: Duration = Duration::from_millis(900);
-/// A sample that is older is no base for a rate: no stream was open meanwhile.
+/// Maximum age of a sample as the base of a rate: before that no stream was open.
 const SAMPLE_AGE_MAX: Duration = Duration::from_secs(10);
-/// How often health and sizes are read, which walks all volumes: after something has changed, and
-/// at rest.
+/// Intervals of reading health and sizes, which walks all volumes: after a change, and at rest.
 const STATUS_EVERY: Duration = Duration::from_secs(5);
 const STATUS_AT_REST_EVERY: Duration = Duration::from_secs(60);
-/// Ticks that are kept for clients that come again, and objects in each: a megabyte or so.
+/// Number of stored ticks for reconnecting clients, and of objects in each: about a megabyte.
 const KEPT_TICKS: usize = 120;
 const KEPT_OBJECTS: usize = 64;
-/// Objects whose figures one stream may have.
+/// Maximum number of objects in one stream.
 pub(super) const OBJECTS_MAX: usize = 200;
 
 /// Sums of an object or of the pool.
@@ -48,7 +47,7 @@ struct Sample {
     disk_written_bytes: u64,
 }
 
-/// What a stream sends of one second.
+/// Content of a stream for one second.
 #[derive(Clone)]
 struct Tick {
     unix_s: u64,
@@ -59,16 +58,16 @@ struct Tick {
     health: Value,
 }
 
-/// The part of a tick that is kept.
+/// The part of a tick that is stored.
 struct Kept {
     unix_s: u64,
     generation: u64,
     pool: Value,
-    /// The first of those that were busy.
+    /// The first of the busy objects.
     objects: BTreeMap<u64, Value>,
 }
 
-/// State of the pool, and the counters and the generation when it was read.
+/// State of the pool, with the time, the counters and the generation when it was read.
 type Known = (Instant, Box<StatusReport>, PoolFigures, u64);
 
 #[derive(Default)]
@@ -80,7 +79,8 @@ struct State {
 }
 
 impl State {
-    /// The ticks after a second, and the generation at it; none: it is not kept.
+    /// Returns the ticks after a second, and the generation at it; `None` if that tick is not
+    /// stored.
     fn since(&self, second: u64) -> Option<(Vec<&Kept>, u64)> {
         let at = self.kept.iter().position(|kept| kept.unix_s == second)?;
         Some((self.kept.range(at + 1..).collect(), self.kept[at].generation))
@@ -157,7 +157,7 @@ impl Sample {
         Self { at: Instant::now(), objects, histogram, stored_by_codec, codec_cpu_ns, cpu_ns, disk_written_bytes }
     }
 
-    /// The rates since another sample, of the pool and by object.
+    /// Returns the rates since another sample, of the pool and by object.
     fn since(&self, before: &Self, ends_ns: &[u64]) -> (Map<String, Value>, BTreeMap<u64, Value>) {
         let seconds = (self.at - before.at).as_secs_f64().max(1e-3);
         let (mut all, mut all_before) = (Sums::default(), Sums::default());
@@ -194,7 +194,7 @@ impl Sample {
     }
 }
 
-/// The time that 99 of 100 operations did not exceed; none: there was none.
+/// Returns the time that 99 of 100 operations did not exceed; `None` without operations.
 fn quantile(counts: &[u64], ends_ns: &[u64]) -> Option<u64> {
     let all: u64 = counts.iter().sum();
     let wanted = all - all / 100;
@@ -211,7 +211,7 @@ impl Ticks {
         Self { boot: format!("{:x}", host::unix_s()), state: Mutex::default() }
     }
 
-    /// What tells this start of the server from others.
+    /// Returns the identity of this start of the server.
     pub(super) fn boot(&self) -> &str {
         &self.boot
     }
@@ -220,7 +220,7 @@ impl Ticks {
         json!({ "boot": self.boot, "unix_s": unix_s, "pool": pool, "objects": objects })
     }
 
-    /// Figures after a second, and the generation at it; null: they are not kept.
+    /// Returns the figures after a second, and the generation at it; null: they are not stored.
     fn missed(&self, objects: &[u64], second: u64, until: u64) -> (Value, Value) {
         let state = self.state.lock();
         let Some((kept, generation)) = state.since(second) else { return (Value::Null, Value::Null) };
@@ -232,8 +232,9 @@ impl Ticks {
         (Value::Array(missed.collect()), json!(generation))
     }
 
-    /// The frames of this second: figures of the pool and of these objects, jobs, health, and a
-    /// number that changes with every change of an object. `since`: also those after a second.
+    /// Returns the frames of this second: figures of the pool and of these objects, jobs, health,
+    /// and a number that changes with every change of an object. `since`: also those after a
+    /// second.
     pub(super) fn frames(&self, service: &Arc<Service>, objects: &[u64], since: Option<u64>) -> Result<Value> {
         let tick = self.tick(service)?;
         let wanted = objects.iter().take(OBJECTS_MAX);

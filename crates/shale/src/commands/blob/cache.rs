@@ -1,9 +1,9 @@
-//! The cache of reads of blobs, in the user's cache directory: small parts of packs, which
-//! never change. Owns its files and its bound. What comes out is verified by the reader, so a
-//! damaged file costs a request and nothing else.
+//! The cache of reads of blobs, in the user's cache directory: small parts of packs, which never
+//! change. Owns its files and its bound. The reader verifies cached data, so a damaged file costs
+//! only a request.
 //!
-//! Files are spread over 256 directories by their names' hash. Each has a part of the bound, and
-//! throws out the files used longest ago: so no process ever looks at more than one of them.
+//! Files are spread over 256 directories by the hash of their names. Each has a share of the bound,
+//! and evicts the files used longest ago: so no process ever scans more than one of them.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -12,8 +12,8 @@ use std::time::SystemTime;
 use ::blob::{Connection, DataHash, Location, StoredCache};
 use bytes::Bytes;
 
-/// Bytes of the cache, unless `SHALE_BLOB_CACHE` says otherwise: what one program at a time reads
-/// at random.
+/// Default size of the cache, unless `SHALE_BLOB_CACHE` sets it: the random reads of one program at
+/// a time.
 const BYTES_MAX: u64 = 1 << 30;
 const DIRECTORIES: u64 = 256;
 
@@ -25,14 +25,14 @@ pub struct DiskCache {
     bytes_max: u64,
 }
 
-/// Where caches go, by the rules of desktops: `$XDG_CACHE_HOME`, else `~/.cache`.
+/// Returns the directory of caches on desktops: `$XDG_CACHE_HOME`, else `~/.cache`.
 pub fn directory() -> Option<PathBuf> {
     let set = |name: &str| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
     let cache = set("XDG_CACHE_HOME").or_else(|| set("HOME").map(|home| home.join(".cache")))?;
     Some(cache.join("shale"))
 }
 
-/// Gives a connection the cache, if its store is a server.
+/// Adds the cache to a connection, if its store is a server.
 pub fn with_cache(connection: Connection, location: &Location) -> Connection {
     let wanted = std::env::var("SHALE_BLOB_CACHE").ok().map(|text| units::parse_size(&text));
     let bytes_max = match wanted {
@@ -55,7 +55,7 @@ impl DiskCache {
         self.directory.join(&hash[..2]).join(&hash[2..])
     }
 
-    /// Throws out the files used longest ago, until the directory is within its part of the bound.
+    /// Evicts the files used longest ago, until the directory is within its share of the bound.
     fn shrink(&self, directory: &std::path::Path) {
         let Ok(entries) = std::fs::read_dir(directory) else { return };
         let mut files: Vec<(SystemTime, u64, PathBuf)> = entries
@@ -93,7 +93,7 @@ impl StoredCache for DiskCache {
         if bytes.len() as u64 > self.bytes_max / DIRECTORIES || std::fs::create_dir_all(directory).is_err() {
             return;
         }
-        // Under a name of its own first: another process must not find half of it.
+        // Under a temporary name first: another process must not find a partial file.
         let half = path.with_extension(std::process::id().to_string());
         if std::fs::write(&half, bytes).and_then(|()| std::fs::rename(&half, &path)).is_err() {
             let _ = std::fs::remove_file(&half);

@@ -1,5 +1,5 @@
-//! `shale blob explain` and `estimate`: how a version is stored and why, and what it would take
-//! otherwise.
+//! `shale blob explain` and `estimate`: how a version is stored and why, and its size with other
+//! settings.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -25,13 +25,13 @@ use report::{CodecUse, Region};
 
 /// Bytes of a region, as in a pool.
 const REGION_BYTES: u64 = 4 << 20;
-/// Bytes whose frames are asked for at once: some MiB of answer when every frame stands alone.
+/// Bytes whose frames are requested at once: some MiB of answer when every frame stands alone.
 const WINDOW_BYTES: u64 = 4 << 30;
 
 #[derive(Debug, Serialize)]
 struct Trial {
     codec: String,
-    /// Bytes; none: it saves less than `min-saving`.
+    /// Stored bytes; `None` if it saves less than `min-saving`.
     stored_bytes: Option<u64>,
     cpu_us: f64,
 }
@@ -67,19 +67,19 @@ pub async fn explain(args: BlobExplainArgs, context: &Context<'_>) -> Outcome {
     let frames = context.until_interrupted(blob.frames(&version, begin, begin + REGION_BYTES)).await?;
     let frame = frames.iter().filter(|(_, _, frame)| !frame.is_zero()).find(|(from, len, _)| from + len > at);
     let (Some(region), Some((from, len, _))) = (found.into_iter().next(), frame) else {
-        return Err(Error::new(ErrorKind::NotFound, format!("there is no data in the region at byte {at}")).into());
+        return Err(Error::new(ErrorKind::NotFound, format!("the region at byte {at} has no data")).into());
     };
     let data = context.until_interrupted(blob.read(&version, *from, from + len)).await?;
     let properties: BTreeMap<String, String> = args.properties.into_iter().collect();
     let encoding = super::encoding(&properties)?;
     let (name, offset) = (args.blob.name().to_owned(), *from);
     let tried = tokio::task::spawn_blocking(move || detail(region, offset, data, &encoding, &name)).await;
-    let detail = tried.map_err(|_| Failure::Internal("the trial was given up".to_owned()))?;
+    let detail = tried.map_err(|_| Failure::Internal("the trial was abandoned".to_owned()))?;
     context.output.result(&detail, || show_detail(&detail));
     Ok(())
 }
 
-/// Counts by regions what shows of a range.
+/// Collects the visible storage of a range by regions.
 async fn regions(blob: &Blob, version: &Record, from: u64, to: u64) -> Result<Vec<Region>, ::blob::Error> {
     let mut all: BTreeMap<u64, BTreeMap<CodecId, CodecUse>> = BTreeMap::new();
     for (at, len, frame) in blob.frames(version, from, to).await? {
@@ -117,7 +117,7 @@ fn detail(region: Region, frame_offset: u64, data: Bytes, encoding: &Encoding, n
     let limit = policy::dst_limit_permille(data.len(), encoding.min_saving_permille()).min(data.len() - 1);
     let (mut workspace, mut out) = (Workspace::new(), vec![0; FRAME_BYTES as usize]);
     let trials = encoding.candidates().into_iter().map(|codec| {
-        // Once to warm up: the first call makes tables.
+        // A first call to warm up: it builds tables.
         workspace.compress(codec, &data, &mut out[..limit]);
         let began = clock.thread_cpu_ns();
         let stored = workspace.compress(codec, &data, &mut out[..limit]);
@@ -157,7 +157,7 @@ fn show_detail(d: &Detail) -> String {
     format!("{text}\n{}", table(&rows))
 }
 
-/// Estimates what a version would take.
+/// Estimates the size of a version.
 pub async fn estimate(args: BlobEstimateArgs, context: &Context<'_>) -> Outcome {
     let (_, blob) = context.open(&args.blob).await?;
     let version = context.until_interrupted(blob.version(args.blob.at())).await?;
@@ -175,7 +175,7 @@ pub async fn estimate(args: BlobEstimateArgs, context: &Context<'_>) -> Outcome 
     });
     let progress = Progress::new(context.output, "try", None);
     let report = tokio::select! {
-        report = work => report.map_err(|_| Failure::Internal("the estimate was given up".to_owned()))??,
+        report = work => report.map_err(|_| Failure::Internal("the estimate was abandoned".to_owned()))??,
         () = context.interruption() => return Err(Failure::Interrupted("interrupted".to_owned())),
     };
     progress.finish();
@@ -183,7 +183,7 @@ pub async fn estimate(args: BlobEstimateArgs, context: &Context<'_>) -> Outcome 
     Ok(())
 }
 
-/// A version, for what reads volumes.
+/// A version, with the interface of a volume's reader.
 struct VersionIo {
     blob: Blob,
     version: Arc<Record>,

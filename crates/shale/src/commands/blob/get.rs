@@ -1,4 +1,4 @@
-//! `shale blob get`: a version, or a range of it, comes down.
+//! `shale blob get`: downloads a version, or a range of it.
 
 use std::fs::File;
 use std::io::{Seek, Write};
@@ -17,7 +17,7 @@ use crate::cli::BlobGetArgs;
 use crate::progress::Progress;
 use operations::{Failure, Outcome, path_error};
 
-/// Bytes of zeroes that are written at once to what can have no hole.
+/// Bytes of zeroes per write to a target that cannot have holes.
 const ZEROES_BYTES: usize = 1 << 20;
 
 /// The outcome, for scripts.
@@ -42,7 +42,7 @@ pub async fn run(args: BlobGetArgs, context: &Context<'_>) -> Outcome {
     let (from, to) = args.range.unwrap_or((0, None));
     let to = to.unwrap_or(version.size).min(version.size);
     if from > to {
-        let why = format!("version {} has {} bytes: there is nothing at {from}", version.seq, version.size);
+        let why = format!("version {} has {} bytes: there is no byte {from}", version.seq, version.size);
         return Err(Error::new(ErrorKind::Invalid, why).into());
     }
     let mut target = Target::create(&args.file, args.force)?;
@@ -60,7 +60,7 @@ pub async fn run(args: BlobGetArgs, context: &Context<'_>) -> Outcome {
         .and_then(|()| target.finish(to - from).map_err(|error| path_error("cannot write", &args.file, error).into()));
     progress.finish();
     if let Err(failure) = finished {
-        // A file that is there looks whole.
+        // An incomplete file looks whole.
         let left = target.abandon();
         return Err(failure.context(format_args!("get {} to {}{left}", args.blob, args.file.display())));
     }
@@ -113,7 +113,7 @@ async fn copy(
         };
         let Some(chunk) = next else { return Ok(()) };
         let chunk = chunk.map_err(failure)?;
-        // A file gets holes where there are zeroes; a pipe can't have any.
+        // A file gets holes for zeroes; a pipe cannot have any.
         let skips = may_skip && matches!(&chunk, Chunk::Data(bytes) if policy::is_zero(bytes));
         let mut left = match chunk {
             Chunk::Data(bytes) if !skips => {

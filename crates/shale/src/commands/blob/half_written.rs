@@ -1,42 +1,42 @@
-//! Objects that a killed client had half written to a directory: files beside an object's place,
-//! under its name and `#` and a number, which no list of the store shows. Owns which of them no
-//! client writes any more.
+//! Partial objects that a killed client left in a directory: files next to an object's place, named
+//! after it with `#` and a number, which no list of the store shows. Owns the choice of those that
+//! no client writes any more.
 //!
-//! A session that is fenced can commit nothing, and neither can one of an incarnation that is gone.
-//! All other half-written files are left until they are old. Should a client still write to one
-//! that is removed, it gets an error and writes the object again: names of half-written objects
-//! that are created once are never used twice, so it cannot publish a file of another client.
+//! A fenced session cannot commit, and neither can one of a removed incarnation. All other partial
+//! files are left until they are old. If a client is still writing to a file that is removed, it
+//! gets an error and writes the object again: names of partial objects that are created once are
+//! never reused, so it cannot publish a file of another client.
 
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 use ::blob::Inc;
 
-/// Files that were found, and taken away unless the run was dry.
+/// Files that were found, and removed unless the run was dry.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub struct Swept {
     /// Files.
     pub files: u64,
-    /// Bytes of them.
+    /// Total bytes of the files.
     pub bytes: u64,
     dry_run: bool,
 }
 
-/// Which files of the living incarnation are of no use any more.
+/// Criteria for useless files of the live incarnation.
 #[derive(Debug, Clone, Copy)]
 pub struct Living {
     /// The incarnation.
     pub inc: Inc,
-    /// Sessions born before this record can commit nothing.
+    /// Sessions that began before this record cannot commit.
     pub fence: u64,
-    /// Files that were written last at this second or before belong to a client that has gone.
+    /// Files that were last written at this second or before belong to a client that is gone.
     pub until_unix_s: u64,
 }
 
-/// Removes half-written objects below a blob's directory: all of incarnations other than the
-/// living one; of that one, old ones, and packs of fenced sessions. A clock does no harm here: a
-/// client that is only slow gets an error and writes its object again. `living`: none when the blob
-/// is gone.
+/// Removes partial objects below a blob's directory: all of incarnations other than the live one;
+/// of that one, old ones, and packs of fenced sessions. A wrong clock does no harm here: a client
+/// that is only slow gets an error and writes its object again. `living`: `None` when the blob is
+/// gone.
 pub fn sweep(blob: &Path, living: Option<Living>, dry_run: bool) -> Swept {
     let mut swept = Swept { dry_run, ..Swept::default() };
     let is_old = |path: &Path| living.is_none_or(|living| written_s(path) <= living.until_unix_s);
@@ -64,7 +64,7 @@ pub fn sweep(blob: &Path, living: Option<Living>, dry_run: bool) -> Swept {
             let is_over = |path: &Path| living.is_some_and(|living| born < living.fence) || is_old(path);
             swept.files_in(&directory, |name| name.len() == 8 && is_number(name), is_over);
             if !dry_run {
-                // Only an empty one goes.
+                // Fails unless it is empty.
                 let _ = std::fs::remove_dir(&directory);
             }
         }
@@ -73,7 +73,7 @@ pub fn sweep(blob: &Path, living: Option<Living>, dry_run: bool) -> Swept {
 }
 
 impl Swept {
-    /// Removes the half-written files of objects in a directory.
+    /// Removes the partial files of objects in a directory.
     fn files_in(&mut self, directory: &Path, is_object: impl Fn(&str) -> bool, is_over: impl Fn(&Path) -> bool) {
         for (name, path) in entries(directory) {
             let is_half_written = name.split_once('#').is_some_and(|(object, n)| is_object(object) && is_number(n));
@@ -90,7 +90,7 @@ impl Swept {
     }
 }
 
-/// Returns the second in which a file was written last; one that cannot be told is new.
+/// Returns the second in which a file was last written; if unknown, the file counts as new.
 fn written_s(path: &Path) -> u64 {
     path.metadata().map_or(u64::MAX, |about| u64::try_from(about.mtime()).unwrap_or(u64::MAX))
 }
@@ -144,7 +144,7 @@ mod tests {
         assert!(fenced.iter().all(|path| path.exists()));
         assert_eq!(sweep(root, of(0), false), dry);
         assert!(fenced.iter().all(|path| !path.exists()) && kept.iter().all(|path| path.exists()));
-        // The one that is not fenced goes when it is old.
+        // The file that is not fenced is removed when it is old.
         let written = kept[0].metadata().unwrap().mtime() as u64;
         assert_eq!(sweep(root, of(written - 1), false), Swept::default());
         assert_eq!(sweep(root, of(written), false), found(1));

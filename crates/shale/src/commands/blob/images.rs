@@ -13,7 +13,7 @@ use crate::cli::BlobUnpinArgs;
 use operations::{Outcome, path_error};
 use server::first_reads::GROUP_BYTES;
 
-/// The part of a trace that counts here.
+/// The relevant part of a trace.
 #[derive(Debug, Deserialize)]
 struct BootProfile {
     group_bytes: u64,
@@ -33,7 +33,7 @@ fn read_profile(file: &Path) -> Outcome<Vec<u64>> {
     let text = std::fs::read_to_string(file).map_err(|error| path_error("cannot read", file, error))?;
     let wrong = |what: &str| {
         let text =
-            format!("{} is no profile: {what}; `shale trace POOL VOLUME --reads FILE` writes one", file.display());
+            format!("{} is not a profile: {what}; `shale trace POOL VOLUME --reads FILE` writes one", file.display());
         Error::new(ErrorKind::Invalid, text)
     };
     let profile: BootProfile = serde_json::from_str(&text).map_err(|error| wrong(&error.to_string()))?;
@@ -63,7 +63,7 @@ pub async fn arrange(
     context.output.done(&arranged, || {
         let size = format_size(arranged.stored_bytes);
         let (blob, groups, moved) = (&arranged.blob, arranged.groups, arranged.moved);
-        format!("{blob}: {moved} of {groups} groups ({size}) put in the order of the profile\n")
+        format!("{blob}: {moved} of {groups} groups ({size}) rearranged in the order of the profile\n")
     });
     Ok(())
 }
@@ -75,10 +75,10 @@ struct Unpinned {
     unpinned: u64,
 }
 
-/// Takes away pins of volumes whose pool is gone.
+/// Removes pins of volumes whose pool is gone.
 pub async fn unpin(args: BlobUnpinArgs, context: &Context<'_>) -> Outcome {
     if *args.blob.at() != At::Newest {
-        let why = "unpin looks at all versions: remove `@VERSION` from the URL";
+        let why = "unpin applies to all versions: remove `@VERSION` from the URL";
         return Err(Error::new(ErrorKind::Invalid, why).into());
     }
     let (_, blob) = context.open_to_write(&args.blob).await?;
@@ -89,10 +89,10 @@ pub async fn unpin(args: BlobUnpinArgs, context: &Context<'_>) -> Outcome {
     let holders = Holders::Accepted { is_meant: &is_meant, kept: &kept };
     let unpinned = context.until_interrupted_changing(blob.unpin(holders)).await?;
     if unpinned == 0 {
-        let why = format!("no volume '{}' holds a version; `shale blob stat` shows who does", args.holder);
+        let why = format!("no volume '{}' holds a version; `shale blob stat` lists the holders", args.holder);
         return Err(Error::new(ErrorKind::NotFound, why).into());
     }
     let unpinned = Unpinned { blob: args.blob.to_string(), holder: args.holder, unpinned };
-    context.output.done(&unpinned, || format!("{}: {} let go\n", unpinned.blob, unpinned.holder));
+    context.output.done(&unpinned, || format!("{}: {} unpinned\n", unpinned.blob, unpinned.holder));
     Ok(())
 }

@@ -1,11 +1,11 @@
-//! What an interrupted upload needs to go on: a file in the user's state directory, one for each
-//! blob and source. Owns its lines. It is made when an upload is longer than a pack or two, locked
-//! while it runs, and removed when it is done.
+//! State of an interrupted upload: a file in the user's state directory, one for each blob and
+//! source. Owns its lines. It is made when an upload is longer than a pack or two, locked while it
+//! runs, and removed when it is done.
 //!
-//! The first line is a JSON document that names the upload; each other one is a pack
-//! that the store has acknowledged, as hexadecimal digits behind their hash. A line that is not
-//! whole ends what can be used. Each line is on the disk before the next step: a process that comes
-//! after a crash finds the operation under its name and does not repeat it.
+//! The first line is a JSON document that names the upload; each other one is a pack that the store
+//! has acknowledged, in hexadecimal digits preceded by their hash. An incomplete line ends the
+//! usable part. Each line is on the disk before the next step: after a crash the next process finds
+//! the operation under its name and does not repeat it.
 
 use std::fs::{File, OpenOptions};
 use std::io::{Read, Write};
@@ -23,21 +23,21 @@ use super::failure;
 use super::source::next_data;
 use operations::Outcome;
 
-/// What the first line says.
+/// Content of the first line.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 struct Header {
-    /// Which upload it is, in one text: store, key, source, command, properties.
+    /// Identity of the upload, in one text: store, key, source, command, properties.
     upload: String,
     incarnation: String,
     born: u64,
     op: String,
 }
 
-/// An upload that a later process can take up.
+/// An upload that a later process can resume.
 pub struct Resumable {
-    /// For the library.
+    /// Its state for the library.
     pub uploading: Uploading,
-    /// Byte of the source where it goes on.
+    /// Position in the source where it resumes.
     pub from: u64,
     /// Objects that earlier processes have stored, and their bytes.
     pub known: (u64, u64),
@@ -45,7 +45,7 @@ pub struct Resumable {
 }
 
 impl Resumable {
-    /// Takes the file away: the upload is done, or can't go on.
+    /// Removes the file: the upload is done, or cannot be resumed.
     pub fn finish(&self) {
         let _ = std::fs::remove_file(&self.path);
     }
@@ -59,7 +59,7 @@ impl Journal for Lines {
         let bytes = finished.encode();
         let line = format!("{:032x} {}\n", DataHash::of_frame(&bytes), hex(&bytes));
         let mut file = self.0.lock();
-        // A journal that cannot be written only costs uploading again.
+        // A journal that cannot be written only costs another upload.
         let _ = file.write_all(line.as_bytes()).and_then(|()| file.sync_data());
     }
 }
@@ -79,16 +79,15 @@ fn parse(line: &str) -> Option<Finished> {
     (u128::from_str_radix(hash, 16).ok()? == DataHash::of_frame(&bytes)).then(|| Finished::decode(&bytes)).flatten()
 }
 
-/// Where state that is worth keeping goes, by the rules of desktops: `$XDG_STATE_HOME`, else
-/// `~/.local/state`.
+/// Returns the directory of persistent state on desktops: `$XDG_STATE_HOME`, else `~/.local/state`.
 fn directory() -> Option<PathBuf> {
     let set = |name: &str| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
     let state = set("XDG_STATE_HOME").or_else(|| set("HOME").map(|home| home.join(".local/state")))?;
     Some(state.join("shale/uploads"))
 }
 
-/// Finds what an earlier process has uploaded of `source`, or begins. `None`: there is no place to
-/// keep it, or another process uploads the same just now.
+/// Finds an earlier process's upload of `source`, or begins one. `None`: there is no place to store
+/// it, or another process is uploading the same.
 pub async fn open(blob: &Blob, upload: String, source: &File) -> Outcome<Option<Resumable>> {
     let Some(directory) = directory() else { return Ok(None) };
     let path = directory.join(format!("{:032x}", DataHash::of_frame(upload.as_bytes())));
@@ -133,12 +132,12 @@ pub async fn open(blob: &Blob, upload: String, source: &File) -> Outcome<Option<
     Ok(Some(Resumable { uploading, from: 0, known: (0, 0), path }))
 }
 
-/// Returns how the data begins, the packs whose data the file has now, and how long their
-/// lines are; `None` if there is none.
+/// Returns the beginning of the data, the packs whose data the file has now, and the length of
+/// their lines; `None` if there are none.
 fn same(source: File, all: Vec<(usize, Finished)>) -> Option<(Bytes, Vec<Finished>, usize)> {
     let (mut head, mut done, mut bytes, mut at) = (Bytes::new(), Vec::new(), 0, 0);
     let mut frame = vec![0; FRAME_BYTES as usize];
-    // A hole need not be read: where it ends, and where the data behind it does.
+    // A hole need not be read: its end, and the end of the data after it.
     let (mut hole_end, mut data_end, zeroes) = (0, 0, DataHash::of_frame(&frame));
     'packs: for (length, finished) in all {
         let mut hash = DataHash::default();
@@ -208,7 +207,7 @@ mod tests {
         assert_eq!(run(vec![first.clone(), bad.clone()]), Some((1, 10)));
         assert_eq!(run(vec![bad]), None);
         assert_eq!(run(vec![finished(0, 9 * frame as u64, &[])]), None);
-        // A hole counts as the zeroes that it reads as.
+        // A hole is equivalent to zeroes.
         let sparse = File::options().write(true).truncate(true).open(&path).unwrap();
         sparse.set_len(40 * frame as u64).unwrap();
         sparse.write_all_at(&data[..frame], 30 * frame as u64).unwrap();

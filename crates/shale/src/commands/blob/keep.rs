@@ -1,5 +1,5 @@
-//! `shale blob clone`, `cp`, `expire`, `gc`, `optimize` and `rm`: which versions a blob has, and
-//! the space that they take.
+//! `shale blob clone`, `cp`, `expire`, `gc`, `optimize` and `rm`: the versions of a blob, and their
+//! space.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -24,7 +24,7 @@ use crate::progress::Progress;
 use host::unix_s;
 use operations::{Failure, Outcome};
 
-/// Difference of two clocks that is worth a warning, in seconds.
+/// Difference of two clocks that causes a warning, in seconds.
 const CLOCKS_APART_S: u64 = 300;
 
 #[derive(Debug, Serialize)]
@@ -50,7 +50,7 @@ pub async fn clone(args: BlobTwoArgs, context: &Context<'_>) -> Outcome {
         return refuse("the clone has no versions yet: remove `@VERSION` from its URL");
     }
     let (connection, source) = context.open_to_write(&args.from).await?;
-    // The pin names the version, and not the number of a later tag.
+    // The pin needs the number of the version, which a later tag could change.
     let wanted = async {
         match args.from.at() {
             At::Newest => source.newest_or_rewritten().await,
@@ -99,7 +99,7 @@ struct Copied {
     stored_bytes: u64,
 }
 
-/// Copies a version to another blob, in whatever store.
+/// Copies a version to another blob, in any store.
 pub async fn copy(args: BlobCopyArgs, context: &Context<'_>) -> Outcome {
     if *args.to.at() != At::Newest {
         return refuse("the copy becomes the newest version: remove `@VERSION` from its URL");
@@ -161,13 +161,13 @@ impl Expired {
         let all = |ranges: &[(u64, u64)]| ranges.iter().map(one).collect::<Vec<_>>().join(", ");
         let mut parts = Vec::new();
         if !self.given_up.is_empty() {
-            parts.push(format!("given up: {}; `shale blob gc` frees their space", all(&self.given_up)));
+            parts.push(format!("expired: {}; `shale blob gc` frees their space", all(&self.given_up)));
         }
         if !self.kept.is_empty() {
             parts.push(format!("kept, because a tag, a clone or a volume needs them: {}", all(&self.kept)));
         }
         if parts.is_empty() {
-            parts.push("nothing to give up".to_owned());
+            parts.push("nothing to expire".to_owned());
         }
         format!("{}: {}\n", self.blob, parts.join("; "))
     }
@@ -199,9 +199,9 @@ pub async fn expire(args: BlobExpireArgs, context: &Context<'_>) -> Outcome {
         let old = unix_s().saturating_sub(newest.unix_s);
         if old > age.as_secs() {
             context.output.warn(&format!(
-                "the newest version is dated {} UTC, {old} s ago by this machine's clock, so every other version is older than \
-                 --older-than {}: if the clock is wrong, versions that you still want have expired (`shale blob log` lists them \
-                 until `shale blob gc`)",
+                "the newest version is dated {} UTC, {old} s before this machine's clock, so every other version is \
+                 older than --older-than {}: if the clock is wrong, versions that you still need have expired \
+                 (`shale blob log` lists them until `shale blob gc`)",
                 utc(newest.unix_s),
                 age_words(age)
             ));
@@ -241,7 +241,7 @@ struct Collected {
 pub async fn gc(args: BlobGcArgs, context: &Context<'_>) -> Outcome {
     if *args.blob.at() != At::Newest {
         return refuse(
-            "gc works on the whole blob: remove `@VERSION` from the URL; `shale blob expire` gives up one version",
+            "gc works on the whole blob: remove `@VERSION` from the URL; `shale blob expire` expires one version",
         );
     }
     let connection = context.connect_to_write(&args.blob).await?;
@@ -294,7 +294,7 @@ pub async fn gc(args: BlobGcArgs, context: &Context<'_>) -> Outcome {
     report.deleted += half_written.files;
     report.bytes += half_written.bytes;
     if let Some(refusal) = &report.refusal {
-        context.output.warn(&format!("the store would not delete {} objects: {refusal}", report.refused));
+        context.output.warn(&format!("the store refused to delete {} objects: {refusal}", report.refused));
     }
     let collected = Collected {
         blob: args.blob.to_string(),
@@ -317,11 +317,11 @@ pub async fn gc(args: BlobGcArgs, context: &Context<'_>) -> Outcome {
             format!("{}: {} of {} objects ({size}) {word}", collected.blob, collected.deleted, collected.packs);
         if collected.young > 0 {
             let age = age_words(upload_max);
-            text.push_str(&format!("; {} that no version names, but younger than --uploads {age}", collected.young));
+            text.push_str(&format!("; {} that no version needs, but younger than --uploads {age}", collected.young));
         }
         if collected.versions_in_grace > 0 {
             let (versions, age) = (collected.versions_in_grace, age_words(grace));
-            text.push_str(&format!("; versions given up and still readable for --grace {age}: {versions}"));
+            text.push_str(&format!("; expired versions that are readable for --grace {age}: {versions}"));
         }
         text + "\n"
     });
@@ -339,15 +339,16 @@ fn age_words(age: Duration) -> String {
     unit.map_or_else(|| format!("{seconds}s"), |(unit, name)| format!("{}{name}", seconds / unit))
 }
 
-/// Warns when the newest record is later than this machine's clock: ages are too small then, and
+/// Warns when the newest record is later than this machine's clock: ages are then too small, and
 /// nothing becomes old enough to be deleted.
 async fn warn_of_clock(blob: &Blob, context: &Context<'_>) {
     let Ok(head) = blob.version(&At::Newest).await else { return };
     let ahead = head.unix_s.saturating_sub(unix_s());
     if ahead > CLOCKS_APART_S {
         context.output.warn(&format!(
-            "the newest record is dated {} UTC, {ahead} s ahead of this machine's clock: this clock, or one of those that wrote \
-             the log, is wrong; until then no version and no upload becomes old enough to expire or to be deleted",
+            "the newest record is dated {} UTC, {ahead} s ahead of this machine's clock: this clock, or that of a \
+             writer of the log, is wrong; until then no version and no upload becomes old enough to expire or to be \
+             deleted",
             utc(head.unix_s)
         ));
     }
@@ -379,7 +380,8 @@ pub async fn optimize(args: BlobOptimizeArgs, context: &Context<'_>) -> Outcome 
         done = blob.optimize(args.all, &options) => done.map_err(failure)?,
         () = show(&progress, &tally, &connection) => return Err(Failure::Internal("the progress bar ended".to_owned())),
         () = context.interruption() => {
-            return Err(Failure::Interrupted("interrupted; the content is unchanged, and `shale blob gc` deletes what was not committed".to_owned()));
+            return Err(Failure::Interrupted("interrupted; the content is unchanged, and `shale blob gc` deletes \
+             uncommitted objects".to_owned()));
         }
     };
     progress.finish();
@@ -411,7 +413,7 @@ struct Removed {
 /// Removes a blob with all its versions.
 pub async fn rm(args: BlobRmArgs, context: &Context<'_>) -> Outcome {
     if *args.blob.at() != At::Newest {
-        return refuse("rm removes the whole blob; `shale blob expire` gives up one version");
+        return refuse("rm removes the whole blob; `shale blob expire` expires one version");
     }
     let (_, blob) = context.open_to_write(&args.blob).await?;
     let done = context.until_interrupted_changing(remove(blob.committer())).await?;

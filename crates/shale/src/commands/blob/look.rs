@@ -1,5 +1,4 @@
-//! `shale blob log`, `stat`, `tag`, `diff` and `verify`: what versions there are, and what is in
-//! them.
+//! `shale blob log`, `stat`, `tag`, `diff` and `verify`: the versions of a blob, and their content.
 
 use std::sync::atomic::Ordering;
 
@@ -88,11 +87,11 @@ pub async fn log(args: BlobLogArgs, context: &Context<'_>) -> Outcome {
         }
     }
     if let (Some(op), true) = (args.op, versions.is_empty()) {
-        let why = format!("no record has operation {op}: it was not done, or a request is still under way");
+        let why = format!("no record has operation {op}: it was not done, or a request is still running");
         return Err(surface::Error::new(ErrorKind::NotFound, why).into());
     }
     if head.seq == 0 {
-        context.output.note("the blob has no version yet: the first upload to it was not finished");
+        context.output.note("the blob has no version yet: its first upload did not finish");
     }
     versions.truncate(usize::try_from(args.number).unwrap_or(usize::MAX));
     let document = LogDocument { blob: args.blob.to_string(), versions };
@@ -124,7 +123,7 @@ pub async fn log(args: BlobLogArgs, context: &Context<'_>) -> Outcome {
     Ok(())
 }
 
-/// Shows a tag as it stands behind a URL; one with a space is quoted.
+/// Shows a tag as in a URL; one with a space is quoted.
 fn as_tag(tag: &str) -> String {
     let tag = shown(tag);
     if tag.contains(' ') { format!("@'{tag}'") } else { format!("@{tag}") }
@@ -133,7 +132,7 @@ fn as_tag(tag: &str) -> String {
 /// Shows seconds since 1970 as `2026-11-25 23:59:59`.
 pub(super) fn utc(unix_s: u64) -> String {
     let (days, seconds) = (unix_s / 86_400 + 719_468, unix_s % 86_400);
-    // Days and months from March on, so that the leap day is the last one of a year.
+    // Days and months from March on, so that a leap day is the last one of a year.
     let era = days / 146_097;
     let day_of_era = days % 146_097;
     let year_of_era = (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
@@ -171,7 +170,7 @@ struct Stat {
     store_probed: Option<u64>,
 }
 
-/// Shows what a version takes.
+/// Shows the size of a version.
 pub async fn stat(args: BlobAtArgs, context: &Context<'_>) -> Outcome {
     let (_, blob) = context.open(&args.blob).await?;
     let head = context.until_interrupted(blob.version(&At::Newest)).await?;
@@ -232,7 +231,7 @@ pub async fn stat(args: BlobAtArgs, context: &Context<'_>) -> Outcome {
             text.push_str(&format!("  pin          version {version} for {}\n", shown(holder)));
         }
         if let Some(at) = stat.store_probed {
-            text.push_str(&format!("  store        found to create objects atomically at {} UTC\n", utc(at)));
+            text.push_str(&format!("  store        confirmed to create objects atomically at {} UTC\n", utc(at)));
         }
         text
     });
@@ -247,7 +246,7 @@ struct Tagged {
     was: Option<u64>,
 }
 
-/// Gives a version a name, or takes it away.
+/// Gives a version a name, or removes it.
 pub async fn tag(args: BlobTagArgs, context: &Context<'_>) -> Outcome {
     if !args.delete {
         check_tag(&args.tag).map_err(failure)?;
@@ -295,7 +294,7 @@ struct Diff {
     changed_bytes: u64,
 }
 
-/// Shows what differs between two versions.
+/// Shows the differences between two versions.
 pub async fn diff(args: BlobDiffArgs, context: &Context<'_>) -> Outcome {
     let (_, blob) = context.open(&args.from).await?;
     let other = match args.to.as_deref().map(|to| to.trim_start_matches('@')) {
@@ -356,7 +355,7 @@ struct WrongLine {
     what: String,
 }
 
-/// What `--all` adds.
+/// The additional result of `--all`.
 #[derive(Debug, Serialize)]
 struct Everything {
     records: u64,
@@ -438,7 +437,7 @@ pub async fn verify(args: BlobVerifyArgs, context: &Context<'_>) -> Outcome {
             for wrong in &all.wrong {
                 text.push_str(&format!("damaged: {}: {}\n", wrong.object, wrong.what));
             }
-            let are = if all.wrong.is_empty() { "all of them whole" } else { "some of them damaged" };
+            let are = if all.wrong.is_empty() { "all of them intact" } else { "some of them damaged" };
             let size = format_size(all.object_bytes);
             text.push_str(&format!(
                 "{} records, {} live versions, {} objects ({size}): {are}\n",

@@ -1,4 +1,4 @@
-//! `shale blob ls`: which blobs are in a bucket or a directory.
+//! `shale blob ls`: the blobs in a bucket or a directory.
 
 use ::blob::{At, Blob, Connection, Error as BlobError, Listed, Prefix, list};
 use serde::Serialize;
@@ -48,7 +48,7 @@ impl Listing {
         Ok(())
     }
 
-    /// Adds the blob that is at the prefix itself, if one is.
+    /// Adds the blob at the prefix itself, if there is one.
     async fn add_itself(&mut self, connection: &Connection, prefix: &Prefix) -> Result<bool, BlobError> {
         if prefix.path().as_ref().is_empty() {
             return Ok(false);
@@ -71,7 +71,7 @@ impl Listing {
     }
 }
 
-/// Lists them.
+/// Lists the blobs.
 pub async fn run(args: BlobLsArgs, context: &Context<'_>) -> Outcome {
     let prefix = &args.prefix;
     let connection = Connection::open(prefix.location()).map_err(failure)?;

@@ -1,5 +1,5 @@
-//! `shale blob`: blobs in an object store. Owns the runtime that their library needs, what an
-//! interruption leaves, and how its errors become exit codes. The engine takes no part.
+//! `shale blob`: blobs in an object store. Owns the runtime of their library, the cleanup after an
+//! interruption, and the conversion of its errors to exit codes. The engine takes no part.
 
 mod cache;
 mod choices;
@@ -28,12 +28,12 @@ use crate::output::Output;
 use host::Termination;
 use operations::{Failure, Outcome};
 
-/// How often a wait looks whether a signal came.
+/// Interval at which a wait checks for a signal.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
-/// Threads of the runtime: they only move bytes, compressing has threads of its own.
+/// Threads of the runtime: they only transfer bytes, compression has threads of its own.
 const RUNTIME_THREADS: usize = 2;
 
-/// What every command on a blob has.
+/// Context of every command on a blob.
 pub(super) struct Context<'a> {
     output: &'a Output,
     interrupted: Arc<AtomicBool>,
@@ -44,7 +44,7 @@ pub fn run(args: BlobArgs, output: &Output) -> Outcome {
     with_context(output, async |context| command(args, context).await)
 }
 
-/// Does something with blobs that a signal may end.
+/// Runs work on blobs that a signal may end.
 pub(super) fn with_context<T>(output: &Output, work: impl AsyncFnOnce(&Context<'_>) -> Outcome<T>) -> Outcome<T> {
     let signals = Termination::block().map_err(|error| Error::from_io("cannot block signals", error))?;
     let interrupted = signals.flag().map_err(|error| Error::from_io("cannot watch for signals", error))?;
@@ -52,7 +52,7 @@ pub(super) fn with_context<T>(output: &Output, work: impl AsyncFnOnce(&Context<'
     let runtime = runtime.map_err(|error| Error::from_io("cannot start threads", error))?;
     let context = Context { output, interrupted };
     let done = runtime.block_on(work(&context));
-    // A thread that waits for stdin would keep the process.
+    // A thread that waits for stdin would keep the process alive.
     runtime.shutdown_background();
     done
 }
@@ -83,7 +83,7 @@ async fn command(args: BlobArgs, context: &Context<'_>) -> Outcome {
 }
 
 impl Context<'_> {
-    /// Is set by a signal.
+    /// Returns a flag that is set by a signal.
     pub(super) fn flag(&self) -> Arc<AtomicBool> {
         Arc::clone(&self.interrupted)
     }
@@ -95,7 +95,7 @@ impl Context<'_> {
         }
     }
 
-    /// Does something that leaves nothing behind when a signal ends it.
+    /// Runs work that leaves no remains when a signal ends it.
     pub(super) async fn until_interrupted<T>(&self, what: impl Future<Output = Result<T, BlobError>>) -> Outcome<T> {
         tokio::select! {
             done = what => done.map_err(failure),
@@ -103,19 +103,20 @@ impl Context<'_> {
         }
     }
 
-    /// Does something that commits, which a signal may end before or after its effect.
+    /// Runs work that commits, which a signal may end before or after its effect.
     async fn until_interrupted_changing<T>(&self, what: impl Future<Output = Result<T, BlobError>>) -> Outcome<T> {
         tokio::select! {
             done = what => done.map_err(failure),
             () = self.interruption() => Err(Failure::Interrupted(
-                "interrupted; the change may have been made, or a part of it, or may be made a moment later: \
-                 `shale blob log --all` shows it; nothing that a version needs is touched, and the same command goes on"
+                "interrupted; the change, or a part of it, may have been made, or may be made a moment later: \
+                 `shale blob log --all` shows it; no data that a version needs is affected, and the same command \
+                 continues"
                     .to_owned(),
             )),
         }
     }
 
-    /// Opens a blob, which an error names as its user did.
+    /// Opens a blob; errors name it as its user did.
     async fn open_at(&self, connection: &Connection, location: &Location) -> Outcome<Blob> {
         let opened = async { Blob::open(connection, location.key()).await.map_err(|error| named(error, location)) };
         self.until_interrupted(opened).await
@@ -125,7 +126,7 @@ impl Context<'_> {
         Ok(cache::with_cache(Connection::open(location).map_err(failure)?, location))
     }
 
-    /// Connects to a store that commits can rest on.
+    /// Connects to a store that supports commits.
     pub(super) async fn connect_to_write(&self, location: &Location) -> Outcome<Connection> {
         let connection = self.connect(location)?;
         self.until_interrupted(probed::ensure(&connection, location)).await?;
@@ -145,7 +146,7 @@ impl Context<'_> {
     }
 }
 
-/// Reads properties of written data.
+/// Parses properties of written data.
 fn encoding(properties: &BTreeMap<String, String>) -> Outcome<Encoding> {
     let is_known = |key: &str| ENCODING_KEYS.contains(&key) || key.starts_with("rule.");
     if let Some(key) = properties.keys().find(|key| !is_known(key)) {
@@ -156,7 +157,7 @@ fn encoding(properties: &BTreeMap<String, String>) -> Outcome<Encoding> {
     Ok(Encoding::parse(properties).map_err(|error| Error::new(ErrorKind::Invalid, error.to_string()))?)
 }
 
-/// Names a blob that is not there as its user did.
+/// Names a missing blob as its user did.
 fn named(error: BlobError, location: &Location) -> BlobError {
     match error {
         BlobError::Missing(_) => BlobError::Missing(location.to_string()),
@@ -164,7 +165,7 @@ fn named(error: BlobError, location: &Location) -> BlobError {
     }
 }
 
-/// Tells what a library's error is for a script.
+/// Converts an error of the library to an exit code.
 fn failure(error: BlobError) -> Failure {
     match error {
         BlobError::Unknown { .. } => Failure::Unknown(error.to_string()),

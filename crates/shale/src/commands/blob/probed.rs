@@ -1,5 +1,5 @@
-//! Whether a store creates objects atomically, which every commit rests on: asked before the first
-//! write to a store from this machine, and kept for a month.
+//! Whether a store creates objects atomically, on which every commit relies: probed before the
+//! first write to a store from this machine, and remembered for a month.
 
 use std::path::PathBuf;
 
@@ -9,10 +9,10 @@ use serde::{Deserialize, Serialize};
 use super::cache::directory;
 use host::unix_s;
 
-/// How long an answer holds: a store may get another release.
+/// Validity of a result: a store may be upgraded.
 const HOLDS_S: u64 = 30 * 86_400;
 
-/// A store that was found good.
+/// A store that passed.
 #[derive(Debug, Serialize, Deserialize)]
 struct Good {
     store: String,
@@ -24,14 +24,14 @@ fn path(location: &Location) -> Option<PathBuf> {
     Some(directory()?.join("stores").join(name))
 }
 
-/// Returns when the store was found good; `None` if that is not known any more, or never was.
+/// Returns when the store passed; `None` if that is too long ago or unknown.
 pub fn probed_at(location: &Location) -> Option<u64> {
     let good: Good = serde_json::from_slice(&std::fs::read(path(location)?).ok()?).ok()?;
     let holds = good.store == location.store_name() && good.unix_s <= unix_s() && unix_s() - good.unix_s < HOLDS_S;
     holds.then_some(good.unix_s)
 }
 
-/// Asks the store, unless the answer is known. Directories and memory need no question.
+/// Probes the store, unless the result is known. Directories and memory always pass.
 pub async fn ensure(connection: &Connection, location: &Location) -> Result<(), BlobError> {
     if !location.is_remote() || probed_at(location).is_some() {
         return Ok(());
@@ -42,7 +42,7 @@ pub async fn ensure(connection: &Connection, location: &Location) -> Result<(), 
         && let Some(directory) = path.parent()
         && std::fs::create_dir_all(directory).is_ok()
     {
-        // An answer that cannot be kept is asked for again.
+        // A result that cannot be stored is probed again.
         let _ = std::fs::write(&path, text);
     }
     Ok(())

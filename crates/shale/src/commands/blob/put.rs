@@ -1,4 +1,4 @@
-//! `shale blob put`, `append` and `write`: a file goes up and becomes a version.
+//! `shale blob put`, `append` and `write`: uploads a file as a version.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -17,10 +17,9 @@ use crate::cli::{BlobPutArgs, BlobUpload, BlobWriteArgs};
 use crate::progress::Progress;
 use operations::{Failure, Outcome, path_error};
 
-/// Packs from which on an upload of a file can be resumed: a shorter one has none that is finished
-/// early.
+/// Minimum packs of a resumable upload: a shorter one has no pack that is finished early.
 const RESUMABLE_PACKS: u64 = 2;
-/// The smallest and the largest pack, as the library takes them.
+/// Minimum and maximum size of a pack in the library.
 const PACK_BYTES: std::ops::RangeInclusive<u32> = 4 << 20..=64 << 20;
 
 /// The outcome, for scripts.
@@ -39,7 +38,7 @@ struct Summary {
     bytes_per_second: u64,
 }
 
-/// Where the bytes go.
+/// Where the bytes are written.
 enum How {
     Put,
     Append,
@@ -51,12 +50,12 @@ pub async fn put(args: BlobPutArgs, context: &Context<'_>) -> Outcome {
     run(&args.blob, &args.file, args.upload, How::Put, context).await
 }
 
-/// Puts a file behind the end.
+/// Appends a file to a blob.
 pub async fn append(args: BlobPutArgs, context: &Context<'_>) -> Outcome {
     run(&args.blob, &args.file, args.upload, How::Append, context).await
 }
 
-/// Puts a file over the bytes at a place.
+/// Overwrites a range of a blob with a file.
 pub async fn write(args: BlobWriteArgs, context: &Context<'_>) -> Outcome {
     run(&args.blob, &args.file, args.upload, How::Write(args.at), context).await
 }
@@ -113,7 +112,7 @@ async fn run(location: &Location, file: &Path, upload: BlobUpload, how: How, con
     let known = resumable.as_ref().map_or((0, 0), |resumable| resumable.known);
     if from > 0 {
         let size = format_size(from);
-        context.output.note(&format!("going on behind {size} that an interrupted upload of this file has stored"));
+        context.output.note(&format!("resuming after {size} uploaded earlier"));
     }
     options.session = resumable.as_ref().map(|resumable| resumable.uploading.clone());
     let input = match opened {
@@ -142,7 +141,7 @@ async fn run(location: &Location, file: &Path, upload: BlobUpload, how: How, con
     {
         resumable.finish();
     }
-    let more = if resumable.is_some() { "; the same command goes on from there" } else { "" };
+    let more = if resumable.is_some() { "; the same command resumes there" } else { "" };
     let committed = committed.map_err(|failure| match failure {
         Failure::Interrupted(what) => Failure::Interrupted(what + more),
         failure => failure,
@@ -153,8 +152,7 @@ async fn run(location: &Location, file: &Path, upload: BlobUpload, how: How, con
     Ok(())
 }
 
-/// Waits for a signal that comes before the commit: that one is not given up half-way, it takes a
-/// moment only.
+/// Waits for a signal before the commit: the commit itself is not abandoned, it is short.
 pub(super) async fn interruption(context: &Context<'_>, tally: &Tally) {
     loop {
         context.interruption().await;
@@ -165,7 +163,7 @@ pub(super) async fn interruption(context: &Context<'_>, tally: &Tally) {
     }
 }
 
-/// Says what an interruption leaves; `known` are objects of earlier runs, and their bytes.
+/// Describes the remains of an interruption; `known` are objects of earlier runs, and their bytes.
 pub(super) fn left(tally: &Tally, known: (u64, u64)) -> String {
     let packs = known.0 + tally.packs.load(Ordering::Relaxed);
     if packs == 0 {
@@ -173,10 +171,10 @@ pub(super) fn left(tally: &Tally, known: (u64, u64)) -> String {
     }
     let stored = format_size(known.1 + tally.stored.load(Ordering::Relaxed));
     let objects = if packs == 1 { "1 uploaded object".to_owned() } else { format!("{packs} uploaded objects") };
-    format!("interrupted; the blob is as it was; left in the store as garbage: {objects} ({stored})")
+    format!("interrupted; the blob is unchanged; garbage left in the store: {objects} ({stored})")
 }
 
-/// Shows how far it is, without an end.
+/// Shows the progress, without an end.
 pub(super) async fn show(progress: &Progress, tally: &Tally, connection: &Connection) {
     loop {
         let raw = tally.raw.load(Ordering::Relaxed);

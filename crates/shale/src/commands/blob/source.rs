@@ -1,5 +1,5 @@
-//! The bytes that go up: a file, whose holes are passed over and not read, or whatever else can be
-//! read to its end. Owns the thread that reads, because reading waits.
+//! The source of an upload: a file, whose holes are skipped instead of read, or any stream that can
+//! be read to its end. Owns the thread that reads, because reading waits.
 
 use std::fs::File;
 use std::io::Read;
@@ -11,13 +11,13 @@ use futures_util::Stream;
 use rustix::fs::{SeekFrom, seek};
 use rustix::io::Errno;
 
-/// Bytes of a read: whole frames, so that none is copied. Holes are passed over in steps of it,
-/// so that the data behind one still begins with a frame.
+/// Size of a read: whole frames, so that none is copied. Holes are skipped in steps of it, so that
+/// the data after one still begins with a frame.
 const READ_BYTES: u64 = 1 << 20;
-/// Reads that may wait for the uploader: the disk works while it compresses.
+/// Number of reads that may wait for the uploader: the disk works while it compresses.
 const READS_AHEAD: usize = 4;
 
-/// Where the bytes come from.
+/// Source of the bytes.
 pub enum Source {
     /// A file, from this byte on. Its size may change while it is read.
     File(File, u64),
@@ -25,7 +25,7 @@ pub enum Source {
     Stream(Box<dyn Read + Send>),
 }
 
-/// Takes a chunk, and tells whether it wants more.
+/// Receives a chunk, and returns whether it accepts more.
 type Sink<'a> = &'a mut dyn FnMut(std::io::Result<Chunk>) -> bool;
 
 /// Reads a source in a thread of its own.
@@ -65,7 +65,7 @@ fn read_file(file: &File, mut at: u64, sink: Sink<'_>) -> std::io::Result<()> {
             return Ok(());
         }
         at = from;
-        // Only a read tells where a file ends: those of /proc are longer than they say.
+        // Only a read finds the end of a file: those in /proc are longer than their size.
         loop {
             let mut chunk = vec![0; READ_BYTES as usize];
             let len = read_full(file, &mut chunk, at)?;
@@ -81,7 +81,7 @@ fn read_file(file: &File, mut at: u64, sink: Sink<'_>) -> std::io::Result<()> {
     }
 }
 
-/// Reads as many bytes as the buffer has, or to the end.
+/// Fills the buffer, or reads to the end.
 fn read_full(file: &File, buffer: &mut [u8], at: u64) -> std::io::Result<usize> {
     let mut done = 0;
     while done < buffer.len() {
@@ -95,20 +95,21 @@ fn read_full(file: &File, buffer: &mut [u8], at: u64) -> std::io::Result<usize> 
     Ok(done)
 }
 
-/// Finds the next stretch of a file that is no hole, from byte `at` on: where it begins and ends,
-/// both as far from `at` as some reads reach; twice the end of the file if there is none.
+/// Returns the beginning and the end of the next stretch of a file that is not a hole, from byte
+/// `at` on, both rounded to whole reads from `at`; twice the end of the file if there is none.
 ///
-/// All that may not be a hole is data, also in a file that others write and cut meanwhile.
+/// Any range that may not be a hole counts as data, even if the file is written and truncated
+/// meanwhile.
 pub fn next_data(file: &File, at: u64) -> std::io::Result<(u64, u64)> {
     let size = file.metadata()?.len().max(at);
     let from = match seek(file, SeekFrom::Data(at)) {
         Ok(from) => from,
-        // Nothing but a hole is left, or the file has just been cut.
+        // Only a hole is left, or the file has just been truncated.
         Err(Errno::NXIO) => {
             let is_still = file.metadata()?.len() == size;
             return Ok(if is_still { (size, size) } else { (at, size) });
         }
-        // This file system does not tell.
+        // This file system does not report holes.
         Err(Errno::INVAL | Errno::OPNOTSUPP) => return Ok((at, size)),
         Err(error) => return Err(error.into()),
     };
@@ -126,7 +127,7 @@ mod tests {
     const MIB: u64 = 1 << 20;
 
     fn file(name: &str, size: u64, data: &[(u64, usize)]) -> File {
-        // Its name goes with the directory.
+        // Its name is removed with the directory.
         let dir = testkit::TempDir::new(name);
         let file = File::options().read(true).write(true).create_new(true).open(dir.join("data")).unwrap();
         file.set_len(size).unwrap();

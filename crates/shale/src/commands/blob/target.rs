@@ -1,6 +1,6 @@
-//! The file that a version is copied to. Owns its state after a copy that fails: a new file is
-//! removed, and one that was to be replaced is unchanged. That one is replaced by a rename, once
-//! the new one is complete and durable.
+//! The file that a version is copied to. Owns its state after a failed copy: a new file is removed,
+//! and an existing one is unchanged, because it is replaced by a rename, once the new one is
+//! complete and durable.
 
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::{MetadataExt, fchown};
@@ -10,11 +10,11 @@ use surface::{Error, ErrorKind};
 
 use operations::{Outcome, path_error};
 
-/// Where the bytes go.
+/// Kind of target.
 #[derive(Debug)]
 enum Place {
     Stdout,
-    /// A device, a pipe or the like: it is written in place.
+    /// A device, a pipe or similar: written in place.
     Device,
     New(PathBuf),
     Replaced {
@@ -23,7 +23,7 @@ enum Place {
     },
 }
 
-/// An open file that is written.
+/// An open target.
 #[derive(Debug)]
 pub struct Target {
     pub file: File,
@@ -31,7 +31,7 @@ pub struct Target {
 }
 
 impl Target {
-    /// Opens it: `-` is stdout. With `force` a file that is there is replaced.
+    /// Opens it: `-` is stdout. With `force` an existing file is replaced.
     pub fn create(path: &Path, force: bool) -> Outcome<Self> {
         if path == Path::new("-") {
             let file = host::stdout().map_err(|error| Error::from_io("cannot write to stdout", error))?;
@@ -47,7 +47,7 @@ impl Target {
             Err(_) if path.is_symlink() => {
                 let aim = std::fs::read_link(path).unwrap_or_default();
                 let why = format!(
-                    "{} is a symbolic link to {}, which is not there: remove the link, or name the file that is to be written",
+                    "{} is a symbolic link to {}, which does not exist: remove the link, or specify the file to write",
                     path.display(),
                     aim.display()
                 );
@@ -62,7 +62,7 @@ impl Target {
             let file = OpenOptions::new().write(true).open(path).map_err(failed)?;
             return Ok(Self { file, place: Place::Device });
         }
-        // Behind a link the file is replaced, and not the link.
+        // The target of a link is replaced, and not the link.
         let path = path.canonicalize().map_err(failed)?;
         let half = path.with_file_name(format!(".shale-get-{}-{}", std::process::id(), about.ino()));
         let beside = |error| {
@@ -70,7 +70,7 @@ impl Target {
         };
         let file = OpenOptions::new().write(true).create_new(true).open(&half).map_err(beside)?;
         let target = Self { file, place: Place::Replaced { half, path } };
-        // Only root may keep the owner of a file of another user.
+        // Only root may keep the owner of another user's file.
         let _ = fchown(&target.file, Some(about.uid()), Some(about.gid()));
         match target.file.set_permissions(about.permissions()) {
             Ok(()) => Ok(target),
@@ -95,7 +95,7 @@ impl Target {
     pub fn finish(&self, len: u64) -> std::io::Result<()> {
         match &self.place {
             Place::Stdout => Ok(()),
-            // A device and a pipe have no length that could be set, and some cannot be synced.
+            // A device and a pipe have no settable length, and some cannot be synced.
             Place::Device => match self.file.sync_all() {
                 Err(error) if error.kind() == std::io::ErrorKind::InvalidInput => Ok(()),
                 done => done,
@@ -115,9 +115,9 @@ impl Target {
         match &self.place {
             Place::Stdout => "",
             Place::New(path) if std::fs::remove_file(path).is_ok() => "",
-            Place::Replaced { half, .. } if std::fs::remove_file(half).is_ok() => "; the old file is as it was",
+            Place::Replaced { half, .. } if std::fs::remove_file(half).is_ok() => "; the old file is unchanged",
             Place::Replaced { .. } => "",
-            Place::New(_) | Place::Device => "; the file is not complete",
+            Place::New(_) | Place::Device => "; the file is incomplete",
         }
     }
 }
@@ -148,7 +148,7 @@ mod tests {
             let mut target = Target::create(path, true).unwrap();
             target.file.write_all(b"half").unwrap();
             assert_eq!(std::fs::read(&old).unwrap(), b"old content");
-            assert_eq!(target.abandon(), "; the old file is as it was");
+            assert_eq!(target.abandon(), "; the old file is unchanged");
             assert_eq!(names(dir.path()), ["link", "old"]);
             assert_eq!(std::fs::read(&old).unwrap(), b"old content");
         }
@@ -161,7 +161,7 @@ mod tests {
         assert_eq!(names(dir.path()), ["link", "old"]);
     }
 
-    /// The file would not come into being where the user sees it, or where they do not expect it.
+    /// The file would not be created where the user sees it, or would be in an unexpected place.
     #[test]
     fn a_link_to_nothing_is_refused_and_stays() {
         let dir = testkit::TempDir::new("get-link");

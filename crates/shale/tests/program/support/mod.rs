@@ -1,4 +1,4 @@
-//! Running the real binary on pools in directories of their own, on a real disk.
+//! Runs the real binary on pools in directories of their own, on a real disk.
 #![allow(clippy::disallowed_methods, clippy::unwrap_used, clippy::panic)]
 
 use std::ffi::OsStr;
@@ -14,13 +14,13 @@ use testkit::TempDir;
 /// The binary under test.
 pub const SHALE: &str = env!("CARGO_BIN_EXE_shale");
 
-/// Where servers keep standby memory, and bytes at the head of such a file, which name the pool's
-/// directory.
+/// Directory of servers' standby memory, and bytes at the head of such a file, which name the
+/// pool's directory.
 const STANDBY_DIR: &str = env::STANDBY_DIR;
 const STANDBY_HEAD_BYTES: usize = 4096;
 
-/// A directory that is removed with all that is in it, and with the standby memory of its pools,
-/// which servers that were killed have left.
+/// A directory that is removed with its content, and with the standby memory that killed servers of
+/// its pools have left.
 pub struct Dir(TempDir);
 
 impl Drop for Dir {
@@ -51,11 +51,11 @@ impl Dir {
     pub fn join(&self, name: &str) -> PathBuf {
         self.path().join(name)
     }
-    /// The pool that most tests work on.
+    /// Returns the path of the pool that most tests use.
     pub fn pool(&self) -> PathBuf {
         self.join("pool")
     }
-    /// Makes that pool.
+    /// Creates that pool.
     pub fn with_pool(capacity: &str) -> Self {
         let dir = Self::new();
         run(["init", path(&dir.pool()), "--capacity", capacity]).ok();
@@ -73,7 +73,7 @@ pub fn path(path: &Path) -> &str {
     path.to_str().unwrap()
 }
 
-/// What a command did.
+/// Result of a command.
 pub struct Ran {
     pub code: i32,
     pub stdout: String,
@@ -88,7 +88,7 @@ impl Ran {
             stderr: String::from_utf8_lossy(&output.stderr).into_owned(),
         }
     }
-    /// It must have ended with that code.
+    /// Requires that exit code.
     #[track_caller]
     pub fn code(self, code: i32) -> Self {
         assert_eq!(self.code, code, "stdout: {}\nstderr: {}", self.stdout, self.stderr);
@@ -102,7 +102,7 @@ impl Ran {
     pub fn json(self) -> Value {
         serde_json::from_str(&self.stdout).unwrap_or_else(|error| panic!("{error}: {}", self.stdout))
     }
-    /// It must have said that on stderr.
+    /// Requires that text on stderr.
     #[track_caller]
     pub fn says(self, text: &str) -> Self {
         assert!(self.stderr.contains(text), "'{text}' is not in: {}", self.stderr);
@@ -122,7 +122,7 @@ pub fn on(dir: &Dir, command: &str, words: &[&str]) -> Ran {
     run(all)
 }
 
-/// Runs the binary with something on its stdin.
+/// Runs the binary with the given stdin.
 pub fn run_with_stdin(words: &[&str], stdin: Stdio) -> Ran {
     Ran::of(Command::new(SHALE).args(words).stdin(stdin).output().unwrap())
 }
@@ -132,8 +132,8 @@ pub fn signal(child: &Child, number: i32) {
     rustix::process::kill_process(pid, rustix::process::Signal::from_named_raw(number).unwrap()).unwrap();
 }
 
-/// Stops a process where it is, until it gets SIGCONT. A signal is only on its way when kill(2)
-/// returns, and until the last thread has stopped the others go on.
+/// Stops a process until it gets SIGCONT. A signal is only pending when kill(2) returns, and until
+/// the last thread has stopped the others continue.
 pub fn halt(child: &Child) {
     signal(child, libc::SIGSTOP);
     let pid = rustix::process::WaitId::Pid(rustix::process::Pid::from_child(child));
@@ -144,14 +144,14 @@ pub fn halt(child: &Child) {
 /// A server that answers, killed at the end of the test.
 pub struct Server {
     pub child: Child,
-    /// What it printed until it was ready.
+    /// Its output until it was ready.
     pub said: String,
-    /// Held open, so that the server can go on printing.
+    /// Held open, so that the server can continue to print.
     _stdout: BufReader<std::process::ChildStdout>,
 }
 
 impl Server {
-    /// `shale serve POOL WORDS`, once it is ready.
+    /// Starts `shale serve POOL WORDS`, and returns once it is ready.
     pub fn start(dir: &Dir, words: &[&str]) -> Self {
         let mut command = Command::new(SHALE);
         command.arg("serve").arg(dir.pool()).args(words);
@@ -189,7 +189,7 @@ impl Server {
         halt(&self.child);
     }
 
-    /// SIGTERM; it must end with 0. What it said on stderr.
+    /// Sends SIGTERM; it must end with 0. Returns its stderr.
     #[track_caller]
     pub fn stop(mut self) -> String {
         self.signal(libc::SIGTERM);
@@ -219,12 +219,12 @@ pub fn mixed_data(bytes: usize) -> Vec<u8> {
     testkit::mixed(1, bytes)
 }
 
-/// Bytes that no codec makes smaller, the same each time.
+/// Returns incompressible bytes, the same each time.
 pub fn noise(bytes: usize) -> Vec<u8> {
     testkit::noise(1, bytes)
 }
 
-/// A file `name` of so many bytes of noise, which the volume `v` has imported.
+/// Makes a file `name` of so many bytes of noise, and imports it to the volume `v`.
 pub fn imported_noise(dir: &Dir, name: &str, bytes: usize) -> PathBuf {
     let file = dir.join(name);
     std::fs::write(&file, noise(bytes)).unwrap();
@@ -232,14 +232,14 @@ pub fn imported_noise(dir: &Dir, name: &str, bytes: usize) -> PathBuf {
     file
 }
 
-/// The volume as the export to a pipe gives it.
+/// Returns the volume as exported to a pipe.
 pub fn content(dir: &Dir, volume: &str) -> Vec<u8> {
     let output = Command::new(SHALE).args(["export", path(&dir.pool()), volume, "-"]).output().unwrap();
     assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
     output.stdout
 }
 
-/// `data`, filled up with zeroes to whole blocks.
+/// Returns `data`, padded with zeroes to whole blocks.
 pub fn padded(mut data: Vec<u8>) -> Vec<u8> {
     data.resize(data.len().next_multiple_of(4096), 0);
     data

@@ -1,0 +1,1 @@
+"""The system tests: the real binary with real clients."""
