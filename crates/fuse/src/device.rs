@@ -21,10 +21,6 @@ use crate::{REQUEST_BYTES_MAX, wire};
 /// Buffer that the kernel requires for a read of the device: the largest write and its headers.
 const READ_BYTES: usize = REQUEST_BYTES_MAX as usize + 8192;
 
-/// Largest payload that is copied to be sent after the handler has returned: copying it takes less
-/// time than waking the caller on another CPU.
-const DEFERRED_BYTES_MAX: usize = 64 << 10;
-
 thread_local! {
     /// Buffer for the data of a read. It grows to the largest request (1 MiB) and is reused, so
     /// that no read pays for allocation and zeroing.
@@ -39,59 +35,24 @@ pub(crate) struct DeviceAnswer {
     is_answered: bool,
 }
 
-/// A reply that was deferred until the request's handler has returned.
-pub(crate) struct Reply {
-    device: Arc<OwnedFd>,
-    unique: u64,
-    error: i32,
-    payload: Vec<u8>,
-}
-
-impl Reply {
-    pub(crate) fn send(&self) {
-        self.check(self.write());
-    }
-
-    /// Writes the reply, without any lock or message.
-    pub(crate) fn write(&self) -> Result<(), Os> {
-        write(&self.device, self.unique, self.error, &self.payload)
-    }
-
-    /// Handles the result of [`Self::write`].
-    pub(crate) fn check(&self, written: Result<(), Os>) {
-        check(written, &self.device, self.unique, self.error, self.payload.len());
-    }
-}
-
-fn write(device: &OwnedFd, unique: u64, error: i32, payload: &[u8]) -> Result<(), Os> {
-    let header = reply::header(unique, error, payload.len());
-    let parts = [IoSlice::new(&header), IoSlice::new(payload)];
-    rustix::io::retry_on_intr(|| rustix::io::writev(device, &parts)).map(drop)
-}
-
-fn check(written: Result<(), Os>, device: &OwnedFd, unique: u64, error: i32, payload_bytes: usize) {
-    match written {
-        Ok(()) => {}
-        // The caller was interrupted, or the connection has ended.
-        Err(Os::NOENT | Os::NODEV | Os::CONNABORTED | Os::NOTCONN | Os::PERM) => {}
-        Err(errno) => {
-            log::error!("the kernel refused a reply of {payload_bytes} bytes: {errno}");
-            if error == 0 {
-                // Otherwise the request would wait indefinitely.
-                let _ = write(device, unique, -libc::EIO, &[]);
-            }
-        }
-    }
-}
-
 impl DeviceAnswer {
     fn send(&mut self, error: i32, payload: &[u8]) {
         self.is_answered = true;
-        let reply = || Reply { device: self.device.clone(), unique: self.unique, error, payload: payload.to_vec() };
-        if payload.len() > DEFERRED_BYTES_MAX || !readers::defer(reply) {
-            readers::before_reply();
-            let written = write(&self.device, self.unique, error, payload);
-            check(written, &self.device, self.unique, error, payload.len());
+        let header = reply::header(self.unique, error, payload.len());
+        let parts = [IoSlice::new(&header), IoSlice::new(payload)];
+        let write = || rustix::io::retry_on_intr(|| rustix::io::writev(&*self.device, &parts));
+        match readers::reply(write) {
+            Ok(_) => {}
+            // The caller was interrupted, or the connection has ended.
+            Err(Os::NOENT | Os::NODEV | Os::CONNABORTED | Os::NOTCONN | Os::PERM) => {}
+            Err(errno) => {
+                log::error!("the kernel refused a reply of {} bytes: {errno}", payload.len());
+                if error == 0 {
+                    // Otherwise the request would wait indefinitely.
+                    let header = reply::header(self.unique, -libc::EIO, 0);
+                    let _ = rustix::io::retry_on_intr(|| rustix::io::write(&*self.device, &header));
+                }
+            }
         }
     }
 }

@@ -19,13 +19,14 @@
 //!
 //! # Rules
 //!
-//! 1. A reply is handed over after the request's handler has returned, so the leader holds no lock
-//!    and has no work while it is idle.
-//! 2. The leader restores the normal policy before anything else. A leader that cannot do so ends,
-//!    and nothing is handed over from then on.
-//! 3. A busy program on the leader's CPU would starve it. So a parked reader watches
-//!    (`readers`): if a reply is not delivered, or requests wait, it gives up for the leader, which
-//!    gets the normal policy and all CPUs.
+//! 1. The leader is idle during the system call that sends a reply, and normal again before it does
+//!    anything else. A leader that cannot be ends, and nothing is handed over from then on.
+//! 2. A caller that has its reply keeps the CPU, and so does any busy program there: the leader
+//!    would starve, with the locks under which its handler answers. So a parked reader watches
+//!    (`readers`). It gives a leader that sends one reply for several milliseconds the normal
+//!    policy, and gives up if the caller still waits for that reply.
+//! 3. The watcher gives up as well if requests wait. A leader that is given up gets all CPUs, and
+//!    the normal policy.
 
 use std::io;
 use std::sync::Arc;
@@ -36,6 +37,7 @@ use parking_lot::Mutex;
 use rustix::thread::CpuSet;
 
 use crate::scheduler::{self, IdlePolicy, bind, only, whereabouts};
+use crate::session::Transport;
 
 /// Requests in a row without another one waiting, before a leader hands over. A second caller that
 /// is active shows itself within a few requests.
@@ -133,8 +135,8 @@ pub(crate) struct Handover {
     leader: AtomicI32,
     /// The thread that waits for the reply in hand; 0: perhaps none, so another one may.
     caller: AtomicU32,
-    /// The leader has the idle policy, or is about to.
-    is_replying: AtomicBool,
+    /// The thread that has the idle policy or is about to; 0: none.
+    replying: AtomicI32,
     /// A leader could not leave the idle policy.
     is_broken: AtomicBool,
     pause: Mutex<Pause>,
@@ -151,8 +153,12 @@ pub(crate) struct Asked {
     pub(crate) is_queued: bool,
 }
 
-/// Returns the reason why this process cannot hand replies over; `None` if it can.
+/// Returns the reason why replies of this process's mounts cannot be handed over; `None` if they
+/// can.
 pub fn why_no_handover() -> Option<&'static str> {
+    if Transport::best() == Transport::Rings {
+        return Some("requests come over io_uring");
+    }
     Handover::new(Arc::default()).err()
 }
 
@@ -168,9 +174,6 @@ impl Handover {
     /// # Errors
     /// The reason why this process cannot.
     pub(crate) fn new(counts: Arc<HandoverCounts>) -> Result<Self, &'static str> {
-        if !rustix::process::geteuid().is_root() {
-            return Err("the process is not root");
-        }
         let usual = scheduler::own_cpus().map_err(|_| "its CPUs are unknown")?;
         if usual.count() < 2 {
             return Err("there is one CPU");
@@ -186,7 +189,7 @@ impl Handover {
             usual,
             leader: AtomicI32::new(0),
             caller: AtomicU32::new(0),
-            is_replying: AtomicBool::new(false),
+            replying: AtomicI32::new(0),
             is_broken: AtomicBool::new(false),
             pause: Mutex::new(Pause { length: PAUSE_MIN, until: None, began: now() }),
         })
@@ -257,7 +260,7 @@ impl Handover {
         }
         // The leader checks `leader` once it is idle, so this comes after the change or makes it
         // undo the change.
-        if self.is_replying.load(Ordering::SeqCst) {
+        if self.replying.load(Ordering::SeqCst) == leader {
             let _ = scheduler::set_normal(leader);
         }
         self.unbind(leader);
@@ -284,40 +287,45 @@ impl Handover {
         pause.length = (2 * pause.length).min(PAUSE_MAX);
     }
 
-    /// Returns whether a reply may be on its way to a thread that still waits for it. A caller that
-    /// runs has its reply, unless it has not waited: then others may wait for the same page.
-    pub(crate) fn holds_reply(&self) -> bool {
-        let is_running = |caller| whereabouts(caller).is_some_and(|found| found.is_running);
-        self.is_replying.load(Ordering::SeqCst) && !is_running(self.caller.load(Ordering::SeqCst))
+    /// Rule 2, for the watcher.
+    pub(crate) fn relieve(&self) {
+        let leader = self.leader.load(Ordering::SeqCst);
+        if leader == 0 || self.replying.load(Ordering::SeqCst) != leader {
+            return;
+        }
+        if whereabouts(self.caller.load(Ordering::SeqCst)).is_some_and(|found| !found.is_running) {
+            self.give_up(GiveUp::Stuck);
+        } else {
+            let _ = scheduler::set_normal(leader);
+        }
     }
 
     /// Sends a reply from the calling thread, with the idle policy if it is the leader. `waiting`:
-    /// the thread that certainly waits for it, or 0.
-    ///
-    /// # Errors
-    /// The reply was sent, but the thread stays idle: it must end.
-    fn reply(&self, thread: i32, waiting: u32, send: impl FnOnce()) -> io::Result<Option<Duration>> {
+    /// the thread that certainly waits for it, or 0. Returns the time that it took if it was handed
+    /// over, or an error if the thread stays idle: then it must end.
+    fn reply<T>(&self, thread: i32, waiting: u32, send: impl FnOnce() -> T) -> (T, io::Result<Option<Duration>>) {
         let began = now();
         self.caller.store(waiting, Ordering::SeqCst);
-        self.is_replying.store(true, Ordering::SeqCst);
+        self.replying.store(thread, Ordering::SeqCst);
         let leave = |idle: Option<IdlePolicy>| idle.map_or(Ok(()), IdlePolicy::leave);
         let mut idle = IdlePolicy::enter().ok();
         let is_handed_over = idle.is_some() && self.is_led_by(thread);
         // If it was relieved, the reply is plain.
         let left = leave(idle.take_if(|_| !is_handed_over));
-        send();
+        let sent = send();
         let left = left.and(leave(idle));
-        self.is_replying.store(false, Ordering::SeqCst);
+        // Another leader may have begun since this one was given up.
+        let _ = self.replying.compare_exchange(thread, 0, Ordering::SeqCst, Ordering::SeqCst);
         if let Err(error) = left {
             self.is_broken.store(true, Ordering::Relaxed);
             self.end();
-            return Err(error);
+            return (sent, Err(error));
         }
         if !is_handed_over {
-            return Ok(None);
+            return (sent, Ok(None));
         }
         self.counts.handoffs.fetch_add(1, Ordering::Relaxed);
-        Ok(Some(began.elapsed()))
+        (sent, Ok(Some(began.elapsed())))
     }
 }
 
@@ -339,8 +347,8 @@ pub(crate) struct Turn {
     waiting: u32,
 }
 
-impl Turn {
-    pub(crate) fn new() -> Self {
+impl Default for Turn {
+    fn default() -> Self {
         Self {
             thread: scheduler::own_thread(),
             quiet: 0,
@@ -352,7 +360,9 @@ impl Turn {
             waiting: 0,
         }
     }
+}
 
+impl Turn {
     /// Notes a request that this reader took; returns whether its reply is handed over.
     /// `may_begin`: this is the only reader, and another one watches it.
     pub(crate) fn note(&mut self, handover: &Handover, asked: Asked, may_begin: impl FnOnce() -> bool) -> bool {
@@ -399,10 +409,10 @@ impl Turn {
     }
 
     /// Sends a reply; see [`Handover::reply`].
-    pub(crate) fn reply(&mut self, handover: &Handover, send: impl FnOnce()) -> io::Result<()> {
-        let took = handover.reply(self.thread, self.waiting, send)?;
-        self.was_late = took.is_some_and(|took| took > LATE);
-        Ok(())
+    pub(crate) fn reply<T>(&mut self, handover: &Handover, send: impl FnOnce() -> T) -> (T, io::Result<()>) {
+        let (sent, took) = handover.reply(self.thread, self.waiting, send);
+        self.was_late = took.as_ref().is_ok_and(|took| took.is_some_and(|took| took > LATE));
+        (sent, took.map(drop))
     }
 
     /// Ends the reader's part: its thread ends.

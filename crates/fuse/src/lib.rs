@@ -14,9 +14,8 @@
 //! 2. [`wire::decode`] turns the message into a [`Request`]. A malformed message is answered with
 //!    `EIO`; an operation that this crate does not know with `ENOSYS`.
 //! 3. [`FileSystem::serve`] answers at once, or moves the [`Answer`] to another thread and returns.
-//! 4. The answer is sent over the same transport; for a lone caller, after `serve` has returned, and
-//!    on its own CPU (`handover`). An answer that is dropped sends `EIO`, so that no
-//!    caller waits indefinitely.
+//! 4. The answer is sent over the same transport, to a lone caller from its own CPU (`handover`).
+//!    An answer that is dropped sends `EIO`, so that no caller waits indefinitely.
 
 mod answer;
 mod device;
@@ -35,7 +34,7 @@ pub use answer::{Answer, WriteData};
 pub use handover::{HandoverCounts, HandoverFigures, why_no_handover};
 pub use io_flusher::become_io_flusher;
 pub use notify::Notifier;
-pub use readers::{answer_at_once, before_spawn, before_wait, before_wait_unless};
+pub use readers::{before_spawn, before_wait, before_wait_unless};
 pub use session::{FileSystem, Session, SessionOptions, Transport};
 pub use wire::attributes::{Attributes, Entry, StatFs, Time};
 pub use wire::errno::Errno;

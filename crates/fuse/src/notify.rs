@@ -43,8 +43,6 @@ impl Notifier {
     }
 
     fn send(&self, message: &[u8]) -> io::Result<()> {
-        // The kernel may wait for a page that the caller of an answered request holds.
-        crate::readers::send_deferred();
         match rustix::io::retry_on_intr(|| rustix::io::write(&*self.0, message)) {
             Ok(_) | Err(rustix::io::Errno::NOENT) => Ok(()),
             Err(errno) => Err(errno.into()),

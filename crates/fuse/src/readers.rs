@@ -40,7 +40,7 @@ use std::time::{Duration, Instant};
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use rustix::event::{PollFd, PollFlags, Timespec};
 
-use crate::device::{Reader, Reply};
+use crate::device::Reader;
 use crate::handover::{Asked, GiveUp, Handover, HandoverCounts, Turn, now};
 use crate::session::FileSystem;
 
@@ -79,9 +79,6 @@ pub(crate) struct Readers {
     serving: AtomicUsize,
     /// Requests taken so far.
     taken: AtomicU64,
-    /// Readers that ended with the idle policy, which must not take the lock of `state`. They count
-    /// as free and serving until the watcher removes them.
-    lost: AtomicUsize,
     /// The watcher does not rest.
     is_watched: AtomicBool,
     device: Arc<OwnedFd>,
@@ -127,7 +124,6 @@ impl Readers {
             free: AtomicUsize::new(1),
             serving: AtomicUsize::new(0),
             taken: AtomicU64::new(0),
-            lost: AtomicUsize::new(0),
             is_watched: AtomicBool::new(true),
             device,
             counts,
@@ -206,9 +202,6 @@ impl Readers {
             if state.has_ended {
                 return false;
             }
-            if state.watcher == Some(number) {
-                self.remove_lost(state);
-            }
             if std::mem::take(&mut state.called[number]) {
                 return true;
             }
@@ -240,15 +233,6 @@ impl Readers {
         }
     }
 
-    fn remove_lost(&self, state: &mut State) {
-        for _ in 0..self.lost.swap(0, Ordering::SeqCst) {
-            self.serving.fetch_sub(1, Ordering::SeqCst);
-            if self.remove_free(state) == 0 {
-                self.call(state);
-            }
-        }
-    }
-
     /// Rule 4, for the watcher: returns whether it is to read.
     fn look(&self, look: &mut Look) -> bool {
         let (taken, is_pending) = (self.taken.load(Ordering::SeqCst), is_pending(&self.device));
@@ -257,8 +241,8 @@ impl Readers {
         look.taken = taken;
         let is_idle = is_unmoved && !is_pending && self.serving.load(Ordering::SeqCst) == 0;
         look.quiet = if is_idle { look.quiet + 1 } else { 0 };
-        if is_unmoved && let Some(handover) = self.handover.as_ref().filter(|handover| handover.holds_reply()) {
-            handover.give_up(GiveUp::Stuck);
+        if is_unmoved && let Some(handover) = &self.handover {
+            handover.relieve();
         }
         is_unmoved && was_pending && is_pending
     }
@@ -310,9 +294,11 @@ struct Seat {
     is_away: Cell<bool>,
     /// Requests were queued when the last one was answered.
     had_queue: Cell<bool>,
-    /// The next reply of this thread is sent after the handler has returned.
-    defers: Cell<bool>,
-    deferred: RefCell<Option<Reply>>,
+    /// The next reply of this thread is handed over.
+    hands_over: Cell<bool>,
+    turn: RefCell<Turn>,
+    /// The reason why the thread must end.
+    failure: Cell<Option<io::Error>>,
 }
 
 thread_local! {
@@ -323,7 +309,6 @@ thread_local! {
 /// reader is there for the next ones. Does nothing on a thread that takes no requests.
 pub fn before_wait() {
     SEAT.with(|seat| {
-        seat.send();
         let readers = seat.readers.borrow();
         let Some(readers) = &*readers else { return };
         // A lone caller would pay for waking another reader; the watcher has one read as soon as a
@@ -340,8 +325,8 @@ pub fn before_wait() {
     });
 }
 
-/// Like [`before_wait`], unless `is_quick` says that the request will not wait. It is not asked on a
-/// thread for which that makes no difference.
+/// Like [`before_wait`], unless `is_quick` says that the request will not wait. It is not called on
+/// a thread for which that makes no difference.
 pub fn before_wait_unless(is_quick: impl FnOnce() -> bool) {
     let matters = |readers: &Arc<Readers>| !readers.is_led_here();
     if SEAT.with(|seat| !seat.is_away.get() && seat.readers.borrow().as_ref().is_some_and(matters)) && !is_quick() {
@@ -361,47 +346,21 @@ pub fn before_spawn() {
     });
 }
 
-/// Has answers of the request that the calling thread carries out sent when they are given: the
-/// caller holds a lock that readers of other threads must find held until then. Otherwise a reply
-/// may be sent after the handler has returned.
-pub fn answer_at_once() {
-    SEAT.with(|seat| seat.defers.set(false));
-}
-
-/// Sends the reply that this thread has deferred, if any: it is about to wait for the kernel.
-pub(crate) fn send_deferred() {
-    SEAT.with(Seat::send);
-}
-
-/// Keeps a reply until the handler of its request has returned; returns `false` if it is to be sent
-/// now.
-pub(crate) fn defer(reply: impl FnOnce() -> Reply) -> bool {
+/// Sends the reply to the request that the calling thread carries out, and hands it over if that is
+/// due. Notes before whether requests are queued behind it: a lone caller sends none before that,
+/// but may have sent one just after it.
+pub(crate) fn reply<T>(send: impl FnOnce() -> T) -> T {
     SEAT.with(|seat| {
-        let defers = seat.defers.replace(false);
-        if defers {
-            seat.deferred.replace(Some(reply()));
+        let readers = seat.readers.borrow();
+        let Some(readers) = &*readers else { return send() };
+        if !seat.is_away.get() {
+            seat.had_queue.set(readers.has_queue());
         }
-        defers
+        let Some(handover) = readers.handover.as_ref().filter(|_| seat.hands_over.take()) else { return send() };
+        let (sent, left) = seat.turn.borrow_mut().reply(handover, send);
+        seat.failure.set(left.err());
+        sent
     })
-}
-
-/// Notes whether requests are queued behind the one that this thread answers now. A lone caller
-/// sends none before that, but may have sent one just after it.
-pub(crate) fn before_reply() {
-    SEAT.with(Seat::note_queue);
-}
-
-impl Seat {
-    fn note_queue(&self) {
-        if let Some(readers) = self.readers.borrow().as_ref().filter(|_| !self.is_away.get()) {
-            self.had_queue.set(readers.has_queue());
-        }
-    }
-
-    fn send(&self) {
-        let deferred = self.deferred.take();
-        deferred.iter().for_each(Reply::send);
-    }
 }
 
 /// When a reader parks.
@@ -417,7 +376,6 @@ enum Park {
 struct Member {
     readers: Arc<Readers>,
     number: usize,
-    turn: Turn,
     /// Rises with each request that was queued, and falls with each other one.
     queued: u32,
     /// The caller of the last request.
@@ -433,9 +391,10 @@ impl Member {
         SEAT.with(|seat| {
             seat.is_away.set(false);
             seat.had_queue.set(false);
+            seat.turn.replace(Turn::default());
             seat.readers.replace(Some(readers.clone()));
         });
-        Self { readers, number, turn: Turn::new(), queued: 0, caller: 0, is_serving: false, is_out: number != 0 }
+        Self { readers, number, queued: 0, caller: 0, is_serving: false, is_out: number != 0 }
     }
 
     /// Parks; returns `false` at the end.
@@ -488,43 +447,29 @@ impl Member {
             readers.call(&mut readers.state.lock());
         }
         if let Some(handover) = &readers.handover {
-            let defers = self.turn.note(handover, asked, || readers.has_lone_reader());
-            SEAT.with(|seat| seat.defers.set(defers));
+            SEAT.with(|seat| {
+                let hands_over = seat.turn.borrow_mut().note(handover, asked, || readers.has_lone_reader());
+                seat.hands_over.set(hands_over);
+            });
         }
     }
 
-    /// Ends a message: sends its reply if that was deferred.
+    /// Ends a message.
     ///
     /// # Errors
     /// The thread must end: it could not leave the idle policy.
     fn done(&mut self) -> io::Result<()> {
-        let (deferred, was_away) = SEAT.with(|seat| {
-            seat.defers.set(false);
-            (seat.deferred.take(), seat.is_away.get())
+        let (was_away, failure) = SEAT.with(|seat| {
+            seat.hands_over.set(false);
+            (seat.is_away.take(), seat.failure.take())
         });
-        let sent = match (deferred, &self.readers.handover) {
-            (Some(reply), Some(handover)) => {
-                before_reply();
-                let mut written = Ok(());
-                let sent = self.turn.reply(handover, || written = reply.write());
-                reply.check(written);
-                sent
-            }
-            _ => Ok(()),
-        };
         self.is_serving = false;
-        SEAT.with(|seat| seat.is_away.set(false));
-        match (&sent, was_away) {
-            // It is idle, so it must not take the lock.
-            (Err(_), true) => self.is_out = true,
-            (Err(_), false) => {
-                self.is_out = true;
-                self.readers.lost.fetch_add(1, Ordering::SeqCst);
-            }
-            (Ok(()), true) => self.readers.add_free(&self.readers.state.lock()),
-            (Ok(()), false) => _ = self.readers.serving.fetch_sub(1, Ordering::SeqCst),
+        if was_away {
+            self.readers.add_free(&self.readers.state.lock());
+        } else {
+            self.readers.serving.fetch_sub(1, Ordering::SeqCst);
         }
-        sent
+        failure.map_or(Ok(()), Err)
     }
 }
 
@@ -532,14 +477,13 @@ impl Drop for Member {
     /// Ends a reader: at the end of the connection, by an error, or by a panic of a handler.
     fn drop(&mut self) {
         let was_away = SEAT.with(|seat| {
-            seat.send();
             seat.readers.replace(None);
-            seat.defers.set(false);
-            seat.is_away.replace(false)
+            seat.hands_over.set(false);
+            if let Some(handover) = &self.readers.handover {
+                seat.turn.borrow().end(handover);
+            }
+            seat.is_away.take()
         });
-        if let Some(handover) = &self.readers.handover {
-            self.turn.end(handover);
-        }
         if self.is_serving && !was_away {
             self.readers.serving.fetch_sub(1, Ordering::SeqCst);
         }

@@ -109,11 +109,6 @@ impl Connection {
         free + state.parked.len() + usize::from(state.watcher.is_some())
     }
 
-    /// Readers that ended with the idle policy, and have not been noticed yet.
-    pub(crate) fn lost(&self) -> usize {
-        self.readers.lost.load(Ordering::SeqCst)
-    }
-
     /// Sends a message without waiting for its answer; returns its number.
     pub(crate) fn send(&mut self, kind: u32, node: u64, caller: u32) -> u64 {
         self.number += 2;

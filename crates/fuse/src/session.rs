@@ -93,8 +93,12 @@ pub struct Session<F> {
     threads: usize,
     rings: Option<Rings<F>>,
     can_resend: bool,
-    /// Counts of replies that are handed over; none: replies are plain, and all threads read.
+    /// Counts of replies that are handed over; `None`: replies are plain, and all threads read.
     handover: Option<Arc<HandoverCounts>>,
+}
+
+fn warn_plain(reason: &str) {
+    log::warn!("replies of a mount are not handed over on the caller's CPU: {reason}");
 }
 
 /// Used by every connection if offered: they change the layout of messages that [`crate::wire`]
@@ -167,11 +171,14 @@ impl<F: FileSystem> Session<F> {
         Ok(Self { file_system, threads: devices.len(), devices, rings: None, can_resend: true, handover: None })
     }
 
-    /// Has one thread read while requests come one at a time, hands replies over to a lone caller on
-    /// its CPU, and counts that; `None` does neither. Without the privilege for it, and over rings,
-    /// replies are plain.
+    /// Has one thread read while requests come one at a time, hands replies over to a lone caller
+    /// on its CPU, and counts them; `None` does neither. Over rings nothing changes, and without
+    /// the privilege for it replies are plain: a warning gives the reason.
     #[must_use]
     pub fn with_handover(mut self, counts: Option<Arc<HandoverCounts>>) -> Self {
+        if counts.is_some() && self.rings.is_some() {
+            warn_plain("its requests come over io_uring");
+        }
         self.handover = counts;
         self
     }
@@ -216,9 +223,8 @@ impl<F: FileSystem> Session<F> {
 
     fn serve_device(&self) -> io::Result<()> {
         let readers = self.handover.clone().filter(|_| self.threads > 1).map(|counts| {
-            let handover = Handover::new(counts.clone());
-            let plain = |why: &_| log::debug!("replies of a mount are not handed over on one CPU: {why}");
-            Readers::new(self.threads, self.devices[0].clone(), counts, handover.inspect_err(plain).ok())
+            let handover = Handover::new(counts.clone()).inspect_err(|reason| warn_plain(reason));
+            Readers::new(self.threads, self.devices[0].clone(), counts, handover.ok())
         });
         let serve = |number, mut reader: Reader, readers: Option<Arc<Readers>>, file_system: &F| match readers {
             Some(readers) => readers.serve(number, &mut reader, file_system),
