@@ -102,11 +102,11 @@ pub(crate) fn attributes(tree: &Tree, node: u64, inode: &Inode, xattrs: XattrSup
     }
 }
 
-/// Reads content of a file, and says so if it has to be read from the space.
+/// Reads content of a file, and calls another reader before it waits for the space.
 pub(crate) fn read(tree: &Tree, node: u64, offset: u64, buffer: &mut [u8]) -> share::Result<usize> {
     let mut cached = None;
     fuse::before_wait_unless(|| {
-        // A failure is met again.
+        // `read` reports the error.
         cached = tree.read_cached(node, offset, buffer).ok().flatten();
         cached.is_some()
     });

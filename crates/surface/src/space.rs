@@ -31,9 +31,8 @@ pub trait ObjectSpace: Send + Sync {
     /// Fills `buf` from `offset` of a file.
     fn read(&self, file: u64, offset: u64, buf: &mut [u8]) -> Result<()>;
 
-    /// Like [`read`](Self::read), but only from memory, as
-    /// [`BlockDevice::read_cached`](crate::BlockDevice::read_cached). A space without a cache
-    /// answers nothing.
+    /// Like [`read`](Self::read), but only from memory: see
+    /// [`BlockDevice::read_cached`](crate::BlockDevice::read_cached).
     fn read_cached(&self, file: u64, offset: u64, buf: &mut [u8]) -> Result<bool> {
         let _ = (file, offset, buf);
         Ok(false)
@@ -49,7 +48,8 @@ pub trait ObjectSpace: Send + Sync {
         self.write(file, offset, data)
     }
 
-    /// As [`BlockDevice::write_would_wait`](crate::BlockDevice::write_would_wait).
+    /// Whether a write would have to wait now: see
+    /// [`BlockDevice::write_would_wait`](crate::BlockDevice::write_would_wait).
     fn write_would_wait(&self) -> bool {
         false
     }

@@ -66,21 +66,25 @@ impl Tree {
     /// # Errors
     /// `EISDIR`, those of the space.
     pub fn read(&self, node: u64, offset: u64, buf: &mut [u8]) -> Result<usize> {
+        let _with_others = self.lock_of(node).read();
         let read = |data, buf: &mut [u8]| self.space.read(data, offset, buf).map(|()| true);
         Ok(self.read_by(node, offset, buf, read)?.0)
     }
 
-    /// Like [`read`](Self::read), if the content is in memory.
+    /// Like [`read`](Self::read), if the content is in memory and no writer has the file: then
+    /// `Some`.
     ///
     /// # Errors
     /// The same.
     pub fn read_cached(&self, node: u64, offset: u64, buf: &mut [u8]) -> Result<Option<usize>> {
+        let Some(_with_others) = self.lock_of(node).try_read() else { return Ok(None) };
         let read = |data, buf: &mut [u8]| self.space.read_cached(data, offset, buf);
         let (length, is_read) = self.read_by(node, offset, buf, read)?;
         Ok(is_read.then_some(length))
     }
 
-    /// Reads by a function that reads from the space, and returns whether it has.
+    /// Reads with `from_space`, which returns whether it has filled its buffer, and returns that
+    /// too. The caller holds the inode's lock.
     fn read_by(
         &self,
         node: u64,
@@ -88,7 +92,6 @@ impl Tree {
         buf: &mut [u8],
         from_space: impl FnOnce(u64, &mut [u8]) -> surface::Result<bool>,
     ) -> Result<(usize, bool)> {
-        let _with_others = self.lock_of(node).read();
         let File { data, size, content } = self.file(node)?;
         let length = usize::try_from(size.saturating_sub(offset).min(buf.len() as u64)).unwrap_or(0);
         let is_read = match content {
@@ -103,7 +106,7 @@ impl Tree {
         Ok((length, is_read))
     }
 
-    /// Returns whether a write of content would have to wait now.
+    /// Returns whether a write of content would have to wait for the space now.
     pub fn write_would_wait(&self) -> bool {
         self.space.write_would_wait()
     }
