@@ -326,7 +326,7 @@ fn a_leader_that_was_relieved_sends_its_reply_plainly() {
 }
 
 #[test]
-fn a_leader_is_relieved_without_giving_up_unless_its_caller_waits() {
+fn a_leader_whose_caller_runs_is_relieved_without_giving_up() {
     if !can_hand_over() {
         return;
     }
