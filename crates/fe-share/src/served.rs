@@ -256,7 +256,7 @@ impl Served {
             Operation::Read { offset, size, .. } => {
                 let size = size.min(fuse::REQUEST_BYTES_MAX) as usize;
                 answer.fill(size, |buffer| {
-                    let length = tree.read(node, offset, buffer).map_err(errno)?;
+                    let length = tree.read_yielding(node, offset, buffer).map_err(errno)?;
                     moved.set(length as u64);
                     if length > 0 {
                         self.note_access(node);
@@ -279,7 +279,8 @@ impl Served {
                 moved.set(self.write(Write { request, node, offset, bytes, kill_suid_sgid, answer }));
             }
             Operation::Fsync { .. } | Operation::FsyncDirectory { .. } | Operation::SyncFs => {
-                finish(tree.sync(), answer)
+                fuse::before_wait();
+                finish(tree.sync(), answer);
             }
             Operation::SetXattr { name, value, flags, clears_sgid } => {
                 finish(tree.set_xattr(node, name, value, flags, clears_sgid), answer);

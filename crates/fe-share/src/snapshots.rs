@@ -376,7 +376,7 @@ fn serve_snapshot<A: Answer>(tree: &ShownTree, request: &Request<'_>, answer: A,
         Operation::Read { offset, size, .. } => {
             let size = size.min(fuse::REQUEST_BYTES_MAX) as usize;
             answer.fill(size, |buffer| {
-                let length = tree.read(inode, offset, buffer).map_err(errno)?;
+                let length = tree.read_yielding(inode, offset, buffer).map_err(errno)?;
                 moved.set(length as u64);
                 Ok(Some(length))
             });

@@ -7,7 +7,7 @@ use crate::common::machine_env::{env, features};
 use crate::common::{Campaign, Failure, Shape, Tally, World};
 use bytes::Bytes;
 use engine::{Files, FormatOptions, Pool, PoolOptions, Properties};
-use sim::Machine;
+use sim::{Machine, Rng};
 use surface::{DeviceSet, ErrorKind, ObjectSpace, SEAL};
 
 const BLOCK: usize = 4096;
@@ -232,6 +232,47 @@ fn no_place_is_given_out_twice() {
             assert!(is_lost || found == block(earlier as u8 + 1)[..], "file {} in round {round}", 100 + earlier);
         }
     }
+    pool.close().unwrap();
+}
+
+#[test]
+fn a_cached_read_returns_the_newest_bytes_or_nothing() {
+    const PLACES: [(u64, u64); 4] = [(16, 0), (16, 900 << 10), (17, 3 << 20), (18, 20 << 20)];
+    let machine = Machine::new(64 << 20, 1);
+    let mut pool = new_pool(&machine);
+    pool.create_share("s", &Properties::new()).unwrap();
+    let mut share = files(&pool, "s");
+    let (mut rng, mut expected, mut found) = (Rng::new(1), [0; PLACES.len()], [[0; 2]; PLACES.len()]);
+    for step in 0..400_u64 {
+        let index = rng.index(PLACES.len());
+        let (file, offset) = PLACES[index];
+        match rng.below(8) {
+            0..3 => {
+                expected[index] = step as u8;
+                share.write(file, offset, block(step as u8)).unwrap();
+            }
+            3 => {
+                expected[index] = 0;
+                share.discard(file, offset..offset + BLOCK as u64).unwrap();
+            }
+            4 => share.flush().unwrap(),
+            5 => pool.checkpoint().unwrap(),
+            6 => share.read(file, offset, &mut [0; BLOCK]).unwrap(),
+            _ => {
+                drop(share);
+                pool.close().unwrap();
+                pool = open(&machine);
+                share = files(&pool, "s");
+            }
+        }
+        for (index, (file, offset)) in PLACES.into_iter().enumerate() {
+            let mut buf = [0xee; BLOCK];
+            let is_found = share.read_cached(file, offset, &mut buf).unwrap();
+            assert!(!is_found || buf == block(expected[index])[..], "file {file} in step {step}");
+            found[index][usize::from(is_found)] += 1;
+        }
+    }
+    assert!(found.as_flattened().iter().all(|count| *count > 10), "not cached and cached: {found:?}");
     pool.close().unwrap();
 }
 
