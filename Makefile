@@ -3,7 +3,7 @@
 
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: python-wheel python-test bench-python help setup build demo test system web page kernel-nbd posix xfstests e2e soak bench bench-adaptive bench-codecs bench-space peers paper-sandforce paper-zbd paper-blobseer paper-zfs bench-blobs bench-shares fuzz lint completions man deb deb-test install uninstall clean paper-sun bench-appliance
+.PHONY: python-wheel python-test bench-python help setup build demo test system web page kernel-nbd posix xfstests e2e soak bench bench-adaptive bench-codecs bench-space peers paper-sandforce paper-zbd paper-blobseer paper-zfs bench-blobs bench-get bench-shares fuzz lint completions man deb deb-test install uninstall clean paper-sun bench-appliance
 
 # Under sudo, rustup's cargo is in the home of the user who called it, and sudo's secure_path hides it. What root builds in that
 # user's checkout is given back to the user, so that the next `make build` without sudo can go on.
@@ -49,7 +49,7 @@ demo: build ## A compressed volume with ext4 on it, a kernel tree and a disk ima
 	demo/run $(ARGS)
 
 test: ## The gate: format, lints, layers, licences, all tests, crash simulation, canaries, real clients
-	@tools/setup build lint test python page
+	@tools/setup build lint
 	tools/gate $(ARGS); status=$$?; $(GIVE_BACK); exit $$status
 
 system: build ## Only the system tests (real binary, real clients); ARGS='--only REGEX' selects
@@ -148,6 +148,10 @@ bench-appliance: build ## Measure the cost of history, REST, metrics and page; w
 bench-blobs: build ## Measure blobs against the goals of their design; writes bench/results/blobs.json (ARGS=--quick)
 	@tools/setup build bench paper
 	tools/bench-blobs $(ARGS)
+
+bench-get: build ## Measure `blob get` beside rclone and aws, in turns (ARGS='--data FILE --rounds 5')
+	@tools/setup build bench
+	tools/bench-get $(ARGS)
 
 python-wheel: ## The wheel of the Python package: target/python/wheels-release
 	@tools/setup build python

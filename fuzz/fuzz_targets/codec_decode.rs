@@ -2,7 +2,7 @@
 //! context. Nothing may crash or be written past the end, and what decodes once decodes again to the same.
 //!
 //! An input is: the codec's number, the raw length (3 bytes), the wanted prefix (3 bytes), then the stored bytes.
-#![no_main]
+#![cfg_attr(not(test), no_main)]
 
 use codec::{CodecId, UNIT_BYTES_MAX, Workspace};
 use libfuzzer_sys::fuzz_target;

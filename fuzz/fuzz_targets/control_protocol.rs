@@ -2,7 +2,7 @@
 //! description file. Nothing may crash or take memory out of proportion, and what is understood is understood the same when it is sent on.
 //!
 //! Input: byte 0 chooses what it is taken for, the rest is what came.
-#![no_main]
+#![cfg_attr(not(test), no_main)]
 
 use libfuzzer_sys::fuzz_target;
 use operations::{decode_reply, decode_request, encode_reply, encode_request, read_line};

@@ -1,7 +1,7 @@
 //! Decoding of every structure on disk. The first byte chooses the structure, the rest is its body: checksums are put right
 //! before decoding, because otherwise hardly any input would get past them. Nothing may crash, and what decodes must encode
 //! to something that decodes to the same.
-#![no_main]
+#![cfg_attr(not(test), no_main)]
 
 use format::{
     CataloguePart, Checkpoint, DeltaWriter, Entry, LogEnd, ObjectDescriptor, OpeningNote, RecompressState, Record,

@@ -2,7 +2,7 @@
 //! nothing that is decoded may reach beyond the message.
 //!
 //! Input: byte 0 is how many bytes of the arguments a ring has in a place of their own; the rest is a message.
-#![no_main]
+#![cfg_attr(not(test), no_main)]
 
 use fuse::wire::request::forgotten;
 use fuse::wire::{IN_HEADER_BYTES, decode, init};

@@ -4,7 +4,7 @@
 //!
 //! Input: byte 0 is the number of exports (bits 0-1), whether the server is full (bit 2), and the length of the pieces
 //! (bits 3-7, 0 for all at once); the rest is what the client sends.
-#![no_main]
+#![cfg_attr(not(test), no_main)]
 
 use std::sync::Arc;
 

@@ -3,7 +3,7 @@
 //!
 //! Input: byte 0 is what was agreed (bit 0 structured, bit 1 allocation, bit 3 extended headers), bytes 1-8 the device's size; the rest is the
 //! stream.
-#![no_main]
+#![cfg_attr(not(test), no_main)]
 
 use fe_nbd::Errno;
 use fe_nbd::admit::{Command, Range, Session, Verdict, admit};

@@ -3,7 +3,7 @@
 //! repairing and salvaging it may fail or find less; they may not crash, and a pool that was salvaged into has nothing to complain about.
 //!
 //! Input: byte 0 is what was said; then changes, each of them a place (3 bytes), a length (1 byte), and that many bytes.
-#![no_main]
+#![cfg_attr(not(test), no_main)]
 
 use std::sync::{Arc, OnceLock};
 

@@ -1,6 +1,6 @@
 //! Messages of a virtual machine monitor: an arbitrary stream. A decoded message is within its
 //! limits and says how many descriptors come with it.
-#![no_main]
+#![cfg_attr(not(test), no_main)]
 
 use fe_vhost::wire::{BODY_BYTES_MAX, HEADER_BYTES, Header, Message, REGIONS_MAX};
 use libfuzzer_sys::fuzz_target;

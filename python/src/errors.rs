@@ -58,9 +58,11 @@ fn raise_blob(py: Python<'_>, error: &BlobError) -> PyErr {
         BlobError::Unknown { op, .. } => own(py, "OutcomeUnknownError", (5, text, op.to_string())),
         BlobError::Fenced { .. } => own(py, "UploadTooOldError", (5, text)),
         BlobError::StoreInconsistent(_) => own(py, "UnsafeStoreError", (5, text)),
-        BlobError::Source(_) | BlobError::Entropy(_) | BlobError::Changed { .. } | BlobError::Newer { .. } => {
-            own(py, "ShaleError", (5, text))
-        }
+        BlobError::Source(_)
+        | BlobError::Sink(_)
+        | BlobError::Entropy(_)
+        | BlobError::Changed { .. }
+        | BlobError::Newer { .. } => own(py, "ShaleError", (5, text)),
     }
 }
 

@@ -15,10 +15,10 @@ BOOT_SECONDS_MAX = 1800
 MEMORY_MIB = 384
 
 
-def image(t):
+def image(t, *words):
     """The file of the image; it is made if it is not there."""
     t.run(ROOT / "tools" / "setup", "guest", seconds_max=1800)
-    return Path(t.out(TOOL, "build", seconds_max=3600).strip().splitlines()[-1])
+    return Path(t.out(TOOL, "build", *words, seconds_max=3600).strip().splitlines()[-1])
 
 
 def accelerator(t):
@@ -35,9 +35,9 @@ def at_a_time():
 class Guest:
     """A machine that boots."""
 
-    def __init__(self, t, disk, name, accelerated, command=None, keep_going=600, reads=None, words=()):
-        self.t, self.name, self.log = t, name, t.dir / f"{name}.console"
-        words = [TOOL, "boot", disk, "--log", self.log, "--memory", MEMORY_MIB, "--accelerator", accelerated, "--keep-going", keep_going, "--seconds-max", BOOT_SECONDS_MAX, *words]
+    def __init__(self, t, disk, name, accelerated, command=None, keep_going=600, reads=None, words=(), seconds_max=BOOT_SECONDS_MAX):
+        self.t, self.name, self.log, self.seconds_max = t, name, t.dir / f"{name}.console", seconds_max
+        words = [TOOL, "boot", disk, "--log", self.log, "--memory", MEMORY_MIB, "--accelerator", accelerated, "--keep-going", keep_going, "--seconds-max", seconds_max, *words]
         if command:
             words += ["--command", command]
         if reads:
@@ -55,7 +55,7 @@ class Guest:
 
     def wait(self, status=0):
         """Its document, once it is up and its command has ended."""
-        out, err = self.process.communicate(timeout=BOOT_SECONDS_MAX + 120)
+        out, err = self.process.communicate(timeout=self.seconds_max + 120)
         self.t.log(f"{self.name}: {self.process.returncode} {out.strip()} {err.strip()}")
         self.t.equal(self.process.returncode, status, f"exit status of the boot of {self.name}: {err}")
         return json.loads(out)

@@ -170,7 +170,7 @@ def blob_memory(t):
     store = directory(t)
     generator = [sys.executable, "-c", "import os,sys\nfor _ in range(640): sys.stdout.buffer.write(os.urandom(1 << 20))"]
     allowed = 48 << 20
-    for command, arguments in [("put", ["-", "--pack", "8M", "--memory", "48M"]), ("get", ["/dev/null", "--force"])]:
+    for command, arguments in [("put", ["-", "--pack", "8M", "--memory", "48M"]), ("get", ["/dev/null", "--force"]), ("get", [t.dir / "copy"])]:
         source = subprocess.Popen(generator, stdout=subprocess.PIPE) if command == "put" else None
         # A new process begins with its parent's peak: this one must not be the parent.
         words = [sys.executable, "-c", PEAK, *store.words(command, "large", *arguments)]

@@ -87,7 +87,10 @@ def configuration_every_key(t):
                  nbd_certificates=nbd_certificates, nbd_client=["hv1=vm", "other=home"], vhost_user=vhost, mount=mount, shares=shares, exports=exports,
                  http=["127.0.0.1:0"], http_tls=True, http_cert=certificate, http_key=key, http_name=["nas.example"], metrics="token",
                  overlay=True, connections=3, allow_other=True, volume=["vm", "home"], memory="96M", standby=standby, analytics="off",
-                 keep_mounts=True, wait_for_server="1s", wait=60)
+                 keep_mounts=True, wait_for_server="1s", handover=True, wait=60)
+    # The kernel may have no driver for one that is there.
+    devices = write(t.dir / "devices.toml", pool=pool.path, ublk=["vm", "none"])
+    t.expect("'none'" in t.run(BINARY, "serve", "--config", devices, status=EXIT["not-found"]).stderr, "what the key 'ublk' changes")
     # Another process has the pool: one server gives up at once, and the other waits.
     with open(pool.path / "lock", "r+b") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -95,7 +98,7 @@ def configuration_every_key(t):
         t.run(BINARY, "serve", "--config", write(t.dir / "hasty.toml", pool=pool.path, wait=0), status=EXIT["in-use"])
         t.equal(server.process.poll(), None, "status of the server that waits")
     server._wait_ready()
-    seen = {"wait"}
+    seen = {"wait", "ublk"}
     status = pool.status()
     web = Web(server)
 
@@ -130,6 +133,14 @@ def configuration_every_key(t):
     seen.add("http")
     see("http-name", [web.ask("GET", "/healthz", headers={"Host": host}, api=False)[0] for host in ("nas.example", "else.example")], [200, 421])
     see("metrics", web.ask("GET", "/metrics", api=False)[0], 401)
+
+    def hands_over():
+        for _ in range(200):
+            os.statvfs(mount)
+        return pool.status()["handover"]["handoffs"] > 0 or "not handed over on the caller's CPU" in t.said()
+
+    t.wait_for(hands_over, "a reply that is handed over, or the reason why none is")
+    seen.add("handover")
     see("keep-mounts", is_listening(pool.path / "keeper.sock", socket.SOCK_SEQPACKET), True)
     server.process.kill()
     server.process.wait()
@@ -174,6 +185,11 @@ def configuration_reload(t):
         write(file, **{**full, "nbd": full["nbd"][:1], "volume": ["vm", "home"]})
         server.process.send_signal(signal.SIGHUP)
         t.wait_for(lambda: server.said("changed: nbd, volume"), "the reload by SIGHUP")
+
+        def recorded():
+            lines = json.loads(pool.shale("history", "--json", quiet=True).stdout)
+            return [line for line in lines if (line["operation"], line["from"], line["outcome"]) == ("reload", "SIGHUP", "done")]
+        t.wait_for(recorded, "its line in the audit log")
         t.expect(not second.exists(), "the socket of an address that has gone is there")
         t.equal(sorted(mounts_under(t.dir)), sorted(map(str, [mount, shares / "home"])), "mounts")
         t.equal(sorted(os.listdir(mount)), ["vm"], "volumes")

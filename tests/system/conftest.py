@@ -154,6 +154,12 @@ def release_variables(failure):
         _ = frame.f_locals
 
 
+def place_in(file, failure):
+    """The last line of a test's own file that a failure came through, as a prefix of its message."""
+    lines = [line for frame, line in traceback.walk_tb(failure) if frame.f_code.co_filename == str(file)]
+    return f"{file.name}:{lines[-1]}: " if lines else ""
+
+
 @pytest.hookimpl(hookwrapper=True)
 def pytest_runtest_makereport(item, call):
     report = (yield).get_result()
@@ -161,6 +167,9 @@ def pytest_runtest_makereport(item, call):
         report.user_properties += [("note", note) for note in item.funcargs["t"].notes]
     if report.failed:
         report.sections.append(end_of_log(item.name))
+        # The message is what the summary shows, which may be all that is known of another machine.
+        if crash := getattr(report.longrepr, "reprcrash", None):
+            crash.message = place_in(item.path, call.excinfo.tb) + crash.message
     error = call.excinfo and call.excinfo.value
     while error:
         release_variables(error.__traceback__)

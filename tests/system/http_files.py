@@ -1,13 +1,16 @@
 """HTTP: files of shares and of their snapshots are listed, read by ranges and restored; the map of an object by codec."""
 
+import io
 import json
 import os
 import re
 import stat
+import tarfile
 import time
 from urllib.parse import quote
 
 from harness import Pool, test
+from harness.pool import BINARY, EXIT
 
 from system.http import Web, make_token
 
@@ -35,26 +38,41 @@ class Shared:
     def path(self, *names):
         return f"/objects/{self.id}/files/" + "/".join(quote(name, safe="") for name in names)
 
-    def read(self, path, query="", **fields):
+    def read(self, path, query="", method="GET", **fields):
         """(status, fields, bytes) of a file"""
         connection = self.admin.connection()
-        connection.request("GET", "/api/v1" + path + query, headers={"Authorization": f"Bearer {self.admin.token}", **fields})
+        connection.request(method, "/api/v1" + path + query, headers={"Authorization": f"Bearer {self.admin.token}", **fields})
         answer = connection.getresponse()
         body = answer.read()
         connection.close()
         return answer.status, answer.headers, body
 
-    def restore(self, t, path, expected="done", **body):
-        """Restores, and returns the job as it has ended."""
+    def begin(self, t, path, **body):
+        """The job of a restore."""
         status, fields, job = self.admin.ask("POST", path + "/restore", body)
         t.equal(status, 202, f"status of a restore of {path}, {job}")
         t.equal(fields["Location"], f"/api/v1/jobs/{job['id']}", "where the job is")
+        return job["id"]
 
+    def end(self, t, job, expected="done"):
+        """A job as it has ended."""
         def ended():
-            return self.admin.ask("GET", f"/jobs/{job['id']}")[2]["state"] in ("done", "failed", "cancelled")
+            return self.admin.ask("GET", f"/jobs/{job}")[2]["state"] in ("done", "failed", "cancelled")
         t.wait_for(ended, "the restore ends")
-        job = self.admin.ask("GET", f"/jobs/{job['id']}")[2]
-        t.equal(job["state"], expected, f"how the restore of {path} ended, {job}")
+        job = self.admin.ask("GET", f"/jobs/{job}")[2]
+        t.equal(job["state"], expected, f"how the restore ended, {job}")
+        return job
+
+    def restore(self, t, path, expected="done", **body):
+        """Restores, and returns the job as it has ended."""
+        return self.end(t, self.begin(t, path, **body), expected)
+
+    def paused(self, t, path, **body):
+        """A restore that stands still in the middle of its files."""
+        job = self.begin(t, path, **body)
+        t.wait_for(lambda: self.admin.ask("GET", f"/jobs/{job}")[2]["bytes_done"] > 0, "the restore has begun")
+        t.equal(self.admin.ask("POST", f"/jobs/{job}/pause")[0], 200, "status of the pause")
+        t.wait_for(lambda: self.admin.ask("GET", f"/jobs/{job}")[2]["state"] == "paused", "the restore stands still")
         return job
 
 
@@ -105,6 +123,10 @@ def http_files_are_listed_and_read(t):
         status, fields, body = shared.read(file, "?at=monday", Range=wanted)
         t.equal((status, body == expected), (206, True), wanted)
         t.equal(fields["Content-Range"].split("/")[1], str(size), f"size in the answer to {wanted}")
+    # HEAD is told the same, but for ranges, which only GET has.
+    for wanted in ({}, {"Range": "bytes=0-0"}):
+        status, fields, body = shared.read(file, "?at=monday", method="HEAD", **wanted)
+        t.equal((status, fields["Content-Length"], body), (200, str(size), b""), f"HEAD with {wanted}")
     status, fields, body = shared.read(file, "?at=monday", Range=f"bytes={size}-")
     t.equal((status, fields["Content-Range"], body), (416, f"bytes */{size}", b""), "a range behind the end")
     t.equal(shared.read(file, "?at=monday", Range="bytes=0-1", **{"If-Range": etag})[0], 206, "a range of the same version")
@@ -150,6 +172,21 @@ def http_files_with_hostile_names_and_paths(t):
         status, _, document = shared.admin.ask("GET", f"/objects/{shared.id}/files{path}")
         t.expect(status in (400, 404, 422, 414, 431), f"{path[:40]}: {status} {str(document)[:200]}")
     secret.unlink()
+    # The process that restores, when the share was unmounted meanwhile.
+    archive = io.BytesIO()
+    with tarfile.open(fileobj=archive, mode="w", format=tarfile.PAX_FORMAT) as tar:
+        for name, kind in ((".shale-restore-1", tarfile.DIRTYPE), (".shale-restore-1/content", tarfile.REGTYPE)):
+            entry = tarfile.TarInfo(name)
+            entry.type = kind
+            tar.addfile(entry)
+    (t.dir / "plain").mkdir()
+    done = t.run(BINARY, "restore-files", "--", t.dir / "plain", ".shale-restore-1", "f", stdin=archive.getvalue(), text=False)
+    t.expect(b"no share is mounted" in done.stdout and not os.listdir(t.dir / "plain"), f"outcome: {done.stdout}")
+    # Escaped bytes are decoded behind the check for "..": the share is changed through its mount, as root.
+    t.equal(shared.admin.ask("GET", shared.path("\\x2e\\x2e"))[0], 404, "an escaped way up")
+    for to in ("\\x2e\\x2e/evil", "\\x2e\\x2e\\x2fevil", "a\\x00b", "\\x2e", ".shale-restore-1"):
+        status, _, document = shared.admin.ask("POST", shared.path("..x") + "/restore", {"at": "s", "to": to})
+        t.equal((status, document["kind"]), (422, "invalid"), f"a restore to {to}")
     vm = shared.object("vm")["id"]
     t.equal(shared.admin.ask("GET", f"/objects/{vm}/files/")[0], 501, "files of a volume")
     t.equal(shared.admin.ask("GET", shared.path() + "?at=none")[0], 404, "a snapshot that is not there")
@@ -282,14 +319,97 @@ def http_restore_survives_a_kill(t):
     shared.server.kill()
     server = shared.pool.serve(shares=True, words=["--http", "127.0.0.1:0"])
     shared.server, shared.admin.host = server, Web(server).host
+    t.equal(shared.admin.ask("GET", f"/jobs/{job['id']}")[0], 404, "a job of the server before")
     home = server.share("home")
     t.expect(sorted(os.listdir(home)) in ([], ["d"]) or all(name.startswith(".shale-restore") for name in os.listdir(home)), f"names after the kill: {os.listdir(home)}")
     if not (home / "d").exists():
-        shared.restore(t, shared.path("d"), at="s")
+        again = shared.restore(t, shared.path("d"), at="s")
+        t.expect(again["id"] > job["id"], f"the number of a job is used again: {again['id']}")
     t.equal(os.listdir(home), ["d"], "nothing is left behind")
     t.equal(sorted(os.listdir(home / "d")), [str(number) for number in range(8)], "names")
     t.expect(all((home / "d" / str(number)).read_bytes() == content for number in range(8)), "the content is whole")
     server.stop()
+    shared.pool.check()
+
+
+@test()
+def http_restore_is_durable_when_it_is_done(t):
+    """the files of a restore that is done survive the death of a server that keeps no acknowledged names"""
+    shared = Shared.new(t, standby="off")
+    home = shared.server.share("home")
+    (home / "d").mkdir()
+    (home / "d" / "f").write_bytes(b"content")
+    (home / "g").write_bytes(b"content")
+    shared.pool.shale("snapshot", "home@s")
+    t.run("rm", "-r", home / "d", home / "g")
+    shared.restore(t, shared.path(), at="s")
+    shared.server.kill()
+    home = shared.pool.serve(shares=True, standby="off").share("home")
+    t.equal([(home / name).read_bytes() for name in ("d/f", "g")], [b"content"] * 2, "what came back")
+
+
+@test()
+def http_restore_keeps_its_snapshot(t):
+    """no command and no schedule destroys a snapshot while files of it are restored"""
+    shared = Shared.new(t)
+    home = shared.server.share("home")
+    (home / "d").mkdir()
+    for number in range(4):
+        (home / "d" / str(number)).write_bytes(os.urandom(16 << 20))
+    shared.pool.shale("snapshot", "home@s")
+    job = shared.paused(t, shared.path("d"), at="s", to="back")
+    refused = shared.pool.shale("destroy", "home@s", status=EXIT["in-use"]).stderr
+    t.expect("a restore to share 'home'" in refused, f"who has the snapshot: {refused}")
+    shared.admin.ask("POST", f"/jobs/{job}/resume")
+    shared.end(t, job)
+    t.equal(len(os.listdir(home / "back")), 4, "files that came")
+    shared.pool.shale("destroy", "home@s")
+    shared.server.stop()
+    shared.pool.check()
+
+
+@test(seconds_max=300)
+def http_restore_has_an_unmounted_share_alone(t):
+    """a share without a mount is not rolled back, renamed, destroyed or received into while a restore changes its tree"""
+    pool = Pool(t, capacity="1G")
+    pool.shale("create", "home", "--share")
+    source = t.dir / "tree"
+    source.mkdir()
+    for number in range(4):
+        (source / str(number)).write_bytes(os.urandom(16 << 20))
+    pool.shale("import", "home", source)
+    pool.shale("snapshot", "home@s")
+    server = pool.serve(words=["--http", "127.0.0.1:0"])
+    shared = Shared(pool, server)
+    job = shared.paused(t, shared.path(), at="s", to="back")
+    for command in (["rollback", "home@s"], ["rename", "home", "other"], ["destroy", "home", "-r"]):
+        refused = pool.shale(*command, status=EXIT["in-use"]).stderr
+        t.expect("the tree of the share is in use" in refused, f"why not: {refused}")
+    shared.admin.ask("POST", f"/jobs/{job}/resume")
+    shared.end(t, job)
+    t.equal(names(shared.admin.ask("GET", shared.path("back"))[2]), ["0", "1", "2", "3"], "files that came")
+    pool.shale("rollback", "home@s")
+    t.equal(names(shared.admin.ask("GET", shared.path())[2]), ["0", "1", "2", "3"], "files after the rollback")
+    server.stop()
+    pool.check()
+
+
+@test()
+def http_restore_leaves_the_shares_in_a_share(t):
+    """where the snapshot has a directory that is another share now, that one is left as it is, and all else comes"""
+    shared = Shared.new(t)
+    home = shared.server.share("home")
+    (home / "m").mkdir()
+    for name in ("a", "m/old", "z"):
+        (home / name).write_bytes(b"old")
+    shared.pool.shale("snapshot", "home@s")
+    t.run("rm", "-r", *(home / name for name in ("a", "m", "z")))
+    shared.pool.shale("create", "home/m", "--share")
+    (shared.server.share("home/m") / "own").write_bytes(b"own")
+    restored = shared.restore(t, shared.path(), at="s")["result"]["restored"]
+    t.equal((restored["restored"], restored["kept"], restored["kept_first"]), (2, 1, "m/old"), "what came, and what did not")
+    t.equal((sorted(os.listdir(home)), os.listdir(home / "m")), (["a", "m", "z"], ["own"]), "names")
+    shared.server.stop()
     shared.pool.check()
 
 

@@ -22,6 +22,11 @@ def job(pool, number):
     return next((job for job in jobs if job["id"] == number), None)
 
 
+def numbers(pool):
+    """The numbers of all jobs."""
+    return [job["id"] for job in json.loads(pool.shale("jobs", "--json", quiet=True).stdout)]
+
+
 def awaited(t, pool, number, is_so):
     """The job, once it is as the caller wants it."""
     end = time.monotonic() + CHANGE_SECONDS_MAX
@@ -93,13 +98,16 @@ def job_beside_writers(t):
     started = subprocess.Popen([BINARY, *map(str, [slowly[0], pool.path, *slowly[1:4], "--rate", "64K"])], stdin=subprocess.DEVNULL,
                                stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     t.defer(started.kill)
-    awaited(t, pool, 1, lambda job: job["state"] == "running")
+    [number] = t.wait_for(lambda: numbers(pool), "the job of the command")
+    t.expect(number > 1, "the number of a job of the server before is used again")
+    awaited(t, pool, number, lambda job: job["state"] == "running")
     started.send_signal(signal.SIGHUP)
     t.equal(started.wait(), EXIT_INTERRUPTED, "exit status after SIGHUP")
-    t.equal(job(pool, 1)["state"], "cancelled", "the job of a command that got SIGHUP")
+    t.equal(job(pool, number)["state"], "cancelled", "the job of a command that got SIGHUP")
 
-    pool.shale("recompress", "vol", "--mode", "archive", "--rate", "max", "--background")
-    done = json.loads(pool.shale("jobs", 2, "--json").stdout)
+    begun = json.loads(pool.shale("recompress", "vol", "--mode", "archive", "--rate", "max", "--background", "--json").stdout)
+    t.equal(begun["id"], number + 1, "the next number")
+    done = json.loads(pool.shale("jobs", number + 1, "--json").stdout)
     made = done["result"]["recompressed"]
     t.equal((done["state"], made["finished"]), ("done", True), "the job that was watched to its end")
     t.expect(0 < made["after_bytes"] < made["before_bytes"], f"nothing became smaller: {made}")

@@ -116,9 +116,10 @@ def runner_reports_and_cleans_up(t):
     t.equal(process.wait(300), 1, "exit status of pytest")
     output = (t.dir / "output").read_text()
     t.log(output)
+    failed_at = PLANTED.splitlines().index('    t.fail("as planted")') + 1
     # Tests of the worker that the hanging one took along have run in another one.
     for line in ["2 failed, 2 passed, 1 skipped, 1 error in", "succeeds: 3 MB/s", "as planted", "left behind: loop ",
-                 "in signal_never_comes: time.sleep(600)"]:
+                 "in signal_never_comes: time.sleep(600)", f"::fails_with_an_open_file - planted.py:{failed_at}: "]:
         t.expect(line in output, f"'{line}' is not in the output")
     log = t.dir / "target" / "system" / "succeeds.log"
     t.equal(log.read_text(), "NOTE 3 MB/s\na line for the log\n", "the log of a test")

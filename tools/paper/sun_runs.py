@@ -31,7 +31,7 @@ REST_SECONDS = 15
 COPIES = 8
 # The graphs over time: (graph, dataset, breakdown, filters).
 GRAPHS = [
-    ("operations", "ops", "operation", ["door=share"]),
+    ("operations", "ops", "operation", ["door=nfs"]),
     ("network", "network", "direction", ["interface=lo"]),
     ("cpu", "cpu", "who", []),
     ("written", "disk.written", "cause", []),
@@ -116,7 +116,7 @@ class Phase:
         until = time.monotonic() + REST_SECONDS
         while True:
             self.end = settled(self.place) + 1
-            if self.total("bytes", [f"operation={operation}", "door=share"]) >= self.bytes or time.monotonic() > until:
+            if self.total("bytes", [f"operation={operation}", "door=nfs"]) >= self.bytes or time.monotonic() > until:
                 return
 
     def totals(self, dataset, by=None, only=()):
@@ -162,10 +162,10 @@ def one(lab, energy, how, load, disk, name, source, level, run):
 def compare(count, place, write, read):
     """The history beside the clients, the network and the disk."""
     for phase, operation, moved in ((write, "write", "written"), (read, "read", "read")):
-        by_share = phase.totals("bytes", "object", [f"operation={operation}", "door=share"])
+        by_share = phase.totals("bytes", "object", [f"operation={operation}", "door=nfs"])
         for share in place.shares:
             count.agree(f"bytes {moved} by {share}", by_share.get(share, 0), phase.clients[share][0], "its client")
-        count.agree(f"bytes {moved}", phase.total("bytes", [f"operation={operation}", "door=share"]), phase.bytes, "the clients")
+        count.agree(f"bytes {moved}", phase.total("bytes", [f"operation={operation}", "door=nfs"]), phase.bytes, "the clients")
         network = phase.totals("network", "direction", ["interface=lo"])
         count.agree(f"network bytes received while they {operation}", network.get("received", 0), phase.counted["received"], "the kernel")
         count.agree(f"disk bytes {moved}", phase.on_disk(moved), phase.counted[f"disk_{moved}_bytes"], "the device")
@@ -222,7 +222,7 @@ def history(lab, place, name, level, write, read):
                     lab.report.row("series", data=name, level=level, graph=graph, name=line["name"], second=second, value=value)
     lab.report.row("spans", data=name, level=level, write_end=write.end - write.first, read_first=read.first - write.first, read_end=read.end - write.first)
     for operation, phase in (("write", write), ("read", read)):
-        heat = place.rest.get("/analytics/heatmap", dataset="latency", only=["door=share", f"operation={operation}"], from_unix_s=phase.first, to_unix_s=phase.end, step_s=1)
+        heat = place.rest.get("/analytics/heatmap", dataset="latency", only=["door=nfs", f"operation={operation}"], from_unix_s=phase.first, to_unix_s=phase.end, step_s=1)
         for bucket, counts in enumerate(heat["counts"]):
             end = heat["bucket_ends_ns"][bucket] if bucket < len(heat["bucket_ends_ns"]) else None
             for second, value in enumerate(counts):

@@ -107,6 +107,9 @@ pub enum Error {
     /// The source stream of an upload failed.
     #[error("the data cannot be read: {0}")]
     Source(#[source] std::io::Error),
+    /// The destination of a read failed.
+    #[error("the data cannot be written: {0}")]
+    Sink(#[source] std::io::Error),
     /// The system's random number generator failed.
     #[error("the system's random numbers cannot be read: {0}")]
     Entropy(#[source] std::io::Error),
@@ -138,6 +141,7 @@ impl Error {
             | Self::StoreInconsistent(_)
             | Self::Unknown { .. }
             | Self::Source(_)
+            | Self::Sink(_)
             | Self::Entropy(_) => Cause::Unreachable,
             Self::Lost { .. }
             | Self::Missing(_)

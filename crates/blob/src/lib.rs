@@ -36,6 +36,7 @@ pub use data::extent::{
 pub use data::frame::{Choice, ENCODING_KEYS, Encoded, Encoder, Encoding, Framer, frame_checksum};
 pub use data::layout::{LAYOUT_BYTES_MAX, Layout, Run};
 pub use data::pack::{PACK_BYTES, PACK_BYTES_MAX, PACK_BYTES_MIN, PackBuilder, PackReport, verify_pack};
+pub use data::scatter::Sink;
 pub use data::session::{DataHash, Finished, Journal, Uploading};
 pub use data::upload::{Tally, UploadOptions};
 pub use error::{Cause, Error};

@@ -35,7 +35,7 @@ pub use base::loss::{Loss, LossOf};
 pub use base::options::{FormatOptions, PoolEnv, PoolOptions, Properties, Training};
 pub use base::status::{
     CheckReport, CleanMark, CleanReport, FolderStatus, PROBLEMS_LISTED_MAX, PoolRoom, PoolStatus, Problem, Property,
-    PropertySource, QuotaReached, SnapshotStatus, SnapshotUsage, StandbyStatus, VolumeStatus,
+    PropertySource, QuotaUse, SnapshotStatus, SnapshotUsage, StandbyStatus, VolumeStatus,
 };
 pub use base::store_error::store_error_kind;
 pub use codecs::trace::TraceRecord;

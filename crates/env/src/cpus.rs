@@ -7,6 +7,14 @@ pub fn current_cpu() -> usize {
     rustix::thread::sched_getcpu()
 }
 
+/// Lets the calling thread run wherever the process's first thread may. A new thread inherits the
+/// CPUs of the one that started it, which may be bound to one at that moment.
+pub fn use_all_cpus() {
+    let usual = sched_getaffinity(Some(rustix::process::getpid()));
+    // Otherwise only speed suffers.
+    let _ = usual.and_then(|usual| sched_setaffinity(None, &usual));
+}
+
 /// Keeps the thread that owns it off one CPU: for a helper woken by a thread that is busy there. A
 /// virtual machine's scheduler wakes the helper on the same CPU, where it has to wait its turn,
 /// because a sleeping CPU looks like one that the hypervisor has descheduled.
@@ -46,6 +54,22 @@ impl KeepOff {
 #[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_thread_that_a_bound_one_starts_can_use_all_cpus() {
+        let usual = sched_getaffinity(Some(rustix::process::getpid())).unwrap();
+        let found = std::thread::spawn(|| {
+            let mut one = CpuSet::new();
+            one.set(current_cpu());
+            sched_setaffinity(None, &one).unwrap();
+            let started = std::thread::spawn(|| {
+                use_all_cpus();
+                sched_getaffinity(None).unwrap()
+            });
+            started.join().unwrap()
+        });
+        assert_eq!(found.join().unwrap(), usual);
+    }
 
     #[test]
     fn a_thread_keeps_off_one_processor_at_a_time_and_comes_back() {

@@ -36,7 +36,7 @@ pub use aligned::AlignedBuf;
 pub use allocator::{Allocator, tune_allocator};
 pub use arena::{Arena, ArenaBuf, HUGE_PAGE_BYTES, Pages};
 pub use clock::{Clock, SystemClock, monotonic_ns, wall_time};
-pub use cpus::{KeepOff, current_cpu};
+pub use cpus::{KeepOff, current_cpu, use_all_cpus};
 pub use descriptors::descriptors_share;
 pub use disk::{Disk, DiskLayer};
 pub use entropy::{Entropy, SystemEntropy};

@@ -40,8 +40,9 @@ use surface::{Error, ErrorKind, Result};
 const SAMPLE_BYTES: u64 = 128 << 20;
 /// Most samples by default: each costs a seek on rotating disks.
 const SAMPLES_MAX: u64 = 8192;
-/// Bytes read in the rounds before the last one: the first takes less than a second.
-const ROUNDS: [u64; 2] = [4 << 20, 32 << 20];
+/// Bytes read in the rounds before the last one: the first takes less than a second, with the
+/// slowest codecs too.
+const ROUNDS: [u64; 3] = [1 << 20, 4 << 20, 32 << 20];
 /// Sampling margin at which no further round follows, as a share of the data.
 const MARGIN_ENOUGH: f64 = 0.01;
 
@@ -54,6 +55,9 @@ pub fn sample_bytes_default(unit_bytes: usize) -> u64 {
 const BATCH_SAMPLES: usize = 32;
 /// Samples that are compressed once before anything counts.
 const WARM_UP_SAMPLES: usize = 48;
+/// The same with slow settings, which take tens of milliseconds for each, where early rounds do the
+/// rest.
+const WARM_UP_SLOW_SAMPLES: usize = 2;
 
 /// Fewest samples per stratum, if it has that many windows: fewer are not conclusive.
 const STRATUM_SAMPLES_MIN: u64 = 24;
@@ -129,7 +133,8 @@ pub fn in_rounds(
     let (counted, cpu_ns) = (|| rapl.as_ref().and_then(Rapl::used_uj), clock.thread_cpu_ns());
     let before = counted();
     let mut meter = meter::Meter::new(plan, dictionaries::Dictionaries::train(population, plan, seed)?);
-    warm_up(population, plan, &rounds[0], &mut meter)?;
+    let slow_max = if rounds.len() > 1 { WARM_UP_SLOW_SAMPLES } else { WARM_UP_SAMPLES };
+    warm_up(population, plan, &rounds[0], slow_max, &mut meter)?;
     let mut number = 0;
     loop {
         let (samples, unreadable) = round(population, plan, &rounds[number], &mut meter, &mut batch, on)?;
@@ -143,7 +148,9 @@ pub fn in_rounds(
         let found = document::document(population, plan, &sampled, machine, power);
         on(Step::Round(&found))?;
         number += 1;
-        if number == rounds.len() || document::sampling_margin(plan, &samples) < MARGIN_ENOUGH {
+        // The first round is too small for its margins to be believed.
+        let is_enough = number > 1 && document::sampling_margin(plan, &samples) < MARGIN_ENOUGH;
+        if number == rounds.len() || is_enough {
             return Ok(found);
         }
     }
@@ -186,8 +193,14 @@ fn round(
     Ok((samples, unreadable))
 }
 
-/// Some of the samples, spread over the population.
-fn warm_up(population: &Population, plan: &Plan, drawn: &[Vec<u64>], meter: &mut meter::Meter<'_>) -> Result<()> {
+/// Some of the samples, spread over the population; the first `slow_max` with slow settings too.
+fn warm_up(
+    population: &Population,
+    plan: &Plan,
+    drawn: &[Vec<u64>],
+    slow_max: usize,
+    meter: &mut meter::Meter<'_>,
+) -> Result<()> {
     let all = || {
         population.strata.iter().zip(drawn).flat_map(|(stratum, windows)| windows.iter().map(move |w| (stratum, *w)))
     };
@@ -195,7 +208,8 @@ fn warm_up(population: &Population, plan: &Plan, drawn: &[Vec<u64>], meter: &mut
     let mut read = Vec::new();
     for (stratum, window) in all().step_by(every) {
         if let Some(data) = population.read(stratum, window, &mut None)? {
-            read.push(meter::Sample { rules: data.rules_of(plan), bytes: data.bytes, slow: true });
+            let slow = read.len() < slow_max;
+            read.push(meter::Sample { rules: data.rules_of(plan), bytes: data.bytes, slow });
         }
     }
     meter.warm_up(&read);

@@ -16,7 +16,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
 
-use fuse::become_io_flusher;
+use fuse::{become_io_flusher, before_wait};
 use parking_lot::{Condvar, Mutex};
 
 /// Most requests queued in a lane: as many as the kernel sends without a waiting caller for each.
@@ -78,6 +78,7 @@ impl Lane {
     /// Runs `work`, which holds `bytes` of data, here or on one of the lane's threads.
     pub(crate) fn run(&self, bytes: usize, work: impl FnOnce() + Send + 'static) {
         if !self.is_occupied.swap(true, Ordering::Acquire) {
+            before_wait();
             work();
             self.is_occupied.store(false, Ordering::Release);
             return;
@@ -85,6 +86,7 @@ impl Lane {
         let mut queue = self.shared.queue.lock();
         if queue.is_closed || queue.work.len() >= QUEUE_MAX || queue.bytes.saturating_add(bytes) > QUEUE_BYTES_MAX {
             drop(queue);
+            before_wait();
             return work();
         }
         queue.bytes += bytes;

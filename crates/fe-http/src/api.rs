@@ -9,16 +9,12 @@ use axum::response::{IntoResponse, Response};
 use operations::{About, CATALOGUE, PREFIX, Request};
 use serde_json::{Value, json};
 use surface::Error;
-use tokio::sync::Semaphore;
 
 use crate::connections::Peer;
 use crate::problem::{self, Refused};
-use crate::router::{BODY_BYTES_MAX, SMALL_BODY_BYTES, Shared, ask, body_of, respond};
+use crate::router::{Shared, ask, respond};
 use crate::wire::{Answer, Ask, What};
-use crate::{files, session};
-
-/// Larger bodies that are held at a time, each with its values and its request: some 16 MiB.
-static LARGE_BODIES: Semaphore = Semaphore::const_new(4);
+use crate::{body, files, session};
 
 /// A place of an operation.
 struct Route {
@@ -99,16 +95,21 @@ pub(crate) fn pairs_of(query: &str) -> Option<Pairs> {
     pairs.collect()
 }
 
-/// The operation at a path, and the fields that the path has.
+/// The operation at a path, and the fields that the path has. HEAD is GET, without the body.
 fn find(method: &Method, path: &str) -> Result<(&'static Route, Pairs), Response> {
+    let method = match method.as_str() {
+        "HEAD" => "GET",
+        other => other,
+    };
     let parts: Vec<_> = path.strip_prefix(PREFIX).unwrap_or(path).split('/').skip(1).collect();
     let mut others = Vec::new();
     for route in ROUTES.iter() {
         let Some(fields) = fields_of(route, &parts) else { continue };
-        if route.method == method.as_str() {
+        if route.method == method {
             return Ok((route, fields));
         }
         others.push(route.method);
+        others.extend((route.method == "GET").then_some("HEAD"));
     }
     if others.is_empty() {
         return Err(problem::refuse(Refused::NoSuchPath));
@@ -160,41 +161,29 @@ fn build(
     request_of(route, &given, body).map_err(|error: Error| malformed(&error.to_string()))
 }
 
-/// Whether the body may have more bytes than nearly every request needs.
-fn is_large(fields: &HeaderMap) -> bool {
-    let length = fields.get(header::CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse::<u64>().ok());
-    fields.contains_key(header::TRANSFER_ENCODING) || length.is_some_and(|length| length > SMALL_BODY_BYTES as u64)
-}
-
 /// Any operation.
 pub(crate) async fn operation(
     State(shared): State<Shared>,
     Extension(peer): Extension<Peer>,
     method: Method,
     uri: Uri,
-    fields: HeaderMap,
+    mut fields: HeaderMap,
     body: Body,
 ) -> Response {
     let (route, given) = match find(&method, uri.path()) {
         Ok(found) => found,
         Err(response) => return response,
     };
-    // Its memory is many times the body: only for those who may, and for few at a time.
-    let large = if is_large(&fields) {
-        if let Err(refused) = ask(&shared, &peer, &fields, What::WhoAmI).await {
-            return refused;
-        }
-        LARGE_BODIES.acquire().await.ok()
-    } else {
-        None
-    };
-    let bytes_max = if large.is_some() { BODY_BYTES_MAX } else { SMALL_BODY_BYTES };
-    let body = match body_of(&fields, body, bytes_max).await {
-        Ok(body) => body,
-        Err(refused) => return problem::refuse(refused),
+    if method == Method::HEAD {
+        // Ranges are defined for GET only.
+        fields.remove(header::RANGE);
+    }
+    let received = match body::receive(&fields, body, ask(&shared, &peer, &fields, What::WhoAmI)).await {
+        Ok(received) => received,
+        Err(refused) => return refused,
     };
     let has_version = fields.contains_key(header::IF_MATCH);
-    let request = match build(route, given, &uri, &fields, &body) {
+    let request = match build(route, given, &uri, &fields, &received.bytes) {
         Ok(request) => request,
         // Without credentials the answer is 401 whatever the parameters are.
         Err(response) => {
@@ -252,7 +241,9 @@ mod tests {
     fn paths_lead_to_operations_with_decoded_fields() {
         let (op, fields) = found("DELETE", "/api/v1/users/a%2Fb%20c").unwrap();
         assert_eq!((op.as_str(), fields), ("remove_user", vec![("name".to_owned(), "a/b c".to_owned())]));
-        assert_eq!(found("GET", "/api/v1/pool").unwrap().0, "status");
+        for method in ["GET", "HEAD"] {
+            assert_eq!(found(method, "/api/v1/pool").unwrap().0, "status");
+        }
         assert_eq!(found("POST", "/api/v1/pool"), Err(StatusCode::METHOD_NOT_ALLOWED));
         for path in
             ["/api/v1/", "/api/v1/pool/", "/api/v1/users/", "/api/v1/users/%00", "/api/v1/users/%ff", "/api/v1/x"]

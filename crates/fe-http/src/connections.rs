@@ -1,14 +1,23 @@
 //! Accepts connections and speaks HTTP on them. Owns the bounds on connections and on how long a
 //! client may take. All of it runs on the runtime's threads.
+//!
+//! Clients that connect and say nothing must not keep others out. When all places are taken, a
+//! newcomer gets that of a connection that has nothing to answer, of the address that has the most
+//! of these.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::convert::Infallible;
 use std::future::Future;
 use std::net::IpAddr;
+use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use axum::Router;
+use axum::body::{Body, Bytes};
+use hyper::body::{Frame, SizeHint};
 use hyper::server::conn::http1;
 use hyper::service::{Service, service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
@@ -17,6 +26,7 @@ use parking_lot::Mutex;
 use rustix::net::sockopt;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
+use tokio::sync::Notify;
 use tokio::time::{sleep, timeout};
 use tokio_rustls::TlsAcceptor;
 
@@ -55,51 +65,114 @@ impl Peer {
     }
 }
 
-/// Counts of connections.
+/// The connections there are.
 #[derive(Default)]
 pub(crate) struct Limits {
-    counts: Mutex<Counts>,
+    open: Mutex<Open>,
 }
 
 #[derive(Default)]
-struct Counts {
-    all: usize,
-    by_address: HashMap<IpAddr, usize>,
+struct Open {
+    next: u64,
+    /// By number, so the oldest comes first.
+    all: BTreeMap<u64, Arc<Connection>>,
 }
 
-/// A connection that is counted.
-struct Counted {
-    limits: Arc<Limits>,
+struct Connection {
     address: Option<IpAddr>,
+    /// Answers under way.
+    answering: AtomicUsize,
+    /// Signalled when its place is given to another one.
+    displaced: Notify,
 }
+
+/// The place of a connection.
+struct Place {
+    limits: Arc<Limits>,
+    number: u64,
+    connection: Arc<Connection>,
+}
+
+/// An answer under way.
+struct Answering(Arc<Connection>);
 
 impl Limits {
     /// Counts a connection; none: there are too many.
-    fn admit(self: &Arc<Self>, address: Option<IpAddr>) -> Option<Counted> {
-        let mut counts = self.counts.lock();
-        let of_address = address.map_or(0, |address| counts.by_address.get(&address).copied().unwrap_or_default());
-        if counts.all >= CONNECTIONS_MAX || of_address >= CONNECTIONS_OF_ADDRESS_MAX {
+    fn admit(self: &Arc<Self>, address: Option<IpAddr>) -> Option<Place> {
+        let mut open = self.open.lock();
+        let own = open.all.values().filter(|connection| connection.address == address).count();
+        if address.is_some() && own >= CONNECTIONS_OF_ADDRESS_MAX {
             return None;
         }
-        counts.all += 1;
-        if let Some(address) = address {
-            counts.by_address.insert(address, of_address + 1);
+        if open.all.len() >= CONNECTIONS_MAX {
+            let number = open.to_displace(own)?;
+            open.all.remove(&number)?.displaced.notify_one();
         }
-        Some(Counted { limits: Arc::clone(self), address })
+        let connection = Arc::new(Connection { address, answering: AtomicUsize::new(0), displaced: Notify::new() });
+        let number = open.next;
+        open.next += 1;
+        open.all.insert(number, Arc::clone(&connection));
+        Some(Place { limits: Arc::clone(self), number, connection })
     }
 }
 
-impl Drop for Counted {
-    fn drop(&mut self) {
-        let mut counts = self.limits.counts.lock();
-        counts.all -= 1;
-        let Some(address) = self.address else { return };
-        if let Some(count) = counts.by_address.get_mut(&address) {
-            *count -= 1;
-            if *count == 0 {
-                counts.by_address.remove(&address);
-            }
+impl Open {
+    /// The oldest connection without an answer under way of the address that has the most of these,
+    /// if they are more than the `own` connections of a newcomer.
+    fn to_displace(&self, own: usize) -> Option<u64> {
+        let mut silent: HashMap<Option<IpAddr>, (usize, u64)> = HashMap::new();
+        let is_silent = |connection: &Connection| connection.answering.load(Ordering::Relaxed) == 0;
+        for (number, connection) in self.all.iter().filter(|(_, connection)| is_silent(connection)) {
+            silent.entry(connection.address).or_insert((0, *number)).0 += 1;
         }
+        let (count, oldest) =
+            silent.into_values().max_by_key(|(count, oldest)| (*count, std::cmp::Reverse(*oldest)))?;
+        (count > own).then_some(oldest)
+    }
+}
+
+impl Answering {
+    fn begin(connection: &Arc<Connection>) -> Self {
+        connection.answering.fetch_add(1, Ordering::Relaxed);
+        Self(Arc::clone(connection))
+    }
+}
+
+impl Drop for Answering {
+    fn drop(&mut self) {
+        self.0.answering.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.limits.open.lock().all.remove(&self.number);
+    }
+}
+
+/// A body that counts as an answer under way until it ends.
+struct Answer {
+    body: Body,
+    _answering: Answering,
+}
+
+impl hyper::body::Body for Answer {
+    type Data = Bytes;
+    type Error = axum::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
+        Pin::new(&mut self.body).poll_frame(context)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
     }
 }
 
@@ -113,20 +186,20 @@ pub(crate) async fn serve_tcp(listener: TcpListener, limits: Arc<Limits>, app: R
                 continue;
             }
         };
-        let Some(counted) = limits.admit(Some(address)) else { continue };
+        let Some(place) = limits.admit(Some(address)) else { continue };
         let Some(peer) = tcp_peer(&stream, address, tls.is_some()) else { continue };
         let (app, tls) = (app.clone(), tls.clone());
-        tokio::spawn(async move {
+        let connection = Arc::clone(&place.connection);
+        tokio::spawn(until_displaced(place, async move {
             match tls {
-                None => speak(stream, peer, app).await,
+                None => speak(stream, peer, connection, app).await,
                 Some(tls) => {
                     if let Ok(Ok(stream)) = timeout(HEAD_PATIENCE, tls.accept(stream)).await {
-                        speak(stream, peer, app).await;
+                        speak(stream, peer, connection, app).await;
                     }
                 }
             }
-            drop(counted);
-        });
+        }));
     }
 }
 
@@ -140,13 +213,18 @@ pub(crate) async fn serve_unix(listener: UnixListener, limits: Arc<Limits>, app:
                 continue;
             }
         };
-        let Some(counted) = limits.admit(None) else { continue };
+        let Some(place) = limits.admit(None) else { continue };
         let peer = unix_peer(&stream);
-        let app = app.clone();
-        tokio::spawn(async move {
-            speak(stream, peer, app).await;
-            drop(counted);
-        });
+        let connection = Arc::clone(&place.connection);
+        tokio::spawn(until_displaced(place, speak(stream, peer, connection, app.clone())));
+    }
+}
+
+/// A connection, which ends early if its place is given to another one.
+async fn until_displaced(place: Place, speaks: impl Future<Output = ()>) {
+    tokio::select! {
+        () = speaks => {}
+        () = place.connection.displaced.notified() => {}
     }
 }
 
@@ -175,17 +253,20 @@ fn unix_peer(stream: &UnixStream) -> Peer {
     Peer { address: None, process, local: None, port: 0, is_tls: false }
 }
 
-fn speak<S>(stream: S, peer: Peer, app: Router) -> impl Future<Output = ()> + Send
+fn speak<S>(stream: S, peer: Peer, connection: Arc<Connection>, app: Router) -> impl Future<Output = ()> + Send
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
     let app = TowerToHyperService::new(app);
     let service = service_fn(move |mut request: hyper::Request<hyper::body::Incoming>| {
         request.extensions_mut().insert(peer);
-        let answer = app.call(request);
-        async move { answer.await.map_err(|error: Infallible| error) }
+        let (answer, answering) = (app.call(request), Answering::begin(&connection));
+        async move {
+            let answer = answer.await.map_err(|error: Infallible| error)?;
+            Ok::<_, Infallible>(answer.map(|body| Answer { body, _answering: answering }))
+        }
     });
-    let connection = http1::Builder::new()
+    let http = http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(HEAD_PATIENCE)
         .max_headers(FIELDS_MAX)
@@ -193,28 +274,54 @@ where
         .serve_connection(TokioIo::new(stream), service);
     async move {
         // An error means that the client disconnected, was too slow, or does not speak HTTP.
-        drop(connection.await);
+        drop(http.await);
     }
 }
 
 #[cfg(test)]
+#[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
+
+    fn address(last: u8) -> Option<IpAddr> {
+        Some(IpAddr::from([10, 0, 0, last]))
+    }
+
+    fn count(limits: &Limits) -> usize {
+        limits.open.lock().all.len()
+    }
 
     #[test]
     fn connections_are_bounded_in_all_and_by_address() {
         let limits = Arc::new(Limits::default());
-        let address = |last: u8| Some(IpAddr::from([10, 0, 0, last]));
         let mut first: Vec<_> = std::iter::repeat_with(|| limits.admit(address(1))).take(40).flatten().collect();
         assert_eq!(first.len(), CONNECTIONS_OF_ADDRESS_MAX);
-        let others: Vec<_> =
-            (2..=255).flat_map(|last| [limits.admit(address(last)), limits.admit(None)]).flatten().collect();
-        assert_eq!(first.len() + others.len(), CONNECTIONS_MAX);
-        assert!(limits.admit(None).is_none());
+        let answers: Vec<_> = first.iter().map(|place| Answering::begin(&place.connection)).collect();
+        let busy = |place: Place| (Answering::begin(&place.connection), place);
+        let others: Vec<_> = (2..=250).filter_map(|last| limits.admit(address(last))).map(busy).collect();
+        assert_eq!(first.len() + others.len(), CONNECTIONS_MAX, "answers under way keep their places");
+        assert!(limits.admit(None).is_none() && limits.admit(address(251)).is_none());
+        drop((answers, others));
         first.pop();
         assert!(limits.admit(address(1)).is_some());
-        drop((first, others));
-        assert_eq!(limits.counts.lock().all, 0);
-        assert!(limits.counts.lock().by_address.is_empty());
+        drop(first);
+        assert_eq!(count(&limits), 0);
+    }
+
+    #[tokio::test]
+    async fn silent_connections_give_way_to_newcomers() {
+        let limits = Arc::new(Limits::default());
+        let mut silent: Vec<_> =
+            (0..CONNECTIONS_MAX).map(|number| limits.admit(address((number / 32) as u8)).unwrap()).collect();
+        let answering = Answering::begin(&silent[0].connection);
+        let newcomer = limits.admit(address(100)).unwrap();
+        assert_eq!(count(&limits), CONNECTIONS_MAX);
+        // The oldest that has nothing to answer; the address of the first one has fewer of these now.
+        until_displaced(silent.remove(32), std::future::pending()).await;
+        drop(answering);
+        // A flood from one address displaces no client that has a few connections.
+        let flood: Vec<_> = (0..100).filter_map(|_| limits.admit(address(200))).collect();
+        assert!(flood.len() < CONNECTIONS_OF_ADDRESS_MAX, "{}", flood.len());
+        assert!(limits.open.lock().all.contains_key(&newcomer.number));
     }
 }

@@ -12,6 +12,7 @@
 mod api;
 mod assets;
 mod backend;
+mod body;
 mod connections;
 mod events;
 mod files;

@@ -57,7 +57,7 @@ fn obey(control: &OwnedFd, certificate: Option<&Certificate>) {
         if let (Command::Certificate(pem), Some(certificate)) = (command, certificate)
             && let Err(error) = certificate.replace(&pem)
         {
-            log::warn!("HTTP goes on with the certificate that it has: {error}");
+            log::warn!("HTTP keeps its current certificates: {error}");
         }
     }
 }

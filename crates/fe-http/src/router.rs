@@ -1,9 +1,8 @@
 //! Paths: which question to the server each request becomes, and which response its answer.
 
 use std::sync::Arc;
-use std::time::Duration;
 
-use axum::body::{Body, to_bytes};
+use axum::body::Body;
 use axum::extract::{Extension, State};
 use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, Uri, header};
 use axum::response::{IntoResponse, Response};
@@ -11,20 +10,13 @@ use axum::routing::{any, get};
 use axum::{Router, middleware};
 use serde_json::Value;
 use tokio::sync::Semaphore;
-use tokio::time::timeout;
 
 use crate::backend::{Backend, NoAnswer};
 use crate::connections::Peer;
 use crate::events::{self, Streams};
 use crate::problem::{self, Refused};
 use crate::wire::{Answer, Ask, What};
-use crate::{api, assets, guard, metrics, session};
-
-/// Longest body of a request, and how long it may take.
-pub(crate) const BODY_BYTES_MAX: usize = 1 << 20;
-/// Bytes of a body that is read from anyone.
-pub(crate) const SMALL_BODY_BYTES: usize = 8 << 10;
-const BODY_PATIENCE: Duration = Duration::from_secs(30);
+use crate::{api, assets, body, guard, metrics, session};
 
 /// What all requests share.
 pub(crate) struct Site {
@@ -95,21 +87,6 @@ async fn version(State(shared): State<Shared>) -> Response {
     json(StatusCode::OK, &serde_json::json!({ "version": shared.version, "boot": shared.boot }))
 }
 
-/// The body of a request, which must be JSON by its type.
-pub(crate) async fn body_of(fields: &HeaderMap, body: Body, bytes_max: usize) -> Result<Vec<u8>, Refused> {
-    let bytes = match timeout(BODY_PATIENCE, to_bytes(body, bytes_max)).await {
-        Ok(Ok(bytes)) => bytes,
-        Ok(Err(_)) => return Err(Refused::TooLong),
-        Err(_) => return Err(Refused::TooSlow),
-    };
-    let kind = fields.get(header::CONTENT_TYPE).and_then(|kind| kind.to_str().ok()).unwrap_or_default();
-    let kind = kind.split(';').next().unwrap_or_default().trim();
-    let is_json =
-        ["application/json", "application/merge-patch+json"].iter().any(|json| kind.eq_ignore_ascii_case(json));
-    // Forms of other sites can send text, and nothing that browsers ask about first.
-    if is_json || bytes.is_empty() { Ok(bytes.to_vec()) } else { Err(Refused::NotJson) }
-}
-
 /// Asks the server, and makes a response of problems.
 pub(crate) async fn ask(shared: &Shared, peer: &Peer, fields: &HeaderMap, what: What) -> Result<Answer, Response> {
     let ask = Ask { from: peer.from(), proof: session::proof(fields, peer), what };
@@ -149,9 +126,9 @@ async fn session_of(
         Method::GET => What::WhoAmI,
         Method::DELETE => What::LogOut,
         Method::POST => {
-            let body = match body_of(&fields, body, SMALL_BODY_BYTES).await {
+            let body = match body::small(&fields, body).await {
                 Ok(body) => body,
-                Err(refused) => return problem::refuse(refused),
+                Err(refused) => return refused,
             };
             match session::log_in(&body) {
                 Ok(what) => what,

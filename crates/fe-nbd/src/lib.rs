@@ -21,6 +21,7 @@
 //! `outbox`.
 
 mod caller;
+mod certificate_files;
 mod certificates;
 mod channel;
 mod clock;
@@ -42,6 +43,7 @@ mod budget;
 pub mod negotiate;
 pub mod wire;
 
+pub use certificate_files::{CertificateFiles, FileContent};
 pub use certificates::Certificates;
 pub use errno::Errno;
 pub use listen::{Listen, Listener};

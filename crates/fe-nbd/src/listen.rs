@@ -63,6 +63,18 @@ impl Listen {
         }
     }
 
+    /// Whether a listener at the other address keeps this one from being bound: each address of a
+    /// port excludes that of all interfaces.
+    fn excludes(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::Tcp(own), Self::Tcp(other)) => {
+                let is_any = own.ip().is_unspecified() || other.ip().is_unspecified();
+                own.port() == other.port() && (is_any || own.ip() == other.ip())
+            }
+            _ => false,
+        }
+    }
+
     /// The same as [`uri`](Self::uri), for clients that speak TLS.
     pub fn tls_uri(&self, export: &str) -> String {
         let uri = self.uri(export);
@@ -184,6 +196,37 @@ impl Listener {
                 let metadata = std::fs::symlink_metadata(path).map_err(fail)?;
                 let file = Some((path.clone(), (metadata.dev(), metadata.ino())));
                 Ok(Self { socket: listener.into(), address: listen.clone(), wanted: listen.clone(), file })
+            }
+        }
+    }
+
+    /// Binds the addresses of `listen` that have no listener, and closes the listeners of others.
+    /// Returns the addresses of these.
+    ///
+    /// # Errors
+    /// Those of [`bind`](Self::bind); the listeners are as before.
+    pub(crate) fn change(listeners: &mut Vec<Self>, listen: &[Listen]) -> Result<Vec<Listen>> {
+        let is_there = |wanted: &&Listen| listeners.iter().any(|listener| listener.wanted == **wanted);
+        let missing: Vec<_> = listen.iter().filter(|wanted| !is_there(wanted)).collect();
+        let is_wanted = |listener: &Self| listen.contains(&listener.wanted);
+        let is_in_the_way = |listener: &Self| missing.iter().any(|wanted| wanted.excludes(&listener.address));
+        let closed = listeners.extract_if(.., |listener| !is_wanted(listener) && is_in_the_way(listener));
+        let closed: Vec<_> = closed.map(|listener| (listener.address.clone(), listener.wanted.clone())).collect();
+        match missing.into_iter().map(Self::bind).collect::<Result<Vec<_>>>() {
+            Ok(added) => {
+                let gone = listeners.extract_if(.., |listener| !is_wanted(listener));
+                let gone: Vec<_> = gone.map(|listener| listener.address.clone()).collect();
+                listeners.extend(added);
+                Ok(closed.into_iter().map(|(address, _)| address).chain(gone).collect())
+            }
+            Err(error) => {
+                for (address, wanted) in closed {
+                    let lost = |lost: Error| Error::new(lost.kind(), format!("{error}; and afterwards: {lost}"));
+                    let mut listener = Self::bind(&address).map_err(lost)?;
+                    listener.wanted = wanted;
+                    listeners.push(listener);
+                }
+                Err(error)
             }
         }
     }

@@ -115,7 +115,7 @@ pub struct Server {
     accepting: Option<JoinHandle<Accepting>>,
 }
 
-/// What the accepting thread owns.
+/// State of the accepting thread.
 struct Accepting {
     listeners: Vec<Listener>,
     /// TLS for the clients that it accepts.
@@ -136,7 +136,7 @@ struct Shared {
     /// The register became empty.
     empty: Condvar,
     stop: AtomicBool,
-    /// The accepting thread is to end, and to hand back what it owns.
+    /// Ends the accepting thread, which returns its state.
     hand_back: AtomicBool,
     /// Wakes the accepting thread for that.
     wake: OwnedFd,
@@ -195,7 +195,7 @@ impl Server {
     /// Listens on all of `listen` and serves `devices` until it is stopped or dropped.
     ///
     /// # Errors
-    /// [`ErrorKind::InUse`] when an address is taken, [`ErrorKind::Invalid`] when there is none,
+    /// [`ErrorKind::InUse`] for an address that is taken, [`ErrorKind::Invalid`] for an empty list,
     /// and errors of the system.
     pub fn start(devices: Arc<dyn DeviceSet>, listen: &[Listen], options: ServerOptions) -> Result<Self> {
         if listen.is_empty() {
@@ -237,8 +237,8 @@ impl Server {
         Ok(())
     }
 
-    /// Ends the accepting thread, and returns what it owned; none after the server was stopped, or
-    /// when the thread panicked, which was reported.
+    /// Ends the accepting thread, and returns its state; `None` after the server was stopped, or if
+    /// the thread panicked, which was reported.
     fn take_back(&mut self) -> Option<Accepting> {
         let accepting = self.accepting.take()?;
         self.shared.hand_back.store(true, Ordering::Release);
@@ -261,15 +261,10 @@ impl Server {
         let mut accepting = self
             .take_back()
             .ok_or_else(|| Error::new(ErrorKind::InUse, "the NBD server is stopping, and listens on nothing new"))?;
-        let is_there = |wanted: &&Listen| accepting.listeners.iter().any(|listener| listener.wanted == **wanted);
-        let added = listen.iter().filter(|wanted| !is_there(wanted)).map(Listener::bind).collect::<Result<Vec<_>>>();
-        let changed = added.map(|added| {
-            let is_wanted = |listener: &mut Listener| listen.contains(&listener.wanted);
-            let gone: Vec<_> = accepting.listeners.extract_if(.., |listener| !is_wanted(listener)).collect();
-            accepting.listeners.extend(added);
+        let changed = Listener::change(&mut accepting.listeners, listen).map(|gone| {
             accepting.tls = tls;
             let register = self.shared.register.lock();
-            let is_gone = |known: &&Known| gone.iter().any(|listener| listener.address == known.address);
+            let is_gone = |known: &&Known| gone.contains(&known.address);
             register.connections.values().filter(is_gone).for_each(Known::end);
         });
         self.accept(accepting).and(changed)
@@ -310,7 +305,8 @@ impl Server {
         // The listeners go, and their socket files.
         drop(self.take_back());
         let shared = &self.shared;
-        shared.held.close();
+        // Their steps are among the requests that the grace period is for.
+        shared.held.begin_close();
 
         let mut register = shared.register.lock();
         register.connections.values().for_each(Known::end);
@@ -331,6 +327,7 @@ impl Server {
             shared.empty.wait(&mut register);
         }
         drop(register);
+        shared.held.close();
         shared.pool.stop();
     }
 }
@@ -378,8 +375,8 @@ fn accept_all(shared: &Arc<Shared>, Accepting { listeners, tls, shortage }: &mut
     }
 }
 
-/// Accepts one client, and reports in a handshake that there are no descriptors. Limited to a
-/// second, during which no other client is accepted.
+/// Accepts one client, and reports the lack of descriptors in a handshake. Limited to a second,
+/// during which no other client is accepted.
 fn refuse_for_want_of_descriptors(shared: &Shared, listener: &Listener) -> bool {
     let Ok(socket) = listener.accept() else { return false };
     let why = "the server has no file descriptors left; close other connections, or raise its limit".to_owned();
@@ -392,7 +389,7 @@ fn refuse_for_want_of_descriptors(shared: &Shared, listener: &Listener) -> bool 
 }
 
 fn pause(shared: &Shared) {
-    // The pause is over, whatever the result.
+    // Any result ends the pause.
     let _ = poll(&mut [PollFd::new(&shared.wake, PollFlags::IN)], Some(&timespec(ACCEPT_PAUSE)));
 }
 

@@ -12,6 +12,7 @@ use fuse::Session;
 use fuse::keep::KeeperSlot;
 use fuse::mount::MountPoint;
 use share::Tree;
+use surface::{Error, ErrorKind, Result};
 
 use crate::memory_journal::MemoryJournal;
 use crate::mount::MountOptions;
@@ -37,6 +38,10 @@ pub(crate) fn begin_journal(tree: &Tree, options: &MountOptions, is_kept: bool) 
 fn settle(tree: &Tree) -> io::Result<()> {
     tree.settle().map_err(|failure| io::Error::from_raw_os_error(failure.errno()))
 }
+
+/// Version of the description of a mount that a keeper holds: version 1, extended attributes 1, the
+/// mount point.
+const VERSION: u8 = 1;
 
 /// A mount as a keeper holds it, so that a recreated journal can be held with it.
 pub(crate) struct HeldMount {
@@ -67,10 +72,26 @@ impl HeldMount {
         Self { place, xattrs, devices, kept_by, is_unheld: AtomicBool::new(true) }
     }
 
+    fn encode(place: &MountPoint, xattrs: XattrSupport) -> Vec<u8> {
+        [&[VERSION, xattrs.to_byte()][..], &place.to_bytes()].concat()
+    }
+
     /// Decodes the description of a mount that a keeper holds.
-    pub(crate) fn decode(bytes: &[u8]) -> Option<(MountPoint, XattrSupport)> {
-        let (xattrs, place) = bytes.split_first()?;
-        Some((MountPoint::from_bytes(place)?, XattrSupport::from_byte(*xattrs)?))
+    ///
+    /// # Errors
+    /// [`ErrorKind::Unsupported`] if a server of another version has left it.
+    pub(crate) fn decode(bytes: &[u8]) -> Result<(MountPoint, XattrSupport)> {
+        let invalid = || Error::new(ErrorKind::Corrupt, "the keeper's description of its mount is damaged: unmount it");
+        let (version, rest) = bytes.split_first().ok_or_else(invalid)?;
+        if *version != VERSION {
+            let text = format!(
+                "its mount was left by another version of Shale (description {version}, this program knows {VERSION}): \
+                 start that version, or unmount it"
+            );
+            return Err(Error::new(ErrorKind::Unsupported, text));
+        }
+        let (xattrs, place) = rest.split_first().ok_or_else(invalid)?;
+        MountPoint::from_bytes(place).zip(XattrSupport::from_byte(*xattrs)).ok_or_else(invalid)
     }
 
     /// Makes the keeper hold the mount and its journal.
@@ -81,7 +102,7 @@ impl HeldMount {
         // last.
         let devices = self.devices.iter().map(|device| device.as_fd());
         let descriptors: Vec<BorrowedFd<'_>> = devices.chain([memory.as_fd()]).collect();
-        let bytes = [&[self.xattrs.to_byte()][..], &self.place.to_bytes()].concat();
+        let bytes = Self::encode(&self.place, self.xattrs);
         self.kept_by.keeper.put(&self.kept_by.name, &bytes, &descriptors)?;
         self.is_unheld.store(false, Ordering::Relaxed);
         Ok(())
@@ -102,4 +123,22 @@ pub(crate) fn maintain_journal(journal: &MemoryJournal, tree: &Tree, held_mount:
         journal.settled(failures);
     }
     held.map_err(|error| io::Error::other(not_held(&error)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_mount_that_another_version_has_left_is_refused() {
+        let place = MountPoint::from_bytes(b"\x07\0\0\0\x01/srv/shares/home").unwrap();
+        let bytes = HeldMount::encode(&place, XattrSupport::WithoutAcls);
+        assert_eq!(HeldMount::decode(&bytes).unwrap(), (place, XattrSupport::WithoutAcls));
+        let other = HeldMount::decode(&[&[VERSION + 1], &bytes[1..]].concat()).unwrap_err();
+        assert_eq!(other.kind(), ErrorKind::Unsupported);
+        assert!(other.to_string().contains("start that version"), "{other}");
+        for damaged in [&[][..], &[VERSION], &bytes[..4], &[VERSION, 9, 7, 0, 0, 0, 1, b'/']] {
+            assert_eq!(HeldMount::decode(damaged).unwrap_err().kind(), ErrorKind::Corrupt);
+        }
+    }
 }

@@ -36,6 +36,7 @@ mod process;
 mod request_kind;
 mod served;
 mod set_id;
+mod shown_tree;
 mod snapshots;
 mod writing;
 mod xattr_support;

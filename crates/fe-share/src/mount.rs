@@ -16,7 +16,7 @@ use std::time::Duration;
 
 use fuse::keep::KeeperSlot;
 use fuse::mount::{self as kernel_mount, MountParams, MountPoint};
-use fuse::{Notifier, Session, SessionOptions, Transport};
+use fuse::{HandoverCounts, Notifier, Session, SessionOptions, Transport};
 use parking_lot::{Condvar, Mutex};
 use rustix::mount::UnmountFlags;
 use share::{Left, Tree};
@@ -28,6 +28,7 @@ use crate::lookups::LookupCounts;
 use crate::memory_journal::{self, JournalPlace, MemoryJournal};
 use crate::request_kind::Counts;
 use crate::served::Served;
+use crate::shown_tree::ShownTree;
 use crate::snapshots::{SnapshotDirs, Snapshots};
 use crate::xattr_support::XattrSupport;
 
@@ -60,6 +61,8 @@ pub struct MountOptions {
     pub journal: Option<Arc<dyn JournalPlace>>,
     /// Where requests are counted.
     pub counts: Option<Arc<dyn Counts>>,
+    /// Hands replies over to a lone caller on its CPU, and counts that; `None` does not.
+    pub handover: Option<Arc<HandoverCounts>>,
 }
 
 impl Default for MountOptions {
@@ -76,6 +79,7 @@ impl Default for MountOptions {
             kept_by: None,
             journal: None,
             counts: None,
+            handover: None,
         }
     }
 }
@@ -133,10 +137,10 @@ pub fn mount_with_snapshots(
     if !options.overlay {
         kernel_mount::check_vacant(&dir_path)?;
     }
-    let snapshots = snapshots.map(|snapshots| SnapshotDirs::new(snapshots, &tree, options.xattrs));
+    let tree = ShownTree::new(tree, options.xattrs);
+    let snapshots = snapshots.map(|snapshots| SnapshotDirs::new(snapshots, &tree));
     let mut served = Served::new(tree.clone(), LookupCounts::default(), snapshots, options.counts.clone());
     served.has_access_times = options.has_access_times;
-    served.xattrs = options.xattrs;
     served.is_read_only.store(options.is_read_only, Ordering::Relaxed);
     let served = served.shared();
     let first = Transport::best();
@@ -223,10 +227,10 @@ fn resume_served(
         let text = format!("share at {}: its mount cannot be taken over", place.dir().display());
         Error::with_source(kind, text, error)
     };
-    let snapshots = snapshots.map(|snapshots| SnapshotDirs::new(snapshots, &tree, xattrs));
+    let tree = ShownTree::new(tree, xattrs);
+    let snapshots = snapshots.map(|snapshots| SnapshotDirs::new(snapshots, &tree));
     let mut served = Served::new(tree.clone(), LookupCounts::taken_over(), snapshots, options.counts.clone());
     served.has_access_times = place.has_access_times();
-    served.xattrs = xattrs;
     served.is_read_only.store(options.is_read_only, Ordering::Relaxed);
     let served = served.shared();
     let session = Session::take_over(devices, served.clone()).map_err(about)?;
@@ -256,14 +260,14 @@ impl OrphanedMount {
     /// Returns the mount that a keeper holds under a name; `None` if there is none.
     ///
     /// # Errors
-    /// [`ErrorKind::Io`] if the keeper fails.
+    /// [`ErrorKind::Io`] if the keeper fails, [`ErrorKind::Unsupported`] if a server of another
+    /// version has left the mount.
     pub fn find(kept_by: &KeeperSlot) -> Result<Option<Self>> {
         let failed = |error| Error::from_io("the keeper of mounts failed", error);
         let Some(entry) = kept_by.entry().map_err(failed)? else { return Ok(None) };
         let mut devices = entry.descriptors;
-        let (Some(memory), Some((place, xattrs))) = (devices.pop(), HeldMount::decode(&entry.bytes)) else {
-            return Ok(None);
-        };
+        let Some(memory) = devices.pop() else { return Ok(None) };
+        let (place, xattrs) = HeldMount::decode(&entry.bytes)?;
         Ok(Some(Self { place, xattrs, devices, memory: memory.into(), kept_by: kept_by.clone() }))
     }
 
@@ -299,6 +303,7 @@ fn start(
     held_mount: Option<HeldMount>,
 ) -> Result<Mount> {
     let about = |error| Error::from_io(format!("share at {}: cannot start a thread", place.dir().display()), error);
+    let session = session.with_handover(options.handover.clone());
     let connection = session.notifier();
     let _ = served.notifier.set(connection.clone());
     let tree = served.tree.clone();

@@ -8,8 +8,6 @@ use std::thread;
 
 use fuse::Request;
 
-use crate::xattr_support::XattrSupport;
-
 /// `CAP_FOWNER`: it may do what the owner of a file may.
 const OWNERSHIP: u32 = 3;
 /// `CAP_FSETID`: changes to a file leave its set-id bits.
@@ -117,22 +115,6 @@ fn has_capability(status: &str, uid: u32, capability: u32) -> bool {
     let effective = words(status, "CapEff").next().and_then(|bits| u64::from_str_radix(bits, 16).ok());
     let is_user = words(status, "Uid").nth(3).and_then(|word| word.parse().ok()) == Some(uid);
     is_user && effective.is_some_and(|bits| bits >> capability & 1 == 1)
-}
-
-/// Returns the names of extended attributes that the mount has and the process may see, each
-/// terminated by a zero byte.
-pub(crate) fn names_shown(
-    names: share::Result<Vec<Vec<u8>>>,
-    process: Process,
-    xattrs: XattrSupport,
-) -> share::Result<Vec<u8>> {
-    let mut names = names?;
-    names.retain(|name| xattrs.shows(name));
-    let is_trusted = |name: &Vec<u8>| name.starts_with(b"trusted.");
-    if names.iter().any(is_trusted) && !process.is_administrator() {
-        names.retain(|name| !is_trusted(name));
-    }
-    Ok(names.into_iter().flat_map(|name| name.into_iter().chain([0])).collect())
 }
 
 #[cfg(test)]

@@ -19,20 +19,17 @@ use crate::closing::Closing;
 use crate::flags;
 use crate::growing::Growing;
 use crate::lookups::LookupCounts;
-use crate::process::{Process, names_shown};
+use crate::process::Process;
 use crate::request_kind::{Counts, is_change, kind_of};
+use crate::shown_tree::ShownTree;
 use crate::snapshots::{self, SnapshotDirs};
 use crate::writing::Write;
-use crate::xattr_support::XattrSupport;
 
 /// Lifetime of cached entries, practically without limit: a share changes only through its mount.
 pub(crate) const TTL: Duration = Duration::from_secs(1 << 30);
 
 /// Requests in flight without a waiting caller: read-ahead and writes of dirty pages.
 const BACKGROUND_REQUESTS_MAX: u16 = 256;
-
-/// `st_blksize`: the size of programs' reads and writes.
-const PREFERRED_BYTES: u32 = 128 << 10;
 
 /// Cookie of the directory of snapshots in a listing: after the dots, before all names.
 const COOKIE_SNAPSHOTS: u64 = share::COOKIE_DOT_DOT + 1;
@@ -42,14 +39,12 @@ const BLOCK_BYTES: u32 = 4096;
 
 /// The state of a mounted share.
 pub(crate) struct Served {
-    pub(crate) tree: Arc<Tree>,
+    pub(crate) tree: ShownTree,
     pub(crate) lookups: LookupCounts,
     pub(crate) growing: Growing,
     pub(crate) closing: Closing,
     /// Whether reads update access times.
     pub(crate) has_access_times: bool,
-    /// Which extended attributes files have.
-    pub(crate) xattrs: XattrSupport,
     /// Whether changes are refused.
     pub(crate) is_read_only: AtomicBool,
     /// Set when the connection is negotiated, before the first request.
@@ -70,10 +65,6 @@ pub(crate) fn errno(failure: Failure) -> Errno {
     Errno::new(failure.errno())
 }
 
-fn time(time: Time) -> fuse::Time {
-    fuse::Time { seconds: time.seconds, nanoseconds: time.nanoseconds }
-}
-
 fn from_fuse(time: fuse::Time) -> Time {
     Time { seconds: time.seconds, nanoseconds: time.nanoseconds }
 }
@@ -83,29 +74,6 @@ fn time_to_set(wanted: fuse::TimeToSet) -> TimeToSet {
         fuse::TimeToSet::Now => TimeToSet::Now,
         fuse::TimeToSet::At(time) => TimeToSet::At(from_fuse(time)),
     }
-}
-
-pub(crate) fn attributes(tree: &Tree, node: u64, inode: &Inode, xattrs: XattrSupport) -> Attributes {
-    Attributes {
-        inode: node,
-        size: inode.size,
-        blocks: tree.blocks(inode),
-        accessed: time(inode.accessed),
-        modified: time(inode.modified),
-        changed: time(inode.changed),
-        mode: xattrs.mode(inode),
-        links: inode.links,
-        uid: inode.uid,
-        gid: inode.gid,
-        device: inode.device,
-        block_bytes: PREFERRED_BYTES,
-    }
-}
-
-pub(crate) fn entry(tree: &Tree, node: u64, inode: &Inode, xattrs: XattrSupport) -> Entry {
-    let attributes = attributes(tree, node, inode, xattrs);
-    let generation = tree.generation(node, inode).into();
-    Entry { node, generation, name_valid: TTL, attributes_valid: TTL, attributes }
 }
 
 impl FileSystem for Served {
@@ -122,7 +90,7 @@ impl FileSystem for Served {
             .with(Capabilities::DO_READDIRPLUS)
             .with(Capabilities::READDIRPLUS_AUTO)
             .with(Capabilities::PARALLEL_DIROPS)
-            .with(self.xattrs.capability())
+            .with(self.tree.xattrs.capability())
             .with(Capabilities::HANDLE_KILLPRIV_V2)
             .with(Capabilities::CREATE_SUPP_GROUP)
             .with(Capabilities::HAS_EXPIRE_ONLY)
@@ -171,7 +139,7 @@ impl FileSystem for Served {
 
 impl Served {
     pub(crate) fn new(
-        tree: Arc<Tree>,
+        tree: ShownTree,
         lookups: LookupCounts,
         snapshots: Option<SnapshotDirs>,
         counts: Option<Arc<dyn Counts>>,
@@ -182,7 +150,6 @@ impl Served {
             growing: Growing::default(),
             closing: Closing::default(),
             has_access_times: false,
-            xattrs: XattrSupport::All,
             is_read_only: AtomicBool::new(false),
             notifier: OnceLock::new(),
             snapshots,
@@ -204,7 +171,7 @@ impl Served {
         if self.closing.takes(request) {
             return Closing::serve(request, answer);
         }
-        if let Some(errno) = self.xattrs.refusal(&request.operation) {
+        if let Some(errno) = self.tree.xattrs.refusal(&request.operation) {
             return answer.fail(errno);
         }
         if self.has_access_times
@@ -267,13 +234,15 @@ impl Served {
             }
             Operation::SymLink { name, target } => self.answer_made(tree.make_link(node, name, caller, target), answer),
             Operation::MakeNode { name, mode, device, umask } => {
+                let mode = tree.xattrs.mode_of_new(mode, umask);
                 self.answer_made(tree.make(node, name, caller, mode, umask, device), answer);
             }
             Operation::MakeDirectory { name, mode, umask } => {
-                let mode = libc::S_IFDIR | mode & 0o7777;
+                let mode = libc::S_IFDIR | tree.xattrs.mode_of_new(mode, umask) & 0o7777;
                 self.answer_made(tree.make(node, name, caller, mode, umask, 0), answer);
             }
             Operation::TemporaryFile { mode, umask, .. } => {
+                let mode = tree.xattrs.mode_of_new(mode, umask);
                 self.answer_nameless(tree.make_nameless(node, caller, mode, umask), answer);
             }
             Operation::Unlink { name } => finish(tree.unlink(node, name), answer),
@@ -287,7 +256,7 @@ impl Served {
             Operation::Read { offset, size, .. } => {
                 let size = size.min(fuse::REQUEST_BYTES_MAX) as usize;
                 answer.fill(size, |buffer| {
-                    let length = tree.read(node, offset, buffer).map_err(errno)?;
+                    let length = tree.read_yielding(node, offset, buffer).map_err(errno)?;
                     moved.set(length as u64);
                     if length > 0 {
                         self.note_access(node);
@@ -310,14 +279,15 @@ impl Served {
                 moved.set(self.write(Write { request, node, offset, bytes, kill_suid_sgid, answer }));
             }
             Operation::Fsync { .. } | Operation::FsyncDirectory { .. } | Operation::SyncFs => {
-                finish(tree.sync(), answer)
+                fuse::before_wait();
+                finish(tree.sync(), answer);
             }
             Operation::SetXattr { name, value, flags, clears_sgid } => {
                 finish(tree.set_xattr(node, name, value, flags, clears_sgid), answer);
             }
             Operation::GetXattr { name, size } => answer_sized(tree.xattr(node, name), size, answer),
             Operation::ListXattr { size } => {
-                answer_sized(names_shown(tree.xattr_names(node), Process::of(request), self.xattrs), size, answer);
+                answer_sized(tree.xattr_names_shown(node, Process::of(request)), size, answer);
             }
             // The kernel removes it before it asks whether owners may be changed.
             Operation::RemoveXattr { name: share::CAPABILITY }
@@ -410,12 +380,8 @@ pub(crate) fn answer_sized(value: share::Result<Vec<u8>>, size: u32, answer: imp
 }
 
 impl Served {
-    fn entry(&self, node: u64, inode: &Inode) -> Entry {
-        entry(&self.tree, node, inode, self.xattrs)
-    }
-
     fn shown_attributes(&self, node: u64, inode: &Inode) -> Vec<u8> {
-        reply::attributes(&attributes(&self.tree, node, inode, self.xattrs), TTL)
+        reply::attributes(&self.tree.attributes(node, inode), TTL)
     }
 
     /// Answers a look-up. A missing name is cached by the kernel as well.
@@ -434,7 +400,7 @@ impl Served {
             Ok((node, inode)) => {
                 self.lookups.add(node);
                 let opened = reply::opened(0, OpenFlags::KEEP_CACHE);
-                answer.bytes(&[reply::entry(&self.entry(node, &inode)), opened].concat());
+                answer.bytes(&[reply::entry(&self.tree.entry(node, &inode)), opened].concat());
             }
             Err(failure) => answer.fail(errno(failure)),
         }
@@ -464,7 +430,7 @@ impl Served {
         match made {
             Ok((node, inode)) => {
                 self.lookups.add(node);
-                answer.entry(&self.entry(node, &inode));
+                answer.entry(&self.tree.entry(node, &inode));
             }
             Err(failure) => answer.fail(errno(failure)),
         }
@@ -492,7 +458,7 @@ impl Served {
             let Ok(inode) = inode else {
                 return plus.add_name(listed.node, listed.cookie, listed.kind, &listed.name);
             };
-            let has_room = plus.add(&self.entry(listed.node, &inode), listed.cookie, &listed.name);
+            let has_room = plus.add(&self.tree.entry(listed.node, &inode), listed.cookie, &listed.name);
             // The kernel does not count the dots as look-ups.
             if has_room && listed.cookie > share::COOKIE_DOT_DOT {
                 self.lookups.add(listed.node);
@@ -533,12 +499,17 @@ mod tests {
     use sim::SimSpace;
 
     use super::*;
+    use crate::xattr_support::XattrSupport;
 
     const OPTIONS: Options = Options { now: || Time { seconds: 9, nanoseconds: 1 }, cache_bytes: 1 << 20 };
 
-    fn taken(has_access_times: bool) -> Capabilities {
+    fn served(xattrs: XattrSupport) -> Served {
         let tree = Arc::new(Tree::create(SimSpace::new(), 7, OPTIONS).unwrap());
-        let mut served = Served::new(tree, LookupCounts::default(), None, None);
+        Served::new(ShownTree::new(tree, xattrs), LookupCounts::default(), None, None)
+    }
+
+    fn taken(has_access_times: bool) -> Capabilities {
+        let mut served = served(XattrSupport::All);
         served.has_access_times = has_access_times;
         served.capabilities(Capabilities::default())
     }
@@ -553,13 +524,10 @@ mod tests {
     /// With it, the kernel asks for the ACL of each node.
     #[test]
     fn acls_are_negotiated_where_files_have_them() {
-        let tree = Arc::new(Tree::create(SimSpace::new(), 7, OPTIONS).unwrap());
-        let mut served = Served::new(tree, LookupCounts::default(), None, None);
         for (xattrs, has_acls) in
             [(XattrSupport::All, true), (XattrSupport::WithoutAcls, false), (XattrSupport::None, false)]
         {
-            served.xattrs = xattrs;
-            assert_eq!(served.capabilities(Capabilities::default()).has(Capabilities::POSIX_ACL), has_acls);
+            assert_eq!(served(xattrs).capabilities(Capabilities::default()).has(Capabilities::POSIX_ACL), has_acls);
         }
     }
 

@@ -20,8 +20,9 @@ use parking_lot::Mutex;
 use share::{Failure, Inode, KEPT_NAME, Tree};
 use surface::Allocation;
 
-use crate::process::{Process, names_shown};
+use crate::process::Process;
 use crate::served::{self, TTL, answer_sized, errno};
+use crate::shown_tree::ShownTree;
 use crate::xattr_support::XattrSupport;
 
 const VIEW_SHIFT: u32 = 48;
@@ -92,7 +93,7 @@ pub trait Snapshots: Send + Sync {
 
 struct View {
     snapshot: u64,
-    tree: Option<Arc<Tree>>,
+    tree: Option<ShownTree>,
     /// Number of the last access, counted over all views.
     used: u64,
 }
@@ -165,9 +166,10 @@ fn sign(node: u64, time: fuse::Time, permissions: u32) -> Attributes {
 
 impl SnapshotDirs {
     /// Creates the snapshot directories of the share of `tree`.
-    pub(crate) fn new(snapshots: Arc<dyn Snapshots>, tree: &Tree, xattrs: XattrSupport) -> Self {
+    pub(crate) fn new(snapshots: Arc<dyn Snapshots>, tree: &ShownTree) -> Self {
+        let (generation, xattrs) = (tree.space_number(), tree.xattrs);
         let listed = Mutex::new(snapshots.visibility());
-        Self { snapshots, generation: tree.space_number(), xattrs, state: Mutex::default(), listed }
+        Self { snapshots, generation, xattrs, state: Mutex::default(), listed }
     }
 
     /// Returns the entry of a directory that leads to snapshots.
@@ -223,7 +225,7 @@ impl SnapshotDirs {
         Ok(view)
     }
 
-    fn tree(&self, view: u64) -> share::Result<Arc<Tree>> {
+    fn tree(&self, view: u64) -> share::Result<ShownTree> {
         let mut state = self.state.lock();
         state.looks += 1;
         let looks = state.looks;
@@ -243,6 +245,7 @@ impl SnapshotDirs {
             log::warn!("a snapshot cannot be shown: {error}");
             Failure::new(libc::ESTALE)
         })?;
+        let opened = ShownTree::new(opened, self.xattrs);
         found.tree = Some(opened.clone());
         let open = || state.views.values().filter(|view| view.tree.is_some());
         let oldest = open().map(|view| view.used).min().filter(|_| open().count() > OPEN_MAX);
@@ -271,7 +274,7 @@ impl SnapshotDirs {
             (Tree::ROOT, _) => answer.fail(Errno::new(libc::EPERM)),
             (node @ (SHALE | SNAPSHOTS), operation) => self.serve_sign(node, &operation, answer),
             (node, _) => match self.tree(node >> VIEW_SHIFT) {
-                Ok(tree) => serve_snapshot(&tree, self.xattrs, request, answer, moved),
+                Ok(tree) => serve_snapshot(&tree, request, answer, moved),
                 Err(failure) => answer.fail(errno(failure)),
             },
         }
@@ -322,7 +325,7 @@ impl SnapshotDirs {
         let snapshot = self.snapshots.list().into_iter().find(|snapshot| snapshot.name.as_bytes() == name);
         let view = self.view_of(snapshot.ok_or(Failure::new(libc::ENOENT))?.id)?;
         let tree = self.tree(view)?;
-        let entry = served::entry(&tree, view << VIEW_SHIFT | Tree::ROOT, &tree.inode(Tree::ROOT)?, self.xattrs);
+        let entry = tree.entry(view << VIEW_SHIFT | Tree::ROOT, &tree.inode(Tree::ROOT)?);
         Ok(Entry { name_valid: NAME_TTL, attributes_valid: NAME_TTL, ..entry })
     }
 
@@ -355,34 +358,32 @@ impl SnapshotDirs {
 }
 
 /// Answers requests that only read a snapshot; all others would change it.
-fn serve_snapshot<A: Answer>(tree: &Tree, xattrs: XattrSupport, request: &Request<'_>, answer: A, moved: &Cell<u64>) {
+fn serve_snapshot<A: Answer>(tree: &ShownTree, request: &Request<'_>, answer: A, moved: &Cell<u64>) {
     let node = request.node;
     let (view, inode) = (node >> VIEW_SHIFT << VIEW_SHIFT, node & !(u64::MAX << VIEW_SHIFT));
-    let shown = |(inode, found): (u64, Inode)| served::entry(tree, view | inode, &found, xattrs);
+    let shown = |(inode, found): (u64, Inode)| tree.entry(view | inode, &found);
     match request.operation {
         Operation::Lookup { name } => match tree.lookup(inode, name) {
             Ok(found) => answer.entry(&shown(found)),
             Err(failure) if failure.errno() == libc::ENOENT => answer.entry(&served::absent()),
             Err(failure) => answer.fail(errno(failure)),
         },
-        Operation::GetAttributes { .. } => answer.result(
-            tree.inode(inode)
-                .map(|found| reply::attributes(&served::attributes(tree, node, &found, xattrs), TTL))
-                .map_err(errno),
-        ),
+        Operation::GetAttributes { .. } => {
+            let found = tree.inode(inode);
+            answer.result(found.map(|found| reply::attributes(&tree.attributes(node, &found), TTL)).map_err(errno));
+        }
         Operation::ReadLink => answer.result(tree.read_link(inode).map_err(errno)),
         Operation::Read { offset, size, .. } => {
             let size = size.min(fuse::REQUEST_BYTES_MAX) as usize;
             answer.fill(size, |buffer| {
-                let length = tree.read(inode, offset, buffer).map_err(errno)?;
+                let length = tree.read_yielding(inode, offset, buffer).map_err(errno)?;
                 moved.set(length as u64);
                 Ok(Some(length))
             });
         }
         Operation::GetXattr { name, size } => answer_sized(tree.xattr(inode, name), size, answer),
         Operation::ListXattr { size } => {
-            let names = names_shown(tree.xattr_names(inode), Process::of(request), xattrs);
-            answer_sized(names, size, answer);
+            answer_sized(tree.xattr_names_shown(inode, Process::of(request)), size, answer);
         }
         Operation::ReadDirectory { offset, size, with_attributes, .. } => {
             let size = size.min(fuse::REQUEST_BYTES_MAX);
@@ -391,7 +392,7 @@ fn serve_snapshot<A: Answer>(tree: &Tree, xattrs: XattrSupport, request: &Reques
                 let shown = view | listed.node;
                 match found {
                     _ if !with_attributes => plain.add(shown, listed.cookie, listed.kind, &listed.name),
-                    Ok(found) => plus.add(&served::entry(tree, shown, &found, xattrs), listed.cookie, &listed.name),
+                    Ok(found) => plus.add(&tree.entry(shown, &found), listed.cookie, &listed.name),
                     Err(_) => plus.add_name(shown, listed.cookie, listed.kind, &listed.name),
                 }
             });

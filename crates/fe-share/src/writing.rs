@@ -28,11 +28,16 @@ impl Served {
     /// Writes and answers, or holds the write until there is space. Returns the number of bytes
     /// written by now.
     pub(crate) fn write<A: Answer>(&self, write: Write<A>) -> u64 {
+        fuse::before_wait_unless(|| !self.tree.write_would_wait());
         let (write, most) = match self.try_write(write, false) {
             Ok(written_bytes) => return written_bytes,
             Err(left) => left,
         };
-        let Some(held) = self.held.get_or_init(|| Held::start("share-held").ok()) else {
+        let start = || {
+            fuse::before_spawn();
+            Held::start("share-held").ok()
+        };
+        let Some(held) = self.held.get_or_init(start) else {
             return self.try_write(write, true).unwrap_or(0);
         };
         let served = self.this.clone();

@@ -58,6 +58,12 @@ impl XattrSupport {
         if self != Self::All && inode.has_access_acl() { inode.mode & !0o077 } else { inode.mode }
     }
 
+    /// Returns the mode with which a node is made. The default ACL of a directory, which cannot be
+    /// seen or removed now, must not take the place of the umask.
+    pub(crate) fn mode_of_new(self, mode: u32, umask: u32) -> u32 {
+        if self == Self::All { mode } else { mode & !(umask & 0o777) }
+    }
+
     /// Encodes it for the next server of the mount.
     pub(crate) const fn to_byte(self) -> u8 {
         match self {

@@ -166,6 +166,29 @@ fn without_acls_the_other_attributes_are_as_usual() {
     assert!(reads(&file, NAMED) && !reads(&file, OTHER_USER));
 }
 
+/// A default ACL without named users, as a directory for a group has it, is all in the mode of what
+/// is made there, and takes the place of the umask.
+#[test]
+fn without_acls_new_files_get_no_more_than_the_umask_leaves() {
+    let mut share = Share::new("default-acl", XattrSupport::All);
+    let dir = share.path("d");
+    fs::create_dir(&dir).unwrap();
+    let entry = |tag, permissions| AclEntry { tag, id: u32::MAX, permissions };
+    let whole = encode(&[entry(USER_OBJ, 7), entry(GROUP_OBJ, 7), entry(OTHER, 5)]);
+    set(&dir, "system.posix_acl_default", &whole).unwrap();
+    let made = |name: &str| {
+        let [file, inner] = ["f", "d"].map(|kind| dir.join(format!("{name}-{kind}")));
+        let command = "umask 077; : >\"$0\"; mkdir \"$1\"";
+        assert!(Command::new("sh").args(["-c", command]).args([&file, &inner]).status().unwrap().success());
+        (mode(&file), mode(&inner))
+    };
+    assert_eq!(made("all"), (0o664, 0o775), "the default ACL decides");
+    share.mount_with(XattrSupport::WithoutAcls);
+    assert_eq!(made("no-acls"), (0o600, 0o700));
+    share.mount_with(XattrSupport::None);
+    assert_eq!(made("no-xattrs"), (0o600, 0o700));
+}
+
 #[test]
 fn without_attributes_none_can_be_set_and_those_that_are_there_stay() {
     let mut share = Share::new("no-xattrs", XattrSupport::All);

@@ -69,8 +69,8 @@ pub use standby::{
     load_word, parse_journal_key, word_stores,
 };
 pub use stream::{
-    STREAM_BODY_BYTES_MAX, STREAM_HEAD_BYTES, STREAM_MAGIC, STREAM_VERSION, STREAM_VERSION_IMAGE, STREAM_VERSION_SHARE,
-    StreamBegin, StreamChunk, StreamData, StreamEnd, StreamHead, StreamReader, StreamWriter, stream_checksum,
+    STREAM_BODY_BYTES_MAX, STREAM_HEAD_BYTES, STREAM_MAGIC, STREAM_VERSION, StreamBegin, StreamChunk, StreamData,
+    StreamEnd, StreamHead, StreamReader, StreamWriter, stream_checksum,
 };
 pub use stream_set::{STREAM_SET_VERSION, StreamSetBegin, StreamSetEnd};
 pub use stream_token::ResumeToken;

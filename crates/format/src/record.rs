@@ -82,9 +82,6 @@ const PARTIAL: u8 = 0x20;
 const FIRST_MASK: u8 = 0x1f;
 const _: () = assert!(FIRST_MASK as usize + 1 == units::GROUP_BLOCKS);
 
-/// The same before records were compact.
-const OLD_PARTIAL: u8 = 0x80;
-
 impl Clone for Record {
     /// In one go, not fragment by fragment: a checkpoint copies each record that it changes.
     fn clone(&self) -> Self {
@@ -159,9 +156,9 @@ impl Record {
         self.fragments.extend_from_slice(&newer.fragments);
     }
 
-    /// Encodes: a byte with the number of fragments (bits 0-5), that it is compact (bit 6) and
-    /// whether holes follow (bit 7); holes (4) if so; the fragments, by their first live blocks;
-    /// crc32c of all that (4). A fragment: first block | 0x20 if the live mask follows
+    /// Encodes: a byte with the number of fragments (bits 0-5), bit 6, which is set, and whether
+    /// holes follow (bit 7); holes (4) if so; the fragments, by their first live blocks; crc32c of
+    /// all that (4). A fragment: first block | 0x20 if the live mask follows
     /// | 0x40 if number of blocks and codec do, which are those of the fragment before if not | 0x80 if the location has six bytes (1); count - 1 (1)
     /// and codec (1) if so; stored bytes - 1 (2, of more than 16 blocks 3), checksum (4), location
     /// (5 or 6), live mask if so (4).
@@ -210,18 +207,20 @@ impl Record {
 
     /// Decodes and checks: the checksum, that units lie within the group, that lengths are
     /// possible, that no block is claimed twice, and that the form is the one
-    /// [`encode`](Self::encode) produces. The wide form of records is accepted as well.
+    /// [`encode`](Self::encode) produces.
     ///
     /// # Errors
     /// When one of these is violated.
     pub fn decode(bytes: &[u8]) -> Result<Self, FormatError> {
         let mut cursor = Cursor::new("map record", unseal("map record", bytes)?);
         let head = cursor.u8()?;
-        let is_compact = head & COMPACT != 0;
+        if head & COMPACT == 0 {
+            return Err(cursor.fail("unknown form"));
+        }
         let mut record = Self::default();
         if head & HOLES != 0 {
             record.holes = BlockMask(cursor.u32()?);
-            if is_compact && record.holes.is_empty() {
+            if record.holes.is_empty() {
                 return Err(cursor.fail("holes of no blocks"));
             }
         }
@@ -229,9 +228,7 @@ impl Record {
         let count = usize::from(head & COUNT_MASK);
         record.fragments.reserve_exact(count);
         for _ in 0..count {
-            let before = record.fragments.last();
-            let fragment =
-                if is_compact { read_fragment(&mut cursor, before)? } else { read_old_fragment(&mut cursor)? };
+            let fragment = read_fragment(&mut cursor, record.fragments.last())?;
             let live = fragment.live;
             if live.is_empty() || !live.minus(fragment.unit()).is_empty() || !live.and(known).is_empty() {
                 return Err(cursor.fail(format!("live mask {:#010x} is impossible", live.0)));
@@ -291,23 +288,6 @@ fn read_fragment(cursor: &mut Cursor<'_>, before: Option<&FragmentRef>) -> Resul
     if before.is_some_and(|before| place(before.live) > place(fragment.live)) {
         return Err(cursor.fail(format!("fragment at block {} is out of order", fragment.first)));
     }
-    Ok(fragment)
-}
-
-/// One of a record that is not compact.
-fn read_old_fragment(cursor: &mut Cursor<'_>) -> Result<FragmentRef, FormatError> {
-    let head = cursor.u8()?;
-    let mut fragment = FragmentRef {
-        live: BlockMask::EMPTY,
-        first: head & !OLD_PARTIAL,
-        count: cursor.u8()?.wrapping_add(1),
-        codec: cursor.u8()?,
-        stored: cursor.uint(3)? as u32,
-        checksum: cursor.u32()?,
-        location: cursor.uint(LOCATION_BYTES)?,
-    };
-    check_unit(cursor, fragment.first, fragment.count, fragment.stored)?;
-    fragment.live = if head & OLD_PARTIAL == 0 { fragment.unit() } else { BlockMask(cursor.u32()?) };
     Ok(fragment)
 }
 
@@ -413,27 +393,6 @@ mod tests {
         bytes
     }
 
-    /// Encodes the wide form.
-    fn encode_old(record: &Record) -> Vec<u8> {
-        let has_holes = !record.holes.is_empty();
-        let mut out = vec![record.fragments.len() as u8 | if has_holes { HOLES } else { 0 }];
-        if has_holes {
-            put_uint(&mut out, record.holes.0.into(), MASK_BYTES);
-        }
-        for fragment in &record.fragments {
-            let partial = fragment.live != fragment.unit();
-            let first = fragment.first | if partial { OLD_PARTIAL } else { 0 };
-            out.extend_from_slice(&[first, fragment.count - 1, fragment.codec]);
-            put_uint(&mut out, fragment.stored.into(), 3);
-            put_uint(&mut out, fragment.checksum.into(), 4);
-            put_uint(&mut out, fragment.location, LOCATION_BYTES);
-            if partial {
-                put_uint(&mut out, fragment.live.0.into(), MASK_BYTES);
-            }
-        }
-        sealed(&out)
-    }
-
     /// Numbers that look random, and are the same each time.
     struct Dice(u64);
 
@@ -469,15 +428,13 @@ mod tests {
     }
 
     #[test]
-    fn whatever_is_written_round_trips_and_takes_no_more_than_it_did() {
+    fn whatever_is_written_round_trips() {
         let mut dice = Dice(1);
         for _ in 0..3000 {
             let record = dice.record();
-            let (bytes, old) = (record.encode(), encode_old(&record));
+            let bytes = record.encode();
             assert_eq!(Record::decode(&bytes).as_ref(), Ok(&record));
-            assert_eq!(Record::decode(&old).as_ref(), Ok(&record));
             assert_eq!(bytes.capacity(), bytes.len());
-            assert!(bytes.len() <= old.len(), "{} for {}: {record:?}", bytes.len(), old.len());
         }
     }
 
@@ -487,9 +444,7 @@ mod tests {
         let mut dice = Dice(2);
         let expect = |body: &[u8]| {
             let bytes = sealed(body);
-            if let Ok(record) = Record::decode(&bytes)
-                && body[0] & COMPACT != 0
-            {
+            if let Ok(record) = Record::decode(&bytes) {
                 assert_eq!(record.encode(), bytes);
             }
         };
@@ -520,7 +475,8 @@ mod tests {
         let far = [FAR | 1, 0xe7, 3, 1, 2, 3, 4, 5, 6, 7, 8, 10, 0];
         let masked = [PARTIAL | 1, 0xe7, 3, 1, 2, 3, 4, 5, 6, 7, 8, 10, 2, 0, 0, 0];
         let (first, later) = ([&[SHAPE | 1], &one[1..]].concat(), [&[0], &alike[1..]].concat());
-        let wrong: [(&str, &str, [&[u8]; 3]); 9] = [
+        let wrong: [(&str, &str, [&[u8]; 3]); 10] = [
+            ("unknown form", "bit 6 is not set", [&[2], &one, &alike]),
             (more, "number of blocks and codec are those of the fragment before", [&[COMPACT | 2], &one, &again]),
             (more, "six bytes for a location of five", [&[COMPACT | 2], &one, &far]),
             (more, "a mask of all of the unit", [&[COMPACT | 2], &one, &masked]),
@@ -535,8 +491,6 @@ mod tests {
             let error = decode(&parts).unwrap_err().detail;
             assert!(error.contains(why), "{what}: {error}");
         }
-        // As in the wide form, which was not as strict.
-        assert!(Record::decode(&sealed(&[HOLES, 0, 0, 0, 0])).is_ok());
     }
 
     #[test]
@@ -568,23 +522,14 @@ mod tests {
         record.put(FragmentRef { stored: 4096, codec: 0, ..fragment(4, 1, 0x1000) }, &mut |_| ());
         record.put(FragmentRef { stored: 1, codec: 0, ..fragment(20, 1, 0xff_ffff_ffff) }, &mut |_| ());
         #[rustfmt::skip]
-        let compact = [
+        let body = [
             0xc3, 0, 0, 0, 0x80,
             0xe2, 16, 16, 0xff, 0xff, 0, 0xef, 0xbe, 0xad, 0xde, 6, 5, 4, 3, 2, 1, 0xec, 0xff, 7, 0,
             0x44, 0, 0, 0xff, 0x0f, 0xef, 0xbe, 0xad, 0xde, 0, 0x10, 0, 0, 0,
             0x14, 0, 0, 0xef, 0xbe, 0xad, 0xde, 0xff, 0xff, 0xff, 0xff, 0xff,
         ];
-        #[rustfmt::skip]
-        let old = [
-            0x83, 0, 0, 0, 0x80,
-            0x82, 16, 16, 0, 0, 1, 0xef, 0xbe, 0xad, 0xde, 6, 5, 4, 3, 2, 1, 0xec, 0xff, 7, 0,
-            0x04, 0, 0, 0, 0x10, 0, 0xef, 0xbe, 0xad, 0xde, 0, 0x10, 0, 0, 0, 0,
-            0x14, 0, 0, 1, 0, 0, 0xef, 0xbe, 0xad, 0xde, 0xff, 0xff, 0xff, 0xff, 0xff, 0,
-        ];
-        assert_eq!(record.encode(), sealed(&compact));
-        for body in [&compact[..], &old] {
-            assert_eq!(Record::decode(&sealed(body)), Ok(record.clone()));
-            crate::cursor::expect_every_bit_to_count(&sealed(body), |bytes| Record::decode(bytes).is_err());
-        }
+        assert_eq!(record.encode(), sealed(&body));
+        assert_eq!(Record::decode(&sealed(&body)), Ok(record));
+        crate::cursor::expect_every_bit_to_count(&sealed(&body), |bytes| Record::decode(bytes).is_err());
     }
 }

@@ -20,19 +20,8 @@ use crate::{FormatError, FragmentEntry, FragmentIdentity, ImagePart, SnapshotIde
 
 /// First four bytes of every chunk.
 pub const STREAM_MAGIC: u32 = u32::from_le_bytes(*b"SHSC");
-/// Version of the stream of a volume.
+/// Version of streams.
 pub const STREAM_VERSION: u16 = 1;
-/// Version of the stream of a share: the same except for the size, and for block indexes, which
-/// take eight bytes.
-pub const STREAM_VERSION_SHARE: u16 = 3;
-/// Version of the stream of a share without content in inode records. Read only.
-pub const STREAM_VERSION_SHARE_BEFORE: u16 = 2;
-/// Version of the stream of a volume relative to an image: like that of a volume, with the image
-/// after the properties.
-pub const STREAM_VERSION_IMAGE: u16 = 4;
-/// Versions that are read.
-const STREAM_VERSIONS: [u16; 4] =
-    [STREAM_VERSION, STREAM_VERSION_SHARE_BEFORE, STREAM_VERSION_SHARE, STREAM_VERSION_IMAGE];
 /// Bytes before a chunk's body.
 pub const STREAM_HEAD_BYTES: usize = 24;
 /// Most bytes of a body: bounds a reader's buffer.
@@ -188,7 +177,7 @@ impl StreamHead {
     /// The version of a stream that begins with this chunk, if this program does not support it.
     pub fn other_version(&self, body: &[u8]) -> Option<u16> {
         let version = u16::from_le_bytes(*body.first_chunk()?);
-        (self.kind == KIND_BEGIN && !STREAM_VERSIONS.contains(&version)).then_some(version)
+        (self.kind == KIND_BEGIN && version != STREAM_VERSION).then_some(version)
     }
 
     /// Whether it is the head of a first chunk.
@@ -303,17 +292,12 @@ impl StreamWriter {
     }
 
     /// The first chunk. Body: version 2, to 16, whether there is a parent 1, from 16, created 8,
-    /// size 8, start 8, expected bytes 8, volume, snapshot and parent (2 + bytes each), properties;
-    /// in version 4 the image, as in a descriptor.
+    /// size 8, start 8, expected bytes 8, volume, snapshot and parent (2 + bytes each), properties,
+    /// whether there is an image 1, and if so the image, as in a descriptor.
     pub fn begin(&mut self, begin: &StreamBegin) -> Vec<u8> {
         let mut body = vec![0; STREAM_HEAD_BYTES];
         self.course.is_wide = begin.size_bytes == SHARE_BYTES;
-        let version = match &begin.image {
-            Some(_) => STREAM_VERSION_IMAGE,
-            None if self.course.is_wide => STREAM_VERSION_SHARE,
-            None => STREAM_VERSION,
-        };
-        put_uint(&mut body, version.into(), 2);
+        put_uint(&mut body, STREAM_VERSION.into(), 2);
         body.extend_from_slice(&begin.to.0);
         put_optional_identity(&mut body, begin.from.as_ref());
         put_uint(&mut body, begin.created_unix_s, 8);
@@ -324,6 +308,7 @@ impl StreamWriter {
         put_text(&mut body, &begin.snapshot);
         put_text(&mut body, &begin.parent);
         put_properties(&mut body, &begin.properties);
+        body.push(begin.image.is_some().into());
         if let Some(image) = &begin.image {
             image.put(&mut body);
         }
@@ -481,9 +466,8 @@ impl StreamReader {
 
 fn read_begin(cursor: &mut Cursor<'_>) -> Result<StreamBegin, FormatError> {
     let version = cursor.u16()?;
-    if !STREAM_VERSIONS.contains(&version) {
-        let text = format!("version {version}, this program supports {STREAM_VERSION} to {STREAM_VERSION_IMAGE}");
-        return Err(cursor.fail(text));
+    if version != STREAM_VERSION {
+        return Err(cursor.fail(format!("version {version}, this program supports {STREAM_VERSION}")));
     }
     let begin = StreamBegin {
         to: read_identity(cursor)?,
@@ -496,14 +480,15 @@ fn read_begin(cursor: &mut Cursor<'_>) -> Result<StreamBegin, FormatError> {
         snapshot: cursor.text()?,
         parent: cursor.text()?,
         properties: read_properties(cursor)?,
-        image: if version == STREAM_VERSION_IMAGE { Some(ImagePart::read(cursor)?) } else { None },
+        image: match cursor.u8()? {
+            0 => None,
+            1 => Some(ImagePart::read(cursor)?),
+            other => return Err(cursor.fail(format!("{other} images"))),
+        },
     };
     cursor.end()?;
-    let fits = match version {
-        STREAM_VERSION_SHARE | STREAM_VERSION_SHARE_BEFORE => begin.size_bytes == SHARE_BYTES,
-        _ => begin.size_bytes <= OBJECT_BYTES_MAX,
-    };
-    if begin.size_bytes == 0 || !fits {
+    let is_share = begin.size_bytes == SHARE_BYTES && begin.image.is_none();
+    if begin.size_bytes == 0 || !(is_share || begin.size_bytes <= OBJECT_BYTES_MAX) {
         return Err(cursor.fail(format!("a volume of {} bytes", begin.size_bytes)));
     }
     if let Some(image) = &begin.image {

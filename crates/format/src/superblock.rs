@@ -17,8 +17,7 @@ pub const SUPERBLOCK_TAIL_BYTES: u64 = 64 << 10;
 pub const SUPERBLOCK_MAGIC: &[u8; 8] = b"ShalePl\x01";
 /// Version of the format that this code writes.
 pub const FORMAT_VERSION: u32 = 1;
-/// Incompatible feature: map records may be compact. Set before the first one is written, and never
-/// cleared.
+/// Incompatible feature: map records are compact. Every pool has it.
 pub const INCOMPAT_COMPACT_RECORDS: u64 = 1 << 0;
 /// Incompatible feature: shares may exist. Set before the first one is created, and never cleared.
 pub const INCOMPAT_SHARES: u64 = 1 << 1;
@@ -35,7 +34,7 @@ pub const INCOMPAT_NESTED_SHARES: u64 = 1 << 5;
 /// Set before the first one is created, and never cleared.
 pub const INCOMPAT_IMAGES: u64 = 1 << 6;
 /// Incompatible feature: contents of small files of shares may be in the records of their inodes.
-/// Set with [`INCOMPAT_SHARES`], or when a pool is opened that has that one only.
+/// Set with [`INCOMPAT_SHARES`].
 pub const INCOMPAT_SMALL_FILES: u64 = 1 << 7;
 /// Compatible feature: extent 0 has an inventory of all extents. Set when there is one, and never
 /// cleared.

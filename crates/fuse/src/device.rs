@@ -11,10 +11,11 @@ use rustix::event::{PollFd, PollFlags};
 use rustix::io::Errno as Os;
 
 use crate::answer::Answer;
+use crate::readers;
 use crate::session::{FileSystem, dispatch};
 use crate::wire::errno::Errno;
 use crate::wire::request::{self, Operation};
-use crate::wire::{IN_HEADER_BYTES, reply};
+use crate::wire::{IN_HEADER_BYTES, opcode, reply};
 use crate::{REQUEST_BYTES_MAX, wire};
 
 /// Buffer that the kernel requires for a read of the device: the largest write and its headers.
@@ -39,7 +40,8 @@ impl DeviceAnswer {
         self.is_answered = true;
         let header = reply::header(self.unique, error, payload.len());
         let parts = [IoSlice::new(&header), IoSlice::new(payload)];
-        match rustix::io::retry_on_intr(|| rustix::io::writev(&*self.device, &parts)) {
+        let write = || rustix::io::retry_on_intr(|| rustix::io::writev(&*self.device, &parts));
+        match readers::reply(write) {
             Ok(_) => {}
             // The caller was interrupted, or the connection has ended.
             Err(Os::NOENT | Os::NODEV | Os::CONNABORTED | Os::NOTCONN | Os::PERM) => {}
@@ -140,6 +142,8 @@ impl Reader {
     pub(crate) fn read(&mut self) -> io::Result<bool> {
         loop {
             match rustix::io::read(&*self.device, &mut self.message[..]) {
+                // The kernel sends no empty messages; a device of a test ends so.
+                Ok(0) => return Ok(false),
                 Ok(length) => {
                     self.length = length;
                     return Ok(true);
@@ -162,6 +166,22 @@ impl Reader {
     /// Returns the last message read.
     pub(crate) fn message(&self) -> &[u8] {
         &self.message[..self.length]
+    }
+
+    /// Returns the thread whose request the last message is; 0 if it has none.
+    pub(crate) fn caller(&self) -> u32 {
+        wire::u32_at(self.message(), 32)
+    }
+
+    /// Returns whether the last message drops look-ups, which has no answer.
+    pub(crate) fn is_forget(&self) -> bool {
+        matches!(wire::u32_at(self.message(), 4), opcode::FORGET | opcode::BATCH_FORGET)
+    }
+
+    /// Returns whether the last message reads or writes content: its caller may not wait for the
+    /// answer (read-ahead, asynchronous I/O).
+    pub(crate) fn is_data(&self) -> bool {
+        matches!(wire::u32_at(self.message(), 4), opcode::READ | opcode::WRITE)
     }
 
     /// Serves messages until the connection has ended.
@@ -194,7 +214,8 @@ impl Reader {
         }
     }
 
-    fn serve_message<F: FileSystem>(&self, file_system: &F) {
+    /// Serves the last message read.
+    pub(crate) fn serve_message<F: FileSystem>(&self, file_system: &F) {
         let Some((header, arguments)) = self.message().split_at_checked(IN_HEADER_BYTES) else {
             return log::error!("the kernel sent a message of {} bytes", self.length);
         };

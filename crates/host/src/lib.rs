@@ -19,6 +19,10 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
+mod writeback;
+
+pub use writeback::start_writeback;
+
 /// Seconds since 1970.
 pub fn unix_s() -> u64 {
     std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).map_or(0, |since| since.as_secs())

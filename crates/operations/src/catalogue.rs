@@ -148,7 +148,7 @@ catalogue! {
         properties: BTreeMap<String, String>,
     } => Created { POST "/images", Admin, Change, ["clone"], "clone image {image} as '{volume}', {properties}" },
     /// Starts a job that makes a snapshot a version of a blob.
-    Push(PushWish) => Job { POST "/objects/{snapshot}/push", Admin, Change Long, ["push"], "push '{snapshot}' to {url}" },
+    Push(PushWish) => Job { POST "/objects/{snapshot}/push", Admin, Change Long, ["push"], "push '{snapshot}' for {url} to {to}, replace: {replace}" },
     /// Rolls volumes and shares back to snapshots, all or none.
     Rollback {
         /// The snapshots, one of each.
@@ -380,7 +380,7 @@ catalogue! {
         /// Replaces files that exist.
         #[serde(default)]
         replace: bool,
-    } => Job { POST "/objects/{object}/files/{path*}/restore", Admin, Destroy Long, [], "restore '{path}' of {object} from snapshot '{at}', replace: {replace}" },
+    } => Job { POST "/objects/{object}/files/{path*}/restore", Admin, Destroy Long, [], "restore '{path}' of {object} from snapshot '{at}' to {to}, replace: {replace}" },
     /// Starts a trace of the choices of codecs unless one runs, and returns the records so far.
     Trace {
         /// Limit on the records.
@@ -484,7 +484,7 @@ catalogue! {
     /// Turns the connection into one that carries a stream out of the pool.
     Send(SendWish) => Sending { socket "a stream needs a connection of its own", Admin, Read, ["send"] },
     /// Turns the connection into one that carries a stream into the pool.
-    Receive(ReceiveWish) => Done { socket "a stream needs a connection of its own", Admin, Change, ["receive"], "receive into '{volume}', {properties}" },
+    Receive(ReceiveWish) => Done { socket "a stream needs a connection of its own", Admin, Change, ["receive"], "receive into '{volume}', {properties}, force: {force}" },
     /// Lists the snapshots received in part.
     Receives => Receives { GET "/receives", Read, Read, ["destroy", "receive"] },
     /// Turns the connection into one that carries bulk data of a volume.
@@ -503,7 +503,7 @@ catalogue! {
         password: Option<String>,
         /// What the user may do; null: unchanged, and `admin` for a new user.
         role: Option<Role>,
-    } => Done { POST "/users", Admin, Change, ["passwd"], "set the password or the role of user '{name}'" },
+    } => Done { POST "/users", Admin, Change, ["passwd"], "set the password or the role of user '{name}', role: {role}" },
     /// Removes a user, and ends the user's sessions.
     RemoveUser {
         /// Name of the user.

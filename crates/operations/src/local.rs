@@ -4,7 +4,7 @@
 pub const LOCAL: &[(&str, &str)] = &[
     ("init", "makes the pool that operations need"),
     ("serve", "is the server that answers operations"),
-    ("config", "reads and prints a file of settings"),
+    ("config", "checks and prints a settings file"),
     ("check", "reads a pool that no server has open"),
     ("salvage", "reads a pool that cannot be opened"),
     ("blob", "works on an object store, without a pool"),

@@ -186,7 +186,11 @@ impl Request {
             text.push_str(before);
             let value = &values[name];
             match value {
-                Value::Null => text.push_str("the pool"),
+                Value::Null => text.push_str(match name {
+                    "to" => "its place",
+                    "role" => "unchanged",
+                    _ => "the pool",
+                }),
                 _ if name == "object" || name == "folder" => match Which::deserialize(value) {
                     Ok(which) => text.push_str(&which.to_string()),
                     Err(_) => text.push_str(&value.to_string()),
@@ -209,6 +213,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::caller::Role;
     use crate::objects::ListWish;
 
     fn about(op: &str) -> &'static About {
@@ -298,6 +303,17 @@ mod tests {
         let known = Which::Known { id: 7, name: "a".to_owned() };
         assert_eq!(Request::Promote { object: known }.audit_text(), "promote 'a'");
         assert_eq!(Request::Promote { object: Which::Id(7) }.audit_text(), "promote object 7");
+        let user = |role| Request::SetPassword { name: "anna".to_owned(), password: Some("secret".to_owned()), role };
+        let text = "set the password or the role of user 'anna', role: ";
+        assert_eq!(user(Some(Role::Admin)).audit_text(), format!("{text}admin"));
+        assert_eq!(user(None).audit_text(), format!("{text}unchanged"));
+        let restore = |to: Option<&str>| {
+            let (path, at, to) = ("d/f".to_owned(), "s".to_owned(), to.map(str::to_owned));
+            Request::Restore { object: Which::Id(7), path, at, to, replace: true }.audit_text()
+        };
+        let text = "restore 'd/f' of object 7 from snapshot 's' to ";
+        assert_eq!(restore(Some("back")), format!("{text}back, replace: true"));
+        assert_eq!(restore(None), format!("{text}its place, replace: true"));
         assert_eq!(Request::Checkpoint.audit_text(), "take a checkpoint");
         assert_eq!(Request::Status.audit_text(), "");
         let job = |wish: Value| {

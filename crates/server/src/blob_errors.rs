@@ -19,7 +19,7 @@ fn of_the_source(error: &std::io::Error) -> Option<&BlobError> {
 pub fn blob_error(error: &BlobError) -> Error {
     let kind = match error {
         BlobError::Source(error) if of_the_source(error).is_some_and(is_damage) => ErrorKind::Corrupt,
-        BlobError::Source(error) => kind_of(error),
+        BlobError::Source(error) | BlobError::Sink(error) => kind_of(error),
         error if error.is_full() => ErrorKind::Full,
         BlobError::Store { .. }
         | BlobError::StoreInconsistent(_)

@@ -1,19 +1,22 @@
 //! Clients of each open volume. Every client opens its volume here, so that `destroy` can refuse
 //! while one is in use.
 
-use std::collections::{BTreeMap, BTreeSet};
+mod shown;
+
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use engine::{Pool, SnapshotStatus, Volume, VolumeRef};
-use parking_lot::{Condvar, Mutex, MutexGuard, RwLock};
-use surface::{BlockDevice, Client, DeviceId, DeviceInfo, DeviceSet, Error, ErrorKind, FolderInfo, Result};
+use parking_lot::{Condvar, Mutex, MutexGuard};
+use surface::{BlockDevice, Client, DeviceId, Error, ErrorKind, Result};
 
 use crate::clients::{Clients, names_of};
 use crate::first_reads::FirstReads;
 use crate::open_device::OpenDevice;
 use crate::traffic::Traffics;
 use operations::names;
+pub use shown::Shown;
 
 /// Time that an exclusive operation waits for clients to close the volume, and that an open waits
 /// for an exclusive operation. The server notices a closed client late, more so under load.
@@ -396,9 +399,7 @@ impl Devices {
 
     /// Returns the volumes for a front end: all, or those of `names`.
     pub fn shown(&self, names: &[String]) -> Arc<Shown> {
-        let shown = Shown { devices: self.clone(), names: RwLock::default() };
-        shown.set_names(names);
-        Arc::new(shown)
+        Arc::new(Shown::new(self.clone(), names))
     }
 }
 
@@ -440,82 +441,4 @@ impl Drop for Kept {
 /// Returns whether an object named `inner` lies in the folder `outer`.
 pub fn is_in(inner: &str, outer: &str) -> bool {
     inner.strip_prefix(outer).is_some_and(|rest| rest.starts_with('/'))
-}
-
-/// The volumes that front ends show.
-pub struct Shown {
-    devices: Devices,
-    /// Empty: all.
-    names: RwLock<BTreeSet<String>>,
-}
-
-impl Shown {
-    /// Shows only these from now on, or all if there are none. A client keeps other volumes that it
-    /// has open.
-    pub fn set_names(&self, names: &[String]) {
-        *self.names.write() = names.iter().cloned().collect();
-    }
-
-    fn shows(&self, name: &str) -> bool {
-        // A volume's snapshots are shown with it.
-        let volume = names::volume_of(name);
-        let names = self.names.read();
-        names.is_empty() || names.iter().any(|name| name == volume || is_in(volume, name))
-    }
-
-    fn check_shown(&self, name: &str) -> Result<()> {
-        if self.shows(name) {
-            return Ok(());
-        }
-        Err(Error::new(ErrorKind::NotFound, format!("volume '{name}' is not served")))
-    }
-
-    fn volume(&self, id: DeviceId) -> Result<Arc<Volume>> {
-        let volume = self.devices.pool.volume_of(id)?;
-        self.check_shown(&volume.name())?;
-        Ok(volume)
-    }
-}
-
-impl DeviceSet for Shown {
-    fn list(&self) -> Result<Vec<DeviceInfo>> {
-        let mut list = self.devices.pool.list()?;
-        list.retain(|info| self.shows(&info.name));
-        Ok(list)
-    }
-
-    fn folders(&self) -> Result<Vec<FolderInfo>> {
-        let mut folders = DeviceSet::folders(&self.devices.pool)?;
-        let names = self.names.read();
-        if !names.is_empty() {
-            // Folders that contain shown objects, or may.
-            let leads_to = |folder: &str, name: &String| is_in(name, folder) || name == folder || is_in(folder, name);
-            folders.retain(|folder| names.iter().any(|name| leads_to(&folder.name, name)));
-        }
-        Ok(folders)
-    }
-
-    fn find(&self, name: &str) -> Result<DeviceInfo> {
-        self.check_shown(name)?;
-        self.devices.pool.find(name)
-    }
-
-    fn look(&self, id: DeviceId) -> Result<DeviceInfo> {
-        let info = self.devices.pool.look(id)?;
-        self.check_shown(&info.name)?;
-        Ok(info)
-    }
-
-    fn open(&self, id: DeviceId, client: &Arc<dyn Client>) -> Result<Arc<dyn BlockDevice>> {
-        self.devices.open_volume(self.volume(id)?, client)
-    }
-
-    fn open_alone(
-        &self,
-        id: DeviceId,
-        client: &Arc<dyn Client>,
-        work: &mut dyn FnMut(&dyn BlockDevice) -> Result<()>,
-    ) -> Result<Arc<dyn BlockDevice>> {
-        self.devices.open_alone(self.volume(id)?, client, work)
-    }
 }

@@ -19,13 +19,13 @@ pub fn hold_line(hold: engine::Hold) -> HoldLine {
 }
 
 /// Makes a [`QuotaLine`] from the engine's figures.
-pub fn quota_line(reached: engine::QuotaReached) -> QuotaLine {
-    let kind = match (reached.is_share, reached.is_folder) {
+pub fn quota_line(used: engine::QuotaUse) -> QuotaLine {
+    let kind = match (used.is_share, used.is_folder) {
         (true, _) => ObjectKind::Share,
         (_, true) => ObjectKind::Folder,
         _ => ObjectKind::Volume,
     };
-    QuotaLine { name: reached.name, kind, stored_bytes: reached.stored_bytes, quota_bytes: reached.quota_bytes }
+    QuotaLine { name: used.name, kind, stored_bytes: used.stored_bytes, quota_bytes: used.quota_bytes }
 }
 
 /// Makes a [`ReceiveLine`] from the engine's figures.

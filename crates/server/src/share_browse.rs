@@ -32,7 +32,8 @@ pub(crate) struct Part {
     pub(crate) version: Option<String>,
 }
 
-/// Refuses paths that lead upwards or are too long.
+/// Refuses paths that lead upwards or are too long. Names with escaped bytes are checked when they
+/// are decoded ([`is_name`](crate::share_files::is_name)).
 ///
 /// # Errors
 /// `Invalid`.
@@ -124,31 +125,53 @@ pub(crate) fn list(place: &FilePlace, limit: u32, cursor: Option<&str>) -> Resul
 /// Reads a part of a file; the result is short at its end.
 ///
 /// # Errors
-/// `NotFound`; `Invalid` for anything but a file; `Conflict` if it has another version.
+/// `NotFound`; `Invalid` for anything but a file; `Conflict` if it has another version, or gets
+/// one meanwhile.
 pub(crate) fn read(place: &FilePlace, part: &Part) -> Result<(FileVersion, Vec<u8>)> {
     let FilePlace { opened, share, path } = place;
-    let (node, inode) = opened.find(share, path)?;
-    if !inode.is_file() {
-        let text = format!("'{path}' in share '{share}' is not a file: only files have content");
-        return Err(Error::new(ErrorKind::Invalid, text));
-    }
-    let version = version_of(&opened.tree, node, &inode);
-    if part.version.as_ref().is_some_and(|expected| *expected != version) {
+    let look = || {
+        let (node, inode) = opened.find(share, path)?;
+        if !inode.is_file() {
+            let text = format!("'{path}' in share '{share}' is not a file: only files have content");
+            return Err(Error::new(ErrorKind::Invalid, text));
+        }
+        let version = version_of(&opened.tree, node, &inode);
+        Ok((version, (node, inode)))
+    };
+    let bytes = |&(node, ref inode): &(u64, Inode)| {
+        let left = inode.size.saturating_sub(part.offset);
+        let mut bytes = vec![0; usize::try_from(left.min(part.length.into())).unwrap_or(0)];
+        let mut done = 0;
+        while done < bytes.len() {
+            let read = opened.tree.read(node, part.offset + done as u64, &mut bytes[done..]);
+            match read.map_err(|failure| error_of(share, &format!("'{path}' cannot be read"), failure))? {
+                0 => break,
+                read => done += read,
+            }
+        }
+        bytes.truncate(done);
+        Ok(bytes)
+    };
+    let Some((version, (node, inode), bytes)) = of_one_version(part.version.as_deref(), look, bytes)? else {
         let text = format!("'{path}' in share '{share}' was changed while it was read: read it again");
         return Err(Error::new(ErrorKind::Conflict, text));
-    }
-    let left = inode.size.saturating_sub(part.offset);
-    let mut bytes = vec![0; usize::try_from(left.min(part.length.into())).unwrap_or(0)];
-    let mut done = 0;
-    while done < bytes.len() {
-        let read = opened.tree.read(node, part.offset + done as u64, &mut bytes[done..]);
-        match read.map_err(|failure| error_of(share, &format!("'{path}' cannot be read"), failure))? {
-            0 => break,
-            read => done += read,
-        }
-    }
-    bytes.truncate(done);
+    };
     Ok((FileVersion { entry: entry(opened, node, name_of(path), &inode), version }, bytes))
+}
+
+/// Reads what has the same version before and after, and the expected one, if any.
+fn of_one_version<F, T>(
+    expected: Option<&str>,
+    mut look: impl FnMut() -> Result<(String, F)>,
+    read: impl FnOnce(&F) -> Result<T>,
+) -> Result<Option<(String, F, T)>> {
+    let (version, found) = look()?;
+    if expected.is_some_and(|expected| expected != version) {
+        return Ok(None);
+    }
+    let bytes = read(&found)?;
+    let is_same = look()?.0 == version;
+    Ok(is_same.then_some((version, found, bytes)))
 }
 
 fn version_of(tree: &Tree, node: u64, inode: &Inode) -> String {
@@ -170,5 +193,18 @@ mod tests {
             assert_eq!(check_path(bad).unwrap_err().kind(), ErrorKind::Invalid, "{bad:.20}");
         }
         assert_eq!((name_of("a/b/"), name_of("a/."), name_of("")), ("b".to_owned(), "a".to_owned(), String::new()));
+    }
+
+    #[test]
+    fn what_is_read_is_of_the_version_that_is_named() {
+        let is_read = |versions: [&str; 2], expected| {
+            let mut found = versions.into_iter();
+            let look = || Ok((found.next().unwrap_or("none").to_owned(), ()));
+            of_one_version(expected, look, |()| Ok(())).unwrap().is_some()
+        };
+        assert!(is_read(["1", "1"], None) && is_read(["1", "1"], Some("1")));
+        assert!(!is_read(["2", "2"], Some("1")));
+        assert!(!is_read(["1", "2"], Some("1")), "it was changed after the look");
+        assert!(!is_read(["1", "2"], None));
     }
 }

@@ -70,10 +70,11 @@ impl Opened {
         };
         for name in path.split('/').filter(|name| !name.is_empty() && *name != ".") {
             let mut bytes = name.as_bytes().to_vec();
-            let found = match self.tree.lookup(node, &bytes) {
+            let found = self.tree.lookup(node, &bytes);
+            let found = match found {
                 Err(_) if name.contains("\\x") => {
                     bytes = share::out_of_words(name);
-                    self.tree.lookup(node, &bytes)
+                    if is_name(&bytes) { self.tree.lookup(node, &bytes) } else { found }
                 }
                 found => found,
             };
@@ -198,6 +199,12 @@ impl Opened {
             Ok(())
         })
     }
+}
+
+/// Returns whether decoded bytes can be the name of a file: `\x2e\x2e` and `\x2f` in a path would
+/// otherwise lead out of a share that is changed through its mount.
+pub(crate) fn is_name(bytes: &[u8]) -> bool {
+    !matches!(bytes, b"" | b"." | b"..") && !bytes.iter().any(|byte| matches!(byte, b'/' | 0))
 }
 
 /// Returns the lines to report, those with the most stored bytes first.

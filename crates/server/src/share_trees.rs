@@ -5,13 +5,13 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use engine::{Files, Pool, Properties, TreeUse, Volume};
+use engine::{Files, Pool, Properties, TreeClaim, TreeUse, Volume};
 use fe_share::{Mount, Snapshots, Visibility, XattrSupport};
 use policy::SnapDir;
 use share::{Failure, Options, Scratch, Time, Tree};
 use surface::{BlockDevice, DeviceId, Error, ErrorKind, NamedClient, ObjectSpace, Result};
 
-use crate::devices::Devices;
+use crate::devices::{Devices, is_in};
 use crate::service::Service;
 use crate::share_files::Opened;
 
@@ -42,6 +42,35 @@ pub fn refuse(volume: &Volume) -> Result<()> {
 pub(crate) fn now() -> Time {
     let (seconds, nanoseconds) = env::wall_time();
     Time { seconds, nanoseconds }
+}
+
+/// Returns whether a share is one of those named, or in one of them.
+pub(crate) fn is_meant(share: &str, names: &[&str]) -> bool {
+    names.iter().any(|name| share == *name || is_in(share, name))
+}
+
+/// Claims the trees of a share and of those in it, or of those in a folder: nothing has them open
+/// while they are rolled back, renamed or destroyed.
+///
+/// # Errors
+/// `InUse`.
+pub(crate) fn claim_all(pool: &Pool, names: &[&str]) -> Result<Vec<TreeClaim>> {
+    let meant = pool.volumes().into_iter().filter(|volume| volume.is_share() && is_meant(&volume.name, names));
+    meant.map(|volume| claimed(pool, volume.id, &volume.name)).collect()
+}
+
+/// Claims the tree of a share alone; `None` for a volume.
+///
+/// # Errors
+/// `InUse`, `NotFound`.
+pub(crate) fn claim(pool: &Pool, name: &str) -> Result<Option<TreeClaim>> {
+    let volume = pool.volume(name)?;
+    volume.is_share().then(|| claimed(pool, volume.id(), name)).transpose()
+}
+
+fn claimed(pool: &Pool, share: DeviceId, name: &str) -> Result<TreeClaim> {
+    let claim = pool.claim_tree(share, TreeUse::Change, PATIENCE);
+    claim.map_err(|error| error.context(format_args!("share '{name}'")))
 }
 
 /// Returns the options for a share's tree that a command reads.

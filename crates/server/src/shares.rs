@@ -18,8 +18,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use engine::{Files, Pool, TreeClaim, TreeUse, Volume, VolumeStatus};
+use engine::{Files, Pool, TreeUse, Volume};
 use fe_share::{KeeperSlot, Mount, MountOptions, OrphanedMount, Snapshots};
+use fuse::HandoverCounts;
 use fuse::keep::Keeper;
 use parking_lot::Mutex;
 use share::{Options, Tree};
@@ -98,6 +99,8 @@ pub struct SharesWish<'a> {
     /// Process that holds the mounts, so that they outlive this server; `None` where that is
     /// impossible.
     pub keeper: Option<Arc<Keeper>>,
+    /// Counts replies that are handed over to a lone caller on its CPU; none: they are not.
+    pub handover: Option<Arc<HandoverCounts>>,
 }
 
 /// The mounted shares of a served pool.
@@ -111,6 +114,7 @@ pub struct Shares {
     memory_bytes: u64,
     overlay: bool,
     keeper: Option<Arc<Keeper>>,
+    handover: Option<Arc<HandoverCounts>>,
     journals: Arc<Journals>,
     /// Acknowledged data must survive the death of this server: so must names.
     keeps_acknowledged: bool,
@@ -125,7 +129,7 @@ impl Shares {
     /// [`ErrorKind::NotFound`] for `dir`; the first error, if no share can be mounted, for another
     /// reason than a tree that cannot be opened.
     pub fn start(service: &Service, wish: &SharesWish<'_>) -> Result<Arc<Self>> {
-        let SharesWish { dir, names, memory_bytes, overlay, ref keeper } = *wish;
+        let SharesWish { dir, names, memory_bytes, overlay, ref keeper, ref handover } = *wish;
         let dir = dir.canonicalize().map_err(|error| {
             let text = format!("shares at {}: no such directory: create it first", dir.display());
             Error::with_source(ErrorKind::NotFound, text, error)
@@ -139,6 +143,7 @@ impl Shares {
             memory_bytes,
             overlay,
             keeper: keeper.clone(),
+            handover: handover.clone(),
             journals: service.journals().clone(),
             keeps_acknowledged: service.pool().status().standby.is_wanted,
             state: Mutex::default(),
@@ -300,6 +305,7 @@ impl Shares {
             journal: self.keeps_acknowledged.then(|| self.journals.place(&self.pool, id)),
             counts: Some(Arc::new(ShareCounts::new(self.devices.clone(), id))),
             overlay: self.overlay,
+            handover: self.handover.clone(),
             ..MountOptions::default()
         };
         self.journals.bring_back_of(&self.pool, id).map_err(Fault::of_share)?;
@@ -468,7 +474,7 @@ impl Shares {
     pub fn without<T>(&self, names: &[&str], force: bool, work: impl FnOnce() -> Result<T>) -> (bool, Result<T>) {
         let mut state = self.state.lock();
         let mut meant = innermost_first(&state.mounted);
-        meant.retain(|(own, _)| is_meant(own, names));
+        meant.retain(|(own, _)| share_trees::is_meant(own, names));
         if let Err(error) = meant.iter().try_for_each(|(_, id)| wait_for_users(&state.mounted, *id)) {
             return (false, Err(error));
         }
@@ -477,7 +483,7 @@ impl Shares {
                 return (index > 0, Err(error));
             }
         }
-        let done = self.claim_all(names).and_then(|_claims| work());
+        let done = share_trees::claim_all(&self.pool, names).and_then(|_claims| work());
         self.keep_for_inner(&state.mounted).iter().for_each(|error| log::warn!("{error}"));
         for (name, _) in &meant {
             if self.pool.volume(name).is_err() {
@@ -485,17 +491,6 @@ impl Shares {
             }
         }
         (!meant.is_empty(), done)
-    }
-
-    /// Claims the trees of a share and of those in it, or of those in a folder.
-    fn claim_all(&self, names: &[&str]) -> Result<Vec<TreeClaim>> {
-        let meant = self.pool.volumes().into_iter().filter(|volume| volume.is_share());
-        let meant = meant.filter(|volume| is_meant(&volume.name, names));
-        let claim = |volume: VolumeStatus| {
-            let claim = self.pool.claim_tree(volume.id, TreeUse::Change, PATIENCE);
-            claim.map_err(|error| error.context(format_args!("share '{}'", volume.name)))
-        };
-        meant.map(claim).collect()
     }
 
     /// Removes the mount point of a removed share, and those of its folders, as far as they are
@@ -541,11 +536,6 @@ fn check_empty(name: &str, dir: &Path, after: &str) -> Result<()> {
         Some(_) => refused("the directory there is not empty, and a mount would hide its content"),
         None => Ok(()),
     }
-}
-
-/// Returns whether a share is one of those named, or in one of them.
-fn is_meant(share: &str, names: &[&str]) -> bool {
-    names.iter().any(|name| share == *name || is_in(share, name))
 }
 
 /// Waits until only its mount uses the tree of a mounted share. The tree cannot be lent meanwhile.

@@ -10,6 +10,7 @@ use operations::{Place, ReceiveWish, Received, SendWish, Sending};
 use surface::{BlockDevice, Client, Error, ErrorKind, Result};
 
 use crate::service::Service;
+use crate::share_trees;
 
 /// Makes a [`Received`] from the engine's report.
 pub fn received(report: ReceiveReport) -> Received {
@@ -166,6 +167,7 @@ impl StreamSink for LocalSink {
         let report = match &image {
             _ if is_border && exists => {
                 refuse_mounted(service, &wish.volume)?;
+                let _claim = share_trees::claim(service.pool(), &wish.volume)?;
                 service.devices().alone(&wish.volume, wish.force, || receiver.take(head, body))?
             }
             Some(image) if !*is_held => {

@@ -49,8 +49,12 @@ impl Settings {
     /// # Errors
     /// When it cannot be read.
     pub fn read(file: &Path) -> Result<std::result::Result<Self, Vec<Fault>>> {
-        let text = std::fs::read_to_string(file).map_err(|error| path_error("cannot read", file, error))?;
-        Ok(Self::parse(&text))
+        let bytes = std::fs::read(file).map_err(|error| path_error("cannot read", file, error))?;
+        let is_no_text = |error: std::str::Utf8Error| {
+            let line = line_of(&String::from_utf8_lossy(&bytes), &(error.valid_up_to()..bytes.len()));
+            vec![Fault { line: Some(line), key: None, message: "the file is not UTF-8".to_owned() }]
+        };
+        Ok(std::str::from_utf8(&bytes).map_err(is_no_text).and_then(Self::parse))
     }
 
     /// Reads a file that must be valid.
@@ -290,6 +294,8 @@ fn wrapped(text: &str) -> Vec<String> {
 
 #[cfg(test)]
 mod tests {
+    use testkit::TempDir;
+
     use super::*;
 
     fn faults(text: &str) -> Vec<(Option<usize>, String, String)> {
@@ -360,6 +366,16 @@ mod tests {
             assert_eq!(example.lines().filter(|line| has_it(line)).count(), 1, "{key}");
         }
         assert_eq!(example.lines().find(|line| line.chars().count() > COLUMNS + 2), None);
+    }
+
+    #[test]
+    fn a_file_that_is_no_text_is_wrong_at_a_line() {
+        let dir = TempDir::new("settings");
+        let file = dir.join("shale.toml");
+        std::fs::write(&file, b"pool = '/p'\nmount = '\xff'\n").unwrap();
+        let faults = Settings::read(&file).unwrap().unwrap_err();
+        assert_eq!((faults[0].line, faults[0].message.as_str()), (Some(2), "the file is not UTF-8"));
+        assert_eq!(Settings::load(&file).unwrap_err().kind(), ErrorKind::Invalid);
     }
 
     #[test]

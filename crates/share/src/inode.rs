@@ -1,13 +1,12 @@
 //! The record of an inode: attributes, and the location of its data.
 //!
-//! Encoding, little-endian: version 1 (1 to 3), flags 1, mode 4, uid 4, gid 4, links 4, device 4,
-//! generation 4, size 8, data 8, parent 8, then four times seconds 8 and nanoseconds 4 (accessed,
-//! modified, changed, born). In versions 2 and 3 this is followed by the length 2 and the record of
-//! its compression (`compression.rs`); then to the end the target of a symbolic link, or in version
-//! 3 the content of a file. Valid if and only if the version is known, the length is at least that
-//! of the fixed part, fields end at their stated lengths, content belongs to a regular file and is
-//! as long as its size, and data is not in one of the tree's own files. Version 2 is only written
-//! if there are compression settings, version 3 only for a file whose content is in its record.
+//! Encoding, little-endian: version 1, flags 1, mode 4, uid 4, gid 4, links 4, device 4, generation
+//! 4, size 8, data 8, parent 8, then four times seconds 8 and nanoseconds 4 (accessed, modified,
+//! changed, born). With bit 4 of the flags this is followed by the length 2 and the record of its
+//! compression (`compression.rs`); then to the end the target of a symbolic link, or with bit 5 the
+//! content of a file. Valid if and only if the version is known, the length is at least that of the
+//! fixed part, fields end at their stated lengths, content belongs to a regular file and is as long
+//! as its size, and data is not in one of the tree's own files.
 
 use surface::OWN_FILES_END;
 
@@ -114,8 +113,9 @@ impl Inode {
 }
 
 const VERSION: u8 = 1;
-const VERSION_WITH_FIELDS: u8 = 2;
-const VERSION_WITH_CONTENT: u8 = 3;
+/// Bits of a record's flags for the parts that follow the fixed one.
+const HAS_FIELDS: u8 = 1 << 4;
+const HAS_CONTENT: u8 = 1 << 5;
 const FIXED_BYTES: usize = 98;
 
 impl Inode {
@@ -146,13 +146,10 @@ impl Inode {
     pub(crate) fn encode(&self) -> Vec<u8> {
         let fields = self.compression.as_ref().map(|compression| compression.encode()).unwrap_or_default();
         let last = self.content.as_ref().unwrap_or(&self.target);
-        let version = match (&self.content, fields.is_empty()) {
-            (Some(_), _) => VERSION_WITH_CONTENT,
-            (None, false) => VERSION_WITH_FIELDS,
-            (None, true) => VERSION,
-        };
+        let has_fields = if fields.is_empty() { 0 } else { HAS_FIELDS };
+        let has_content = if self.content.is_some() { HAS_CONTENT } else { 0 };
         let mut out = Vec::with_capacity(FIXED_BYTES + 2 + fields.len() + last.len());
-        out.extend([version, self.flags.0]);
+        out.extend([VERSION, self.flags.0 | has_fields | has_content]);
         for number in [self.mode, self.uid, self.gid, self.links, self.device, self.generation] {
             out.extend(number.to_le_bytes());
         }
@@ -163,7 +160,7 @@ impl Inode {
             out.extend(time.seconds.to_le_bytes());
             out.extend(time.nanoseconds.to_le_bytes());
         }
-        if version != VERSION {
+        if !fields.is_empty() {
             // Two fields of at most 257 bytes, and those of later versions, which were decoded with
             // their length.
             out.extend((fields.len() as u16).to_le_bytes());
@@ -176,15 +173,17 @@ impl Inode {
     pub(crate) fn decode(number: u64, bytes: &[u8]) -> Result<Self> {
         let damaged = || Failure::damaged(format_args!("inode {number} has a record of {} bytes", bytes.len()));
         let (fixed, behind) = bytes.split_at_checked(FIXED_BYTES).ok_or_else(damaged)?;
-        let (compression, last) = match fixed[0] {
-            VERSION => (None, behind),
-            VERSION_WITH_FIELDS | VERSION_WITH_CONTENT => {
-                let (length, rest) = behind.split_first_chunk().ok_or_else(damaged)?;
-                let fields = rest.split_at_checked(u16::from_le_bytes(*length).into()).ok_or_else(damaged)?;
-                let said = Compression::decode(fields.0).ok_or_else(damaged)?;
-                ((!said.is_empty()).then(|| Box::new(said)), fields.1)
-            }
-            _ => return Err(damaged()),
+        if fixed[0] != VERSION {
+            return Err(damaged());
+        }
+        let (flags, has_content) = (Flags(fixed[1] & !(HAS_FIELDS | HAS_CONTENT)), fixed[1] & HAS_CONTENT != 0);
+        let (compression, last) = if fixed[1] & HAS_FIELDS == 0 {
+            (None, behind)
+        } else {
+            let (length, rest) = behind.split_first_chunk().ok_or_else(damaged)?;
+            let fields = rest.split_at_checked(u16::from_le_bytes(*length).into()).ok_or_else(damaged)?;
+            let said = Compression::decode(fields.0).ok_or_else(damaged)?;
+            ((!said.is_empty()).then(|| Box::new(said)), fields.1)
         };
         let mut rest = &fixed[2..];
         let mut u32 = || take(&mut rest).map(u32::from_le_bytes);
@@ -196,7 +195,6 @@ impl Inode {
             Some(Time { seconds, nanoseconds: take(&mut rest).map(u32::from_le_bytes)? })
         };
         let times = (time(), time(), time(), time());
-        let has_content = fixed[0] == VERSION_WITH_CONTENT;
         // All are present, because the fixed part is.
         let whole = || {
             Some(Self {
@@ -214,7 +212,7 @@ impl Inode {
                 changed: times.2?,
                 born: times.3?,
                 target: if has_content { Box::default() } else { last.into() },
-                flags: Flags(fixed[1]),
+                flags,
                 content: has_content.then(|| last.into()),
                 compression,
             })
@@ -264,13 +262,13 @@ mod tests {
             compression: None,
         };
         let bytes = inode.encode();
-        assert_eq!(bytes[0], VERSION);
+        assert_eq!(bytes[..2], [1, Flags::CAPABILITY.0]);
         assert_eq!(Inode::decode(1, &bytes).unwrap(), inode);
         let mut said = inode.clone();
         let fields = Compression::decode(&[1, 3, 0, 1, 0, 99, 1, 7]).unwrap();
         said.set_compression(fields);
         let with_fields = said.encode();
-        assert_eq!((with_fields[0], with_fields.len()), (VERSION_WITH_FIELDS, bytes.len() + 2 + 8));
+        assert_eq!((with_fields[0], with_fields.len()), (1, bytes.len() + 2 + 8));
         assert_eq!(Inode::decode(1, &with_fields).unwrap(), said);
         assert!(Inode::decode(1, &with_fields[..FIXED_BYTES + 6]).is_err());
         assert!(Inode::decode(1, &bytes[..FIXED_BYTES - 1]).is_err());
@@ -281,11 +279,12 @@ mod tests {
         let mut small = said.clone();
         (small.mode, small.target, small.content) = (libc::S_IFREG, Box::default(), Some(b"12345"[..].into()));
         let with_content = small.encode();
-        assert_eq!((with_content[0], with_content.len()), (VERSION_WITH_CONTENT, FIXED_BYTES + 2 + 8 + 5));
+        assert_eq!((with_content[0], with_content.len()), (1, FIXED_BYTES + 2 + 8 + 5));
         assert_eq!(Inode::decode(1, &with_content).unwrap(), small);
         assert!(Inode::decode(1, &with_content[..FIXED_BYTES + 2 + 8 + 4]).is_err(), "shorter than its size");
         (small.content, small.size) = (Some(Box::default()), 0);
         small.set_compression(Compression::default());
+        assert_eq!(small.encode().len(), FIXED_BYTES);
         assert_eq!(Inode::decode(1, &small.encode()).unwrap(), small);
         small.mode = libc::S_IFLNK;
         assert!(Inode::decode(1, &small.encode()).is_err(), "a link has no content");

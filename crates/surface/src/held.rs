@@ -113,10 +113,15 @@ impl Held {
         self.shared.state.lock().count
     }
 
-    /// Tries all a last time, and holds no more.
-    pub fn close(&self) {
+    /// Holds no more requests from now on; the thread tries all a last time.
+    pub fn begin_close(&self) {
         self.shared.state.lock().is_closed = true;
         self.shared.changed.notify_all();
+    }
+
+    /// Holds no more requests, and returns when all were tried a last time.
+    pub fn close(&self) {
+        self.begin_close();
         if let Some(thread) = self.thread.lock().take() {
             // A thread that panicked was reported by the panic handler; the requests it held are
             // answered when dropped.

@@ -31,6 +31,13 @@ pub trait ObjectSpace: Send + Sync {
     /// Fills `buf` from `offset` of a file.
     fn read(&self, file: u64, offset: u64, buf: &mut [u8]) -> Result<()>;
 
+    /// Like [`read`](Self::read), but only from memory: see
+    /// [`BlockDevice::read_cached`](crate::BlockDevice::read_cached).
+    fn read_cached(&self, file: u64, offset: u64, buf: &mut [u8]) -> Result<bool> {
+        let _ = (file, offset, buf);
+        Ok(false)
+    }
+
     /// Writes `data` at `offset` of a file.
     fn write(&self, file: u64, offset: u64, data: Bytes) -> Result<()>;
 
@@ -39,6 +46,12 @@ pub trait ObjectSpace: Send + Sync {
     fn write_hinted(&self, file: u64, offset: u64, data: Bytes, hint: Hint) -> Result<()> {
         let _ = hint;
         self.write(file, offset, data)
+    }
+
+    /// Whether a write would have to wait now: see
+    /// [`BlockDevice::write_would_wait`](crate::BlockDevice::write_would_wait).
+    fn write_would_wait(&self) -> bool {
+        false
     }
 
     /// Makes the bytes of a range read as zeroes and gives their space back. A range may end at

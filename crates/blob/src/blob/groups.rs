@@ -22,7 +22,7 @@ use crate::blob::Blob;
 use crate::data::extent::{Extent, FRAME_BYTES, Piece, Place};
 use crate::data::frame::frame_checksum;
 use crate::data::layout::Layout;
-use crate::data::read::{REQUESTS_AT_ONCE, Wanted, merge};
+use crate::data::read::{REQUESTS_AT_ONCE, Wanted, merge, verify_frame};
 use crate::error::{Cause, Error};
 use crate::protocol::record::Record;
 
@@ -189,15 +189,8 @@ impl Blob {
 }
 
 fn verified(wanted: &Wanted, bytes: Bytes) -> Result<StoredGroup, String> {
-    let (codec, crc) = (wanted.frame.codec, wanted.frame.crc);
-    let found = frame_checksum(codec, wanted.raw_len, &bytes);
-    if found != crc {
-        return Err(format!("checksum {found:#010x}, expected {crc:#010x}"));
-    }
-    if codec == CodecId::RAW && bytes.len() != wanted.raw_len as usize {
-        return Err(format!("{} raw bytes, expected {}", bytes.len(), wanted.raw_len));
-    }
-    Ok(StoredGroup { codec, data_len: wanted.raw_len, crc, bytes })
+    verify_frame(&wanted.frame, wanted.raw_len, &bytes)?;
+    Ok(StoredGroup { codec: wanted.frame.codec, data_len: wanted.raw_len, crc: wanted.frame.crc, bytes })
 }
 
 /// Sorts the positions of the numbers, in runs whose extents are looked up together.

@@ -9,6 +9,7 @@ pub(crate) mod frame;
 pub(crate) mod layout;
 pub(crate) mod pack;
 pub(crate) mod read;
+pub(crate) mod scatter;
 pub(crate) mod session;
 pub(crate) mod tree;
 pub(crate) mod upload;

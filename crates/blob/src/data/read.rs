@@ -8,6 +8,8 @@
 //!    request.
 //! 4. Each frame's checksum is verified, then it is decoded. One that does not match is fetched
 //!    once more, alone.
+//!
+//! A longer read than the cache takes is [scattered](crate::data::scatter) into its result.
 
 use std::sync::Arc;
 
@@ -17,11 +19,14 @@ use futures_util::StreamExt;
 use parking_lot::Mutex;
 use quick_cache::Weighter;
 use quick_cache::sync::Cache;
+use tokio::sync::Semaphore;
 
 use crate::data::extent::{Extent, FRAME_BYTES, Frame, PackRef, Piece, Place};
 use crate::data::fetch::Fetcher;
 use crate::data::frame::frame_checksum;
+use crate::data::scatter::Scatter;
 use crate::data::tree::Tree;
+use crate::data::upload::Tally;
 use crate::error::Error;
 use crate::names::Inc;
 use crate::protocol::record::Record;
@@ -72,21 +77,31 @@ pub(crate) struct Wanted {
     pub(crate) at: usize,
 }
 
+impl Wanted {
+    /// Returns the number of visible bytes.
+    pub(crate) fn shown(&self) -> u64 {
+        u64::from(self.to - self.from)
+    }
+}
+
 /// Reads one blob.
 #[derive(Debug)]
 pub(crate) struct Reader {
     pub(crate) tree: Arc<Tree>,
     frames: Cache<FrameKey, Bytes, ByBytes>,
-    workspaces: Arc<Mutex<Vec<Workspace>>>,
+    pub(crate) workspaces: Arc<Mutex<Vec<Workspace>>>,
+    /// Threads that may decode scattered frames: one for each processor.
+    pub(crate) decoders: Arc<Semaphore>,
 }
 
 impl Reader {
     pub(crate) fn new(tree: Arc<Tree>, cache_bytes: u64) -> Self {
         let frames = Cache::with_weighter((cache_bytes / u64::from(FRAME_BYTES)).max(1) as usize, cache_bytes, ByBytes);
-        Self { tree, frames, workspaces: Arc::default() }
+        let decoders = std::thread::available_parallelism().map_or(2, std::num::NonZero::get);
+        Self { tree, frames, workspaces: Arc::default(), decoders: Arc::new(Semaphore::new(decoders)) }
     }
 
-    fn fetcher(&self) -> &Fetcher {
+    pub(crate) fn fetcher(&self) -> &Fetcher {
         self.tree.fetcher()
     }
 
@@ -103,7 +118,10 @@ impl Reader {
         let (mut wanted, mut out) = (Vec::new(), vec![0; len as usize]);
         for piece in &extents {
             let Piece::Extent(extent) = piece else { continue };
-            self.collect(extent, from, &mut wanted, &mut out)?;
+            self.collect(extent, from, &mut wanted, &mut |at, part| {
+                out[at..at + part.len()].copy_from_slice(part);
+                Ok(())
+            })?;
         }
         if let [one] = wanted[..].as_ref() {
             // Concurrent readers of a frame that is not in the cache share one request.
@@ -113,7 +131,7 @@ impl Reader {
             place(&mut out, one, &data);
             return Ok(out.into());
         }
-        let keeps = wanted.len() <= CACHED_FRAMES_MAX;
+        let is_long = wanted.len() > CACHED_FRAMES_MAX;
         wanted.retain(|wanted| match self.frames.get(&self.key(record, wanted)) {
             Some(data) => {
                 place(&mut out, wanted, &data);
@@ -121,6 +139,18 @@ impl Reader {
             }
             None => true,
         });
+        if is_long {
+            let out = Arc::new(Mutex::new(out));
+            let shared = out.clone();
+            let sink = move |at: u64, part: &[u8]| {
+                shared.lock()[at as usize..][..part.len()].copy_from_slice(part);
+                Ok(())
+            };
+            let (mut scatter, tally) = (Scatter::new(self, Arc::new(sink)), Tally::default());
+            scatter.start(record, 0, wanted, &tally).await?;
+            scatter.finish(&tally).await?;
+            return Ok(std::mem::take(&mut *out.lock()).into());
+        }
         let requests = merge(wanted);
         let mut answers = futures_util::stream::iter(requests)
             .map(|request| async move { self.fetch(record, request).await })
@@ -128,9 +158,7 @@ impl Reader {
         while let Some(answer) = answers.next().await {
             for (wanted, data) in answer? {
                 place(&mut out, &wanted, &data);
-                if keeps {
-                    self.frames.insert(self.key(record, &wanted), data);
-                }
+                self.frames.insert(self.key(record, &wanted), data);
             }
         }
         Ok(out.into())
@@ -142,8 +170,14 @@ impl Reader {
         FrameKey { inc, pack: PackRef { origin: 0, ..wanted.pack }, offset: wanted.offset }
     }
 
-    /// Finds the frames of an extent; those in the record are decoded at once.
-    fn collect(&self, extent: &Extent, from: u64, wanted: &mut Vec<Wanted>, out: &mut [u8]) -> Result<(), Error> {
+    /// Finds the frames of an extent; those in the record are decoded at once and passed to `sink`.
+    pub(crate) fn collect(
+        &self,
+        extent: &Extent,
+        from: u64,
+        wanted: &mut Vec<Wanted>,
+        sink: &mut dyn FnMut(usize, &[u8]) -> Result<(), Error>,
+    ) -> Result<(), Error> {
         let frame_bytes = u64::from(FRAME_BYTES);
         let mut before = 0;
         for (index, frame) in extent.frames.iter().enumerate() {
@@ -174,8 +208,7 @@ impl Reader {
                     let data = open_frame(&mut workspace, frame, raw_len, &stored);
                     self.workspaces.lock().push(workspace);
                     let data = data.map_err(|detail| Error::damaged("a frame in the record".into(), detail))?;
-                    let part = &data[part_from as usize..part_to as usize];
-                    out[at..at + part.len()].copy_from_slice(part);
+                    sink(at, &data[part_from as usize..part_to as usize])?;
                 }
             }
         }
@@ -184,7 +217,7 @@ impl Reader {
 
     async fn fetch_alone(&self, record: &Record, wanted: &Wanted) -> Result<Bytes, Error> {
         let mut answer = self.fetch(record, vec![wanted.clone()]).await?;
-        answer.pop().map(|(_, data)| data).ok_or_else(|| Error::Refused("the read was cancelled".into()))
+        answer.pop().map(|(_, data)| data).ok_or_else(|| cancelled(()))
     }
 
     /// Fetches frames of one pack with one request, verifies and decodes them.
@@ -212,9 +245,8 @@ impl Reader {
         };
         // Decoding a frame takes about 0.1 ms, too long for the other requests of this thread.
         let opened = tokio::task::spawn_blocking(decode).await;
-        let opened = opened.map_err(|_| Error::Refused("the read was cancelled".into()))?;
-        let mut all = Vec::with_capacity(opened.len());
-        for (wanted, data) in opened {
+        let mut all = Vec::new();
+        for (wanted, data) in opened.map_err(cancelled)? {
             let data = match data {
                 Ok(data) => data,
                 Err(_) => self.fetch_again(&path, &wanted).await?,
@@ -235,9 +267,26 @@ impl Reader {
     }
 }
 
+/// The error of a read whose runtime ends.
+pub(crate) fn cancelled<E>(_: E) -> Error {
+    Error::Refused("the read was cancelled".into())
+}
+
 fn place(out: &mut [u8], wanted: &Wanted, data: &Bytes) {
     let part = &data[wanted.from as usize..wanted.to as usize];
     out[wanted.at..wanted.at + part.len()].copy_from_slice(part);
+}
+
+/// Verifies the checksum of a frame, and the length of a raw one.
+pub(crate) fn verify_frame(frame: &Frame, raw_len: u32, stored: &[u8]) -> Result<(), String> {
+    let found = frame_checksum(frame.codec, raw_len, stored);
+    if found != frame.crc {
+        return Err(format!("checksum {found:#010x}, expected {:#010x}", frame.crc));
+    }
+    if frame.codec == CodecId::RAW && stored.len() != raw_len as usize {
+        return Err(format!("{} raw bytes, expected {raw_len}", stored.len()));
+    }
+    Ok(())
 }
 
 /// Verifies and decodes a frame. A raw one is not copied.
@@ -247,16 +296,9 @@ pub(crate) fn open_frame(
     raw_len: u32,
     stored: &Bytes,
 ) -> Result<Bytes, String> {
-    let found = frame_checksum(frame.codec, raw_len, stored);
-    if found != frame.crc {
-        return Err(format!("checksum {found:#010x}, expected {:#010x}", frame.crc));
-    }
+    verify_frame(frame, raw_len, stored)?;
     if frame.codec == CodecId::RAW {
-        return if stored.len() == raw_len as usize {
-            Ok(stored.clone())
-        } else {
-            Err(format!("{} raw bytes, expected {raw_len}", stored.len()))
-        };
+        return Ok(stored.clone());
     }
     let mut data = vec![0; raw_len as usize];
     workspace.decompress(frame.codec, stored, &mut data).map_err(|error| error.to_string())?;

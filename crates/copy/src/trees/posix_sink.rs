@@ -1,5 +1,6 @@
 //! A directory as a sink. Names are resolved relative to open directories, and links are never
-//! followed: nothing in an archive can lead out of the tree.
+//! followed: neither an archive nor the owners of its files, who can change a directory as soon as
+//! it is theirs, can lead out of the tree.
 
 use std::collections::HashSet;
 use std::fs::File;
@@ -249,13 +250,17 @@ impl PosixSink {
         Ok(Added::New)
     }
 
-    fn set_owner(&mut self, item: &Item) -> Step {
-        let (uid, gid) = (Uid::from_raw(item.uid), Gid::from_raw(item.gid));
+    fn set_owner(&mut self, item: &Item, file: Option<&File>) -> Step {
+        let (uid, gid) = (Some(Uid::from_raw(item.uid)), Some(Gid::from_raw(item.gid)));
         let (parent, name) = split(&item.path);
         let is_root = self.is_root;
         let directory = self.directory(parent)?;
         let name = if name.is_empty() { b"." } else { name };
-        match rustix::fs::chownat(directory, name, Some(uid), Some(gid), AtFlags::SYMLINK_NOFOLLOW) {
+        let set = match file {
+            Some(file) => rustix::fs::fchown(file, uid, gid),
+            None => rustix::fs::chownat(directory, name, uid, gid, AtFlags::SYMLINK_NOFOLLOW),
+        };
+        match set {
             Err(Errno::PERM) if !is_root => {
                 self.owners_left += 1;
                 Ok(())
@@ -264,13 +269,19 @@ impl PosixSink {
         }
     }
 
-    fn set_xattr(&mut self, path: &[u8], key: &[u8], value: &[u8]) -> Step {
+    fn set_xattr(&mut self, path: &[u8], file: Option<&File>, key: &[u8], value: &[u8]) -> Step {
         let (parent, name) = split(path);
         let is_root = self.is_root;
         let directory = self.directory(parent)?;
-        let mut place = format!("/proc/self/fd/{}/", directory.as_raw_fd()).into_bytes();
-        place.extend(if name.is_empty() { b"." } else { name });
-        match rustix::fs::lsetxattr(&place[..], key, value, XattrFlags::empty()) {
+        let set = match file {
+            Some(file) => rustix::fs::fsetxattr(file, key, value, XattrFlags::empty()),
+            None => {
+                let mut place = format!("/proc/self/fd/{}/", directory.as_raw_fd()).into_bytes();
+                place.extend(if name.is_empty() { b"." } else { name });
+                rustix::fs::lsetxattr(&place[..], key, value, XattrFlags::empty())
+            }
+        };
+        match set {
             Err(Errno::PERM) if !is_root => {
                 self.owners_left += 1;
                 Ok(())
@@ -285,15 +296,30 @@ impl PosixSink {
 
     fn set_late(&mut self, late: &Late) -> Step {
         if let Some(acl) = &late.default_acl {
-            self.set_xattr(&late.path, ACL_DEFAULT, acl)?;
+            self.set_xattr(&late.path, None, ACL_DEFAULT, acl)?;
         }
         let (parent, name) = split(&late.path);
         let directory = self.directory(parent)?;
         let name = if name.is_empty() { b"." } else { name };
-        rustix::fs::chmodat(directory, name, Mode::from_raw_mode(late.mode & 0o7777), AtFlags::empty())
+        set_mode(directory, name, late.mode)
             .and_then(|()| rustix::fs::utimensat(directory, name, &times(late.times), AtFlags::SYMLINK_NOFOLLOW))
             .map_err(failed("its mode and times cannot be set", &late.path))
     }
+}
+
+/// Sets the mode of a name, but not through a link: the owner of the directory may have put one in
+/// its place.
+fn set_mode(directory: &OwnedFd, name: &[u8], mode: u32) -> std::result::Result<(), Errno> {
+    let mode = Mode::from_raw_mode(mode & 0o7777);
+    if let Ok(opened) = rustix::fs::openat(directory, name, DIRECTORY, Mode::empty()) {
+        return rustix::fs::fchmod(opened, mode);
+    }
+    let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let entry = rustix::fs::openat(directory, name, flags, Mode::empty())?;
+    if rustix::fs::fstat(&entry)?.st_mode & libc::S_IFMT == libc::S_IFLNK {
+        return Err(Errno::LOOP);
+    }
+    rustix::fs::chmod(format!("/proc/self/fd/{}", entry.as_raw_fd()), mode)
 }
 
 fn times((accessed, modified): (Time, Time)) -> Timestamps {
@@ -337,12 +363,13 @@ impl Sink for PosixSink {
             });
             gather(&mut wrong, cut)?;
         }
-        // The owner first: changing it clears set-user-id bits and capabilities.
-        self.set_owner(item)?;
+        // The owner first: changing it clears set-user-id bits and capabilities. A file is set by
+        // its descriptor: the owner of its directory may have put another one in its place.
+        self.set_owner(item, file.as_ref())?;
         let is_directory = item.kind() == libc::S_IFDIR;
         for (key, value) in &item.xattrs {
             if !(is_directory && key == ACL_DEFAULT) {
-                gather(&mut wrong, self.set_xattr(&item.path, key, value))?;
+                gather(&mut wrong, self.set_xattr(&item.path, file.as_ref(), key, value))?;
             }
         }
         if is_directory {
@@ -355,12 +382,15 @@ impl Sink for PosixSink {
         } else {
             let (parent, name) = split(&item.path);
             let directory = self.directory(parent)?;
-            let is_link = item.kind() == libc::S_IFLNK;
-            let mode = Mode::from_raw_mode(item.mode & 0o7777);
-            let set = if is_link { Ok(()) } else { rustix::fs::chmodat(directory, name, mode, AtFlags::empty()) };
             let times = times((item.accessed, item.modified));
-            set.and_then(|()| rustix::fs::utimensat(directory, name, &times, AtFlags::SYMLINK_NOFOLLOW))
-                .map_err(failed("its mode and times cannot be set", &item.path))?;
+            let set_times = || rustix::fs::utimensat(directory, name, &times, AtFlags::SYMLINK_NOFOLLOW);
+            let set = match &file {
+                Some(file) => rustix::fs::fchmod(file, Mode::from_raw_mode(item.mode & 0o7777))
+                    .and_then(|()| rustix::fs::futimens(file, &times)),
+                None if item.kind() == libc::S_IFLNK => set_times(),
+                None => set_mode(directory, name, item.mode).and_then(|()| set_times()),
+            };
+            set.map_err(failed("its mode and times cannot be set", &item.path))?;
         }
         skip_if_any(&wrong)
     }
@@ -383,5 +413,49 @@ impl Sink for PosixSink {
             .and_then(|()| rustix::fs::fsync(&self.root))
             .map_err(failed("cannot be made durable", &[]))?;
         Ok(lines)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
+
+    use testkit::TempDir;
+
+    use super::*;
+
+    /// The owner of a directory can exchange its entries while others are copied.
+    #[test]
+    fn an_entry_that_is_exchanged_for_a_link_leads_to_no_other_file() {
+        let scratch = TempDir::new("posix-sink");
+        let (to, victims) = (scratch.join("to"), [scratch.join("file"), scratch.join("directory")]);
+        fs::create_dir(&to).unwrap();
+        fs::write(&victims[0], "secret").unwrap();
+        fs::create_dir(&victims[1]).unwrap();
+        victims.iter().for_each(|victim| fs::set_permissions(victim, fs::Permissions::from_mode(0o700)).unwrap());
+        let mut sink = PosixSink::open(&to, false, false).unwrap();
+        let (uid, gid) = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
+        for (name, kind, victim) in
+            [("f", libc::S_IFREG, &victims[0]), ("p", libc::S_IFIFO, &victims[0]), ("d", libc::S_IFDIR, &victims[1])]
+        {
+            let item = Item { path: name.into(), mode: kind | 0o777, uid, gid, ..Item::default() };
+            assert!(matches!(sink.add(&item), Ok(Added::New)), "{name}");
+            let (name, away) = (to.join(name), to.join(format!("{name}-away")));
+            let exchange = || {
+                fs::rename(&name, &away).unwrap();
+                symlink(victim, &name).unwrap();
+            };
+            if kind == libc::S_IFDIR {
+                assert!(sink.end(&item).is_ok());
+                exchange();
+                drop(sink.finish());
+            } else {
+                exchange();
+                drop(sink.end(&item));
+            }
+        }
+        assert_eq!(victims.map(|victim| fs::metadata(victim).unwrap().mode() & 0o777), [0o700; 2]);
+        assert_eq!(fs::metadata(to.join("f-away")).unwrap().mode() & 0o777, 0o777, "the file itself");
     }
 }

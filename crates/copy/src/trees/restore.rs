@@ -6,7 +6,8 @@
 //!    durable. Whatever cannot be read or written ends the restore: nothing is restored in part.
 //! 3. They are renamed into place. A missing file or directory comes as a whole. In a directory
 //!    that exists, missing entries come; others are kept, or replaced if that is wanted. A
-//!    directory neither replaces an entry nor is replaced.
+//!    directory neither replaces an entry nor is replaced. The directory of another share in the
+//!    tree is left as it is.
 //! 4. The directory of step 2 is removed, also after a failure.
 
 use std::collections::VecDeque;
@@ -196,7 +197,7 @@ fn failed(what: &str, path: &[u8], errno: i32) -> Failure {
         libc::EROFS => ErrorKind::ReadOnly,
         libc::ENOENT => ErrorKind::NotFound,
         libc::EEXIST => ErrorKind::Exists,
-        libc::ENOTDIR | libc::ELOOP | libc::ENAMETOOLONG => ErrorKind::Invalid,
+        libc::ENOTDIR | libc::ELOOP | libc::ENAMETOOLONG | libc::EINVAL => ErrorKind::Invalid,
         _ => ErrorKind::Io,
     };
     let text = format!("'{}': {what}", units::shown(&shown(path)));
@@ -217,21 +218,22 @@ pub fn restore<P: Place>(
     interrupted: &AtomicBool,
     report: &mut dyn FnMut(u64),
 ) -> Outcome<RestoreTotal> {
-    clear(place);
+    clear(place, |name| name.starts_with(STAGE_PREFIX));
     let (mut source, mut sink, mut tally) = (Whole(source), Whole(sink), Tally::default());
     let staged = copy(&mut source, &mut sink, interrupted, &mut tally, &mut |tally, _| report(tally.bytes));
     drop(sink);
     let done = staged.and_then(|()| install(place, wanted));
-    clear(place);
+    // Only its own: if its server was killed, the next one may be restoring already.
+    clear(place, |name| name == wanted.stage);
     Ok(RestoreTotal { bytes: tally.bytes, ..done? })
 }
 
 /// Removes staging directories. One that cannot be removed does no harm, and is tried again by the
 /// next restore.
-fn clear<P: Place>(place: &P) {
+fn clear<P: Place>(place: &P, is_meant: impl Fn(&[u8]) -> bool) {
     let Ok(root) = place.root() else { return };
     let names = place.names(&root).unwrap_or_default();
-    for name in names.iter().filter(|name| name.starts_with(STAGE_PREFIX)) {
+    for name in names.iter().filter(|name| is_meant(name)) {
         if let Err(errno) = remove_all(place, &root, name, 0) {
             let why = io::Error::from_raw_os_error(errno);
             log::warn!("'{}', which a restore has left behind, cannot be removed: {why}", shown(name));
@@ -256,6 +258,9 @@ fn remove_all<P: Place>(place: &P, directory: &P::Directory, name: &[u8], depth:
 /// Step 3.
 fn install<P: Place>(place: &P, wanted: Restore<'_>) -> Outcome<RestoreTotal> {
     let about = |errno| failed("it cannot be restored", wanted.target, errno);
+    if wanted.target.split(|&byte| byte == b'/').any(|name| name == b"..") {
+        return Err(about(libc::EINVAL));
+    }
     let root = place.root().map_err(about)?;
     let stage = place.enter(&root, wanted.stage).map_err(about)?;
     let (parents, name) = split(wanted.target);
@@ -303,6 +308,10 @@ impl<P: Place> Merging<'_, P> {
             return Err(about(libc::ENAMETOOLONG));
         }
         for name in self.place.names(from).map_err(about)? {
+            // The snapshot was taken during another restore.
+            if path.is_empty() && name.starts_with(STAGE_PREFIX) {
+                continue;
+            }
             let path = if path.is_empty() { name.clone() } else { [path, b"/", &name].concat() };
             let about = |errno| failed("it cannot be restored", &path, errno);
             let staged = self.place.kind(from, &name).map_err(about)?;
@@ -312,12 +321,19 @@ impl<P: Place> Merging<'_, P> {
                 let from = self.place.enter(from, &name).map_err(about)?;
                 let to = self.place.enter(to, &name).map_err(about)?;
                 self.merge(&from, &to, &path, depth + 1)?;
-            } else if there.is_none() || self.replaces && staged != directory && there != directory {
-                self.place.rename((from, &name), (to, &name), there.is_some()).map_err(about)?;
-                self.total.restored += 1;
-            } else {
-                self.total.kept += 1;
-                self.total.kept_first.get_or_insert_with(|| shown(&path));
+                continue;
+            }
+            let is_wanted = there.is_none() || self.replaces && staged != directory && there != directory;
+            match is_wanted.then(|| self.place.rename((from, &name), (to, &name), there.is_some())) {
+                // Entries in the directory of another share, mounted or not, are left as they are.
+                None | Some(Err(libc::EXDEV | libc::EBUSY)) => {
+                    self.total.kept += 1;
+                    self.total.kept_first.get_or_insert_with(|| shown(&path));
+                }
+                Some(renamed) => {
+                    renamed.map_err(about)?;
+                    self.total.restored += 1;
+                }
             }
         }
         Ok(())

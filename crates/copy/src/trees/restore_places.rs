@@ -2,14 +2,14 @@
 //! The kernel caches names of a mounted share for good, so that one is changed through its mount
 //! only.
 
-use std::os::fd::{AsFd, OwnedFd};
-use std::path::Path;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use rustix::fs::{AtFlags, Dir, Mode, OFlags, RenameFlags};
 use rustix::io::Errno;
 use share::{Failure, Tree};
-use surface::Result;
+use surface::{Error, ErrorKind, Result};
 
 use super::restore::Place;
 use operations::path_error;
@@ -80,6 +80,26 @@ impl MountPlace {
         let root = rustix::fs::open(path, DIRECTORY, Mode::empty());
         root.map(Self).map_err(|error| path_error("cannot open", path, error.into()))
     }
+
+    /// At the directory of a share.
+    ///
+    /// # Errors
+    /// [`ErrorKind::NotFound`] if no share is mounted there any more: its files would come to the
+    /// directory below.
+    pub fn of_share(path: &Path) -> Result<Self> {
+        let place = Self::open(path)?;
+        let found = rustix::fs::fstatfs(&place.0).map_err(|error| path_error("cannot look at", path, error.into()))?;
+        if found.f_type == libc::FUSE_SUPER_MAGIC {
+            return Ok(place);
+        }
+        let text = format!("no share is mounted at {} any more: restore again", path.display());
+        Err(Error::new(ErrorKind::NotFound, text))
+    }
+
+    /// The same directory as a path, whatever is mounted or unmounted meanwhile.
+    pub fn path(&self) -> PathBuf {
+        PathBuf::from(format!("/proc/self/fd/{}", self.0.as_raw_fd()))
+    }
 }
 
 fn raw(error: Errno) -> i32 {
@@ -123,6 +143,8 @@ impl Place for MountPlace {
     }
 
     fn sync(&self) -> std::result::Result<(), i32> {
-        rustix::fs::syncfs(&self.0).map_err(raw)
+        // For syncfs the kernel writes back the pages of a FUSE mount, and does not ask its server,
+        // unlike for a directory.
+        rustix::fs::syncfs(&self.0).and_then(|()| rustix::fs::fsync(&self.0)).map_err(raw)
     }
 }

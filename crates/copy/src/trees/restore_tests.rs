@@ -1,4 +1,5 @@
 use std::fs;
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 
@@ -148,4 +149,99 @@ fn missing_directories_above_come_with_the_content() {
     restore(staged, sink, &place, wanted, &AtomicBool::new(false), &mut |_| {}).unwrap();
     assert_eq!(text(&dirs.to.join("a/b/c/f")), "x");
     assert_eq!(fs::metadata(dirs.to.join("a")).unwrap().mode() & 0o7777, 0o711);
+}
+
+#[test]
+fn no_path_leads_out_of_the_root() {
+    let dirs = Dirs::new();
+    fs::write(dirs.from.join("f"), "x").unwrap();
+    for target in ["../out", "a/../../out", ".."] {
+        let failure = dirs.restore(target, true).unwrap_err();
+        assert!(
+            matches!(&failure, Failure::Error(error) if error.kind() == ErrorKind::Invalid),
+            "{target}: {failure:?}"
+        );
+    }
+    let above: Vec<_> =
+        fs::read_dir(dirs.to.parent().unwrap()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    assert_eq!((above.len(), dirs.names().len()), (2, 0), "{above:?}");
+}
+
+/// A place in which a directory belongs to another file system, or accepts no names.
+struct WithOther(MountPlace, u64, i32);
+
+impl Place for WithOther {
+    type Directory = OwnedFd;
+
+    fn root(&self) -> Result<OwnedFd, i32> {
+        self.0.root()
+    }
+    fn enter(&self, directory: &OwnedFd, name: &[u8]) -> Result<OwnedFd, i32> {
+        self.0.enter(directory, name)
+    }
+    fn kind(&self, directory: &OwnedFd, name: &[u8]) -> Result<Option<u32>, i32> {
+        self.0.kind(directory, name)
+    }
+    fn names(&self, directory: &OwnedFd) -> Result<Vec<Vec<u8>>, i32> {
+        self.0.names(directory)
+    }
+    fn rename(&self, from: (&OwnedFd, &[u8]), to: (&OwnedFd, &[u8]), replaces: bool) -> Result<(), i32> {
+        if rustix::fs::fstat(to.0).unwrap().st_ino == self.1 { Err(self.2) } else { self.0.rename(from, to, replaces) }
+    }
+    fn remove(&self, directory: &OwnedFd, name: &[u8], is_directory: bool) -> Result<(), i32> {
+        self.0.remove(directory, name, is_directory)
+    }
+    fn sync(&self) -> Result<(), i32> {
+        self.0.sync()
+    }
+}
+
+/// The snapshot may be older than the share that has the directory now.
+#[test]
+fn the_directory_of_another_share_is_left_and_all_else_comes() {
+    for errno in [libc::EXDEV, libc::EBUSY] {
+        let dirs = Dirs::new();
+        fs::create_dir(dirs.from.join("m")).unwrap();
+        for name in ["a", "m/old", "z", ".shale-restore-9"] {
+            fs::write(dirs.from.join(name), "old").unwrap();
+        }
+        fs::create_dir(dirs.to.join("m")).unwrap();
+        fs::write(dirs.to.join("m/own"), "own").unwrap();
+        let other = fs::metadata(dirs.to.join("m")).unwrap().ino();
+        let source = PosixSource::open(&dirs.from, Vec::new()).unwrap();
+        let staged = Staged::new(source, STAGE, Vec::new(), b"", false);
+        let place = WithOther(MountPlace::open(&dirs.to).unwrap(), other, errno);
+        let wanted = Restore { stage: STAGE, target: b"", replaces: true };
+        let sink = PosixSink::open(&dirs.to, false, false).unwrap();
+        let total = restore(staged, sink, &place, wanted, &AtomicBool::new(false), &mut |_| {}).unwrap();
+        assert_eq!((total.restored, total.kept, total.kept_first.as_deref()), (2, 1, Some("m/old")));
+        assert_eq!(dirs.names(), ["a", "m", "z"]);
+        assert_eq!(fs::read_dir(dirs.to.join("m")).unwrap().count(), 1);
+    }
+}
+
+/// The server of a restore was killed, and the next one restores before the process of the first
+/// has noticed.
+#[test]
+fn a_restore_that_ends_leaves_the_stage_of_another() {
+    let dirs = Dirs::new();
+    fs::write(dirs.from.join("f"), "x").unwrap();
+    let other = dirs.to.join(".shale-restore-2");
+    let mut source = PosixSource::open(&dirs.from, Vec::new()).unwrap();
+    let begins = Beginning(&mut source, || fs::create_dir_all(other.join("content")).unwrap());
+    dirs.restore_from(begins, "d", false).unwrap();
+    assert_eq!(dirs.names(), [".shale-restore-2", "d"]);
+}
+
+/// A source during whose first item something else happens.
+struct Beginning<'a, S, F: Fn()>(&'a mut S, F);
+
+impl<S: Source, F: Fn()> Source for Beginning<'_, S, F> {
+    fn next(&mut self) -> Step<Option<Item>> {
+        (self.1)();
+        self.0.next()
+    }
+    fn read(&mut self, offset: u64, out: &mut [u8]) -> Step<Got> {
+        self.0.read(offset, out)
+    }
 }

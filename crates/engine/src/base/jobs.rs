@@ -2,7 +2,6 @@
 //! themselves are those of `pool::workers`.
 
 use std::collections::VecDeque;
-use std::time::Duration;
 
 use crate::base::ranked::{Condvar, Mutex};
 use crate::base::ranks;
@@ -36,21 +35,21 @@ impl Jobs {
         }
     }
 
-    /// Waits for a job, for so long at most, and runs it. Returns `false` if the thread is to end.
-    pub(crate) fn run_one(&self, patience: Duration) -> bool {
+    /// Waits for a job, and runs it. Returns `false` if the thread is to end.
+    pub(crate) fn run_one(&self) -> bool {
         let job = {
             let mut state = self.state.lock();
-            if state.stop {
-                return false;
+            loop {
+                if state.stop {
+                    return false;
+                }
+                if let Some(job) = state.waiting.pop_front() {
+                    break job;
+                }
+                self.come.wait(&mut state);
             }
-            if state.waiting.is_empty() {
-                self.come.wait_for(&mut state, patience);
-            }
-            state.waiting.pop_front()
         };
-        if let Some(job) = job {
-            job();
-        }
+        job();
         true
     }
 
@@ -83,12 +82,12 @@ mod tests {
             }));
         };
         (0..JOBS_MAX + 3).for_each(|_| submit());
-        (0..JOBS_MAX + 1).for_each(|_| assert!(jobs.run_one(Duration::ZERO)));
+        (0..JOBS_MAX).for_each(|_| assert!(jobs.run_one()));
         assert_eq!(done.load(Ordering::Relaxed), JOBS_MAX);
         submit();
         jobs.stop();
         submit();
-        assert!(!jobs.run_one(Duration::MAX));
+        assert!(!jobs.run_one());
         assert_eq!(Arc::strong_count(&done), 1, "no job is kept");
         assert_eq!(done.load(Ordering::Relaxed), JOBS_MAX);
     }

@@ -11,8 +11,10 @@ use surface::{Error, ErrorKind, Result};
 use crate::base::ranked::{Condvar, Mutex};
 use crate::base::ranks;
 
-/// Longest wait for a signal, after which a thread checks by itself whether there is work.
-pub(crate) const PERIOD: Duration = Duration::from_millis(100);
+/// Longest wait of a writer for room, after which it checks by itself whether there is some.
+const ROOM_PERIOD: Duration = Duration::from_millis(100);
+/// Longest pause of a worker with nothing to do: an idle pool must not keep the processor awake.
+const WORK_PERIOD: Duration = Duration::from_secs(1);
 /// Pause of a worker after an error, unless it is woken.
 const ERROR_PAUSE: Duration = Duration::from_millis(500);
 
@@ -98,7 +100,7 @@ impl Signals {
         let mut state = self.state.lock();
         if !state.stop && state.wakes == seen && !is_asked() {
             self.idle.fetch_add(1, Ordering::AcqRel);
-            self.work.wait_for(&mut state, PERIOD);
+            self.work.wait_for(&mut state, WORK_PERIOD);
             // The waking thread has set the count of idle workers to zero.
             if state.wakes == seen {
                 self.idle.fetch_sub(1, Ordering::AcqRel);
@@ -141,19 +143,19 @@ impl Signals {
         if state.stop {
             return Err(Error::new(ErrorKind::Io, "the pool is being closed"));
         }
-        self.room.wait_for(&mut state, PERIOD);
+        self.room.wait_for(&mut state, ROOM_PERIOD);
         Ok(())
     }
 
-    /// Lets the keeper, which has seen wake-up `seen`, wait for the next one. Returns the number of
-    /// the last one; `None` if it is to end.
-    pub(crate) fn wait_for_keeping(&self, seen: u64) -> Option<u64> {
+    /// Lets the keeper, which has seen wake-up `seen`, wait for the next one, for a `period` at most.
+    /// Returns the number of the last one; `None` if it is to end.
+    pub(crate) fn wait_for_keeping(&self, seen: u64, period: Duration) -> Option<u64> {
         let mut state = self.state.lock();
         if state.stop {
             return None;
         }
         if state.keeper_wakes == seen {
-            self.keeper.wait_for(&mut state, PERIOD);
+            self.keeper.wait_for(&mut state, period);
         }
         Some(state.keeper_wakes)
     }
@@ -185,9 +187,9 @@ mod tests {
         let signals = Signals::default();
         assert_eq!((signals.wakes(), signals.rest(Duration::ZERO)), (Some(0), false));
         signals.wake_keeper();
-        assert_eq!(signals.wait_for_keeping(0), Some(1));
+        assert_eq!(signals.wait_for_keeping(0, Duration::MAX), Some(1));
         signals.stop();
-        assert_eq!((signals.wakes(), signals.wait_for_keeping(1)), (None, None));
+        assert_eq!((signals.wakes(), signals.wait_for_keeping(1, Duration::MAX)), (None, None));
         assert!(signals.rest(Duration::MAX));
         assert!(signals.wait_for_room(|| true).is_err());
     }

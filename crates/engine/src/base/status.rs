@@ -113,9 +113,9 @@ pub struct PoolRoom {
     pub refused_writes: u64,
 }
 
-/// A volume, a share or a folder that refuses data because of its quota.
+/// How much of its quota a volume, a share or a folder uses.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct QuotaReached {
+pub struct QuotaUse {
     /// Its name.
     pub name: String,
     /// Whether it is a share.

@@ -16,7 +16,7 @@
 //! Locks: a shard's lock may be held while the queue's is taken, never the other way round.
 
 use std::collections::hash_map::Entry as MapEntry;
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 
@@ -280,6 +280,13 @@ impl WriteBuffer {
     /// is already in the object's figures.
     pub(crate) fn data_bytes_of(&self, object: ObjectId) -> usize {
         self.shards.iter().filter_map(|shard| shard.lock().data.get(&object).copied()).sum()
+    }
+
+    /// Objects of which it holds data, in flight included: one look at each shard for all of them.
+    pub(crate) fn objects_with_data(&self) -> HashSet<ObjectId> {
+        let mut found = HashSet::new();
+        self.shards.iter().for_each(|shard| found.extend(shard.lock().data.keys()));
+        found
     }
 
     /// Groups held.

@@ -27,6 +27,7 @@ fn newer_runs_cover_older_ones_and_bytes_are_counted_once() {
     assert_eq!(content(&buffer, KEY), expected.into_iter().enumerate().map(|(i, b)| (i as u8, b)).collect::<Vec<_>>());
     assert_eq!(buffer.bytes(), 5 * BLOCK_BYTES + GROUP_OVERHEAD_BYTES);
     assert_eq!((buffer.data_bytes_of(KEY.object), buffer.data_bytes_of(ObjectId(2))), (5 * BLOCK_BYTES, 0));
+    assert_eq!(buffer.objects_with_data(), [KEY.object].into());
 }
 
 #[test]

@@ -96,7 +96,11 @@ pub(crate) fn in_two<G: Sync, T: Send>(
     }
     let (first, second) = groups.split_at(groups.len() / 2);
     std::thread::scope(|scope| {
-        let helper = Builder::new().name("shale-merger".to_owned()).spawn_scoped(scope, || part(second));
+        let helper = Builder::new().name("shale-merger".to_owned()).spawn_scoped(scope, || {
+            // A front end's thread that is bound to its client's CPU may run this checkpoint.
+            env::use_all_cpus();
+            part(second)
+        });
         let mut done = part(first)?;
         let behind = match helper {
             Ok(helper) => helper.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))?,

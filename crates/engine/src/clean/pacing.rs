@@ -46,8 +46,10 @@ const IDLE_DEAD_PERMILLE: u32 = 500;
 const BELOW_DEAD_PERMILLE: u32 = 750;
 /// Minimum dead share of an extent that is cleaned on demand, in thousandths.
 const PASS_PERMILLE: u32 = 50;
-/// Pause of the cleaner when there is nothing to do, and when the wall is near.
+/// Pause of the cleaner when there is nothing to do; when nothing is written either; and when the
+/// wall is near.
 const REST: Duration = Duration::from_millis(200);
+const REST_QUIET: Duration = Duration::from_secs(1);
 const REST_NEAR: Duration = Duration::from_millis(10);
 /// When it is pressed, the cleaner rests at most this many times as long as it works: 1 / this.
 const URGENCY_MIN: f64 = 0.2;
@@ -91,7 +93,7 @@ pub(crate) fn run(cleaning: &Weak<Cleaning>) {
         let began = cleaning.vitals.env.clock.now_ns();
         // Errors show up in the next flush or write, which meet them too.
         let paced = if cleaning.vitals.check_failed().is_ok() {
-            cleaning.clean_some(idle && pause == REST)
+            cleaning.clean_some(idle && pause >= REST)
         } else {
             Ok(Paced::Nothing)
         };
@@ -115,6 +117,8 @@ pub(crate) fn run(cleaning: &Weak<Cleaning>) {
             (Paced::Worked, false) => (took * 3).min(REST.max(took)),
             (Paced::Worked, true) => took.mul_f64((1.0 - urgency) / urgency.max(URGENCY_MIN)).min(REST),
             (Paced::Nothing, true) => REST_NEAR,
+            // A writer that waits wakes it.
+            (Paced::Nothing, false) if idle => REST_QUIET,
             (Paced::Nothing, false) => REST,
         };
     }
@@ -134,7 +138,7 @@ pub(crate) fn help(cleaning: &Weak<Cleaning>) {
         pause = match (paced, is_needed) {
             (Paced::Worked, _) => Duration::ZERO,
             (_, true) => REST_NEAR,
-            (_, false) => REST,
+            (_, false) => REST_QUIET,
         };
     }
 }

@@ -80,7 +80,7 @@ impl Pool {
             identity: from.identity,
             ..ObjectDescriptor::volume(ObjectId(core.objects.next_id()), name, from.size_bytes)
         };
-        // Before the log has one: an older program must not open the pool then.
+        // Before the log has one: a program that does not know them must not open the pool then.
         superblock_copies::mark_feature(&core.vitals.env, INCOMPAT_BOOKMARKS)
             .inspect_err(|error| core.vitals.fail(error))?;
         core.writes.append_durably(vec![Entry::Object(bookmark)])

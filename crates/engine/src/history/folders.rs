@@ -65,11 +65,12 @@ impl Pool {
     /// All folders, by name.
     pub fn folders(&self) -> Vec<FolderStatus> {
         let objects = &self.core.objects;
+        let dirty = self.core.buffer.objects_with_data();
         let status = |folder: Arc<Object>| {
             let descriptor = folder.descriptor.read().clone();
             let below = objects.volumes_below(folder.id);
             let sum = |of: fn(&Object) -> u64| below.iter().map(|volume| of(volume)).fold(0, u64::saturating_add);
-            let is_exact = |volume: &Arc<Object>| volume.is_exact() && self.core.buffer.data_bytes_of(volume.id) == 0;
+            let is_exact = |volume: &Arc<Object>| volume.is_exact() && !dirty.contains(&volume.id);
             FolderStatus {
                 id: DeviceId(folder.id.0),
                 name: folder.title(),

@@ -16,9 +16,6 @@
 //!   may never have been durable. A copy is beyond that doubt if a batch records everything before
 //!   the copy's position as durable, or if the copy was written by an orderly close: closing syncs
 //!   the log first.
-//!
-//! The content of an extent that an older program has filled is not known. A program without inventories that opens the pool raises the number of
-//! the opening, which is then greater than that of the inventory.
 
 use std::collections::BTreeMap;
 

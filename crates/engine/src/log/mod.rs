@@ -65,7 +65,6 @@ use crate::log::zero_ahead::Ahead;
 use self::reserve::Need;
 use self::streams::{Place, Streams};
 use self::writers::Writers;
-pub(crate) use self::writers::Wrote;
 
 /// Receives batches. Called under the log's lock, in the log's order.
 pub(crate) trait Sink: Send + Sync {

@@ -196,7 +196,7 @@ fn a_writer_sets_space_aside_when_it_has_written_its_batch() {
     let Ok(ticket) = core.log.enqueue(batch(core), Purpose::Metadata) else { panic!("it was refused") };
     disk.arm();
     std::thread::scope(|scope| {
-        scope.spawn(|| core.log.write_queued(Duration::ZERO));
+        scope.spawn(|| core.log.write_queued());
         disk.wait_until_kept();
         assert!(core.log.applied_seq() > ticket.seq, "it waits for space that it does not need");
         disk.release();

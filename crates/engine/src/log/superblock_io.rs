@@ -3,10 +3,7 @@
 use std::sync::Arc;
 
 use env::{AlignedBuf, Disk, DiskLayer};
-use format::{
-    BATCH_ALIGN, COMPAT_INVENTORY, INCOMPAT_COMPACT_RECORDS, SUPERBLOCK_BYTES, SUPERBLOCK_OFFSETS, Superblock,
-    SuperblockError,
-};
+use format::{BATCH_ALIGN, COMPAT_INVENTORY, SUPERBLOCK_BYTES, SUPERBLOCK_OFFSETS, Superblock, SuperblockError};
 use surface::{Error, ErrorKind, Result};
 
 /// The two copies, or the error of each.
@@ -52,24 +49,17 @@ pub(crate) fn choose(copies: &Copies) -> Result<Superblock> {
     }
 }
 
-/// Updates both copies, durably, to `superblock`, the one in force, with the feature of compact map
-/// records added. This includes the older of two copies after a crash in the middle of a rewrite:
-/// it would be used as soon as the other one cannot be read. A damaged copy next to a correct one
-/// is left to `check`. Call this before the map is written; calling it again changes nothing.
+/// Updates both copies, durably, to `superblock`, the one in force: after a crash in the middle of
+/// a rewrite the older one would be used as soon as the other one cannot be read. A damaged copy
+/// next to a correct one is left to `check`.
 ///
 /// # Errors
-/// Those of the storage. One copy may be changed by then; that has no other effect than to name the
-/// feature.
+/// Those of the storage.
 pub(crate) fn bring_up_to_date(disk: &dyn Disk, superblock: &Superblock) -> Result<()> {
-    let mut wanted = superblock.clone();
-    wanted.features_incompat |= INCOMPAT_COMPACT_RECORDS;
-    if wanted != *superblock {
-        wanted.generation += 1;
-    }
     match read_copies(disk)? {
-        [Ok(first), Ok(second)] if first == wanted && second == wanted => Ok(()),
-        [Ok(copy), Err(_)] | [Err(_), Ok(copy)] if copy == wanted => Ok(()),
-        _ => write(disk, &wanted),
+        [Ok(first), Ok(second)] if first == *superblock && second == *superblock => Ok(()),
+        [Ok(copy), Err(_)] | [Err(_), Ok(copy)] if copy == *superblock => Ok(()),
+        _ => write(disk, superblock),
     }
 }
 

@@ -3,7 +3,6 @@
 //! thread that finds it full waits, so a slow device slows compression down.
 
 use std::collections::VecDeque;
-use std::time::Duration;
 
 use surface::Error;
 
@@ -11,24 +10,6 @@ use super::{Log, Placed, Purpose, Refusal, Ticket};
 use crate::base::ranked::{Condvar, Mutex};
 use crate::base::ranks;
 use crate::log::prepared::Prepared;
-
-/// The next task of a writer.
-pub(crate) enum Next {
-    Batch(Placed),
-    /// No batch came in time.
-    Nothing,
-    /// No batch will come any more.
-    Stopped,
-}
-
-/// Result of a writer's turn.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Wrote {
-    Batch,
-    Nothing,
-    /// It can end.
-    Stopped,
-}
 
 #[derive(Default)]
 struct State {
@@ -71,18 +52,15 @@ impl Writers {
         Ok(())
     }
 
-    /// The next batch to write, in the order of the log.
-    pub(crate) fn pop(&self, patience: Duration) -> Next {
+    /// Waits for the next batch to write, in the order of the log; none: no batch will come any
+    /// more.
+    pub(crate) fn pop(&self) -> Option<Placed> {
         let mut state = self.state.lock();
-        if state.queue.is_empty() && !state.stop {
-            self.work.wait_for(&mut state, patience);
+        while state.queue.is_empty() && !state.stop {
+            self.work.wait(&mut state);
         }
-        match state.queue.pop_front() {
-            Some(batch) => Next::Batch(batch),
-            // Checked under the lock of the queue: nothing can be added later.
-            None if state.stop => Next::Stopped,
-            None => Next::Nothing,
-        }
+        // Under the lock of the queue: nothing can be added later to one that has been stopped.
+        state.queue.pop_front()
     }
 
     /// Notes that a batch of so many bytes has been written, or has failed.
@@ -120,19 +98,15 @@ impl Log {
         }
     }
 
-    /// Writes the next batch that waits for a writer thread.
-    pub(crate) fn write_queued(&self, patience: Duration) -> Wrote {
-        let placed = match self.writers.pop(patience) {
-            Next::Batch(placed) => placed,
-            Next::Nothing => return Wrote::Nothing,
-            Next::Stopped => return Wrote::Stopped,
-        };
+    /// Writes the next batch that waits for a writer thread; `false`: the thread can end.
+    pub(crate) fn write_queued(&self) -> bool {
+        let Some(placed) = self.writers.pop() else { return false };
         let bytes = placed.bytes();
         self.write_and_remember(placed);
         self.writers.done(bytes);
         // After the batch: all later ones in the log wait for it.
         self.reserve_early();
-        Wrote::Batch
+        true
     }
 
     fn write_and_remember(&self, placed: Placed) {
@@ -185,7 +159,7 @@ mod tests {
                 core.log.wait_settled();
                 core.log.applied_seq()
             });
-            core.log.write_queued(Duration::ZERO);
+            core.log.write_queued();
             assert!(waiter.join().unwrap() > ticket.seq, "it came back before the batch was applied");
         });
     }

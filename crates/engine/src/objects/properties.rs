@@ -124,8 +124,7 @@ fn conflicts(
     Ok(conflicts)
 }
 
-/// The same when properties change: settings that were in conflict before (from an older version)
-/// block no change.
+/// The same when properties change: settings that were in conflict before block no change.
 pub(crate) fn resolved_after(
     name: &str,
     before: (&Properties, &Properties),

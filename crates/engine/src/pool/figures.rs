@@ -5,7 +5,7 @@ use codec::CodecId;
 use policy::Power;
 
 use crate::base::decode_counts::DecodeEffort;
-use crate::base::status::{PoolRoom, QuotaReached};
+use crate::base::status::{PoolRoom, QuotaUse};
 use crate::codecs::trace::TraceRecord;
 use crate::pool::Pool;
 use crate::volume::Volume;
@@ -136,8 +136,16 @@ impl Pool {
 
     /// Returns the volumes, shares and folders that have refused data because of their quota and
     /// would refuse it again, by name.
-    pub fn at_quota(&self) -> Vec<QuotaReached> {
+    pub fn at_quota(&self) -> Vec<QuotaUse> {
         self.core.writes.at_quota()
+    }
+
+    /// Returns how much of its quota the volume, share or folder of that name uses; `None` if it
+    /// has none.
+    pub fn quota_use(&self, name: &str) -> Option<QuotaUse> {
+        let objects = &self.core.objects;
+        let object = objects.folder(name).or_else(|| objects.named(name).ok())?;
+        self.core.writes.quota_use(&object)
     }
 }
 

@@ -14,8 +14,8 @@ use std::sync::Arc;
 use env::MapBatch;
 use format::{
     COMPAT_INVENTORY, CatalogueRef, Checkpoint, Entry, FORMAT_VERSION, INCOMPAT_BOOKMARKS, INCOMPAT_COMPACT_RECORDS,
-    INCOMPAT_FOLDERS, INCOMPAT_IMAGES, INCOMPAT_NESTED_SHARES, INCOMPAT_SHARES, INCOMPAT_SMALL_FILES, KEY_CHECKPOINT,
-    KEY_LEARNED, KEY_SUPERBLOCK, ObjectDescriptor, Superblock,
+    INCOMPAT_FOLDERS, INCOMPAT_IMAGES, INCOMPAT_NESTED_SHARES, KEY_CHECKPOINT, KEY_LEARNED, KEY_SUPERBLOCK,
+    ObjectDescriptor, Superblock,
 };
 use policy::Owner;
 use surface::{DeviceId, Error, ErrorKind, Result};
@@ -249,8 +249,6 @@ impl Pool {
             (INCOMPAT_FOLDERS, core.objects.has_folders()),
             (INCOMPAT_NESTED_SHARES, core.objects.has_nested_shares()),
             (INCOMPAT_IMAGES, !core.objects.images().is_empty()),
-            // Before any tree can be changed.
-            (INCOMPAT_SMALL_FILES, superblock.features_incompat & INCOMPAT_SHARES != 0),
         ] {
             if is_there {
                 superblock_io::mark_feature(&*core.vitals.env.disk, feature)?;
@@ -371,6 +369,7 @@ impl Pool {
     /// All volumes, by name. Stored bytes are those of the last checkpoint.
     pub fn volumes(&self) -> Vec<VolumeStatus> {
         let by_timeline = self.core.objects.snapshots_by_timeline();
+        let dirty = self.core.buffer.objects_with_data();
         let status = |object: Arc<Object>| {
             let descriptor = object.descriptor.read().clone();
             VolumeStatus {
@@ -383,7 +382,7 @@ impl Pool {
                 properties: descriptor.properties,
                 epoch: descriptor.epoch.0,
                 origin: Self::origin_of(&object, &by_timeline).map(|snapshot| snapshot.title()),
-                is_exact: object.is_exact() && self.core.buffer.data_bytes_of(object.id) == 0,
+                is_exact: object.is_exact() && !dirty.contains(&object.id),
             }
         };
         self.core.objects.volumes().into_iter().map(status).collect()

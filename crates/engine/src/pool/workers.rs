@@ -5,17 +5,22 @@
 
 use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 use surface::{Error, Result};
 
 use crate::base::jobs::Jobs;
 use crate::base::ranked::Mutex;
 use crate::base::ranks;
-use crate::base::signals::{PERIOD, Signals};
-use crate::log::{Log, Wrote};
+use crate::base::signals::Signals;
+use crate::log::Log;
 use crate::pool::core::Core;
 use crate::write::room::room_mark;
 
+/// Interval at which the keeper checks for due work.
+const KEEPER_PERIOD: Duration = Duration::from_millis(100);
+/// The same while nothing is written: an idle pool must not keep the processor awake.
+const KEEPER_PERIOD_QUIET: Duration = Duration::from_secs(1);
 /// Threads that read ahead. They are separate from the compressing ones, so that a reader never
 /// waits for a batch; several, because each waits for the device most of the time.
 const READERS: usize = 6;
@@ -117,7 +122,7 @@ fn work(core: &Weak<Core>) {
 /// A reader: runs the read-ahead jobs.
 fn read(core: &Weak<Core>) {
     while let Some(core) = core.upgrade() {
-        if !core.jobs.run_one(PERIOD) {
+        if !core.jobs.run_one() {
             return;
         }
     }
@@ -126,25 +131,26 @@ fn read(core: &Weak<Core>) {
 /// A writer: writes waiting batches, and lets waiting clients continue if there is room again.
 fn write(core: &Weak<Core>) {
     while let Some(core) = core.upgrade() {
-        match core.log.write_queued(PERIOD) {
-            Wrote::Batch => {
-                if core.buffer.held() <= room_mark(core.space.buffer_limit()) {
-                    core.signals.note_room();
-                }
-            }
-            Wrote::Nothing => {}
-            Wrote::Stopped => return,
+        if !core.log.write_queued() {
+            return;
+        }
+        if core.buffer.held() <= room_mark(core.space.buffer_limit()) {
+            core.signals.note_room();
         }
     }
 }
 
-/// The keeper: does all due work, about ten times a second and on request.
+/// The keeper: does all due work, about ten times a second and on request; once a second while
+/// nothing is written.
 fn keep(core: &Weak<Core>) {
-    let mut seen = 0;
+    let (mut seen, mut written) = (0, u64::MAX);
     while let Some(core) = core.upgrade() {
         // An error occurs again in the next flush or write, which reports it.
         let _ = core.tick();
-        match core.signals.wait_for_keeping(seen) {
+        let earlier = std::mem::replace(&mut written, core.vitals.counters.written_bytes.get());
+        let is_quiet = written == earlier && core.buffer.held() == 0;
+        let period = if is_quiet { KEEPER_PERIOD_QUIET } else { KEEPER_PERIOD };
+        match core.signals.wait_for_keeping(seen, period) {
             Some(wakes) => seen = wakes,
             None => return,
         }

@@ -219,8 +219,6 @@ impl Core {
             if state.next.0 >= self.geometry.extents() {
                 state.finished_unix_s = self.vitals.env.clock.unix_s().max(1);
                 state.unlisted = state.unlisted_so_far;
-                // An older version did not say where these are: they would have been found again.
-                state.damages.retain(|damage| damage.extent.0 > 0);
             }
             self.keep_scrub(state, damages_found > 0)?;
         }

@@ -41,7 +41,8 @@ pub struct CodecSpeed {
 /// Amount of data that a calibration compresses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CalibrationEffort {
-    /// A quarter: half a second of CPU time. For a new pool, which knows nothing about its machine.
+    /// A quarter, and less with slow candidates: a fraction of a second of CPU time. For a new
+    /// pool, which knows nothing about its machine.
     Short,
     /// Some seconds.
     Full,
@@ -52,6 +53,15 @@ impl CalibrationEffort {
         match self {
             Self::Short => 4,
             Self::Full => 1,
+        }
+    }
+
+    /// CPU time after which a candidate compresses no more units of one length, once it has
+    /// compressed one of each kind.
+    const fn enough_ns(self) -> u64 {
+        match self {
+            Self::Short => 5_000_000,
+            Self::Full => u64::MAX,
         }
     }
 }
@@ -132,16 +142,20 @@ fn measure(
         for codec in candidates {
             // Makes the context and warms it up.
             codecs.compress(*codec, &units[0], &mut dst);
-            let mut total_ns = 0;
+            let (mut measured, mut total_ns) = (0, 0);
             for unit in &units {
                 let began = clock.thread_cpu_ns();
                 codecs.compress(*codec, unit, &mut dst[..unit_bytes]);
                 let cpu_ns = clock.thread_cpu_ns().saturating_sub(began);
                 let key = Key { codec: codec.id(), class: probe(unit).class, size: SizeClass::of(unit_bytes) };
                 costs.learn_time(key, unit_bytes, cpu_ns);
+                measured += 1;
                 total_ns += cpu_ns;
+                if total_ns >= effort.enough_ns() && measured >= KINDS {
+                    break;
+                }
             }
-            let kib = (units.len() * unit_bytes) as f64 / 1024.0;
+            let kib = (measured * unit_bytes) as f64 / 1024.0;
             let (codec, unit_bytes) = (codec.to_string(), unit_bytes as u64);
             speeds.push(CodecSpeed { codec, unit_bytes, ns_per_kib: total_ns as f64 / kib });
             done += bytes;

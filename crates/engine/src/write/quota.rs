@@ -23,7 +23,7 @@ use surface::{Error, ErrorKind, Result};
 use units::{BlockIndex, BlockMask, GROUP_BLOCKS, GroupIndex, ObjectId, format_size};
 
 use crate::base::options::Properties;
-use crate::base::status::QuotaReached;
+use crate::base::status::QuotaUse;
 use crate::map::Piece;
 use crate::objects::object::Object;
 use crate::objects::properties;
@@ -31,24 +31,28 @@ use crate::write::Writes;
 
 impl Writes {
     /// See [`Pool::at_quota`](crate::pool::Pool::at_quota).
-    pub(crate) fn at_quota(&self) -> Vec<QuotaReached> {
+    pub(crate) fn at_quota(&self) -> Vec<QuotaUse> {
         let objects = &self.objects;
         let reached = |object: Arc<Object>| {
-            let refused = object.quota.refused.load(Ordering::Relaxed);
-            let quota_bytes = object.settings.read().quota_bytes.filter(|_| refused > 0)?;
-            let stored_bytes = objects.stored_now_with(&object);
-            let is_share = object.is_share();
-            (quota_bytes.saturating_sub(stored_bytes) < refused).then(|| QuotaReached {
-                name: object.title(),
-                is_share,
-                is_folder: !is_share && !object.is_live(),
-                stored_bytes,
-                quota_bytes,
-            })
+            let refused = Some(object.quota.refused.load(Ordering::Relaxed)).filter(|bytes| *bytes > 0)?;
+            self.quota_use(&object).filter(|used| used.quota_bytes.saturating_sub(used.stored_bytes) < refused)
         };
         let mut all: Vec<_> = objects.volumes().into_iter().chain(objects.folders()).filter_map(reached).collect();
         all.sort_by(|a, b| a.name.cmp(&b.name));
         all
+    }
+
+    /// See [`Pool::quota_use`](crate::pool::Pool::quota_use).
+    pub(crate) fn quota_use(&self, object: &Object) -> Option<QuotaUse> {
+        let quota_bytes = object.settings.read().quota_bytes?;
+        let is_share = object.is_share();
+        Some(QuotaUse {
+            name: object.title(),
+            is_share,
+            is_folder: !is_share && !object.is_live(),
+            stored_bytes: self.objects.stored_now_with(object),
+            quota_bytes,
+        })
     }
 
     /// Allows `length` bytes to be written to an object if its quota and those of the folders above

@@ -333,7 +333,7 @@ fn a_name_that_is_too_long_for_the_schedule_costs_the_volume_its_schedule() {
         pool.clone_snapshot("v@s", "c", &Properties::new()).unwrap();
         pool.rename("v", &names[0]).unwrap_err();
         pool.close().unwrap();
-        // As older versions let it happen.
+        // Such names are refused, but a descriptor can have them.
         for (key, value) in machine.store.dump().into_iter().filter(|(key, _)| key[0] == b'O') {
             let mut descriptor = format::ObjectDescriptor::decode(&value).unwrap();
             if descriptor.state == format::ObjectState::Volume {

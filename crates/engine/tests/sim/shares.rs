@@ -7,7 +7,7 @@ use crate::common::machine_env::{env, features};
 use crate::common::{Campaign, Failure, Shape, Tally, World};
 use bytes::Bytes;
 use engine::{Files, FormatOptions, Pool, PoolOptions, Properties};
-use sim::Machine;
+use sim::{Machine, Rng};
 use surface::{DeviceSet, ErrorKind, ObjectSpace, SEAL};
 
 const BLOCK: usize = 4096;
@@ -151,30 +151,6 @@ fn nothing_is_known_of_a_file_whose_discard_was_finished() {
     }
 }
 
-/// Records of inodes may have contents from then on, which older programs take for damaged.
-#[test]
-fn opening_a_pool_with_shares_keeps_older_programs_out() {
-    let machine = Machine::new(64 << 20, 1);
-    let pool = new_pool(&machine);
-    pool.create_share("s", &Properties::new()).unwrap();
-    let are_told = || features(&machine).iter().all(|bits| bits & format::INCOMPAT_SMALL_FILES != 0);
-    assert!(are_told());
-    pool.close().unwrap();
-    // As an older program left it.
-    for offset in format::SUPERBLOCK_OFFSETS {
-        let mut copy = vec![0; format::SUPERBLOCK_BYTES];
-        machine.disk.peek(offset, &mut copy);
-        let mut superblock = format::Superblock::decode(&copy).unwrap();
-        superblock.features_incompat &= !format::INCOMPAT_SMALL_FILES;
-        machine.disk.poke(offset, &superblock.encode());
-    }
-    assert!(!are_told());
-    let pool = open(&machine);
-    assert!(are_told());
-    assert!(pool.check(false, &mut |_, _| ()).unwrap().problems.is_empty());
-    pool.close().unwrap();
-}
-
 #[test]
 fn discards_of_what_is_empty_cost_nothing() {
     let machine = Machine::new(64 << 20, 1);
@@ -260,6 +236,47 @@ fn no_place_is_given_out_twice() {
 }
 
 #[test]
+fn a_cached_read_returns_the_newest_bytes_or_nothing() {
+    const PLACES: [(u64, u64); 4] = [(16, 0), (16, 900 << 10), (17, 3 << 20), (18, 20 << 20)];
+    let machine = Machine::new(64 << 20, 1);
+    let mut pool = new_pool(&machine);
+    pool.create_share("s", &Properties::new()).unwrap();
+    let mut share = files(&pool, "s");
+    let (mut rng, mut expected, mut found) = (Rng::new(1), [0; PLACES.len()], [[0; 2]; PLACES.len()]);
+    for step in 0..400_u64 {
+        let index = rng.index(PLACES.len());
+        let (file, offset) = PLACES[index];
+        match rng.below(8) {
+            0..3 => {
+                expected[index] = step as u8;
+                share.write(file, offset, block(step as u8)).unwrap();
+            }
+            3 => {
+                expected[index] = 0;
+                share.discard(file, offset..offset + BLOCK as u64).unwrap();
+            }
+            4 => share.flush().unwrap(),
+            5 => pool.checkpoint().unwrap(),
+            6 => share.read(file, offset, &mut [0; BLOCK]).unwrap(),
+            _ => {
+                drop(share);
+                pool.close().unwrap();
+                pool = open(&machine);
+                share = files(&pool, "s");
+            }
+        }
+        for (index, (file, offset)) in PLACES.into_iter().enumerate() {
+            let mut buf = [0xee; BLOCK];
+            let is_found = share.read_cached(file, offset, &mut buf).unwrap();
+            assert!(!is_found || buf == block(expected[index])[..], "file {file} in step {step}");
+            found[index][usize::from(is_found)] += 1;
+        }
+    }
+    assert!(found.as_flattened().iter().all(|count| *count > 10), "not cached and cached: {found:?}");
+    pool.close().unwrap();
+}
+
+#[test]
 fn a_share_is_no_device_and_has_no_size() {
     let machine = Machine::new(64 << 20, 1);
     let pool = new_pool(&machine);
@@ -282,7 +299,7 @@ fn a_share_is_no_device_and_has_no_size() {
     pool.close().unwrap();
 }
 
-/// A pool without shares can be opened by older programs; from the first one on it cannot.
+/// A program that does not know shares can open a pool without them, and no other.
 #[test]
 fn the_first_share_sets_a_feature() {
     let machine = Machine::new(64 << 20, 1);

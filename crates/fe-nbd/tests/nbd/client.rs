@@ -103,11 +103,7 @@ impl Setup {
 
     pub fn raw_tcp(&self) -> Client {
         let Listen::Tcp(address) = &self.server().local_addresses()[1] else { panic!("not TCP") };
-        let stream = TcpStream::connect(address).unwrap();
-        stream.set_read_timeout(Some(PATIENCE)).unwrap();
-        stream.set_write_timeout(Some(PATIENCE)).unwrap();
-        stream.set_nodelay(true).unwrap();
-        Client { stream: Stream::Tcp(stream), structured: false, next_cookie: 1 }
+        Client::tcp(TcpStream::connect(address).unwrap())
     }
 
     /// A connection in the option phase.
@@ -201,6 +197,13 @@ pub fn string(bytes: &[u8]) -> Vec<u8> {
 }
 
 impl Client {
+    pub fn tcp(stream: TcpStream) -> Self {
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        stream.set_write_timeout(Some(PATIENCE)).unwrap();
+        stream.set_nodelay(true).unwrap();
+        Self { stream: Stream::Tcp(stream), structured: false, next_cookie: 1 }
+    }
+
     pub fn unix(stream: UnixStream) -> Self {
         stream.set_read_timeout(Some(PATIENCE)).unwrap();
         stream.set_write_timeout(Some(PATIENCE)).unwrap();

@@ -6,8 +6,9 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use fe_nbd::ServerOptions;
 use fe_nbd::wire::{command, command_flag};
-use testkit::{Memory, until};
+use testkit::{Memory, Op, until};
 
 use crate::client::{Answer, DONE, Setup};
 
@@ -70,6 +71,32 @@ fn held_writes_fail_when_their_time_is_over_or_the_server_stops() {
     drop(setup);
     let (answered, answer) = client.answer(&HashMap::new());
     assert_eq!((answered, answer.errno()), (cookie, ENOSPC));
+}
+
+/// Its steps would keep a server that stops for as long as they take, before its grace period.
+#[test]
+fn a_held_request_ends_after_its_step_when_the_server_stops() {
+    const LENGTH: u32 = 96 << 20;
+    let device = Memory::new(LENGTH.into());
+    *device.no_room.lock() = Some(LONG);
+    device.set_recording();
+    device.zeroes.shut();
+    let options = ServerOptions { stop_grace: Duration::ZERO, ..ServerOptions::default() };
+    let mut setup = Setup::with(&[("disk", &device)], options);
+    let mut client = setup.simple("disk");
+    client.request(command::WRITE_ZEROES, command_flag::NO_HOLE, 0, LENGTH, b"");
+    wait_for_refused(&device, 1);
+    *device.no_room.lock() = None;
+    device.zeroes.wait_for(1);
+    drop(device.recorded());
+    let server = setup.server.take().unwrap();
+    std::thread::scope(|scope| {
+        scope.spawn(|| server.stop());
+        // It drops the connection at the end of its grace, while the device is busy.
+        client.expect_close();
+        device.release();
+    });
+    assert_eq!(device.count(|op| matches!(op, Op::Zeroes { .. })), 0, "no further step");
 }
 
 /// Disconnected clients are not waited for: the next client is admitted, and nothing of the old one

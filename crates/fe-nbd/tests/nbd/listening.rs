@@ -146,6 +146,31 @@ fn addresses_come_and_go_while_clients_of_others_stay() {
 }
 
 #[test]
+fn an_address_is_replaced_by_another_one_of_its_port() {
+    let mut server = start(&[Listen::parse(":0").unwrap()]).unwrap();
+    let Listen::Tcp(here) = server.local_addresses()[0].clone() else { panic!("no TCP") };
+    let answers = || {
+        let mut client = Client::tcp(std::net::TcpStream::connect(here).unwrap());
+        client.greet(3);
+        client.go("disk");
+        client.read(0, 1)
+    };
+    let all = Listen::parse(&format!("0.0.0.0:{}", here.port())).unwrap();
+    for address in [&all, &Listen::Tcp(here), &all] {
+        server.listen(std::slice::from_ref(address), None).unwrap();
+        assert_eq!(server.local_addresses(), std::slice::from_ref(address));
+        assert_eq!(answers(), Answer::Ok(vec![0]), "{address}");
+    }
+    // If the other one cannot be had, the first serves on.
+    let scratch = TempDir::new("nbd");
+    let precious = scratch.join("precious");
+    std::fs::write(&precious, b"data").unwrap();
+    let refused = server.listen(&[Listen::Tcp(here), Listen::Unix(precious)], None).unwrap_err();
+    assert_eq!((refused.kind(), server.local_addresses()), (ErrorKind::Exists, std::slice::from_ref(&all)));
+    assert_eq!(answers(), Answer::Ok(vec![0]));
+}
+
+#[test]
 fn the_most_connections_change_and_none_is_closed() {
     let scratch = TempDir::new("nbd");
     let path = scratch.join("nbd.sock");

@@ -357,7 +357,7 @@ fn a_revoked_certificate_lets_nobody_in() {
     secured.setup.lines.wait_for("ca-crl.pem is gone");
     std::fs::write(secured.dir.join("ca-crl.pem"), list.pem().unwrap()).unwrap();
     assert_eq!(configs.map(|config| secured.lets_in(config)), [true, false]);
-    secured.setup.lines.wait_for_many("NBD has new certificates", 2);
+    secured.setup.lines.wait_for_many("NBD uses new certificates", 2);
 }
 
 #[test]
@@ -414,35 +414,39 @@ fn certificates_are_read_again_when_they_change_and_those_that_cannot_be_used_ch
     let server = next.server();
     std::fs::write(secured.dir.join("server-cert.pem"), server.certificate.pem()).unwrap();
     is_old(true);
-    secured.setup.lines.wait_for("goes on with the certificates that it has");
+    secured.setup.lines.wait_for("NBD keeps its current certificates");
     std::fs::write(secured.dir.join("server-key.pem"), server.key.serialize_pem()).unwrap();
     std::fs::remove_file(secured.dir.join("ca-cert.pem")).unwrap();
     is_old(true);
     secured.setup.lines.wait_for("ca-cert.pem is gone");
     std::fs::write(secured.dir.join("ca-cert.pem"), next.certificate.pem()).unwrap();
     is_old(false);
-    secured.setup.lines.wait_for("NBD has new certificates");
+    secured.setup.lines.wait_for("NBD uses new certificates");
     assert_eq!(open.read(0, 3), Answer::Ok(vec![0; 3]), "a connection that was there");
 }
 
-/// A reload of options while `ca-cert.pem` is being replaced.
+/// A reload of options while `ca-cert.pem` is being replaced, and one that goes to other
+/// certificates and back.
 #[test]
 fn settings_that_change_do_not_forget_that_clients_need_certificates() {
     let (dir, other) = (TempDir::new("nbd-tls-reload"), TempDir::new("nbd-tls-other"));
     let authority = Authority::new("an authority");
     authority.write(dir.path(), false);
     let load =
-        |dir: &TempDir, before: &Arc<Certificates>| Certificates::keep_or_load(Some(before), dir.path(), None).unwrap();
-    let first = Certificates::keep_or_load(None, dir.path(), None).unwrap();
+        |dir: &TempDir, known: &[Arc<Certificates>]| Certificates::keep_or_load(known, dir.path(), None).unwrap();
+    let first = load(&dir, &[]);
     assert!(!first.names_clients());
     std::fs::write(dir.join("ca-cert.pem"), authority.certificate.pem()).unwrap();
-    assert!(load(&dir, &first).names_clients(), "no client has started TLS since");
+    let known = [first];
+    assert!(load(&dir, &known).names_clients(), "no client has started TLS since");
     std::fs::remove_file(dir.join("ca-cert.pem")).unwrap();
-    let kept = load(&dir, &first);
-    assert!(kept.names_clients());
+    assert!(load(&dir, &known).names_clients());
     // What is asked for explicitly.
     authority.write(other.path(), false);
-    assert!(!load(&other, &kept).names_clients());
+    let open = load(&other, &known);
+    assert!(!open.names_clients());
+    let [first] = known;
+    assert!(load(&dir, &[first, open]).names_clients(), "back at the first directory");
 }
 
 #[test]

@@ -169,6 +169,16 @@ impl Share {
         kept.left().ok().map(|left| left.session)
     }
 
+    /// Changes the version in the keeper's description of the mount.
+    pub fn set_version(&self, version: u8) {
+        let keeper = Keeper::connect(&self.state.join("keeper")).unwrap().unwrap();
+        let mut entries = keeper.entries().unwrap();
+        let [entry] = &mut entries[..] else { panic!("the keeper holds {} mounts", entries.len()) };
+        entry.bytes[0] = version;
+        let descriptors: Vec<_> = entry.descriptors.iter().map(AsFd::as_fd).collect();
+        keeper.put(&entry.name, &entry.bytes, &descriptors).unwrap();
+    }
+
     /// Starts a server, and waits until it serves.
     pub fn start(&mut self) {
         assert!(self.starts(), "the server does not start");

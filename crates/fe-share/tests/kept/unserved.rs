@@ -32,6 +32,22 @@ fn a_mount_that_was_taken_away_lazily_is_mounted_again() {
     share.finish();
 }
 
+/// It stays with its keeper, for the version that has left it.
+#[test]
+fn a_mount_that_another_version_has_left_is_not_resumed() {
+    let mut share = Share::new("version");
+    let held = File::create(share.dir().join("held")).unwrap();
+    share.kill();
+    share.set_version(2);
+    assert!(!share.starts());
+    share.set_version(1);
+    share.start();
+    held.write_all_at(b"goes on", 0).unwrap();
+    assert_eq!(fs::read(share.dir().join("held")).unwrap(), b"goes on");
+    drop(held);
+    share.finish();
+}
+
 /// The kernel sends opens, or not, for the life of a connection: a mount that differs from its
 /// server would promise access times that are not updated.
 #[test]

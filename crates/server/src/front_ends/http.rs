@@ -20,7 +20,7 @@ use surface::{Error, ErrorKind, Result};
 use self::answers::Answering;
 use self::certificate::Certificates;
 use self::process::{Process, Startable};
-use super::{Asked, FrontEnd, Kind, Started, Told, with_holder};
+use super::{Asked, FrontEnd, Kind, Started, Told, warn_log, with_holder};
 
 pub(super) const KIND: Kind = Kind { name: "HTTP", is_same: |a, b| a.http == b.http, check, start };
 
@@ -94,9 +94,9 @@ fn start(asked: &Asked<'_>) -> Started {
     let listeners = http.listen.iter().map(Listener::bind_private).collect::<Result<Vec<_>>>();
     let listeners = listeners.map_err(|error| with_holder(error, &http.listen))?;
     let names = names_of(http);
-    let certificates = Certificates::new(http, &service.facts().pool, &names);
-    let certificates = http.is_tls().then_some(certificates);
-    let pem = certificates.as_ref().map(Certificates::load).transpose()?;
+    let load = || Certificates::load(http, &service.facts().pool, &names, Some(warn_log()));
+    let certificates = http.is_tls().then(load).transpose()?;
+    let pem = certificates.as_ref().map(Certificates::current);
     let fingerprint = pem.as_ref().map(certificate::fingerprint).transpose()?;
     let kinds = http.listen.iter().map(|one| if matches!(one, Listen::Unix(_)) { Kept::Unix } else { Kept::Tcp });
     let kinds: Vec<_> = kinds.collect();

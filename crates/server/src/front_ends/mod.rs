@@ -20,6 +20,7 @@ mod exports;
 mod http;
 mod nbd;
 mod shares;
+mod ublk;
 mod vhost;
 mod volumes;
 
@@ -27,7 +28,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use fe_fuse::Keeper;
-use fe_nbd::Listen;
+use fe_nbd::{Listen, Log};
+use fe_ublk::Spec;
 use serde_json::{Map, Value, json};
 use surface::{Error, ErrorKind, Result};
 
@@ -39,7 +41,7 @@ use crate::pool_dir::PoolDir;
 use crate::service::{Served, Service};
 
 /// All kinds, in the order in which they start.
-pub const ALL: [Kind; 6] = [nbd::KIND, vhost::KIND, volumes::KIND, shares::KIND, exports::KIND, http::KIND];
+pub const ALL: [Kind; 7] = [nbd::KIND, vhost::KIND, ublk::KIND, volumes::KIND, shares::KIND, exports::KIND, http::KIND];
 
 /// A front end that was started; `None`: the command line does not request it.
 pub type Started = Result<Option<Box<dyn FrontEnd>>>;
@@ -56,6 +58,11 @@ pub struct Kind {
     pub check: fn(&Asked<'_>) -> Result<()>,
     /// Starts it, if it is requested.
     pub start: fn(&Asked<'_>) -> Started,
+}
+
+/// Returns a log for changes of files, of which an administrator should know.
+fn warn_log() -> Log {
+    Arc::new(|line: &str| log::warn!("{line}"))
 }
 
 /// Adds the process that holds a TCP port to the error of listening there.
@@ -112,6 +119,12 @@ pub trait FrontEnd: Send + Sync {
     /// server.
     fn end_new_mounts(&mut self) {}
 
+    /// Leaves what it serves without a keeper to a server that follows at once; returns whether
+    /// there is anything.
+    fn leave(&mut self) -> bool {
+        false
+    }
+
     /// Stops: when it returns, no client has anything open through it.
     fn stop(self: Box<Self>);
 }
@@ -125,6 +138,8 @@ pub struct Wanted {
     pub nbd_tls: Option<WantedNbdTls>,
     /// Directory of the sockets through which virtual machines attach volumes.
     pub vhost_user: Option<PathBuf>,
+    /// Block devices of this machine.
+    pub ublk: Vec<Spec>,
     /// Directory that shows each volume as a file.
     pub mount: Option<PathBuf>,
     /// Directory below which each share is mounted.
@@ -139,6 +154,8 @@ pub struct Wanted {
     pub allow_other: bool,
     /// Mounts over directories that are not empty, and over other mounts.
     pub overlay: bool,
+    /// Whether replies through FUSE are handed over to a lone caller on its CPU.
+    pub handover: bool,
     /// The volumes, shares and folders that are served; empty: all.
     pub volume: Vec<String>,
     /// Bytes for buffers and caches.
@@ -204,8 +221,8 @@ impl FrontEnds {
     /// Performs step 3.
     pub fn describe(&self) -> Told {
         let nothing = json!({
-            "nbd": [], "uris": [], "vhost_user": null, "mount": null, "mount_over_io_uring": false, "shares": null,
-            "exports": null, "http": [], "http_certificate_sha256": null, "log_in": null,
+            "nbd": [], "uris": [], "vhost_user": null, "ublk": [], "mount": null, "mount_over_io_uring": false,
+            "shares": null, "exports": null, "http": [], "http_certificate_sha256": null, "log_in": null,
         });
         let document = nothing.as_object().cloned().unwrap_or_default();
         let mut told = Told { served: Served::default(), document, lines: Vec::new() };
@@ -221,6 +238,11 @@ impl FrontEnds {
     /// Returns whether any serves a mount that has outlived an earlier server.
     pub fn have_resumed(&self) -> bool {
         self.running.iter().any(|(_, front_end)| front_end.has_resumed())
+    }
+
+    /// Leaves block devices to a server that follows at once; returns whether there are any.
+    pub fn leave(&mut self) -> bool {
+        self.running.iter_mut().fold(false, |any, (_, front_end)| front_end.leave() || any)
     }
 
     /// Ends everything except the mounts that have outlived an earlier server, in the order of step

@@ -3,12 +3,12 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use fe_nbd::{Certificates, Listen, Log, Permit, Server, ServerOptions, Tls};
+use fe_nbd::{Certificates, Listen, Permit, Server, ServerOptions, Tls};
 use operations::names;
 use serde_json::json;
 use surface::{Error, ErrorKind, Result};
 
-use super::{Asked, FrontEnd, Kind, Started, Told, Wanted, with_holder};
+use super::{Asked, FrontEnd, Kind, Started, Told, Wanted, warn_log, with_holder};
 use crate::devices::is_in;
 
 /// File descriptors per NBD connection: the map, commands and the mount need some as well.
@@ -17,7 +17,7 @@ const NBD_SHARE: u64 = 2;
 const NBD_SHARE_USUAL: u64 = 8;
 
 pub(super) const KIND: Kind =
-    Kind { name: "NBD", is_same: |a, b| of_nbd(a) == of_nbd(b), check: |asked| load_tls(asked, None).map(drop), start };
+    Kind { name: "NBD", is_same: |a, b| of_nbd(a) == of_nbd(b), check: |asked| load_tls(asked, &[]).map(drop), start };
 
 /// Volumes for a client that may open all of them.
 const ALL_VOLUMES: &str = "*";
@@ -35,11 +35,9 @@ pub struct WantedNbdTls {
 }
 
 impl WantedNbdTls {
-    /// Loads the certificates, or keeps those of `before` if they are the same.
-    fn load(&self, before: Option<&Tls>) -> Result<Arc<Tls>> {
-        let log = Arc::new(|line: &str| log::warn!("{line}")) as Log;
-        let before = before.map(|tls| &tls.certificates);
-        let certificates = Certificates::keep_or_load(before, &self.certificates, Some(log))?;
+    /// Loads the certificates, or keeps those among `known` that are of the same directory.
+    fn load(&self, known: &[Arc<Certificates>]) -> Result<Arc<Tls>> {
+        let certificates = Certificates::keep_or_load(known, &self.certificates, Some(warn_log()))?;
         let knows_clients = self.required && certificates.names_clients();
         if !(self.clients.is_empty() || knows_clients) {
             let text = format!(
@@ -74,13 +72,16 @@ struct Nbd {
     connections_max: usize,
     /// As it was set last.
     tls: Option<Arc<Tls>>,
+    /// All certificates that it has had: a reload that is undone, or that returns to a directory,
+    /// must not admit clients without a certificate.
+    known: Vec<Arc<Certificates>>,
 }
 
 fn start(asked: &Asked<'_>) -> Started {
     if asked.args.nbd.is_empty() {
         return Ok(None);
     }
-    let tls = load_tls(asked, None)?;
+    let tls = load_tls(asked, &[])?;
     let usual = ServerOptions::default();
     let options = ServerOptions {
         connections_max: connections_max(asked.args.connections.into()),
@@ -94,11 +95,12 @@ fn start(asked: &Asked<'_>) -> Started {
     let server = Server::start(asked.devices.clone(), listen, options);
     let server = server.map_err(|error| with_holder(error, listen))?;
     warn_of_strangers(asked, tls.as_ref());
-    Ok(Some(Box::new(Nbd { server: Some(server), connections_max, tls })))
+    let known = tls.iter().map(|tls| Arc::clone(&tls.certificates)).collect();
+    Ok(Some(Box::new(Nbd { server: Some(server), connections_max, tls, known })))
 }
 
-fn load_tls(asked: &Asked<'_>, before: Option<&Tls>) -> Result<Option<Arc<Tls>>> {
-    asked.args.nbd_tls.as_ref().map(|wanted| wanted.load(before)).transpose()
+fn load_tls(asked: &Asked<'_>, known: &[Arc<Certificates>]) -> Result<Option<Arc<Tls>>> {
+    asked.args.nbd_tls.as_ref().map(|wanted| wanted.load(known)).transpose()
 }
 
 /// Warns of addresses where encryption is all that there is. Those without it have their warning.
@@ -158,9 +160,12 @@ impl FrontEnd for Nbd {
     /// Clients stay, except those of removed addresses; TLS changes for new ones.
     fn follow(&mut self, asked: &Asked<'_>) -> Result<bool> {
         let Some(server) = self.server.as_mut().filter(|_| !asked.args.nbd.is_empty()) else { return Ok(false) };
-        let tls = load_tls(asked, self.tls.as_deref())?;
+        let tls = load_tls(asked, &self.known)?;
         server.listen(&asked.args.nbd, tls.clone())?;
         warn_of_strangers(asked, tls.as_ref());
+        let certificates = tls.iter().map(|tls| &tls.certificates);
+        let new = certificates.filter(|new| !self.known.iter().any(|known| Arc::ptr_eq(known, new)));
+        self.known.extend(new.cloned().collect::<Vec<_>>());
         self.tls = tls;
         self.connections_max = connections_max(asked.args.connections.into());
         server.set_connections_max(self.connections_max);

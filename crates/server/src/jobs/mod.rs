@@ -4,7 +4,8 @@
 //! The service owns the table of jobs. Commands, and the clients of a server, reach it through
 //! operations on jobs; the table knows nothing of sockets.
 //!
-//! 1. A new job is checked against the exclusion rules (`rule`), and gets the next number.
+//! 1. A new job is checked against the exclusion rules (`rule`), and gets the next number
+//!    (`numbers`).
 //! 2. A thread of the job does the work slice by slice (`work`, `pace`), and reports its progress
 //!    to the table after each slice.
 //! 3. Between two slices the thread rests, and follows requests about the job: it pauses, or ends.
@@ -18,6 +19,7 @@
 //! table, too, and the command reports its progress.
 
 mod attached;
+mod numbers;
 mod pace;
 mod restore;
 mod rule;

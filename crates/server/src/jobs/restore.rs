@@ -12,6 +12,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use copy::trees::{
@@ -22,13 +23,13 @@ use operations::{Failure, Outcome, Which};
 use report::{JobFault, JobResult, RestoreTotal};
 use serde::{Deserialize, Serialize};
 use share::Tree;
-use surface::{DeviceId, Error, ErrorKind, Result};
+use surface::{DeviceId, Error, ErrorKind, NamedClient, Result};
 
 use super::table::{Doing, Stop, Work};
 use crate::service::Service;
 use crate::share_browse::check_path;
-use crate::share_files::Opened;
-use crate::share_trees::error_of;
+use crate::share_files::{Opened, is_name};
+use crate::share_trees::{error_of, open_moment};
 
 /// The command of that process; servers start it, users never do.
 pub const RESTORE_COMMAND: &str = "restore-files";
@@ -50,7 +51,7 @@ pub(crate) struct RestoreWish {
 pub(crate) struct RestorePlan {
     pub(super) share: DeviceId,
     pub(super) name: String,
-    snapshot: String,
+    snapshot: DeviceId,
     /// Path from the root of the snapshot.
     from: Vec<Vec<u8>>,
     is_file: bool,
@@ -92,12 +93,17 @@ impl RestorePlan {
             let text = format!("share '{name}' is readonly: `shale set POOL {name} readonly=off` allows changes");
             return Err(Error::new(ErrorKind::ReadOnly, text));
         }
-        let snapshot = format!("{name}@{}", wish.at);
-        let opened = service.opened(&snapshot)?;
-        let (from, node) = opened.walk(&snapshot, &wish.path)?;
-        let inode = opened.tree.inode(node).map_err(|failure| error_of(&snapshot, "it cannot be read", failure))?;
-        let to = wish.to.as_deref().map_or_else(|| from.clone(), names_in);
+        let title = format!("{name}@{}", wish.at);
+        let snapshot = service.pool().volume(&title)?.id();
+        let opened = service.opened(&title)?;
+        let (from, node) = opened.walk(&title, &wish.path)?;
+        let inode = opened.tree.inode(node).map_err(|failure| error_of(&title, "it cannot be read", failure))?;
+        let to = wish.to.as_deref().map_or_else(|| Ok(from.clone()), names_in)?;
         let shown = shown(&to);
+        if to.first().is_some_and(|name| name.starts_with(STAGE_PREFIX)) {
+            let text = format!("'{shown}': this name is reserved for restores under way: choose another place");
+            return Err(invalid(text));
+        }
         let (owner, _) = service.place_of(&name, &shown);
         if owner != name {
             return Err(invalid(format!("'{shown}' is in share '{owner}', not in '{name}': restore to another place")));
@@ -165,9 +171,18 @@ impl RestorePlan {
         shown(&self.to)
     }
 
+    /// Opens the snapshot as a client, so that neither a command nor a schedule destroys it while
+    /// its files are read.
+    fn moment(&self, service: &Service) -> Result<Arc<Tree>> {
+        let volume = service.pool().volume_of(self.snapshot)?;
+        let client = NamedClient::shared(format!("a restore to share '{}'", self.name));
+        let device = service.devices().open_volume(volume.clone(), &client)?;
+        open_moment(volume, device).map(|moment| Arc::new(moment.tree))
+    }
+
     /// Returns the items under their staged name.
     fn source(&self, service: &Service, stage: &[u8]) -> Result<Staged<ShareSource>> {
-        let tree = service.opened(&self.snapshot)?.tree;
+        let tree = self.moment(service)?;
         let mut above = Vec::new();
         for depth in self.present..self.to.len().saturating_sub(1) {
             let directory = ShareSource::open(tree.clone(), &self.from[..=depth].join(&b'/'))?;
@@ -214,15 +229,25 @@ impl RestorePlan {
         };
         match (done, doing.is_cancelled()) {
             (Ok(total), _) => Ok(JobResult::Restored(total)),
-            (Err(_), Some(why)) => Err(Stop::Cancelled(format!("{why}: nothing is restored"))),
-            (Err(failure), None) => Err(error_from(failure).into()),
+            (Err(Failure::Interrupted(_)), Some(why)) => Err(Stop::Cancelled(format!("{why}: nothing is restored"))),
+            // Also if it was cancelled since: some files may be in place.
+            (Err(failure), _) => Err(error_from(failure).into()),
         }
     }
 }
 
-fn names_in(path: &str) -> Vec<Vec<u8>> {
+/// Returns the names of a path, decoded.
+///
+/// # Errors
+/// `Invalid` if one cannot be the name of a file.
+fn names_in(path: &str) -> Result<Vec<Vec<u8>>> {
     let names = path.split('/').filter(|name| !name.is_empty() && *name != ".");
-    names.map(share::out_of_words).collect()
+    let named = |name: &str| {
+        let bytes = share::out_of_words(name);
+        let text = || invalid(format!("'{name}' in '{path}' cannot be the name of a file: choose another name"));
+        is_name(&bytes).then_some(bytes).ok_or_else(text)
+    };
+    names.map(named).collect()
 }
 
 fn shown(names: &[Vec<u8>]) -> String {
@@ -298,7 +323,8 @@ pub fn restore_from_stdin(dir: &Path, stage: &OsStr, target: &OsStr, replaces: b
         let input = std::io::BufReader::with_capacity(BUFFER_BYTES, std::io::stdin().lock());
         let source = TarSource::new(input, "the archive");
         let wanted = Restore { stage: stage.as_bytes(), target: target.as_bytes(), replaces };
-        let (sink, place) = (PosixSink::open(dir, false, false)?, MountPlace::open(dir)?);
+        let place = MountPlace::of_share(dir)?;
+        let sink = PosixSink::open(&place.path(), false, false)?;
         restore(source, sink, &place, wanted, &AtomicBool::new(false), &mut |_| {})
     };
     let ended = match work() {

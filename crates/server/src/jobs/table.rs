@@ -5,6 +5,7 @@
 //! variable, [`Jobs::changed`], signals all changes; each waiter then checks its own job.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -12,6 +13,7 @@ use std::time::{Duration, Instant};
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use surface::{DeviceId, Error, ErrorKind, Result};
 
+use super::numbers::Numbers;
 use super::rule;
 use host::unix_s;
 use report::{JobFault, JobKind, JobReport, JobResult, JobState};
@@ -212,7 +214,7 @@ fn rate(bytes: u64, worked: Duration) -> Option<u64> {
 
 #[derive(Default)]
 struct Table {
-    last_id: u64,
+    numbers: Numbers,
     jobs: BTreeMap<u64, Job>,
     /// Ended jobs, in the order of their ends.
     ended: VecDeque<u64>,
@@ -271,6 +273,11 @@ pub struct Jobs {
 }
 
 impl Jobs {
+    /// Numbers jobs after those of earlier servers of the pool, which the file keeps.
+    pub(crate) fn keep_numbers(&self, file: PathBuf) {
+        self.table.lock().numbers = Numbers::kept_in(file);
+    }
+
     /// Begins a job, unless another excludes it. The caller does the work.
     ///
     /// # Errors
@@ -289,8 +296,7 @@ impl Jobs {
             return Err(Error::new(ErrorKind::InUse, text));
         }
         table.threads.retain(|thread| !thread.is_finished());
-        table.last_id += 1;
-        let id = table.last_id;
+        let id = table.numbers.assign();
         table.jobs.insert(id, Job::new(begin));
         Ok(Doing { jobs: Arc::clone(self), id })
     }
@@ -454,6 +460,7 @@ impl Jobs {
             while table.under_way().any(|(_, job)| job.begin.worker == Worker::Pool) {
                 self.changed.wait(&mut table);
             }
+            table.numbers.close();
             std::mem::take(&mut table.threads)
         };
         for thread in threads {

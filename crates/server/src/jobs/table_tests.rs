@@ -75,7 +75,7 @@ fn the_last_that_ended_stay_listed() {
     let long = jobs.begin(of(Worker::Client)).unwrap();
     // The exclusion rules are not under test.
     let mut table = jobs.table.lock();
-    table.last_id = 10;
+    table.numbers.last = 10;
     for id in 11..=10 + ENDED_MAX as u64 {
         let mut job = Job::new(wish("w"));
         job.become_state(JobState::Done);

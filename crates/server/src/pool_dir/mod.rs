@@ -13,6 +13,7 @@
 //! | `access.json` | users and tokens of the HTTP front end |
 //! | `http.pem` | the front end's own certificate and key |
 //! | `audit/` | the audit log |
+//! | `jobs` | the last number of a job |
 //! | `salvage.tmp/` | working files of a salvage into this pool: a store, a copy of the old map |
 //!
 //! States: no `pool.json`: no pool. `state` is `initialising`: `init`, or a `salvage` into this
@@ -86,6 +87,10 @@ impl PoolDir {
     /// `serve.log`, where a server in the background writes by default.
     pub fn log_path(&self) -> PathBuf {
         self.root.join("serve.log")
+    }
+    /// `jobs`.
+    pub fn jobs_path(&self) -> PathBuf {
+        self.root.join("jobs")
     }
     /// `map/`.
     pub fn map_path(&self) -> PathBuf {

@@ -126,7 +126,9 @@ pub fn open_locked(dir: &PoolDir, lock: Arc<PoolLock>, how: Opening) -> Result<O
 /// # Errors
 /// As [`open_locked`], and when the directory for standby memory cannot be used.
 pub fn open_to_serve(dir: &PoolDir, lock: Arc<PoolLock>, how: Opening, standby: &ServeStandby) -> Result<OpenPool> {
-    open_in(dir, &dir.ready_config()?, lock, how, Some(standby))
+    let pool = open_in(dir, &dir.ready_config()?, lock, how, Some(standby))?;
+    pool.service.jobs().keep_numbers(dir.jobs_path());
+    Ok(pool)
 }
 
 /// As [`open_locked`], for a pool in any state, with its description given.

@@ -5,8 +5,9 @@ use std::sync::Arc;
 use surface::{Error, ErrorKind, Result};
 
 use super::Service;
+use crate::documents;
 use crate::exports::{self, Exports};
-use crate::share_trees::OF_MOUNTS;
+use crate::share_trees::{self, OF_MOUNTS};
 use crate::shares::Shares;
 use operations::{Reply, Which};
 
@@ -63,7 +64,7 @@ impl Service {
             let is_served = !doors.is_empty() && self.served.lock().is_some();
             let mut notes = if is_served { exports::unserved_notes(changes) } else { Vec::new() };
             notes.extend(self.later_mounts(changes));
-            notes.extend(self.full_by_quota(name, changes));
+            notes.extend(self.quota_note(name, changes));
             return self.properties(name, notes).map(Reply::Properties);
         };
         if let Some(fault) = exports.change(&doors, name).first() {
@@ -71,7 +72,7 @@ impl Service {
             return Err(Error::new(ErrorKind::Io, text));
         }
         let notes = exports.notes(changes).into_iter().chain(self.later_mounts(changes));
-        let notes = notes.chain(self.full_by_quota(name, changes)).collect();
+        let notes = notes.chain(self.quota_note(name, changes)).collect();
         self.properties(name, notes).map(Reply::Properties)
     }
 
@@ -88,17 +89,10 @@ impl Service {
     }
 
     /// Returns a note on a quota below the space already used.
-    fn full_by_quota(&self, name: Option<&str>, changes: &[(String, Option<String>)]) -> Option<String> {
-        let name = name?;
-        let (_, quota) = changes.iter().find(|(key, _)| key == "quota")?;
-        let quota = units::parse_size(quota.as_deref()?).ok()?;
-        let volumes = self.pool.volumes().into_iter().map(|status| (status.name, status.stored_bytes));
-        let folders = self.pool.folders().into_iter().map(|status| (status.name, status.stored_bytes));
-        let (_, stored) = volumes.chain(folders).find(|(known, _)| known == name)?;
-        (stored > quota).then(|| {
-            let (quota, stored) = (units::format_size(quota), units::format_size(stored));
-            format!("'{name}' already uses {stored}, more than its quota of {quota}: writes fail until it uses less")
-        })
+    fn quota_note(&self, name: Option<&str>, changes: &[(String, Option<String>)]) -> Option<String> {
+        changes.iter().find(|(key, _)| key == "quota")?;
+        let used = self.pool.quota_use(name?).filter(|used| used.stored_bytes > used.quota_bytes)?;
+        Some(documents::quota_line(used).words())
     }
 
     /// Fails for a volume: it has no files.
@@ -143,13 +137,17 @@ impl Service {
     /// meanwhile.
     pub(super) fn unmounted<T>(&self, names: &[&str], force: bool, work: impl FnOnce() -> Result<T>) -> Result<T> {
         let shares = self.shares.lock().clone();
-        let Some(shares) = shares else { return work() };
         // Snapshots and bookmarks are removed while the share stays mounted; new trees are opened
         // on demand.
-        shares.close_snapshots(false);
+        shares.iter().for_each(|shares| shares.close_snapshots(false));
         if names.iter().all(|name| name.contains(['@', '#'])) {
             return work();
         }
+        let Some(shares) = shares else {
+            // A job or a command may have the tree open, without any mount.
+            let _claims = share_trees::claim_all(&self.pool, names)?;
+            return work();
+        };
         let exports = self.exports.lock().clone();
         let withdrawn: Vec<_> =
             exports.iter().flat_map(|exports| names.iter().map(|name| exports.withdraw(name))).collect();

@@ -9,7 +9,18 @@ use super::{Served, Service};
 use crate::documents;
 use crate::fullness::{self, Gauge};
 use crate::health;
-use report::{LossLine, ReservedLine, ScrubLine, StatusReport, ratio, write_amplification};
+use report::{HandoverLine, LossLine, ReservedLine, ScrubLine, StatusReport, ratio, write_amplification};
+
+fn handover_line(figures: fuse::HandoverFigures) -> HandoverLine {
+    HandoverLine {
+        handoffs: figures.handoffs,
+        takeovers: figures.takeovers,
+        given_up_queued: figures.given_up_queued,
+        given_up_late: figures.given_up_late,
+        given_up_stuck: figures.given_up_stuck,
+        given_up_elsewhere: figures.given_up_elsewhere,
+    }
+}
 
 impl Service {
     /// Returns new warnings for the server's log: the pool is filling up, or a share or a folder is
@@ -60,6 +71,7 @@ impl Service {
         });
         StatusReport {
             jobs: self.jobs.under_way(),
+            handover: handover_line(self.handover().figures()),
             unserved_shares: mounted.map(|shares| shares.unserved()).unwrap_or_default(),
             cleaned_extents: status.cleaned_extents,
             moved_bytes: status.moved_bytes,

@@ -29,9 +29,11 @@ Examples:
   shale config check /etc/shale/tank.toml --json | jq -r '.faults[].message'
 
 Each fault has its line and its key. Exit code 2 if there is one, 3 if there is no such file. The pool is not opened, and no address
-is tried: a volume that does not exist, or an address that is taken, is reported when the file is served or reloaded.
+is tried: a volume that does not exist, or an address that is taken, is reported when the file is served or reloaded. A private
+key that other users can read is a warning.
 
-JSON fields: file, valid, pool (null if invalid), faults: list of {line, key, message}; line and key may be null.")]
+JSON fields: file, valid, pool (null if invalid), faults: list of {line, key, message}; line and key may be null; warnings: list
+  of texts.")]
     Check {
         /// The file
         file: PathBuf,
@@ -55,7 +57,7 @@ The server of the pool reloads the file with which it was started (serve --confi
 are added and removed while clients of the others stay. If the file is invalid, or one of its doors cannot be served, nothing is
 changed, and the message is in the log of the server as well.
 
-The keys memory, standby, keep-mounts and wait take effect at the next start: if one of them has changed, the others are
+The keys memory, standby, keep-mounts, handover and wait take effect at the next start: if one of them has changed, the others are
 applied, and it is reported. A file that names another pool is refused. A mount that is removed or moved must not be in use.
 Clients keep volumes and shares open that are no longer served.
 

@@ -4,129 +4,117 @@
 
 use clap::error::{ContextKind, ContextValue, Error, ErrorKind};
 
-/// Commands, and the answer to each.
-const COMMANDS: &[(&str, &str)] = &[
-    ("add", "`shale grow POOL SIZE` makes a pool larger"),
-    ("attach", "`shale serve POOL --mount DIR` shows each volume as a file for losetup"),
-    ("backup", "`shale snapshot POOL NAME@SNAPSHOT` keeps a state, `shale send` copies it elsewhere"),
-    ("allow", "a server runs as root; `shale token create POOL NAME --role ROLE` gives others access over HTTP"),
-    ("cat", "`shale export POOL NAME -` writes a volume to stdout, `shale blob cat URL` a blob"),
+/// Commands with the same answer, and that.
+const COMMANDS: &[(&[&str], &str)] = &[
+    (&["add"], "`shale grow POOL SIZE` makes a pool larger"),
+    (&["attach"], "`shale serve POOL --mount DIR` shows each volume as a file for losetup"),
+    (&["backup"], "`shale snapshot POOL NAME@SNAPSHOT` keeps a state, `shale send` copies it elsewhere"),
+    (&["allow"], "a server runs as root; `shale token create POOL NAME --role ROLE` gives others access over HTTP"),
+    (&["cat"], "`shale export POOL NAME -` writes a volume to stdout, `shale blob cat URL` a blob"),
     (
-        "commit",
+        &["commit"],
         "`shale snapshot POOL NAME@SNAPSHOT` keeps a state, `shale push POOL NAME URL` makes it a version of a blob",
     ),
     (
-        "convert",
+        &["convert"],
         "`shale import POOL NAME FILE` and `shale export POOL NAME FILE` read and write images, raw and others",
     ),
-    ("copy", "`shale clone POOL NAME@SNAPSHOT NEW` copies within a pool, `shale export` and `shale send` out of it"),
-    ("cp", "`shale clone POOL NAME@SNAPSHOT NEW` copies within a pool, `shale export` and `shale send` out of it"),
-    ("delete", "`shale destroy POOL NAME` deletes; with -n it only lists what would be destroyed"),
-    ("du", "`shale list POOL` shows sizes of volumes, `shale usage POOL SHARE` those of directories and file types"),
     (
-        "expire",
-        "`shale destroy POOL NAME@A,B` removes snapshots, a schedule (`shale set POOL NAME snapshots=...`) its own; \
-         `shale blob expire URL` expires versions of a blob",
+        &["copy", "cp"],
+        "`shale clone POOL NAME@SNAPSHOT NEW` copies within a pool, `shale export` and `shale send` out of it",
     ),
-    ("find", "`shale list POOL -r` lists volumes and snapshots; files are found in the mount of a share"),
+    (&["delete", "remove", "rm"], "`shale destroy POOL NAME` deletes; with -n it only lists what would be destroyed"),
+    (&["du"], "`shale list POOL` shows sizes of volumes, `shale usage POOL SHARE` those of directories and file types"),
     (
-        "forget",
-        "`shale destroy POOL NAME@A,B` or NAME@A%B removes snapshots; `shale set POOL NAME snapshots=...` takes them by a \
-         schedule, and removes its own when they are old",
+        &["expire", "forget"],
+        "`shale destroy POOL NAME@A,B` or NAME@A%B removes snapshots, a schedule (`shale set POOL NAME \
+         snapshots=...`) its own; `shale blob expire URL` expires versions of a blob",
     ),
-    ("fsck", "`shale check POOL` checks a pool that is not served, `shale scrub POOL` one in use"),
+    (&["find"], "`shale list POOL -r` lists volumes and snapshots; files are found in the mount of a share"),
+    (&["fsck"], "`shale check POOL` checks a pool that is not served, `shale scrub POOL` one in use"),
     (
-        "gc",
-        "space of destroyed data is freed in the background; `shale clean POOL` frees it now, `shale blob gc URL` does so for a blob",
-    ),
-    ("images", "`shale list POOL` lists volumes, `shale blob ls URL` blobs"),
-    ("info", "`shale status POOL` describes a pool, `shale get POOL NAME` a volume"),
-    (
-        "inspect",
-        "`shale status POOL` describes a pool, `shale get POOL NAME` a volume, `shale explain POOL NAME` its data",
-    ),
-    ("ll", "`shale list POOL` lists volumes, shares and folders, with -r snapshots too"),
-    ("load", "`shale import POOL NAME FILE` reads a volume from a file, `shale receive` a stream"),
-    ("log", "`shale list POOL -t snapshot` lists snapshots with their times, `shale blob log URL` versions of a blob"),
-    (
-        "logs",
-        "a server started with --detach logs to POOL/serve.log, another to its stderr: journalctl -u UNIT under systemd",
+        &["gc", "prune"],
+        "space of destroyed data is freed in the background; `shale clean POOL` frees it now, `shale blob gc URL` \
+         does so for a blob",
     ),
     (
-        "ls",
+        &["images", "ll", "ls"],
         "`shale list POOL` lists volumes, shares and folders, with -r snapshots too; `shale blob ls URL` lists blobs",
     ),
-    ("measure", "`shale estimate FILE` estimates the space of data; `shale list POOL` shows the space in use"),
     (
-        "mount",
-        "`shale serve POOL --shares DIR` mounts every share, `shale serve POOL --mount DIR` shows each volume as a file",
+        &["info", "inspect"],
+        "`shale status POOL` describes a pool, `shale get POOL NAME` a volume, `shale explain POOL NAME` its data",
     ),
-    ("mv", "`shale rename POOL OLD NEW` renames"),
+    (&["load"], "`shale import POOL NAME FILE` reads a volume from a file, `shale receive` a stream"),
     (
-        "prune",
-        "space of destroyed data comes back by itself; `shale clean POOL` makes it come back now, `shale blob gc URL` does \
-         so for a blob",
+        &["log", "snapshots"],
+        "`shale list POOL -t snapshot` lists snapshots with their times, `shale blob log URL` versions of a blob",
     ),
-    ("ps", "`shale jobs POOL` lists the long work of a server, `shale iostat POOL` its clients' activity"),
-    ("pull", "`shale clone URL POOL NAME` creates a volume from a blob, `shale receive POOL NAME` one from a stream"),
-    ("rebase", "`shale promote POOL CLONE` makes a clone independent of its origin"),
-    ("remove", "`shale destroy POOL NAME` deletes; with -n it only lists what would be destroyed"),
-    ("repair", "`shale check POOL --repair` repairs, `shale scrub POOL` verifies a pool in use"),
     (
-        "replicate",
+        &["logs"],
+        "a server started with --detach logs to POOL/serve.log, another to its stderr: journalctl -u UNIT under \
+         systemd",
+    ),
+    (&["measure"], "`shale estimate FILE` estimates the space of data; `shale list POOL` shows the space in use"),
+    (
+        &["mount"],
+        "`shale serve POOL --shares DIR` mounts every share, `shale serve POOL --mount DIR` shows each volume as a \
+         file",
+    ),
+    (&["mv"], "`shale rename POOL OLD NEW` renames"),
+    (&["ps"], "`shale jobs POOL` lists the long work of a server, `shale iostat POOL` its clients' activity"),
+    (
+        &["pull"],
+        "`shale clone URL POOL NAME` creates a volume from a blob, `shale receive POOL NAME` one from a stream",
+    ),
+    (&["rebase"], "`shale promote POOL CLONE` makes a clone independent of its origin"),
+    (&["repair"], "`shale check POOL --repair` repairs, `shale scrub POOL` verifies a pool in use"),
+    (
+        &["replicate"],
         "`shale send POOL NAME@SNAPSHOT | shale receive OTHER NAME` copies to another pool, -R with everything below",
     ),
     (
-        "restore",
+        &["restore"],
         "`shale rollback POOL NAME@SNAPSHOT` rolls back, `shale clone POOL NAME@SNAPSHOT NEW` makes a volume of it",
     ),
-    ("rm", "`shale destroy POOL NAME` deletes; with -n it only lists what would be destroyed"),
-    ("share", "`shale set POOL SHARE nfs=... smb=... http=... ftp=...` exports a share"),
-    ("snapshots", "`shale list POOL -t snapshot` lists snapshots"),
-    ("start", "`shale serve POOL` starts a server"),
-    ("stop", "`shale status POOL` names the server's process: kill -TERM PID stops it in order"),
+    (&["share"], "`shale set POOL SHARE nfs=... smb=... http=... ftp=...` exports a share"),
+    (&["start"], "`shale serve POOL` starts a server"),
+    (&["stop"], "`shale status POOL` names the server's process: kill -TERM PID stops it in order"),
     (
-        "tag",
-        "`shale hold POOL NAME@SNAPSHOT HOLD` protects a snapshot, `shale bookmark` remembers one, `shale blob tag URL` names \
-         a version of a blob",
+        &["tag"],
+        "`shale hold POOL NAME@SNAPSHOT HOLD` protects a snapshot, `shale bookmark` remembers one, `shale blob tag \
+         URL` names a version of a blob",
     ),
-    ("sync", "`shale status POOL --sync` takes a checkpoint; `shale send -I` copies what changed to another pool"),
-    ("trim", "discards of clients free space (fstrim on the file system); `shale clean POOL` frees it now"),
+    (&["sync"], "`shale status POOL --sync` takes a checkpoint; `shale send -I` copies what changed to another pool"),
+    (&["trim"], "discards of clients free space (fstrim on the file system); `shale clean POOL` frees it now"),
     (
-        "umount",
-        "`umount DIR` unmounts one share until the next start; `shale status POOL` names the server's process: kill -TERM PID \
-         stops it and unmounts everything",
+        &["umount", "unmount"],
+        "`umount DIR` unmounts one share until the next start; `shale status POOL` names the server's process: kill \
+         -TERM PID stops it and unmounts everything",
     ),
+    (&["unshare"], "`shale set POOL SHARE nfs=off smb=off http=off ftp=off` ends the exports of a share"),
     (
-        "unmount",
-        "`umount DIR` unmounts one share until the next start; `shale status POOL` names the server's process: kill -TERM PID \
-         stops it and unmounts everything",
+        &["upgrade"],
+        "pools need no upgrade: a newer program opens them; `shale status POOL` names the server's process, kill \
+         -USR2 PID stops it for the next version, and its mounts wait",
     ),
-    ("unshare", "`shale set POOL SHARE nfs=off smb=off http=off ftp=off` ends the exports of a share"),
-    (
-        "upgrade",
-        "pools need no upgrade: a newer program opens them; `shale status POOL` names the server's process, kill -USR2 PID \
-         stops it for the next version, and its mounts wait",
-    ),
-    ("volume", "`shale create POOL NAME --size SIZE` makes a volume, `shale list POOL` lists them"),
-    ("zfs", "the command is the first word: `shale list POOL`, `shale snapshot POOL NAME@SNAPSHOT`"),
-    ("zpool", "the command is the first word: `shale init POOL`, `shale status POOL`, `shale scrub POOL`"),
-    ("version", "`shale --version` prints the version"),
+    (&["volume"], "`shale create POOL NAME --size SIZE` makes a volume, `shale list POOL` lists them"),
+    (&["zfs"], "the command is the first word: `shale list POOL`, `shale snapshot POOL NAME@SNAPSHOT`"),
+    (&["zpool"], "the command is the first word: `shale init POOL`, `shale status POOL`, `shale scrub POOL`"),
+    (&["version"], "`shale --version` prints the version"),
 ];
 
 /// The same below `shale blob`.
-const OF_BLOBS: &[(&str, &str)] = &[
-    ("copy", "`shale blob cp URL URL` copies a version to another blob"),
-    ("delete", "`shale blob rm URL` removes a blob with all its versions"),
-    ("download", "`shale blob get URL FILE` writes a version to a file"),
-    ("forget", "`shale blob expire URL` expires old versions, and `shale blob gc URL` frees their space"),
-    ("history", "`shale blob log URL` lists the versions"),
-    ("info", "`shale blob stat URL` describes a version"),
-    ("list", "`shale blob ls URL` lists the blobs below a URL"),
-    ("prune", "`shale blob gc URL` frees the space that no version needs"),
-    ("snapshots", "`shale blob log URL` lists the versions"),
-    ("upload", "`shale blob put URL FILE` makes a file the next version"),
-    ("versions", "`shale blob log URL` lists the versions"),
+const OF_BLOBS: &[(&[&str], &str)] = &[
+    (&["copy"], "`shale blob cp URL URL` copies a version to another blob"),
+    (&["delete"], "`shale blob rm URL` removes a blob with all its versions"),
+    (&["download"], "`shale blob get URL FILE` writes a version to a file"),
+    (&["forget"], "`shale blob expire URL` expires old versions, and `shale blob gc URL` frees their space"),
+    (&["history", "snapshots", "versions"], "`shale blob log URL` lists the versions"),
+    (&["info"], "`shale blob stat URL` describes a version"),
+    (&["list"], "`shale blob ls URL` lists the blobs below a URL"),
+    (&["prune"], "`shale blob gc URL` frees the space that no version needs"),
+    (&["upload"], "`shale blob put URL FILE` makes a file the next version"),
 ];
 
 /// Flags of other programs that only some commands have.
@@ -153,7 +141,7 @@ pub fn answer(error: &Error) -> Option<String> {
             let word = text(error, ContextKind::InvalidSubcommand)?;
             let is_of_blob = text(error, ContextKind::Usage).is_some_and(|usage| usage.contains("shale blob"));
             let (table, title) = if is_of_blob { (OF_BLOBS, "shale blob") } else { (COMMANDS, "shale") };
-            let (_, answer) = table.iter().find(|(known, _)| *known == word)?;
+            let (_, answer) = table.iter().find(|(words, _)| words.contains(&word.as_str()))?;
             Some(format!("there is no '{title} {word}': {answer}"))
         }
         // `receive POOL -R FILE`.
@@ -230,13 +218,12 @@ mod tests {
     fn each_word_is_answered_with_commands_that_exist() {
         let root = command();
         for (parent, table) in [("shale", COMMANDS), ("shale blob", OF_BLOBS)] {
-            for (word, told) in table {
+            for (word, told) in table.iter().flat_map(|(words, told)| words.iter().map(move |word| (word, told))) {
                 let said = answer(&refused(&format!("{parent} {word} p"))).unwrap_or_default();
                 assert!(said.contains(told) && said.contains(word), "{parent} {word}: {said}");
             }
         }
-        let answers = COMMANDS.iter().chain(OF_BLOBS).map(|(_, told)| told).chain(FLAGS.iter().map(|(_, told)| told));
-        for told in answers {
+        for (_, told) in [COMMANDS, OF_BLOBS, FLAGS].concat() {
             for named in told.split('`').skip(1).step_by(2).filter_map(|command| command.strip_prefix("shale ")) {
                 let mut words = named.split(' ');
                 let first = words.next().unwrap();
@@ -254,8 +241,9 @@ mod tests {
         let root = command();
         let blob = root.find_subcommand("blob").unwrap();
         let is_there = |parent: &clap::Command, word: &str| parent.find_subcommand(word).is_some();
-        assert_eq!(COMMANDS.iter().find(|(word, _)| is_there(&root, word)), None);
-        assert_eq!(OF_BLOBS.iter().find(|(word, _)| is_there(blob, word)), None);
+        for (parent, table) in [(&root, COMMANDS), (blob, OF_BLOBS)] {
+            assert_eq!(table.iter().flat_map(|(words, _)| *words).find(|word| is_there(parent, word)), None);
+        }
         for name in DESTROYING {
             assert!(is_there(&root, name) || is_there(blob, name), "{name}");
         }

@@ -69,7 +69,7 @@ pub fn command() -> clap::Command {
 
 /// A storage pool with transparent compression
 ///
-/// A pool is a directory. It holds volumes: thin block devices whose data is compressed as it is
+/// A pool is a directory. It holds volumes: thin block devices whose data is compressed when it is
 /// written. One process at a time has a pool open: commands use its server if there is one, and
 /// otherwise open the pool themselves.
 #[derive(Debug, Parser)]
@@ -201,7 +201,7 @@ pub enum Command {
     Passwd(PasswdArgs),
     /// Make, list and revoke tokens for programs that use the API
     Token(TokenArgs),
-    /// Show what was changed in a pool, by whom, and from where
+    /// Show the changes of a pool, with user, origin and time
     History(HistoryArgs),
     /// Print a completion script for a shell
     #[command(after_long_help = "\
@@ -216,7 +216,7 @@ fish/vendor_completions.d/shale.fish below PREFIX/share.")]
         /// The shell
         shell: clap_complete::Shell,
     },
-    /// Keep the mounts of a server while there is none; servers start it
+    /// Keep mounts while their server is down; servers start it
     #[command(hide = true)]
     KeepMounts,
     /// Speak HTTP for a server; servers start it

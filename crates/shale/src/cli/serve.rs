@@ -92,6 +92,12 @@ snapshot has VOLUME@SNAPSHOT.sock, which is read-only. Sockets are created and r
 the group of DIR, which is created if it is missing. A monitor that reconnects after the death of the server, or after SIGUSR2,
 continues as if the disk had been slow: its guest waits, and no request is lost.
 
+With --ublk a volume is a block device of this machine, whose path is printed; a snapshot's is read-only. It needs root, Linux
+6.5 or later, and its ublk driver (modprobe ublk_drv). The size follows the volume's (Linux 6.16). Programs that use the device
+wait while the server is restarted by SIGUSR2, or dead, until it is served again by the same pool: no request is lost. SIGTERM
+removes the device; a file system on it is synced first, and loses it. Each request of a queue has a buffer of 256 KiB. Without
+--standby the device ends when the server dies.
+
 With --detach the server runs in the background, and the command returns when all front ends answer. It prints the process id,
 and the addresses on stderr; messages go to --log, with times. If the start fails, the command prints its messages and returns
 its exit code.
@@ -108,7 +114,7 @@ valid once, for 15 minutes; 'shale passwd' sets passwords, 'shale token' makes t
 machines can reach it uses TLS, with its own certificate whose fingerprint is printed, or with --http-cert and --http-key, which
 are reloaded when they change; this requires a user or a token. On a unix socket root and the pool's owner need no password.
 
-JSON, one document once all front ends answer: {ready, pid, pool, nbd, uris, vhost_user, mount, mount_over_io_uring,
+JSON, one document once all front ends answer: {ready, pid, pool, nbd, uris, vhost_user, ublk, mount, mount_over_io_uring,
   shares, exports, http (addresses), http_certificate_sha256, log_in (the link)}.")]
 pub struct ServeArgs {
     /// Read the options from this file, and reload it on SIGHUP and 'shale reload'
@@ -154,6 +160,10 @@ pub struct ServeSettings {
     /// Let virtual machines attach volumes by vhost-user-blk, at DIR/VOLUME.sock
     #[arg(long, value_name = "DIR")]
     pub vhost_user: Option<PathBuf>,
+    /// Make a block device of this machine, /dev/ublkbN, for a volume or a snapshot; may be repeated;
+    /// requires root and the kernel's ublk driver
+    #[arg(long, value_name = "NAME[,queues=N][,depth=N]", value_parser = ublk)]
+    pub ublk: Vec<fe_ublk::Spec>,
     /// Show each volume as a file below this directory (FUSE)
     #[arg(long, value_name = "DIR")]
     pub mount: Option<PathBuf>,
@@ -212,6 +222,10 @@ pub struct ServeSettings {
     /// or d, or 'forever'
     #[arg(long, value_name = "TIME|forever", default_value = "10m", value_parser = wait_for_server)]
     pub wait_for_server: WaitForServer,
+    /// Serve a mount with one thread while one program uses it, and wake that program on its own
+    /// CPU: for small requests. Needs CAP_SYS_NICE, two CPUs, and no FUSE over io_uring
+    #[arg(long, value_name = "on|off", default_value = "off", hide_possible_values = true)]
+    pub handover: Switch,
     /// Seconds to wait for another command that has the pool open
     #[arg(long, value_name = "SECONDS", default_value_t = 1)]
     pub wait: u32,
@@ -229,6 +243,22 @@ fn nbd_client(text: &str) -> Result<NbdClient, String> {
         }
         _ => Err("write CLIENT=VOLUME, CLIENT=FOLDER or CLIENT='*'".to_owned()),
     }
+}
+
+fn ublk(text: &str) -> Result<fe_ublk::Spec, String> {
+    let mut words = text.split(',');
+    let mut spec = fe_ublk::Spec::of(names::any_name(words.next().unwrap_or_default())?);
+    for word in words {
+        let (key, value) = word.split_once('=').unwrap_or((word, ""));
+        let (place, most) = match key {
+            "queues" => (&mut spec.queues, fe_ublk::Spec::QUEUES_MAX),
+            "depth" => (&mut spec.depth, fe_ublk::Spec::DEPTH_MAX),
+            _ => return Err(format!("unknown option '{key}': write NAME, NAME,queues=N or NAME,depth=N")),
+        };
+        let number = value.parse::<u16>().ok().filter(|number| (1..=most).contains(number));
+        *place = number.ok_or_else(|| format!("{key}: use a number from 1 to {most}"))?;
+    }
+    Ok(spec)
 }
 
 /// Bytes of the history; `None`: it is off.

@@ -21,7 +21,7 @@ Examples:
 
 A volume is thin: its size costs nothing until data is written. The size is rounded up to 4 KiB, which file systems need;
 `import` and `resize` keep sizes exact. A share is a directory tree: shale serve --shares mounts it. It has no size, but may
-have a quota. Once a pool has had a share or a folder, older programs cannot open it any more.
+have a quota.
 
 A folder contains volumes, shares and other folders. Everything in it inherits its properties unless it sets its own; its quota
 applies to everything in it together. Its name precedes theirs: projects/web/db1 lies in projects/web, which must exist, or is

@@ -3,6 +3,7 @@
 use serde_json::json;
 use surface::{Error, ErrorKind};
 
+use super::serving::exposed_keys;
 use crate::cli::{ConfigArgs, ConfigCommand, ReloadArgs};
 use crate::output::Output;
 use crate::settings::{self, Settings};
@@ -17,12 +18,14 @@ pub fn run(args: ConfigArgs, output: &Output) -> Outcome {
         return Ok(());
     };
     let read = Settings::read(&file)?;
-    let (pool, faults) = match &read {
-        Ok(settings) => (Some(settings.serve.pool.display().to_string()), &[][..]),
-        Err(faults) => (None, &faults[..]),
+    let (pool, faults, warnings) = match &read {
+        Ok(settings) => (Some(settings.serve.pool.display().to_string()), &[][..], exposed_keys(&settings.serve)),
+        Err(faults) => (None, &faults[..], Vec::new()),
     };
-    let document =
-        json!({ "file": file.display().to_string(), "valid": pool.is_some(), "pool": pool, "faults": faults });
+    warnings.iter().for_each(|warning| output.warn(warning));
+    let document = json!({
+        "file": file.display().to_string(), "valid": pool.is_some(), "pool": pool, "faults": faults, "warnings": warnings,
+    });
     output.done(&document, || match &pool {
         Some(pool) => format!("{} is valid, for the pool {pool}\n", file.display()),
         None => String::new(),

@@ -46,11 +46,27 @@ pub fn run(args: ExplainArgs, output: &Output) -> Outcome {
     Ok(())
 }
 
+/// Returns the lines about a region that details begin with.
+pub(super) fn region_facts(region: &Region) -> Vec<(&'static str, String)> {
+    let (raw, stored) = (region.raw_bytes, region.stored_bytes);
+    vec![
+        ("region", format!("{} at {}", format_size(raw), format_size(region.offset))),
+        ("stored", format!("{}, {} saved", format_size(stored), saved(raw, stored))),
+        ("as", codecs_of(region)),
+    ]
+}
+
+/// Returns the first cells of a trial's row: codec, stored bytes and saving.
+pub(super) fn trial_cells(codec: &str, raw: u64, stored: Option<u64>) -> Vec<String> {
+    let shown = |text: Option<String>| text.unwrap_or_else(|| "-".to_owned());
+    vec![codec.to_owned(), shown(stored.map(format_size)), shown(stored.map(|stored| saved(raw, stored)))]
+}
+
 pub(super) fn saved(raw: u64, stored: u64) -> String {
     if raw == 0 { "-".to_owned() } else { format!("{:.1} %", 100.0 * (1.0 - stored as f64 / raw as f64)) }
 }
 
-pub(super) fn codecs_of(region: &Region) -> String {
+fn codecs_of(region: &Region) -> String {
     let share = |bytes: u64| 100.0 * bytes as f64 / region.raw_bytes.max(1) as f64;
     let one = |c: &report::CodecUse| format!("{} {:.0} %", c.codec, share(c.raw_bytes));
     region.codecs.iter().map(one).collect::<Vec<_>>().join(", ")
@@ -84,17 +100,8 @@ pub(super) fn show(regions: &[Region], columns: Option<usize>) -> String {
 }
 
 fn show_detail(d: &Detail, columns: Option<usize>) -> String {
-    let mut text = facts(&[
-        ("region", format!("{} at {}", format_size(d.region.raw_bytes), format_size(d.region.offset))),
-        (
-            "stored",
-            format!(
-                "{}, {} saved",
-                format_size(d.region.stored_bytes),
-                saved(d.region.raw_bytes, d.region.stored_bytes)
-            ),
-        ),
-        ("as", codecs_of(&d.region)),
+    let mut lines = region_facts(&d.region);
+    lines.extend([
         (
             "last test",
             d.region.remembered.as_ref().map_or_else(
@@ -138,14 +145,12 @@ fn show_detail(d: &Detail, columns: Option<usize>) -> String {
             ),
         ),
     ]);
-    text.push('\n');
+    let text = facts(&lines) + "\n";
     let header = ["CODEC", "STORED", "SAVED", "EXPECTED", "CPU TIME", "EXPECTED", "ENERGY", "COST", "VERDICT"];
     let mut rows = vec![header.map(str::to_owned).to_vec()];
     for trial in &d.trials {
-        rows.push(vec![
-            trial.codec.clone(),
-            trial.stored_bytes.map_or_else(|| "-".to_owned(), format_size),
-            trial.stored_bytes.map_or_else(|| "-".to_owned(), |stored| saved(d.unit_bytes, stored)),
+        let mut row = trial_cells(&trial.codec, d.unit_bytes, trial.stored_bytes);
+        row.extend([
             format!("{:.1} %", trial.expected_saving_percent),
             format!("{:.0} us", trial.cpu_us),
             format!("{:.0} us", trial.expected_cpu_us),
@@ -153,6 +158,7 @@ fn show_detail(d: &Detail, columns: Option<usize>) -> String {
             trial.cost.map_or_else(|| "-".to_owned(), |cost| format!("{cost:.2}x")),
             trial.verdict.clone(),
         ]);
+        rows.push(row);
     }
     text + &table_within(&rows, 1, true, columns)
 }

@@ -17,8 +17,8 @@
 //! SIGHUP also stops a server, unless it has a settings file: then it reloads the file
 //! ([`serving`](super::serving)).
 //!
-//! SIGUSR2 leaves the mounts to the keeper and the next server instead ([`handing_over`]); so does
-//! a failed start, with the mounts that have outlived an earlier server.
+//! SIGUSR2 leaves the mounts to the keeper and the next server instead ([`handing_over`]), and block
+//! devices to the kernel; so does a failed start, with those that have outlived an earlier server.
 //!
 //! A second SIGINT or SIGTERM, a second or more after the first, ends the process immediately.
 
@@ -38,7 +38,7 @@ use super::{detached, handing_over, incomplete};
 use crate::cli::ServeArgs;
 use crate::output::Output;
 use host::Termination;
-use operations::{Outcome, kind_of};
+use operations::{Caller, Outcome, Request, Role, Who, kind_of};
 use server::control::ControlServer;
 use server::front_ends::Told;
 use server::pool_dir::{self, Access, OpenPool, Opening, PoolDir};
@@ -142,8 +142,10 @@ fn serve(
             serving.keeping().end_the_rest(output);
             let ended = wait(&events, &mut serving, service, output);
             if ended == Ended::HandedOver {
+                let leaves_devices = serving.front_ends().leave();
                 match serving.keeping().keeper() {
                     Some(_) => handing_over::hand_over(service, output),
+                    None if leaves_devices => output.note("shale: block devices wait for the next server"),
                     None => output.warn("no process holds the mounts: they end with this server, as with SIGTERM"),
                 }
             }
@@ -201,12 +203,12 @@ fn wait(events: &Receiver<Event>, serving: &mut Serving<'_>, service: &Arc<Servi
                 output.note(&format!("shale: stopping on signal {signal}"));
                 return Ended::Stopped;
             }
-            Ok(Event::Reload(asker)) => {
-                let answer = serving.reload();
-                // A client that has not waited for it finds it in the log.
-                if let Some(asker) = asker {
-                    drop(asker.send(answer));
-                }
+            // A client that has not waited for it finds it in the log.
+            Ok(Event::Reload(Some(asker))) => drop(asker.send(serving.reload())),
+            Ok(Event::Reload(None)) => {
+                let caller = Caller { who: Who::Server, from: "SIGHUP".to_owned(), role: Role::Admin };
+                // Its outcome is in the log, and in the audit log like that of the command.
+                drop(service.guarded(&caller, Request::Reload, |_| serving.reload()));
             }
             // Nothing is served any more then.
             Ok(Event::Over(name)) if !serving.hold_the_server() => {

@@ -4,9 +4,11 @@
 //! or a mount in use leave the server unchanged. The keys of [`OFFLINE`] are the exception: they
 //! take effect at the next start, and are reported.
 
+use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use fe_nbd::Certificates;
 use report::ReloadReport;
 use server::devices::Shown;
 use server::front_ends::{self, Asked, FrontEnds, Told, Wanted, WantedHttp, WantedNbdTls};
@@ -20,7 +22,7 @@ use crate::output::Output;
 use crate::settings::Settings;
 
 /// Keys that a running server cannot apply.
-const OFFLINE: [&str; 4] = ["memory", "standby", "keep-mounts", "wait"];
+const OFFLINE: [&str; 5] = ["memory", "standby", "keep-mounts", "handover", "wait"];
 
 /// Source of a server's settings.
 pub enum Source {
@@ -207,6 +209,7 @@ impl<'a> Serving<'a> {
         let needs_restart = needs_restart.into_iter().filter(is_offline).collect();
         let mut serve = new.serve.clone();
         (serve.memory, serve.keep_mounts) = (started.serve.memory, started.serve.keep_mounts);
+        serve.handover = started.serve.handover;
         let wanted = wanted(&serve, self.dir, &self.output);
         check_volumes(&wanted, self.service).map_err(|error| error.context("nothing was changed"))?;
         let has_standby = self.service.pool().status().standby.place.is_some();
@@ -225,17 +228,13 @@ impl<'a> Serving<'a> {
 
     /// Applies `wanted`, or restores the previous state.
     fn change(&mut self, wanted: Wanted) -> Result<()> {
-        self.devices.set_names(&wanted.volume);
+        self.devices.begin_change(&wanted.volume);
         let mut front_ends = std::mem::replace(&mut self.front_ends, FrontEnds::of(&[]));
         let changed = front_ends.change(&self.asked(&self.wanted), &self.asked(&wanted));
         self.front_ends = front_ends;
-        match changed {
-            Ok(_) => self.wanted = wanted,
-            Err(error) => {
-                self.devices.set_names(&self.wanted.volume);
-                return Err(error);
-            }
-        }
+        self.devices.end_change(changed.is_ok());
+        changed?;
+        self.wanted = wanted;
         Ok(())
     }
 }
@@ -243,15 +242,17 @@ impl<'a> Serving<'a> {
 /// Translates settings for the front ends.
 fn wanted(settings: &ServeSettings, dir: &PoolDir, output: &Output) -> Wanted {
     let mut nbd = settings.nbd.clone();
-    let has_door = settings.mount.is_some() || settings.shares.is_some() || settings.vhost_user.is_some();
+    let has_mount = settings.mount.is_some() || settings.shares.is_some();
+    let has_door = has_mount || settings.vhost_user.is_some() || !settings.ublk.is_empty();
     if nbd.is_empty() && !has_door {
         let listen = fe_nbd::Listen::Unix(std::path::absolute(dir.nbd_path()).unwrap_or_else(|_| dir.nbd_path()));
         output.note(&format!(
-            "no front end for volumes was specified (--nbd, --mount, --vhost-user): serving NBD on {listen}"
+            "no front end for volumes was specified (--nbd, --mount, --vhost-user, --ublk): serving NBD on {listen}"
         ));
         nbd.push(listen);
     }
     let nbd_tls = nbd_tls(settings);
+    exposed_keys(settings).iter().for_each(|warning| output.warn(warning));
     let is_open = nbd_tls.as_ref().is_none_or(|tls| !tls.required);
     for address in nbd.iter().filter(|address| is_open && !address.is_loopback()) {
         output.warn(&format!(
@@ -263,6 +264,7 @@ fn wanted(settings: &ServeSettings, dir: &PoolDir, output: &Output) -> Wanted {
         nbd,
         nbd_tls,
         vhost_user: settings.vhost_user.clone(),
+        ublk: settings.ublk.clone(),
         mount: settings.mount.clone(),
         shares: settings.shares.clone(),
         exports: settings.exports.clone(),
@@ -277,6 +279,7 @@ fn wanted(settings: &ServeSettings, dir: &PoolDir, output: &Output) -> Wanted {
         connections: settings.connections,
         allow_other: settings.allow_other,
         overlay: settings.overlay,
+        handover: settings.handover == Switch::On,
         volume: settings.volume.clone(),
         memory: settings.memory,
     }
@@ -294,6 +297,19 @@ fn nbd_tls(settings: &ServeSettings) -> Option<WantedNbdTls> {
         required: settings.nbd_tls.is_none_or(|tls| tls == NbdTls::Required),
         clients: settings.nbd_client.iter().map(client).collect(),
     })
+}
+
+/// Returns a warning for each private key of TLS that its group or others can read.
+pub fn exposed_keys(settings: &ServeSettings) -> Vec<String> {
+    let exposed = |key: PathBuf| {
+        // A missing key is reported where it is loaded.
+        let mode = key.metadata().ok()?.permissions().mode() & 0o7777;
+        let key = key.display();
+        (mode & 0o044 != 0)
+            .then(|| format!("{key} is a private key that other users can read (mode {mode:04o}): chmod 600 {key}"))
+    };
+    let of_nbd = nbd_tls(settings).map(|tls| Certificates::key_in(&tls.certificates));
+    of_nbd.into_iter().chain(settings.http_key.clone()).filter_map(exposed).collect()
 }
 
 fn check_volumes(wanted: &Wanted, service: &Service) -> Result<()> {

@@ -2,6 +2,8 @@
 //! corrections of mistyped words.
 #![allow(clippy::disallowed_methods, clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+use std::fs::Permissions;
+use std::os::unix::fs::PermissionsExt;
 use std::process::Command;
 
 use crate::support::{Dir, Ran, SHALE, Server, imported_noise, noise, on, path, run};
@@ -284,4 +286,36 @@ fn three_shells_complete_what_there_is_in_a_pool() {
         assert_eq!(replies(shell, &format!("send {pool} vm@monday --from v")), ["vm@monday"], "{shell}");
     }
     server.stop();
+}
+
+#[test]
+fn a_private_key_that_others_can_read_is_a_warning() {
+    let dir = Dir::with_pool("64M");
+    let (file, tls) = (dir.join("tank.toml"), dir.join("tls"));
+    std::fs::create_dir(&tls).unwrap();
+    let keys = [tls.join("server-key.pem"), dir.join("http-key.pem")];
+    let text = format!(
+        "pool = '{}'\nnbd = '127.0.0.1:0'\nnbd-certificates = '{}'\nhttp = '127.0.0.1:0'\nhttp-cert = '/none'\nhttp-key = '{}'\n",
+        path(&dir.pool()),
+        path(&tls),
+        path(&keys[1])
+    );
+    std::fs::write(&file, text).unwrap();
+    for (mode, warns) in [(0o600, false), (0o640, true), (0o604, true)] {
+        for key in &keys {
+            std::fs::write(key, "no key").unwrap();
+            std::fs::set_permissions(key, Permissions::from_mode(mode)).unwrap();
+        }
+        let checked = run(["config", "check", path(&file), "--json"]).ok();
+        // It warns of them before it finds that it cannot use them.
+        let served = run(["serve", "--config", path(&file)]).code(3);
+        let listed = checked.stdout.matches("is a private key").count();
+        assert_eq!(listed, if warns { keys.len() } else { 0 }, "{}", checked.stdout);
+        for (key, ran) in keys.iter().flat_map(|key| [(key, &checked), (key, &served)]) {
+            let key = path(key);
+            let warning =
+                format!("{key} is a private key that other users can read (mode {mode:04o}): chmod 600 {key}");
+            assert_eq!(ran.stderr.contains(&warning), warns, "{}", ran.stderr);
+        }
+    }
 }

@@ -350,7 +350,7 @@ fn mistakes_are_told_before_they_cost_anything() {
     on(&dir, "import", &["docs", path(&dir.join("one"))]).code(2).says("a tar archive").says("one");
     on(&dir, "snapshot", &["docs@a"]).ok();
     on(&dir, "bookmark", &["docs@a", "a"]).code(9).says("keep the snapshot");
-    on(&dir, "set", &["v", "quota=20"]).ok().says("more than its quota of 20 B");
+    on(&dir, "set", &["v", "quota=20"]).ok().says("of its quota of 20 B, and refuses new data");
     on(&dir, "set", &["v", "quota=8M"]).ok();
 }
 

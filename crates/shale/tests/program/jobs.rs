@@ -197,11 +197,13 @@ fn a_server_that_stops_ends_its_jobs_and_says_so_to_those_that_watch() {
     let last = lines.last().unwrap().unwrap();
     assert_eq!(watcher.wait().unwrap().code(), Some(130), "{last}");
     assert!(last.contains("the pool's server was stopped: recompressing is paused at "), "{last}");
-    // Numbers restart, and the work continues from its position.
+    // The list is empty, no number is used again, and the work continues from its position.
     let server = Server::start(&dir, &[]);
     assert_eq!(on(&dir, "jobs", &["--json"]).ok().json(), json!([]));
     let report = on(&dir, "recompress", &["v", "--report", "--json"]).ok().json();
     assert!(report["finished"] == false && report["bytes_done"].as_u64() > Some(0), "{report}");
+    on(&dir, "jobs", &["1", "--cancel"]).code(3);
+    assert_eq!(in_background(&dir, "recompress", &["v"])["id"], 2);
     server.stop();
     on(&dir, "check", &[]).ok();
 }

@@ -558,24 +558,26 @@ fn a_second_signal_ends_a_server_that_hangs() {
     on(&dir, "create", &["v", "--size", "4M"]).ok();
     let mount = dir.join("mnt");
     std::fs::create_dir(&mount).unwrap();
-    // Its stderr has no reader, and the pipe is full: it hangs when it reports the open file.
     let (_reader, mut writer) = std::io::pipe().unwrap();
-    rustix::io::ioctl_fionbio(&writer, true).unwrap();
-    while writer.write(&[b'x'; 1024]).is_ok() {}
-    rustix::io::ioctl_fionbio(&writer, false).unwrap();
     let mut command = Command::new(SHALE);
     command.args(["serve", path(&dir.pool()), "--quiet", "--mount", path(&mount)]);
-    let mut server = Server::with_stderr(command, writer.into());
+    let mut server = Server::with_stderr(command, writer.try_clone().unwrap().into());
+    // Its stderr has no reader, and the pipe is full: it hangs when it reports the open file. The
+    // pipe is filled only now, because a server that is starting may have warnings.
+    rustix::io::ioctl_fionbio(&writer, true).unwrap();
+    for filling in [&[b'x'; 1024][..], b"x"] {
+        while writer.write(filling).is_ok() {}
+    }
+    rustix::io::ioctl_fionbio(&writer, false).unwrap();
     let file = std::fs::File::open(mount.join("v")).unwrap();
     // Repeats requests until a signal comes long enough after the first to count as another.
-    let status = loop {
+    let mut status = None;
+    until("a second SIGTERM ends the server, which hangs", || {
         server.signal(libc::SIGTERM);
-        if let Some(status) = server.child.try_wait().unwrap() {
-            break status;
-        }
-        std::thread::yield_now();
-    };
-    assert_eq!(status.code(), Some(130));
+        status = server.child.try_wait().unwrap();
+        status.is_some()
+    });
+    assert_eq!(status.and_then(|status| status.code()), Some(130));
     drop(file);
     drop(Command::new("umount").arg("--lazy").arg(&mount).stderr(Stdio::null()).status());
     on(&dir, "check", &[]).ok();

@@ -67,15 +67,48 @@ impl Tree {
     /// `EISDIR`, those of the space.
     pub fn read(&self, node: u64, offset: u64, buf: &mut [u8]) -> Result<usize> {
         let _with_others = self.lock_of(node).read();
+        let read = |data, buf: &mut [u8]| self.space.read(data, offset, buf).map(|()| true);
+        Ok(self.read_by(node, offset, buf, read)?.0)
+    }
+
+    /// Like [`read`](Self::read), if the content is in memory and no writer has the file: then
+    /// `Some`.
+    ///
+    /// # Errors
+    /// The same.
+    pub fn read_cached(&self, node: u64, offset: u64, buf: &mut [u8]) -> Result<Option<usize>> {
+        let Some(_with_others) = self.lock_of(node).try_read() else { return Ok(None) };
+        let read = |data, buf: &mut [u8]| self.space.read_cached(data, offset, buf);
+        let (length, is_read) = self.read_by(node, offset, buf, read)?;
+        Ok(is_read.then_some(length))
+    }
+
+    /// Reads with `from_space`, which returns whether it has filled its buffer, and returns that
+    /// too. The caller holds the inode's lock.
+    fn read_by(
+        &self,
+        node: u64,
+        offset: u64,
+        buf: &mut [u8],
+        from_space: impl FnOnce(u64, &mut [u8]) -> surface::Result<bool>,
+    ) -> Result<(usize, bool)> {
         let File { data, size, content } = self.file(node)?;
         let length = usize::try_from(size.saturating_sub(offset).min(buf.len() as u64)).unwrap_or(0);
-        match content {
-            _ if length == 0 => {}
+        let is_read = match content {
+            _ if length == 0 => true,
             // It is as long as its size.
-            Some(content) => buf[..length].copy_from_slice(&content[offset as usize..][..length]),
-            None => self.space.read(data, offset, &mut buf[..length])?,
-        }
-        Ok(length)
+            Some(content) => {
+                buf[..length].copy_from_slice(&content[offset as usize..][..length]);
+                true
+            }
+            None => from_space(data, &mut buf[..length])?,
+        };
+        Ok((length, is_read))
+    }
+
+    /// Returns whether a write of content would have to wait for the space now.
+    pub fn write_would_wait(&self) -> bool {
+        self.space.write_would_wait()
     }
 
     /// Writes at `offset`. `kill_suid_sgid`: the caller may not keep set-user-id and set-group-id

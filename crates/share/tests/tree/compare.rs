@@ -32,6 +32,13 @@ pub fn compare(tree: &Tree, model: &Model, may_be: impl Fn(u64, usize, &[u8]) ->
             libc::S_IFREG => {
                 let mut content = vec![0; node.content.len() + 1];
                 let length = tree.read(number, 0, &mut content).map_err(|failure| format!("read: {failure:?}"))?;
+                // Now that a read has brought it into memory, if there is a cache.
+                let mut cached = vec![0; content.len()];
+                let found =
+                    tree.read_cached(number, 0, &mut cached).map_err(|failure| format!("cached: {failure:?}"))?;
+                if found.is_some_and(|found| cached[..found] != content[..length]) {
+                    return Err(format!("a cached read of inode {number} returns other content"));
+                }
                 if inode.size != node.content.len() as u64 || length != node.content.len() {
                     return Err(format!("inode {number} has {} bytes, not {}", inode.size, node.content.len()));
                 }

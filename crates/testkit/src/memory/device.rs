@@ -38,6 +38,8 @@ pub struct Memory {
     pub flushes: Gate,
     /// Where discards wait.
     pub discards: Gate,
+    /// Where zeroes wait that find space.
+    pub zeroes: Gate,
     /// When set, operations that store data find no space, and should be held for this long.
     pub no_room: Mutex<Option<Duration>>,
     /// How often that was so.
@@ -85,7 +87,7 @@ impl Memory {
 
     /// Opens all gates.
     pub fn release(&self) {
-        [&self.reads, &self.writes, &self.flushes, &self.discards].into_iter().for_each(Gate::open);
+        [&self.reads, &self.writes, &self.flushes, &self.discards, &self.zeroes].into_iter().for_each(Gate::open);
     }
 
     /// Records operations from now on.
@@ -223,6 +225,7 @@ impl BlockDevice for Memory {
         if options.no_hole {
             self.find_room()?;
         }
+        self.zeroes.pass(offset);
         self.chunks.fill(offset, length, None, options.no_hole);
         Ok(())
     }

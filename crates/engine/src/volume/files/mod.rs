@@ -224,6 +224,34 @@ impl Files {
         Ok(Some(place + part.skip()))
     }
 
+    /// Fills `buf` part by part: from the address of each by `read`, as long as that returns
+    /// `true`, or with zeroes. Returns whether all of it is filled.
+    fn read_parts(
+        &self,
+        file: u64,
+        range: Range<u64>,
+        buf: &mut [u8],
+        read: impl Fn(u64, &mut [u8]) -> Result<bool>,
+    ) -> Result<bool> {
+        Self::check(file, &range)?;
+        let mut rest = buf;
+        for part in layout::parts(range) {
+            let (mine, others) = rest.split_at_mut(part.len() as usize);
+            rest = others;
+            let is_filled = match self.address(file, &part)? {
+                Some(address) => read(address, mine)?,
+                None => {
+                    mine.fill(0);
+                    true
+                }
+            };
+            if !is_filled {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
     /// Makes all data in a range of addresses read as zeroes.
     fn clear(&self, range: Range<u64>) -> Result<()> {
         // The partial blocks at the ends.
@@ -275,17 +303,19 @@ impl InForce for Files {
 impl ObjectSpace for Files {
     fn read(&self, file: u64, offset: u64, buf: &mut [u8]) -> Result<()> {
         let range = offset..offset.saturating_add(buf.len() as u64);
-        Self::check(file, &range)?;
-        let mut rest = buf;
-        for part in layout::parts(range) {
-            let (mine, others) = rest.split_at_mut(part.len() as usize);
-            rest = others;
-            match self.address(file, &part)? {
-                Some(address) => self.device.read(address, mine)?,
-                None => mine.fill(0),
-            }
+        self.read_parts(file, range, buf, |address, part| self.device.read(address, part).map(|()| true)).map(drop)
+    }
+
+    fn read_cached(&self, file: u64, offset: u64, buf: &mut [u8]) -> Result<bool> {
+        let range = offset..offset.saturating_add(buf.len() as u64);
+        if range.end > layout::WINDOW_BYTES && !self.tables.is_cached(file) {
+            return Ok(false);
         }
-        Ok(())
+        self.read_parts(file, range, buf, |address, part| self.device.read_cached(address, part))
+    }
+
+    fn write_would_wait(&self) -> bool {
+        self.device.write_would_wait()
     }
 
     fn write(&self, file: u64, offset: u64, data: Bytes) -> Result<()> {

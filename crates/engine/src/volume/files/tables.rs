@@ -67,6 +67,11 @@ impl Tables {
         self.look_up(&mut self.state.lock(), file)
     }
 
+    /// Returns whether [`of`](Self::of) would wait for nothing now.
+    pub(super) fn is_cached(&self, file: u64) -> bool {
+        self.state.try_lock().is_some_and(|state| state.known.contains_key(&file))
+    }
+
     fn look_up(&self, state: &mut State, file: u64) -> Result<Table> {
         if let Some(table) = state.known.get(&file) {
             return Ok(table.clone());

@@ -103,7 +103,12 @@ impl BlockDevice for Lens {
     }
 
     fn read_cached(&self, offset: u64, buf: &mut [u8]) -> Result<bool> {
-        self.read(offset, buf).map(|()| true)
+        let mut is_cached = true;
+        self.each(offset, buf.len() as u64, |file, from, done, len| {
+            is_cached &= self.files.read_cached(file, from, &mut buf[done as usize..(done + len) as usize])?;
+            Ok(())
+        })?;
+        Ok(is_cached)
     }
 
     fn write(&self, offset: u64, data: Bytes, options: WriteOptions) -> Result<()> {

@@ -172,7 +172,6 @@ impl Shared {
     fn wait(&self, control: &OwnedFd, setup: &mut Setup) {
         let certificates = self.startable.certificates.as_ref();
         let patience = certificates.map(|_| &LOOK_EVERY);
-        let mut is_failing = false;
         loop {
             // It sends nothing: readable means closed.
             match poll(&mut [PollFd::new(control, PollFlags::IN)], patience) {
@@ -180,19 +179,10 @@ impl Shared {
                 Err(rustix::io::Errno::INTR) => continue,
                 _ => return,
             }
-            match certificates.and_then(Certificates::changed) {
-                None => {}
-                Some(Ok(pem)) => {
-                    is_failing = false;
-                    setup.tls = Some(pem.clone());
-                    // If it has ended, the next process receives it.
-                    drop(send_command(control, &wire::Command::Certificate(pem), &[]));
-                    log::info!("HTTP uses a new certificate");
-                }
-                Some(Err(error)) if !std::mem::replace(&mut is_failing, true) => {
-                    log::warn!("HTTP keeps its current certificate: {error}");
-                }
-                Some(Err(_)) => {}
+            if let Some(pem) = certificates.and_then(Certificates::changed) {
+                setup.tls = Some(pem.clone());
+                // If it has ended, the next process receives it.
+                drop(send_command(control, &wire::Command::Certificate(pem), &[]));
             }
         }
     }

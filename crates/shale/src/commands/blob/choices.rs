@@ -14,7 +14,7 @@ use units::format_size;
 
 use super::{Context, failure};
 use crate::cli::{BlobEstimateArgs, BlobExplainArgs};
-use crate::commands::explain::{codecs_of, saved, show};
+use crate::commands::explain::{region_facts, show, trial_cells};
 use crate::narrow::columns;
 use crate::output::{facts, table};
 use crate::progress::Progress;
@@ -136,25 +136,19 @@ fn detail(region: Region, frame_offset: u64, data: Bytes, encoding: &Encoding, n
 }
 
 fn show_detail(d: &Detail) -> String {
-    let (raw, stored) = (d.region.raw_bytes, d.region.stored_bytes);
-    let text = facts(&[
-        ("region", format!("{} at {}", format_size(raw), format_size(d.region.offset))),
-        ("stored", format!("{}, {} saved", format_size(stored), saved(raw, stored))),
-        ("as", codecs_of(&d.region)),
+    let mut lines = region_facts(&d.region);
+    lines.extend([
         ("frame tried", format!("{} at {}", format_size(d.frame_bytes), format_size(d.frame_offset))),
         ("probe", format!("{:.2} bits per byte: class '{}'", d.bits_per_byte, d.class)),
         ("chosen now", d.chosen.clone()),
     ]);
     let mut rows = vec![["CODEC", "STORED", "SAVED", "CPU TIME"].map(str::to_owned).to_vec()];
     for trial in &d.trials {
-        rows.push(vec![
-            trial.codec.clone(),
-            trial.stored_bytes.map_or_else(|| "-".to_owned(), format_size),
-            trial.stored_bytes.map_or_else(|| "-".to_owned(), |stored| saved(d.frame_bytes, stored)),
-            format!("{:.0} us", trial.cpu_us),
-        ]);
+        let mut row = trial_cells(&trial.codec, d.frame_bytes, trial.stored_bytes);
+        row.push(format!("{:.0} us", trial.cpu_us));
+        rows.push(row);
     }
-    format!("{text}\n{}", table(&rows))
+    format!("{}\n{}", facts(&lines), table(&rows))
 }
 
 /// Estimates the size of a version.

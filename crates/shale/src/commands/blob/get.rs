@@ -1,24 +1,31 @@
 //! `shale blob get`: downloads a version, or a range of it.
 
 use std::fs::File;
-use std::io::{Seek, Write};
-use std::sync::atomic::Ordering;
+use std::io::Write;
+use std::os::unix::fs::FileExt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
-use ::blob::{At, Chunk};
+use ::blob::{At, Chunk, Error as BlobError, Tally};
+use bytes::Bytes;
 use futures_util::StreamExt;
 use serde::Serialize;
 use surface::{Error, ErrorKind};
 use units::format_size;
 
+use super::put::show;
 use super::target::Target;
-use super::{Context, LOOK_EVERY, failure};
+use super::{Context, failure};
 use crate::cli::BlobGetArgs;
 use crate::progress::Progress;
 use operations::{Failure, Outcome, path_error};
 
 /// Bytes of zeroes per write to a target that cannot have holes.
 const ZEROES_BYTES: usize = 1 << 20;
+/// Bytes written before the disk is asked to store them: it works while more are fetched, and the
+/// sync at the end finds little to do.
+const WRITEBACK_BYTES: u64 = 16 << 20;
 
 /// The outcome, for scripts.
 #[derive(Debug, Serialize)]
@@ -46,16 +53,19 @@ pub async fn run(args: BlobGetArgs, context: &Context<'_>) -> Outcome {
         return Err(Error::new(ErrorKind::Invalid, why).into());
     }
     let mut target = Target::create(&args.file, args.force)?;
-    let may_skip = target.is_sparse();
-    let progress = Progress::new(context.output, "get", Some(to - from));
-    let say = async {
-        loop {
-            progress.say(format!("{} req", connection.requests().all()));
-            tokio::time::sleep(LOOK_EVERY).await;
+    let (progress, tally) = (Progress::new(context.output, "get", Some(to - from)), Tally::default());
+    let work = async {
+        if target.is_sparse() {
+            scatter(&blob, &version, (from, to), &target.file, &tally).await
+        } else {
+            copy(&blob, &version, (from, to), &mut target.file, &tally, context).await
         }
     };
-    let work = copy(&blob, &version, (from, to), &mut target.file, may_skip, &progress, context);
-    let copied = tokio::select! { done = work => done, () = say => Ok(()) };
+    let copied = tokio::select! {
+        done = work => done,
+        () = context.interruption() => Err(Failure::Interrupted("interrupted".to_owned())),
+        () = show(&progress, &tally, &connection) => Err(Failure::Internal("the progress bar ended".to_owned())),
+    };
     let finished = copied
         .and_then(|()| target.finish(to - from).map_err(|error| path_error("cannot write", &args.file, error).into()));
     progress.finish();
@@ -94,53 +104,58 @@ pub async fn run(args: BlobGetArgs, context: &Context<'_>) -> Outcome {
     Ok(())
 }
 
+/// Writes a file that reads as zeroes where nothing is written.
+async fn scatter(
+    blob: &::blob::Blob,
+    version: &::blob::Record,
+    (from, to): (u64, u64),
+    file: &File,
+    tally: &Tally,
+) -> Outcome {
+    let file = file.try_clone().map_err(|error| Error::from_io("cannot write", error))?;
+    let written = AtomicU64::new(0);
+    let sink = move |at: u64, part: &[u8]| -> std::io::Result<()> {
+        file.write_all_at(part, at - from)?;
+        let len = part.len() as u64;
+        let before = written.fetch_add(len, Ordering::Relaxed);
+        if before / WRITEBACK_BYTES < (before + len) / WRITEBACK_BYTES {
+            host::start_writeback(&file);
+        }
+        Ok(())
+    };
+    blob.scatter(version, from, to, Arc::new(sink), tally).await.map_err(|error| match error {
+        BlobError::Sink(error) => Error::from_io("cannot write", error).into(),
+        error => failure(error),
+    })
+}
+
+/// Writes to a pipe or a device, in order.
 async fn copy(
     blob: &::blob::Blob,
     version: &::blob::Record,
     (from, to): (u64, u64),
     file: &mut File,
-    may_skip: bool,
-    progress: &Progress,
+    tally: &Tally,
     context: &Context<'_>,
 ) -> Outcome {
     let mut stream = std::pin::pin!(blob.chunks(version, from, to));
-    let zeroes = vec![0; ZEROES_BYTES];
-    let mut done = 0;
-    loop {
-        let next = tokio::select! {
-            next = stream.next() => next,
-            () = context.interruption() => return Err(Failure::Interrupted("interrupted".to_owned())),
-        };
-        let Some(chunk) = next else { return Ok(()) };
+    let zeroes = Bytes::from(vec![0; ZEROES_BYTES]);
+    while let Some(chunk) = stream.next().await {
         let chunk = chunk.map_err(failure)?;
-        // A file gets holes for zeroes; a pipe cannot have any.
-        let skips = may_skip && matches!(&chunk, Chunk::Data(bytes) if policy::is_zero(bytes));
-        let mut left = match chunk {
-            Chunk::Data(bytes) if !skips => {
-                write(file.write_all(&bytes))?;
-                done += bytes.len() as u64;
-                0
-            }
-            chunk => chunk.len(),
+        let mut left = chunk.len();
+        let bytes = match chunk {
+            Chunk::Data(bytes) => bytes,
+            Chunk::Zeroes(_) => zeroes.clone(),
         };
-        if may_skip {
-            write(file.seek_relative(left as i64))?;
-            done += std::mem::take(&mut left);
-        }
         while left > 0 {
             if context.interrupted.load(Ordering::SeqCst) {
                 return Err(Failure::Interrupted("interrupted".to_owned()));
             }
-            let part = &zeroes[..left.min(ZEROES_BYTES as u64) as usize];
-            write(file.write_all(part))?;
+            let part = &bytes[..left.min(bytes.len() as u64) as usize];
+            file.write_all(part).map_err(|error| Error::from_io("cannot write", error))?;
             left -= part.len() as u64;
-            done += part.len() as u64;
-            progress.set(done);
+            tally.raw.fetch_add(part.len() as u64, Ordering::Relaxed);
         }
-        progress.set(done);
     }
-}
-
-fn write(done: std::io::Result<()>) -> Outcome {
-    done.map_err(|error| Error::from_io("cannot write", error).into())
+    Ok(())
 }

@@ -23,6 +23,7 @@ use std::time::Duration;
 use ::blob::{Blob, Connection, ENCODING_KEYS, Encoding, Error as BlobError, Location, NO_CREDENTIALS};
 use surface::{Error, ErrorKind};
 
+use self::put::How;
 use crate::cli::{BlobArgs, BlobCommand};
 use crate::output::Output;
 use host::Termination;
@@ -59,9 +60,9 @@ pub(super) fn with_context<T>(output: &Output, work: impl AsyncFnOnce(&Context<'
 
 async fn command(args: BlobArgs, context: &Context<'_>) -> Outcome {
     match args.command {
-        BlobCommand::Put(args) => put::put(args, context).await,
-        BlobCommand::Append(args) => put::append(args, context).await,
-        BlobCommand::Write(args) => put::write(args, context).await,
+        BlobCommand::Put(args) => put::run(&args.blob, &args.file, args.upload, How::Put, context).await,
+        BlobCommand::Append(args) => put::run(&args.blob, &args.file, args.upload, How::Append, context).await,
+        BlobCommand::Write(args) => put::run(&args.blob, &args.file, args.upload, How::Write(args.at), context).await,
         BlobCommand::Get(args) => get::run(args, context).await,
         BlobCommand::Cat(args) => get::run(args.into(), context).await,
         BlobCommand::Ls(args) => ls::run(args, context).await,

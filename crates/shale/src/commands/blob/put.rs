@@ -13,7 +13,7 @@ use units::format_size;
 
 use super::source::{Source, chunks};
 use super::{Context, LOOK_EVERY, encoding, failure, journal};
-use crate::cli::{BlobPutArgs, BlobUpload, BlobWriteArgs};
+use crate::cli::BlobUpload;
 use crate::progress::Progress;
 use operations::{Failure, Outcome, path_error};
 
@@ -39,28 +39,20 @@ struct Summary {
 }
 
 /// Where the bytes are written.
-enum How {
+pub(super) enum How {
     Put,
     Append,
     Write(u64),
 }
 
-/// Stores a file as the newest version.
-pub async fn put(args: BlobPutArgs, context: &Context<'_>) -> Outcome {
-    run(&args.blob, &args.file, args.upload, How::Put, context).await
-}
-
-/// Appends a file to a blob.
-pub async fn append(args: BlobPutArgs, context: &Context<'_>) -> Outcome {
-    run(&args.blob, &args.file, args.upload, How::Append, context).await
-}
-
-/// Overwrites a range of a blob with a file.
-pub async fn write(args: BlobWriteArgs, context: &Context<'_>) -> Outcome {
-    run(&args.blob, &args.file, args.upload, How::Write(args.at), context).await
-}
-
-async fn run(location: &Location, file: &Path, upload: BlobUpload, how: How, context: &Context<'_>) -> Outcome {
+/// Uploads a file.
+pub(super) async fn run(
+    location: &Location,
+    file: &Path,
+    upload: BlobUpload,
+    how: How,
+    context: &Context<'_>,
+) -> Outcome {
     let started = Instant::now();
     if *location.at() != ::blob::At::Newest {
         return Err(Error::new(ErrorKind::Invalid, "a version never changes: remove `@VERSION` from the URL").into());

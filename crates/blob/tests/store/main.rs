@@ -1,0 +1,14 @@
+//! The blob code on stores in memory that lie, fail or count. One executable for all of it: async
+//! code is compiled again for each executable that calls it.
+
+mod commit;
+mod crowd;
+mod data;
+mod holes;
+mod images;
+mod lives;
+mod lying_store;
+mod nested;
+mod requests;
+mod schedules;
+mod sessions;
