@@ -23,6 +23,7 @@ struct State {
     /// Raised by `wake`; a worker that saw an older number checks again.
     wakes: u64,
     keeper_wakes: u64,
+    cleaner_wakes: u64,
     stop: bool,
     /// The last error of a drain, until one succeeds.
     error: Option<(ErrorKind, String)>,
@@ -50,7 +51,7 @@ impl Signals {
         self.room.notify_all();
     }
 
-    /// Pauses the cleaner or the trainer. Returns `true` if the pool is being closed.
+    /// Pauses a thread that nobody waits for. Returns `true` if the pool is being closed.
     pub(crate) fn rest(&self, time: Duration) -> bool {
         let mut state = self.state.lock();
         if !state.stop && !time.is_zero() {
@@ -77,9 +78,20 @@ impl Signals {
         self.work.notify_one();
     }
 
-    /// Wakes the cleaner: a writer waits for space.
+    /// Wakes the cleaners: a writer waits for space.
     pub(crate) fn wake_cleaner(&self) {
+        self.state.lock().cleaner_wakes += 1;
         self.cleaner.notify_all();
+    }
+
+    /// Lets a cleaner, which has seen wake-up `seen`, rest until the next one, for a `time` at
+    /// most. Returns the number of the last one; `None` if the pool is being closed.
+    pub(crate) fn wait_for_cleaning(&self, seen: u64, time: Duration) -> Option<u64> {
+        let mut state = self.state.lock();
+        if !state.stop && state.cleaner_wakes == seen && !time.is_zero() {
+            self.cleaner.wait_for(&mut state, time);
+        }
+        (!state.stop).then_some(state.cleaner_wakes)
     }
 
     /// Wakes the keeper: a checkpoint is due.
@@ -125,6 +137,8 @@ impl Signals {
 
     /// Lets waiting writers check whether there is room.
     pub(crate) fn note_room(&self) {
+        // A writer that saw none before is waiting by now, and gets the wake-up.
+        drop(self.state.lock());
         self.room.notify_all();
     }
 
@@ -147,8 +161,8 @@ impl Signals {
         Ok(())
     }
 
-    /// Lets the keeper, which has seen wake-up `seen`, wait for the next one, for a `period` at most.
-    /// Returns the number of the last one; `None` if it is to end.
+    /// Lets the keeper, which has seen wake-up `seen`, wait for the next one, for a `period` at
+    /// most. Returns the number of the last one; `None` if it is to end.
     pub(crate) fn wait_for_keeping(&self, seen: u64, period: Duration) -> Option<u64> {
         let mut state = self.state.lock();
         if state.stop {
@@ -182,6 +196,15 @@ mod tests {
         assert!(signals.wait_for_room(|| true).is_ok());
     }
 
+    /// It rested for all of its pause, and the writer that had woken it waited as long.
+    #[test]
+    fn a_cleaner_that_is_woken_just_before_it_rests_does_not_rest() {
+        let signals = Signals::default();
+        assert_eq!(signals.wait_for_cleaning(0, Duration::ZERO), Some(0));
+        signals.wake_cleaner();
+        assert_eq!(signals.wait_for_cleaning(0, Duration::MAX), Some(1));
+    }
+
     #[test]
     fn nobody_waits_once_the_pool_ends() {
         let signals = Signals::default();
@@ -190,6 +213,7 @@ mod tests {
         assert_eq!(signals.wait_for_keeping(0, Duration::MAX), Some(1));
         signals.stop();
         assert_eq!((signals.wakes(), signals.wait_for_keeping(1, Duration::MAX)), (None, None));
+        assert_eq!(signals.wait_for_cleaning(0, Duration::MAX), None);
         assert!(signals.rest(Duration::MAX));
         assert!(signals.wait_for_room(|| true).is_err());
     }

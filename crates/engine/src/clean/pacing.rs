@@ -81,12 +81,10 @@ impl Pool {
 
 /// The cleaner's thread.
 pub(crate) fn run(cleaning: &Weak<Cleaning>) {
-    let mut pause = REST;
-    let mut written = 0;
+    let (mut pause, mut seen, mut written) = (REST, 0, 0);
     while let Some(cleaning) = cleaning.upgrade() {
-        if cleaning.signals.rest(pause) {
-            return;
-        }
+        let Some(wakes) = cleaning.signals.wait_for_cleaning(seen, pause) else { return };
+        seen = wakes;
         let now = cleaning.vitals.counters.written_bytes.get();
         let idle = now == written;
         written = now;
@@ -127,11 +125,10 @@ pub(crate) fn run(cleaning: &Weak<Cleaning>) {
 /// The thread of the second cleaner, which works only when space is needed: while one reads or
 /// writes, the other one computes.
 pub(crate) fn help(cleaning: &Weak<Cleaning>) {
-    let mut pause = REST;
+    let (mut pause, mut seen) = (REST, 0);
     while let Some(cleaning) = cleaning.upgrade() {
-        if cleaning.signals.rest(pause) {
-            return;
-        }
+        let Some(wakes) = cleaning.signals.wait_for_cleaning(seen, pause) else { return };
+        seen = wakes;
         let is_needed = cleaning.space.is_needed_soon();
         let may_work = is_needed && cleaning.vitals.check_failed().is_ok();
         let paced = if may_work { cleaning.clean_some(false).unwrap_or(Paced::Nothing) } else { Paced::Nothing };
