@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod pins;
-mod store;
+pub mod store;
 
 use std::sync::atomic::Ordering;
 

@@ -10,5 +10,6 @@ mod lives;
 mod lying_store;
 mod nested;
 mod requests;
+mod scatter;
 mod schedules;
 mod sessions;
