@@ -16,7 +16,8 @@ use crate::base::ranks;
 pub(crate) struct Vitals {
     pub env: PoolEnv,
     pub options: PoolOptions,
-    pub counters: Counters,
+    /// In memory of their own: every operation changes some of them, and only reads the others.
+    pub counters: Box<Counters>,
     failed: Mutex<Option<String>, ranks::Failed>,
     /// Whether there is a reason, to be read without the lock.
     has_failed: AtomicBool,
@@ -34,7 +35,7 @@ impl Vitals {
         Self {
             env,
             options,
-            counters: Counters::default(),
+            counters: Box::default(),
             failed: Mutex::default(),
             has_failed: AtomicBool::new(false),
             is_deleted: AtomicBool::new(false),
