@@ -48,7 +48,7 @@ const DETAIL_BYTES_MAX: usize = 500;
 pub(crate) struct Scrubbing {
     /// The progress, once it has been loaded.
     state: Option<ScrubState>,
-    /// [`Core::traffic_bytes`] when the last slice ended.
+    /// `Cleaning::traffic_bytes` when the last slice ended.
     traffic_bytes: u64,
     walked: Walked,
 }

@@ -11,7 +11,7 @@
 //! bytes.
 //!
 //! **Reservation.** The unused part of a volume's reservation is a wall for all other volumes
-//! (`space::admission`). A volume that overwrites its own data leaves as much dead. It is stopped
+//! (`space::promises`). A volume that overwrites its own data leaves as much dead. It is stopped
 //! there only if the new data compresses less well; in pools too small to have room for
 //! overwriting, not even then.
 
