@@ -268,8 +268,13 @@ impl Pool {
         }
         core.checkpoints.punch_at_open();
         core.vitals.counters.recovery_ns.set(core.vitals.env.clock.now_ns().saturating_sub(began));
-        Workers::start(&core)?;
-        core.take_over_standby(left, missing, is_missing)?;
+        let started = Workers::start(&core).and_then(|()| core.take_over_standby(left, missing, is_missing));
+        if let Err(error) = started {
+            // Threads that wait for work would hold the pool's files until the process ends.
+            core.reads.images.stop();
+            core.workers.stop(&core.signals, &core.jobs, &core.log);
+            return Err(error);
+        }
         Ok(Self { core })
     }
 

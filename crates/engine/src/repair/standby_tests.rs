@@ -5,16 +5,17 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
+use env::{MapError, MapStore, ScanStep, StoreLayer};
 use format::{
     STANDBY_DURABLE_OFFSET, STANDBY_HEAD_OFFSET, STANDBY_HEADER_BYTES, STANDBY_RING_OFFSET, STANDBY_SEQ_OFFSET,
-    STANDBY_TAIL_OFFSET, StandbyHeader, word_stores,
+    STANDBY_TAIL_OFFSET, StandbyHeader, journal_key_range, word_stores,
 };
 use sim::Machine;
 use surface::{BlockDevice, ErrorKind, WriteOptions};
 use units::{BLOCK_BYTES, GROUP_BYTES};
 
 use crate::base::loss::Loss;
-use crate::base::options::{FormatOptions, PoolOptions};
+use crate::base::options::{FormatOptions, PoolEnv, PoolOptions};
 use crate::base::status::StandbyStatus;
 use crate::base::testing::env_on;
 use crate::pool::Pool;
@@ -71,6 +72,39 @@ fn died() -> (Machine, [u8; 16]) {
     die(&mut machine, pool);
     let id = machine.standby.pools()[0];
     (machine, id)
+}
+
+/// The notes of journals in it cannot be read.
+struct NoNotes(Arc<dyn MapStore>);
+
+impl StoreLayer for NoNotes {
+    fn below(&self) -> &dyn MapStore {
+        &*self.0
+    }
+
+    fn scan(
+        &self,
+        from: &[u8],
+        to: &[u8],
+        visit: &mut dyn FnMut(&[u8], &[u8]) -> ScanStep,
+    ) -> std::result::Result<(), MapError> {
+        if from == journal_key_range().0 {
+            return Err(MapError { corrupt: false, full: false, message: "the cable is out".to_owned() });
+        }
+        self.0.scan(from, to, visit)
+    }
+}
+
+/// Its threads held the files, and so the lock of the pool, until the process ended.
+#[test]
+fn an_opening_that_fails_when_threads_run_ends_them() {
+    let (machine, _) = died();
+    let store: Arc<dyn MapStore> = Arc::new(NoNotes(machine.store.handle()));
+    let env = PoolEnv { store: store.clone(), ..env_on(&machine, machine.disk.handle()) };
+    let error = Pool::open(env, options(2)).unwrap_err();
+    assert!(error.to_string().contains("the cable is out"), "{error}");
+    assert_eq!(Arc::strong_count(&store), 1);
+    assert_eq!(opened(&machine).1, 2, "the next opening replays");
 }
 
 fn opened(machine: &Machine) -> (StandbyStatus, u8) {
