@@ -1,5 +1,5 @@
-//! Queries to the system: time, memory, space; signals; and readiness notification of a service
-//! manager.
+//! Queries to the system: time, memory, space; signals; readiness notification of a service
+//! manager; durable replacement of a file.
 #![allow(unsafe_code)]
 // The storage stack takes time and files through `env` so that they can be simulated; nothing
 // simulates the queries of this crate.
@@ -19,8 +19,10 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
+mod replace;
 mod writeback;
 
+pub use replace::{NewVersion, replace_file, sync_directory};
 pub use writeback::start_writeback;
 
 /// Seconds since 1970.

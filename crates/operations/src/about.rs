@@ -92,13 +92,27 @@ pub struct About {
     pub is_long: bool,
     /// Commands that call it; none: it is for other interfaces.
     pub commands: &'static [&'static str],
-    /// Text for the audit log, with `{field}` for fields of the request. Every operation that
-    /// changes something has one.
+    /// Text for the audit log, with `{field}` for fields of the request, or `{field|words}` with
+    /// words for null. Every operation that changes something has one.
     pub audit: Option<&'static str>,
     /// Variant of its reply.
     pub reply: &'static str,
     /// Whether a reply is of that variant.
     pub is_answered_by: fn(&Reply) -> bool,
+}
+
+/// A part of a text for the audit log.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum AuditPart {
+    /// Words.
+    Text(&'static str),
+    /// A field of the request.
+    Field {
+        /// Its name.
+        name: &'static str,
+        /// Words for null; none: it is never null.
+        null: Option<&'static str>,
+    },
 }
 
 /// `CreateShare` as serde writes it: `create_share`.
@@ -117,6 +131,16 @@ impl About {
     /// Name on the wire.
     pub fn op(&self) -> String {
         snake_case(self.variant)
+    }
+
+    /// Parts of its text for the audit log.
+    pub(crate) fn audit_parts(&self) -> impl Iterator<Item = AuditPart> {
+        let parts = self.audit.unwrap_or_default().split(['{', '}']).enumerate();
+        parts.map(|(number, part)| match part.split_once('|') {
+            _ if number % 2 == 0 => AuditPart::Text(part),
+            Some((name, null)) => AuditPart::Field { name, null: Some(null) },
+            None => AuditPart::Field { name: part, null: None },
+        })
     }
 
     /// Method and path patterns; none: it is not reached over HTTP.

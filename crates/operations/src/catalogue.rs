@@ -148,7 +148,7 @@ catalogue! {
         properties: BTreeMap<String, String>,
     } => Created { POST "/images", Admin, Change, ["clone"], "clone image {image} as '{volume}', {properties}" },
     /// Starts a job that makes a snapshot a version of a blob.
-    Push(PushWish) => Job { POST "/objects/{snapshot}/push", Admin, Change Long, ["push"], "push '{snapshot}' for {url} to {to}, replace: {replace}" },
+    Push(PushWish) => Job { POST "/objects/{snapshot}/push", Admin, Change Long, ["push"], "push '{snapshot}' for {url} to {to|the same blob}, replace: {replace}" },
     /// Rolls volumes and shares back to snapshots, all or none.
     Rollback {
         /// The snapshots, one of each.
@@ -269,7 +269,7 @@ catalogue! {
         changes: BTreeMap<String, Option<String>>,
         /// Fails unless the object still has this ETag; null: does not check.
         if_match: Option<String>,
-    } => Properties { PATCH "/pool/properties" | "/objects/{object}/properties", Admin, Change, ["set", "inherit", "import"], "set {changes} on {object}" },
+    } => Properties { PATCH "/pool/properties" | "/objects/{object}/properties", Admin, Change, ["set", "inherit", "import"], "set {changes} on {object|the pool}" },
     /// Makes the pool larger.
     Grow {
         /// New capacity in bytes.
@@ -380,7 +380,7 @@ catalogue! {
         /// Replaces files that exist.
         #[serde(default)]
         replace: bool,
-    } => Job { POST "/objects/{object}/files/{path*}/restore", Admin, Destroy Long, [], "restore '{path}' of {object} from snapshot '{at}' to {to}, replace: {replace}" },
+    } => Job { POST "/objects/{object}/files/{path*}/restore", Admin, Destroy Long, [], "restore '{path}' of {object} from snapshot '{at}' to {to|its place}, replace: {replace}" },
     /// Starts a trace of the choices of codecs unless one runs, and returns the records so far.
     Trace {
         /// Limit on the records.
@@ -503,7 +503,7 @@ catalogue! {
         password: Option<String>,
         /// What the user may do; null: unchanged, and `admin` for a new user.
         role: Option<Role>,
-    } => Done { POST "/users", Admin, Change, ["passwd"], "set the password or the role of user '{name}', role: {role}" },
+    } => Done { POST "/users", Admin, Change, ["passwd"], "set the password or the role of user '{name}', role: {role|unchanged}" },
     /// Removes a user, and ends the user's sessions.
     RemoveUser {
         /// Name of the user.

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use surface::{Error, ErrorKind, Result};
 
-use crate::about::About;
+use crate::about::{About, AuditPart};
 use crate::catalogue::{CATALOGUE, Request};
 use crate::failure::http_status;
 use crate::objects::Which;
@@ -176,33 +176,22 @@ impl Request {
     /// Description for the audit log, with the objects and values of the request; empty for an
     /// operation that changes nothing.
     pub fn audit_text(&self) -> String {
-        let Some(template) = self.about().audit else { return String::new() };
-        let Ok(values) = serde_json::to_value(self) else { return template.to_owned() };
-        let mut text = String::new();
-        let mut rest = template;
-        while let Some((before, (name, after))) =
-            rest.split_once('{').and_then(|(before, after)| Some((before, after.split_once('}')?)))
-        {
-            text.push_str(before);
-            let value = &values[name];
-            match value {
-                Value::Null => text.push_str(match name {
-                    "to" => "its place",
-                    "role" => "unchanged",
-                    _ => "the pool",
-                }),
-                _ if name == "object" || name == "folder" => match Which::deserialize(value) {
-                    Ok(which) => text.push_str(&which.to_string()),
-                    Err(_) => text.push_str(&value.to_string()),
-                },
-                Value::String(value) => text.push_str(value),
-                Value::Object(wish) if name == "wish" => text.push_str(&wish_shown(wish)),
-                Value::Object(pairs) => text.push_str(&pairs_shown(pairs)),
-                value => text.push_str(&value.to_string()),
-            }
-            rest = after;
-        }
-        text + rest
+        let about = self.about();
+        let Ok(values) = serde_json::to_value(self) else { return about.audit.unwrap_or_default().to_owned() };
+        let shown = |part: AuditPart| match part {
+            AuditPart::Text(text) => text.to_owned(),
+            AuditPart::Field { name, null } => match (&values[name], null) {
+                (Value::Null, Some(words)) => words.to_owned(),
+                (value, _) if name == "object" || name == "folder" => {
+                    Which::deserialize(value).map_or_else(|_| value.to_string(), |which| which.to_string())
+                }
+                (Value::String(text), _) => text.clone(),
+                (Value::Object(wish), _) if name == "wish" => wish_shown(wish),
+                (Value::Object(pairs), _) => pairs_shown(pairs),
+                (value, _) => value.to_string(),
+            },
+        };
+        about.audit_parts().map(shown).collect()
     }
 }
 
@@ -294,6 +283,30 @@ mod tests {
         assert_eq!(serde_json::to_value(problem).unwrap(), expected);
     }
 
+    /// A push without `to` was recorded as one to its place.
+    #[test]
+    fn every_field_in_an_audit_text_exists_and_has_words_for_null_if_it_may_be_null() {
+        for about in CATALOGUE {
+            let (op, fields) = (about.op(), SCHEMAS.fields(about));
+            let mut again = String::new();
+            for part in about.audit_parts() {
+                match part {
+                    AuditPart::Text(text) => again.push_str(text),
+                    AuditPart::Field { name, null } => {
+                        let field = fields.iter().find(|field| field.name == name);
+                        let field = field.unwrap_or_else(|| panic!("{op}: no field '{name}' for its audit text"));
+                        let may_be_null = SCHEMAS.may_be(field.schema, "null");
+                        assert_eq!(null.is_some(), may_be_null, "{op}: words for null in place of '{name}'");
+                        assert_ne!(null, Some(""), "{op}: words for null in place of '{name}'");
+                        let words = null.map(|words| format!("|{words}")).unwrap_or_default();
+                        again.push_str(&format!("{{{name}{words}}}"));
+                    }
+                }
+            }
+            assert_eq!(again, about.audit.unwrap_or_default(), "{op}: braces come in pairs");
+        }
+    }
+
     #[test]
     fn the_audit_text_names_objects_and_values() {
         let changes = BTreeMap::from([("compression".to_owned(), Some("lz4".to_owned()))]);
@@ -314,6 +327,9 @@ mod tests {
         let text = "restore 'd/f' of object 7 from snapshot 's' to ";
         assert_eq!(restore(Some("back")), format!("{text}back, replace: true"));
         assert_eq!(restore(None), format!("{text}its place, replace: true"));
+        let push = json!({"op": "push", "snapshot": "vm@s", "url": "file:///b"});
+        let push: Request = serde_json::from_value(push).unwrap();
+        assert_eq!(push.audit_text(), "push 'vm@s' for file:///b to the same blob, replace: false");
         assert_eq!(Request::Checkpoint.audit_text(), "take a checkpoint");
         assert_eq!(Request::Status.audit_text(), "");
         let job = |wish: Value| {

@@ -1,7 +1,5 @@
 //! `access.json`: users and tokens. Read once, replaced as a whole.
 
-use std::io::Write;
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
 use operations::{Role, TokenLine, UserLine};
@@ -89,20 +87,10 @@ impl Contents {
 
     /// Replaces the file: after a crash it has the old or the new content.
     pub(super) fn write(&self, path: &Path) -> Result<()> {
-        let failed = |error: std::io::Error| Error::from_io(format!("cannot write {}", path.display()), error);
         let bytes = serde_json::to_vec_pretty(self)
             .map_err(|error| Error::with_source(ErrorKind::Invalid, "users and tokens cannot be encoded", error))?;
-        let new = path.with_extension("json.new");
-        match std::fs::remove_file(&new) {
-            Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(failed(error)),
-            _ => {}
-        }
-        let mut file =
-            std::fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(&new).map_err(failed)?;
-        file.write_all(&bytes).and_then(|()| file.sync_all()).map_err(failed)?;
-        std::fs::rename(&new, path).map_err(failed)?;
-        let dir = path.parent().unwrap_or(Path::new("."));
-        std::fs::File::open(dir).and_then(|dir| dir.sync_all()).map_err(failed)
+        host::replace_file(path, &bytes, 0o600)
+            .map_err(|error| Error::from_io(format!("cannot write {}", path.display()), error))
     }
 
     /// Returns the user of that name.

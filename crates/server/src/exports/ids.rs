@@ -5,7 +5,6 @@
 //! would lead there. No number is reused before all others were used.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use surface::{Error, Result};
@@ -59,7 +58,7 @@ impl Ids {
         let (last, before) = (std::mem::replace(&mut self.last, id), self.given.insert(share, (id, device)));
         let lines = self.given.iter().map(|(share, (id, device))| format!("{share} {id} {device}\n"));
         let text: String = lines.chain([format!("{LAST} {id}\n")]).collect();
-        self.keep(&text).map_err(|error| {
+        host::replace_file(&self.file, text.as_bytes(), 0o666).map_err(|error| {
             self.last = last;
             match before {
                 Some(before) => self.given.insert(share, before),
@@ -68,15 +67,6 @@ impl Ids {
             format!("{} cannot be written: {error}", self.file.display())
         })?;
         Ok(id)
-    }
-
-    fn keep(&self, text: &str) -> std::io::Result<()> {
-        let beside = self.file.with_extension("writing");
-        let mut file = std::fs::File::create(&beside)?;
-        file.write_all(text.as_bytes())?;
-        file.sync_all()?;
-        std::fs::rename(&beside, &self.file)?;
-        std::fs::File::open(self.file.parent().unwrap_or(Path::new(".")))?.sync_all()
     }
 }
 

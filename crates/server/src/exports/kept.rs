@@ -154,10 +154,9 @@ impl Kept {
         before: Option<String>,
     ) -> Result<(), String> {
         let name = server.name();
-        let beside = file.with_extension("new");
-        tools::write(&beside, text)?;
-        if let Err(why) = server.check(&beside) {
-            drop(std::fs::remove_file(&beside));
+        let new = tools::prepare(file, text)?;
+        if let Err(why) = server.check(new.path()) {
+            drop(new);
             return Err(match before {
                 // After the server, or the pool's, was killed, the last good text is started again.
                 Some(before) if was_alive || self.start(server, file, &before).is_ok() => {
@@ -166,7 +165,7 @@ impl Kept {
                 _ => format!("{name}: the configuration is refused, and nothing is served: {why}"),
             });
         }
-        std::fs::rename(&beside, file).map_err(|error| format!("{} cannot be written: {error}", file.display()))?;
+        new.publish().map_err(tools::unwritten(file))?;
         let done = match &before {
             Some(before) if goes_on => {
                 let sessions = self.process.sessions();
@@ -294,7 +293,7 @@ mod tests {
             assert!(error.contains("stays in force: line 1 is wrong"), "{error}");
         }
         assert_eq!((text().as_str(), done().len(), kept.process.pid()), ("port\nb", 0, pid));
-        assert!(!file.with_extension("new").exists());
+        assert!(!dir.join("stand.conf.new").exists());
 
         // Accepted by its checker, but not in force: the previous text is restored.
         let error = kept.bring(&stand, &file, "port\nunheard").unwrap_err();

@@ -310,15 +310,11 @@ impl Nfs {
     /// Adds an export, or changes it in place.
     fn put(&mut self, world: &World, id: u16, text: &str) -> Result<(), String> {
         let file = export_file(world, id);
-        let beside = file.with_extension("new");
-        tools::write(&beside, text)?;
+        let new = tools::prepare(&file, text)?;
         let method = if self.in_force.contains_key(&id) { "UpdateExport" } else { "AddExport" };
-        let words = [format!("string:{}", beside.display()), format!("string:EXPORT(Export_Id={id})")];
-        if let Err(why) = self.ask(world, method, &[&words[0], &words[1]]) {
-            drop(std::fs::remove_file(&beside));
-            return Err(why);
-        }
-        std::fs::rename(&beside, &file).map_err(|error| format!("{} cannot be written: {error}", file.display()))?;
+        let words = [format!("string:{}", new.path().display()), format!("string:EXPORT(Export_Id={id})")];
+        self.ask(world, method, &[&words[0], &words[1]])?;
+        new.publish().map_err(tools::unwritten(&file))?;
         self.in_force.insert(id, text.to_owned());
         self.list_files(world)
     }

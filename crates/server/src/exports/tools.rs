@@ -10,7 +10,7 @@ use rustix::fs::{MemfdFlags, memfd_create};
 use rustix::process::{Pid, Signal, kill_process_group};
 
 use super::process::wait_until;
-use host::with_usual_signals;
+use host::{NewVersion, with_usual_signals};
 
 /// Directories of servers, in addition to the caller's PATH.
 const SYSTEM_PATH: &str = "/usr/sbin:/usr/bin:/sbin:/bin";
@@ -104,15 +104,25 @@ fn run_within(seconds: u32, name: &str, package: &str, arguments: &[&str]) -> Re
     Err(if said.is_empty() { format!("{name} ended with {status}") } else { format!("{name}: {said}") })
 }
 
-/// Writes a file atomically: a reader sees the old or the new content.
+/// Replaces a file: a reader sees the old or the new content.
 ///
 /// # Errors
 /// A message.
 pub fn write(path: &Path, text: &str) -> Result<(), String> {
-    let beside = path.with_extension("writing");
-    let failed = |error: std::io::Error| format!("{} cannot be written: {error}", path.display());
-    std::fs::write(&beside, text).map_err(failed)?;
-    std::fs::rename(&beside, path).map_err(failed)
+    prepare(path, text)?.publish().map_err(unwritten(path))
+}
+
+/// Writes the new version of a file, to be checked before it replaces the file.
+///
+/// # Errors
+/// A message.
+pub fn prepare(path: &Path, text: &str) -> Result<NewVersion, String> {
+    NewVersion::write(path, text.as_bytes(), 0o666).map_err(unwritten(path))
+}
+
+/// Makes the message for a file that cannot be written.
+pub fn unwritten(path: &Path) -> impl FnOnce(std::io::Error) -> String {
+    move |error| format!("{} cannot be written: {error}", path.display())
 }
 
 /// Returns whether this machine knows a user, including those of a network directory.

@@ -6,9 +6,7 @@
 //! the next one skips them. Commands that open the pool themselves number their jobs from 1: no
 //! other process can ask for them.
 
-use std::fs::{File, OpenOptions};
-use std::io::{self, Write};
-use std::os::unix::fs::OpenOptionsExt;
+use std::io;
 use std::path::{Path, PathBuf};
 
 /// Numbers per write of the file.
@@ -58,7 +56,7 @@ impl Numbers {
     /// Notes the last reserved number. A job does not fail because of it.
     fn reserve(&mut self, last: u64) {
         let Some(file) = &self.file else { return };
-        match write(file, last) {
+        match host::replace_file(file, format!("{last}\n").as_bytes(), 0o600) {
             Ok(()) => self.reserved = last,
             Err(error) => log::warn!("the next server may assign job numbers again: {}: {error}", file.display()),
         }
@@ -71,16 +69,6 @@ fn read(file: &Path) -> io::Result<u64> {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(0),
         Err(error) => Err(error),
     }
-}
-
-/// Replaces the file: after a crash it has the old or the new content.
-fn write(file: &Path, last: u64) -> io::Result<()> {
-    let new = file.with_extension("new");
-    let mut opened = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&new)?;
-    opened.write_all(format!("{last}\n").as_bytes())?;
-    opened.sync_all()?;
-    std::fs::rename(&new, file)?;
-    File::open(file.parent().unwrap_or(Path::new(".")))?.sync_all()
 }
 
 #[cfg(test)]

@@ -13,7 +13,7 @@ use super::PoolDir;
 /// Other entries of a pool's directory, in addition to `map` and the remains of `init` and
 /// `salvage`.
 const NAMES: [&str; 8] =
-    ["pool.json", "pool.json.tmp", "lock", "control.sock", "serve.log", "map", "reserve", "salvage.tmp"];
+    ["pool.json", "pool.json.new", "lock", "control.sock", "serve.log", "map", "reserve", "salvage.tmp"];
 
 /// Refuses to overwrite `path` if it belongs to a pool.
 ///

@@ -1,7 +1,5 @@
 //! `pool.json`: its format, and its atomic replacement.
 
-use std::fs::File;
-use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
@@ -75,26 +73,9 @@ impl Config {
         let mut bytes = serde_json::to_vec_pretty(&document)
             .map_err(|error| Error::with_source(ErrorKind::Invalid, "the data's path is not UTF-8", error))?;
         bytes.push(b'\n');
-        replace(path, &bytes).map_err(|error| Error::from_io(format!("cannot write {}", path.display()), error))
+        host::replace_file(path, &bytes, 0o666)
+            .map_err(|error| Error::from_io(format!("cannot write {}", path.display()), error))
     }
-}
-
-fn replace(path: &Path, bytes: &[u8]) -> std::io::Result<()> {
-    let temporary = path.with_extension("json.tmp");
-    let mut file = File::create(&temporary)?;
-    file.write_all(bytes)?;
-    file.sync_all()?;
-    std::fs::rename(&temporary, path)?;
-    sync_dir(path.parent().unwrap_or(Path::new("/")))
-}
-
-/// Makes the entries of a directory durable.
-///
-/// # Errors
-/// I/O errors.
-pub fn sync_dir(path: &Path) -> std::io::Result<()> {
-    let path = if path.as_os_str().is_empty() { Path::new(".") } else { path };
-    File::open(path)?.sync_all()
 }
 
 #[cfg(test)]

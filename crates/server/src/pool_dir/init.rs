@@ -21,7 +21,6 @@ use env::{AlignedBuf, Disk, FileDisk, FjallOptions, FjallStore, PoolLock};
 use surface::{Error, ErrorKind, Result};
 
 use super::belongs::refuse_own_name;
-use super::config::sync_dir;
 use super::open::{OpenPool, Opening, environment, open_with, store_error};
 use super::{Config, PoolDir, State};
 use operations::{kind_of, path_error};
@@ -264,7 +263,7 @@ fn examine(dir: &PoolDir) -> Result<Found> {
             Some("pool.json") => has_config = true,
             // Remains of an `init` interrupted before step 2, and the usual entry in the root of a
             // new file system.
-            Some("lock" | "pool.json.tmp" | "lost+found") => {}
+            Some("lock" | "pool.json.new" | "lost+found") => {}
             _ => other = Some(name),
         }
     }
@@ -432,7 +431,7 @@ fn make(unfinished: &mut Unfinished, target: &Target, claimed: Option<FileDisk>,
     let store = FjallStore::create(&map, store_options).map_err(store_error)?;
     Pool::format(&environment(disk, store), format)?;
     for path in [data.parent().unwrap_or(Path::new("/")), dir.root()] {
-        sync_dir(path).map_err(|error| path_error("cannot sync", path, error))?;
+        host::sync_directory(path).map_err(|error| path_error("cannot sync", path, error))?;
     }
     Ok(())
 }

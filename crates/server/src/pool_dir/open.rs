@@ -185,6 +185,7 @@ fn open_in(
         standby_bytes_max: if matches!(standby, Some(ServeStandby::In(_))) { usize::MAX } else { 0 },
         ..PoolOptions::default()
     };
+    let place = place_of(&data, &root).map_err(|error| path_error("cannot look at", &data, error))?;
     let pool = Pool::open(environment, options).map_err(|error| match store_damage(&error) {
         Some(damage) => damaged_map(dir, damage),
         None if error.kind() == ErrorKind::NotFound => foreign_data(dir, &data, &error),
@@ -195,13 +196,17 @@ fn open_in(
     if let Some(end) = pool.torn_end() {
         log::warn!("the pool was not closed in order: {end}");
     }
-    let place = place_of(&data, &root).map_err(|error| path_error("cannot look at", &data, error))?;
     let holder = pool_holder(&pool.status().id, &place);
     let journals = Journals::new(&pool, beside);
     journals.bring_back(&pool);
     // All earlier standby memory was taken over or set aside.
-    if matches!(standby, Some(ServeStandby::In(_))) && journals.left().is_empty() {
-        dir.forget_earlier_standby()?;
+    if matches!(standby, Some(ServeStandby::In(_)))
+        && journals.left().is_empty()
+        && let Err(error) = dir.forget_earlier_standby()
+    {
+        // The threads of a dropped pool would continue, and keep its data and its map in use.
+        drop(pool.close());
+        return Err(error);
     }
     let facts = Facts { pool: root, data, memory_bytes, holder };
     Ok(OpenPool { service: Arc::new(Service::new(pool, facts, journals, images)), dir: dir.clone(), lock })
@@ -243,4 +248,42 @@ fn foreign_data(dir: &PoolDir, data: &std::path::Path, error: &Error) -> Error {
 /// Converts an error of the map store for the user.
 pub fn store_error(error: MapError) -> Error {
     Error::with_source(engine::store_error_kind(&error), "the pool's map cannot be used", error)
+}
+
+#[cfg(test)]
+mod tests {
+    use testkit::TempDir;
+
+    use super::*;
+    use crate::pool_dir::{InitOptions, Overwrite, init};
+
+    /// The pool was dropped without being closed: its threads kept the data in use.
+    #[test]
+    fn a_pool_is_closed_if_its_opening_fails_late() {
+        let temporary = TempDir::new("open-late");
+        let standby = temporary.join("standby");
+        std::fs::create_dir(&standby).unwrap();
+        let dir = PoolDir::new(&temporary.join("pool"));
+        let options = InitOptions {
+            data: None,
+            capacity_bytes: Some(64 << 20),
+            extent_bytes: 1 << 20,
+            properties: Default::default(),
+            overwrite: Overwrite::Never,
+        };
+        init(&dir, &options).unwrap();
+        let open = || {
+            let lock = Arc::new(dir.lock()?.map_err(|holder| Error::new(ErrorKind::InUse, holder))?);
+            open_to_serve(&dir, lock, Opening::usual(MEMORY_BYTES_MIN), &ServeStandby::In(standby.clone()))
+        };
+        // An earlier server had its memory elsewhere, and this one cannot drop that line.
+        let (note, in_the_way) = (dir.root().join("standby"), dir.root().join("standby.new"));
+        std::fs::write(&note, format!("/dev/shm\n{}", standby.display())).unwrap();
+        std::fs::create_dir(&in_the_way).unwrap();
+        let error = open().err().unwrap();
+        assert!(error.to_string().contains(&note.display().to_string()), "{error}");
+        std::fs::remove_dir(&in_the_way).unwrap();
+        open().unwrap().close().unwrap();
+        assert_eq!(std::fs::read_to_string(&note).unwrap(), standby.display().to_string());
+    }
 }

@@ -101,10 +101,7 @@ fn read_note(note: &Path) -> Vec<PathBuf> {
 
 fn write_note(note: &Path, dirs: &[&Path]) -> Result<()> {
     let lines: Vec<&[u8]> = dirs.iter().map(|dir| dir.as_os_str().as_bytes()).collect();
-    let new = note.with_extension("new");
-    std::fs::write(&new, lines.join(&b'\n'))
-        .and_then(|()| std::fs::rename(&new, note))
-        .map_err(|error| path_error("cannot write", note, error))
+    host::replace_file(note, &lines.join(&b'\n'), 0o666).map_err(|error| path_error("cannot write", note, error))
 }
 
 /// Logs the outcome of replaying an earlier server's memory.

@@ -212,7 +212,7 @@ fn an_interrupted_init_is_refused_by_all_and_can_be_done_again() {
     let early = Dir::new();
     std::fs::create_dir(early.pool()).unwrap();
     std::fs::write(early.pool().join("lock"), "").unwrap();
-    std::fs::write(early.pool().join("pool.json.tmp"), noise(10)).unwrap();
+    std::fs::write(early.pool().join("pool.json.new"), noise(10)).unwrap();
     on(&early, "list", &[]).code(3).says("there is no pool");
     on(&early, "init", &["--capacity", "64M"]).ok();
 }

@@ -1,8 +1,6 @@
 //! The certificate of the HTTP front end: files of the user, which are reloaded when they change,
 //! or one made by the server in the pool's directory, which is renewed before it expires.
 
-use std::io::Write;
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
@@ -122,16 +120,8 @@ fn make(path: &Path, names: &[String]) -> Result<()> {
     params.not_after = epoch + Duration::from_secs(begin + LIFE_DAYS * DAY);
     let certificate = params.self_signed(&key).map_err(failed)?;
     let text = head(names) + &certificate.pem() + &key.serialize_pem();
-    let unwritten = |error| Error::from_io(format!("cannot write {}", path.display()), error);
-    let new = path.with_extension("pem.new");
-    match std::fs::remove_file(&new) {
-        Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(unwritten(error)),
-        _ => {}
-    }
-    let mut file =
-        std::fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(&new).map_err(unwritten)?;
-    file.write_all(text.as_bytes()).and_then(|()| file.sync_all()).map_err(unwritten)?;
-    std::fs::rename(&new, path).map_err(unwritten)
+    host::replace_file(path, text.as_bytes(), 0o600)
+        .map_err(|error| Error::from_io(format!("cannot write {}", path.display()), error))
 }
 
 #[cfg(test)]
