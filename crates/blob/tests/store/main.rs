@@ -4,11 +4,13 @@
 mod commit;
 mod crowd;
 mod data;
+mod failing_store;
 mod holes;
 mod images;
 mod lives;
 mod lying_store;
 mod nested;
 mod requests;
+mod scatter;
 mod schedules;
 mod sessions;

@@ -2,17 +2,13 @@
 //! frame verified, and many requests at the same time.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
-#[allow(dead_code, reason = "the images use all of it")]
-#[path = "images/store.rs"]
-mod store;
-
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use crate::failing_store::{Failing, Failure, noise, run};
 use blob::{At, Blob, BlobKey, Error, Tally, UploadOptions, bytes};
 use object_store::path::Path;
 use parking_lot::Mutex;
-use store::{Failing, Failure, noise, run};
 use testkit::{Rng, mixed};
 
 const FRAME: usize = blob::FRAME_BYTES as usize;
