@@ -1,5 +1,5 @@
-//! Versions that are read in no order, into a destination that reads as zeroes: every byte once, each
-//! frame verified, and many requests at the same time.
+//! Versions that are read in no order, into a destination that reads as zeroes: every byte once,
+//! each frame verified, and many requests at the same time.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use std::sync::Arc;

@@ -1,6 +1,6 @@
-//! The file that a version is copied to. Owns its state after a failed copy: none is under its name,
-//! or the old one, because the copy has another name until it is complete and durable. Bytes are
-//! written in no order, so an incomplete copy may be as long as a complete one.
+//! The file that a version is copied to. Owns its state after a failed copy: there is none, or the
+//! old one, because the copy has another name until it is complete and durable. Bytes are written
+//! in no order, so an incomplete copy may be as long as a complete one.
 
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::{MetadataExt, fchown};
