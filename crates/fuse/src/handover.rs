@@ -137,6 +137,8 @@ pub(crate) struct Handover {
     caller: AtomicU32,
     /// The thread that has the idle policy or is about to; 0: none.
     replying: AtomicI32,
+    /// Replies begun.
+    replies: AtomicU64,
     /// A leader could not leave the idle policy.
     is_broken: AtomicBool,
     pause: Mutex<Pause>,
@@ -190,6 +192,7 @@ impl Handover {
             leader: AtomicI32::new(0),
             caller: AtomicU32::new(0),
             replying: AtomicI32::new(0),
+            replies: AtomicU64::new(0),
             is_broken: AtomicBool::new(false),
             pause: Mutex::new(Pause { length: PAUSE_MIN, until: None, began: now() }),
         })
@@ -287,6 +290,11 @@ impl Handover {
         pause.length = (2 * pause.length).min(PAUSE_MAX);
     }
 
+    /// Returns the number of replies begun: the same at two looks if one lasts.
+    pub(crate) fn replies(&self) -> u64 {
+        self.replies.load(Ordering::SeqCst)
+    }
+
     /// Rule 2, for the watcher.
     pub(crate) fn relieve(&self) {
         let leader = self.leader.load(Ordering::SeqCst);
@@ -306,6 +314,7 @@ impl Handover {
     fn reply<T>(&self, thread: i32, waiting: u32, send: impl FnOnce() -> T) -> (T, io::Result<Option<Duration>>) {
         let began = now();
         self.caller.store(waiting, Ordering::SeqCst);
+        self.replies.fetch_add(1, Ordering::SeqCst);
         self.replying.store(thread, Ordering::SeqCst);
         let leave = |idle: Option<IdlePolicy>| idle.map_or(Ok(()), IdlePolicy::leave);
         let mut idle = IdlePolicy::enter().ok();

@@ -91,6 +91,7 @@ pub(crate) struct Readers {
 #[derive(Default)]
 struct Look {
     taken: u64,
+    replies: u64,
     is_pending: bool,
     quiet: u32,
 }
@@ -241,8 +242,12 @@ impl Readers {
         look.taken = taken;
         let is_idle = is_unmoved && !is_pending && self.serving.load(Ordering::SeqCst) == 0;
         look.quiet = if is_idle { look.quiet + 1 } else { 0 };
-        if is_unmoved && let Some(handover) = &self.handover {
-            handover.relieve();
+        // Another reader may take requests while the leader is stuck.
+        if let Some(handover) = &self.handover {
+            let replies = handover.replies();
+            if std::mem::replace(&mut look.replies, replies) == replies {
+                handover.relieve();
+            }
         }
         is_unmoved && was_pending && is_pending
     }

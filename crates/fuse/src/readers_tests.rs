@@ -291,6 +291,29 @@ fn a_reader_that_waits_unexpectedly_is_relieved() {
 }
 
 #[test]
+fn a_leader_is_relieved_though_another_reader_takes_requests() {
+    let prepared = Handover::new(Arc::default());
+    let prepared = prepared.inspect_err(|reason| eprintln!("skipped: nothing is handed over: {reason}"));
+    let Ok(handover) = prepared else { return };
+    let (_kernel, device) =
+        rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
+    let readers = Readers::new(2, Arc::new(device), Arc::default(), Some(handover));
+    let (handover, mut turn) = (readers.handover.as_ref().unwrap(), Turn::default());
+    let asked = Asked { caller: own_thread().cast_unsigned(), waits: true, is_queued: false };
+    while !turn.note(handover, asked, || true) {}
+    let mut look = Look::default();
+    let send = || {
+        readers.look(&mut look);
+        assert!(!is_normal(0), "the reply has just begun");
+        readers.taken.fetch_add(1, Ordering::SeqCst);
+        readers.look(&mut look);
+        assert!(is_normal(0));
+    };
+    turn.reply(handover, send).1.unwrap();
+    turn.end(handover);
+}
+
+#[test]
 fn a_watcher_that_rests_is_woken_by_the_next_request() {
     let (gate, handler) = Gate::new(7, false);
     let mut connection = Connection::plain(2, handler);

@@ -3,8 +3,8 @@
 
 use std::os::fd::{AsFd, AsRawFd};
 
-/// Starts to write all dirty pages of a file, and does not wait for them. A hint: a later sync still
-/// writes what is left, and reports the errors.
+/// Starts to write all dirty pages of a file, and does not wait for them. A hint: a later sync
+/// still writes what is left, and reports the errors.
 pub fn start_writeback(file: impl AsFd) {
     let (to_the_end, flags) = (0, libc::SYNC_FILE_RANGE_WRITE);
     // SAFETY: the descriptor is open during the call, and no memory is passed.

@@ -1,5 +1,6 @@
-//! Reading a version with its holes: as a stream, in which a run of zeroes is a count and not bytes,
-//! or to places that read as zeroes. The version's tree knows its holes. Any task may call it.
+//! Reading a version with its holes: as a stream, in which a run of zeroes is a count and not
+//! bytes, or to places that read as zeroes. The version's tree knows its holes. Any task may call
+//! it.
 
 use std::ops::Range;
 use std::sync::Arc;

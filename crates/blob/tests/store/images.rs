@@ -3,17 +3,16 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod pins;
-pub mod store;
 
 use std::sync::atomic::Ordering;
 
+use crate::failing_store::{Failing, Failure, GROUP, data, noise, run, stored, text};
 use blob::{
     At, Blob, BlobKey, BlobRef, Cause, Change, CommitOptions, Committed, Error, ExpireRule, GcOptions, Group, OpId,
     Profile, PushOptions, UploadOptions, bytes, clone_blob, expire, gc,
 };
 use futures_util::{Stream, StreamExt};
 use object_store::path::Path;
-use store::{Failing, Failure, GROUP, data, noise, run, stored, text};
 
 fn key(name: &str) -> BlobKey {
     BlobKey::new(Path::from(name))

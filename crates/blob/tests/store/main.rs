@@ -4,6 +4,7 @@
 mod commit;
 mod crowd;
 mod data;
+mod failing_store;
 mod holes;
 mod images;
 mod lives;

@@ -1,10 +1,11 @@
-//! Versions that are read in no order, into a destination that reads as zeroes: every byte once, each
-//! frame verified, and many requests at the same time.
+//! Versions that are read in no order, into a destination that reads as zeroes: every byte once,
+//! each frame verified, and many requests at the same time.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use crate::failing_store::{Failing, Failure, noise, run};
 use blob::{At, Blob, BlobKey, Error, Tally, UploadOptions, bytes};
 use object_store::path::Path;
 use parking_lot::Mutex;

@@ -57,7 +57,7 @@ impl CalibrationEffort {
     }
 
     /// CPU time after which a candidate compresses no more units of one length, once it has
-    /// compressed one of each kind.
+    /// compressed as many of each kind.
     const fn enough_ns(self) -> u64 {
         match self {
             Self::Short => 5_000_000,
@@ -142,7 +142,7 @@ fn measure(
         for codec in candidates {
             // Makes the context and warms it up.
             codecs.compress(*codec, &units[0], &mut dst);
-            let (mut measured, mut total_ns) = (0, 0);
+            let (mut measured, mut total_ns) = (0_usize, 0);
             for unit in &units {
                 let began = clock.thread_cpu_ns();
                 codecs.compress(*codec, unit, &mut dst[..unit_bytes]);
@@ -151,7 +151,8 @@ fn measure(
                 costs.learn_time(key, unit_bytes, cpu_ns);
                 measured += 1;
                 total_ns += cpu_ns;
-                if total_ns >= effort.enough_ns() && measured >= KINDS {
+                // As many of each kind.
+                if total_ns >= effort.enough_ns() && measured.is_multiple_of(KINDS) {
                     break;
                 }
             }
@@ -210,6 +211,7 @@ impl Pool {
 #[cfg(test)]
 mod tests {
     use std::cell::{Cell, RefCell};
+    use std::sync::atomic::{AtomicU64, Ordering};
 
     use super::*;
     use env::SystemClock;
@@ -237,6 +239,35 @@ mod tests {
                 assert_ne!(costs.cell(key), nothing.cell(key), "{codec}, {unit_bytes} bytes");
             }
         }
+    }
+
+    /// A machine on which each unit takes a millisecond.
+    #[derive(Default)]
+    struct Slow {
+        asked: AtomicU64,
+    }
+
+    impl Clock for Slow {
+        fn now_ns(&self) -> u64 {
+            0
+        }
+        fn unix_s(&self) -> u64 {
+            0
+        }
+        fn thread_cpu_ns(&self) -> u64 {
+            self.asked.fetch_add(1, Ordering::SeqCst) * 1_000_000
+        }
+    }
+
+    /// A figure is the mean over the kinds of data, and they differ.
+    #[test]
+    fn a_slow_candidate_compresses_as_many_units_of_each_kind() {
+        let candidates: Vec<Codec> = Candidates::default().as_slice().to_vec();
+        let clock = Slow::default();
+        let speeds = measure(CalibrationEffort::Short, &clock, &candidates, &Costs::new(None), &|_, _| Ok(())).unwrap();
+        let measured = clock.asked.into_inner() / 2;
+        assert_eq!(measured, (speeds.len() * 2 * KINDS) as u64, "the next multiple after 5 ms");
+        assert!(speeds.iter().all(|speed| speed.ns_per_kib == 1e6 * 1024.0 / speed.unit_bytes as f64), "{speeds:?}");
     }
 
     #[test]

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use super::store::{Failing, GROUP, data, noise, run};
+use crate::failing_store::{Failing, GROUP, data, noise, run};
 use blob::{
     At, Blob, BlobKey, BlobRef, Cause, CommitOptions, Connection, Error, ExpirePlan, ExpireRule, GcOptions, Holders,
     Image, UploadOptions, bytes, clone_blob, drop_dead_pins, expire, gc, pin_version, remove, sweep_removed,

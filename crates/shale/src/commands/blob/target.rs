@@ -1,11 +1,13 @@
-//! The file that a version is copied to. Owns its state after a failed copy: a new file is removed,
-//! and an existing one is unchanged, because it is replaced by a rename, once the new one is
-//! complete and durable.
+//! The file that a version is copied to. Owns its state after a failed copy: there is none, or the
+//! old one, because the copy has another name until it is complete and durable. Bytes are written
+//! in no order, so an incomplete copy may be as long as a complete one.
 
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::{MetadataExt, fchown};
 use std::path::{Path, PathBuf};
 
+use rustix::fs::{CWD, RenameFlags, renameat_with};
+use rustix::io::Errno;
 use surface::{Error, ErrorKind};
 
 use operations::{Outcome, path_error};
@@ -16,10 +18,11 @@ enum Place {
     Stdout,
     /// A device, a pipe or similar: written in place.
     Device,
-    New(PathBuf),
-    Replaced {
+    /// Written as `half`, and renamed to `path`. `is_new`: nothing may be there then.
+    File {
         half: PathBuf,
         path: PathBuf,
+        is_new: bool,
     },
 }
 
@@ -53,23 +56,14 @@ impl Target {
                 );
                 return Err(Error::new(ErrorKind::Exists, why).into());
             }
-            Err(_) => {
-                let file = OpenOptions::new().write(true).create_new(true).open(path).map_err(failed)?;
-                return Ok(Self { file, place: Place::New(path.to_owned()) });
-            }
+            Err(_) => return Self::half(path.to_owned(), true),
         };
         if !about.is_file() {
             let file = OpenOptions::new().write(true).open(path).map_err(failed)?;
             return Ok(Self { file, place: Place::Device });
         }
         // The target of a link is replaced, and not the link.
-        let path = path.canonicalize().map_err(failed)?;
-        let half = path.with_file_name(format!(".shale-get-{}-{}", std::process::id(), about.ino()));
-        let beside = |error| {
-            path_error("cannot create the new file, which replaces the old one once it is complete, as", &half, error)
-        };
-        let file = OpenOptions::new().write(true).create_new(true).open(&half).map_err(beside)?;
-        let target = Self { file, place: Place::Replaced { half, path } };
+        let target = Self::half(path.canonicalize().map_err(failed)?, false)?;
         // Only root may keep the owner of another user's file.
         let _ = fchown(&target.file, Some(about.uid()), Some(about.gid()));
         match target.file.set_permissions(about.permissions()) {
@@ -81,9 +75,18 @@ impl Target {
         }
     }
 
+    /// Creates the file that becomes `path`.
+    fn half(path: PathBuf, is_new: bool) -> Outcome<Self> {
+        let half = path.with_file_name(format!(".shale-get-{}-{}", std::process::id(), host::unix_s()));
+        let what = format!("cannot create the file that becomes {} once it is complete, as", path.display());
+        let file = OpenOptions::new().write(true).create_new(true).open(&half);
+        let file = file.map_err(|error| path_error(&what, &half, error))?;
+        Ok(Self { file, place: Place::File { half, path, is_new } })
+    }
+
     /// Returns whether it reads as zeroes where nothing is written.
     pub fn is_sparse(&self) -> bool {
-        matches!(self.place, Place::New(_) | Place::Replaced { .. })
+        matches!(self.place, Place::File { .. })
     }
 
     /// Returns whether it is the standard output.
@@ -100,12 +103,11 @@ impl Target {
                 Err(error) if error.kind() == std::io::ErrorKind::InvalidInput => Ok(()),
                 done => done,
             },
-            Place::New(_) => self.file.set_len(len).and_then(|()| self.file.sync_all()),
-            Place::Replaced { half, path } => {
+            Place::File { half, path, is_new } => {
                 self.file.set_len(len)?;
                 self.file.sync_all()?;
-                std::fs::rename(half, path)?;
-                path.parent().map_or(Ok(()), |directory| File::open(directory)?.sync_all())
+                let renamed = if *is_new { rename_to_new(half, path) } else { std::fs::rename(half, path) };
+                renamed.and_then(|()| sync_directory_of(path))
             }
         }
     }
@@ -114,11 +116,35 @@ impl Target {
     pub fn abandon(&self) -> &'static str {
         match &self.place {
             Place::Stdout => "",
-            Place::New(path) if std::fs::remove_file(path).is_ok() => "",
-            Place::Replaced { half, .. } if std::fs::remove_file(half).is_ok() => "; the old file is unchanged",
-            Place::Replaced { .. } => "",
-            Place::New(_) | Place::Device => "; the file is incomplete",
+            Place::Device => "; the file is incomplete",
+            Place::File { half, is_new, .. } if std::fs::remove_file(half).is_ok() && !is_new => {
+                "; the old file is unchanged"
+            }
+            Place::File { .. } => "",
         }
+    }
+}
+
+/// Makes a file's name durable, where that is possible.
+fn sync_directory_of(path: &Path) -> std::io::Result<()> {
+    let directory = path.parent().filter(|directory| *directory != Path::new(""));
+    match File::open(directory.unwrap_or(Path::new("."))).and_then(|directory| directory.sync_all()) {
+        // A directory may be writable only, and some file systems sync none.
+        Err(error)
+            if matches!(error.kind(), std::io::ErrorKind::PermissionDenied | std::io::ErrorKind::InvalidInput) =>
+        {
+            Ok(())
+        }
+        done => done,
+    }
+}
+
+/// Renames a file unless there is one under the new name.
+fn rename_to_new(from: &Path, to: &Path) -> std::io::Result<()> {
+    match renameat_with(CWD, from, CWD, to, RenameFlags::NOREPLACE) {
+        // Not all file systems can (NFS).
+        Err(Errno::INVAL) if to.symlink_metadata().is_err() => std::fs::rename(from, to),
+        renamed => Ok(renamed?),
     }
 }
 
@@ -175,13 +201,30 @@ mod tests {
     }
 
     #[test]
-    fn without_force_nothing_is_replaced_and_a_new_file_goes_when_it_is_abandoned() {
+    fn a_new_file_has_its_name_once_it_is_complete() {
         let dir = testkit::TempDir::new("get-new");
         let path = dir.join("new");
-        let target = Target::create(&path, false).unwrap();
-        assert!(target.is_sparse() && Target::create(&path, false).is_err());
-        assert_eq!(target.abandon(), "");
-        assert!(names(dir.path()).is_empty());
+        let mut target = Target::create(&path, false).unwrap();
+        target.file.write_all(b"whole").unwrap();
+        assert!(target.is_sparse() && !path.exists(), "a killed command would leave it");
+        target.finish(6).unwrap();
+        assert_eq!((std::fs::read(&path).unwrap(), names(dir.path())), (b"whole\0".to_vec(), vec!["new".to_owned()]));
+        assert!(Target::create(&path, false).is_err());
         Target::create(Path::new("/dev/null"), true).unwrap().finish(7).unwrap();
+    }
+
+    #[test]
+    fn without_force_nothing_is_replaced_and_an_abandoned_file_is_removed() {
+        let dir = testkit::TempDir::new("get-late");
+        let path = dir.join("new");
+        let target = Target::create(&path, false).unwrap();
+        // Of another program, meanwhile.
+        std::fs::write(&path, "old content").unwrap();
+        assert_eq!(target.finish(0).unwrap_err().kind(), std::io::ErrorKind::AlreadyExists);
+        assert_eq!(target.abandon(), "");
+        assert_eq!(
+            (std::fs::read(&path).unwrap(), names(dir.path())),
+            (b"old content".to_vec(), vec!["new".to_owned()])
+        );
     }
 }

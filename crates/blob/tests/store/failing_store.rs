@@ -1,4 +1,5 @@
 //! A store in memory that fails on command, and images to put there.
+#![allow(clippy::unwrap_used)]
 
 use std::ops::Range;
 use std::sync::Arc;
