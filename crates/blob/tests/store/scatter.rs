@@ -11,8 +11,6 @@ use object_store::path::Path;
 use parking_lot::Mutex;
 use testkit::{Rng, mixed};
 
-use crate::images::store::{Failing, Failure, noise, run};
-
 const FRAME: usize = blob::FRAME_BYTES as usize;
 
 fn key() -> BlobKey {
