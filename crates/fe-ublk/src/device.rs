@@ -273,6 +273,11 @@ impl Device {
         self.queues.end();
     }
 
+    /// Removes it if this server has made it, and leaves it to the next one otherwise.
+    pub fn give_back(self) {
+        if self.was_taken_over { self.leave() } else { self.stop() }
+    }
+
     /// Writes the kernel's caches of the device back.
     fn write_back(&self) {
         let path = self.path();
