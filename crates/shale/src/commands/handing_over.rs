@@ -48,10 +48,12 @@ pub fn give_back(front_ends: &mut FrontEnds, service: &Arc<Service>, error: &Err
     });
 }
 
-/// Ends jobs, and requests that wait for an image: front ends would wait for these, and the pool.
+/// Ends jobs, and requests that wait for an image: jobs, front ends and the pool would wait for
+/// these.
 fn end_waits(service: &Service) {
-    service.jobs().stop();
+    service.jobs().ask_to_stop();
     service.end_fetching();
+    service.jobs().stop();
 }
 
 /// Ends the process with the code of `last`.
