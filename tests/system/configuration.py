@@ -137,7 +137,7 @@ def configuration_every_key(t):
     def hands_over():
         for _ in range(200):
             os.statvfs(mount)
-        return pool.status()["handover"]["handoffs"] > 0 or "not handed over on the caller's CPU" in t.said()
+        return pool.status()["handover"]["handoffs"] > 0 or server.said("not handed over on the caller's CPU")
 
     t.wait_for(hands_over, "a reply that is handed over, or the reason why none is")
     seen.add("handover")

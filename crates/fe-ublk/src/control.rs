@@ -1,9 +1,10 @@
 //! Commands to the kernel's driver, one at a time. Owns `/dev/ublk-control` and a ring for it.
 #![allow(unsafe_code)]
 
-use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
+use std::sync::mpsc;
 use std::time::Duration;
+use std::{io, thread};
 
 use io_uring::{IoUring, cqueue, opcode, squeue, types};
 use parking_lot::Mutex;
@@ -17,6 +18,10 @@ const CONTROL: &str = "/dev/ublk-control";
 /// Directory with an entry `ublkcN` for each device.
 const DEVICES: &str = "/sys/class/ublk-char";
 const ENTRY: &str = "ublkc";
+/// `ENOTSUPP`, a number of the kernel's own: before Linux 6.13 the answer to an unknown command.
+const NOT_SUPPORTED: i32 = 524;
+/// Time for programs to close a block device that has gone: longer than udev takes for a look.
+const CLOSE_PATIENCE: Duration = Duration::from_secs(5);
 /// The message for a driver that lacks something.
 const NEEDED: &str = "Shale needs the ublk driver of Linux 6.5 or later";
 
@@ -38,8 +43,8 @@ pub trait Driver: Send + Sync {
     fn start(&self, number: u32) -> io::Result<()>;
     /// Removes the block device, once its requests are answered.
     fn stop(&self, number: u32) -> io::Result<()>;
-    /// Removes the rest of a device that no server has open. From Linux 6.9 on it does not wait for
-    /// programs that have the block device open.
+    /// Removes the rest of a device that no server has open. The last program that has its block
+    /// device open frees its number.
     fn delete(&self, number: u32) -> io::Result<()>;
     /// Prepares a device whose server is gone for the next one.
     fn start_recovery(&self, number: u32) -> io::Result<()>;
@@ -141,6 +146,24 @@ impl Kernel {
     }
 }
 
+/// Whether the driver does not know a command.
+fn is_unknown(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::EOPNOTSUPP | NOT_SUPPORTED))
+}
+
+/// Removes the rest of a device by the only command before Linux 6.9, which waits until no program
+/// has its block device open: with a ring of its own, in a thread that is left to wait.
+fn delete_and_wait(number: u32) -> io::Result<()> {
+    let (send, done) = mpsc::channel();
+    let delete = move || {
+        let kernel = Kernel::open().map_err(io::Error::other);
+        // The receiver may have gone on.
+        let _ = send.send(kernel.and_then(|kernel| kernel.of(wire::control::DELETE, number, 0)));
+    };
+    thread::Builder::new().name("ublk-delete".to_owned()).spawn(delete)?;
+    done.recv_timeout(CLOSE_PATIENCE).unwrap_or(Ok(()))
+}
+
 fn unsupported(why: String) -> Error {
     Error::new(ErrorKind::Unsupported, format!("cannot serve block devices (ublk): {why}"))
 }
@@ -196,7 +219,7 @@ impl Driver for Kernel {
 
     fn delete(&self, number: u32) -> io::Result<()> {
         match self.of(wire::control::DELETE_ASYNC, number, 0) {
-            Err(error) if error.raw_os_error() == Some(libc::EOPNOTSUPP) => self.of(wire::control::DELETE, number, 0),
+            Err(error) if is_unknown(&error) => delete_and_wait(number),
             deleted => deleted,
         }
     }
@@ -221,5 +244,16 @@ impl Driver for Kernel {
         let moment = rustix::time::Timespec { tv_sec: 0, tv_nsec: 50_000_000 };
         // The pause is over on every result.
         let _ = rustix::event::poll(&mut [], Some(&moment));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn commands_that_a_driver_does_not_know_are_told_apart_from_those_that_fail() {
+        let is_unknown = |code| is_unknown(&io::Error::from_raw_os_error(code));
+        assert_eq!([libc::EOPNOTSUPP, 524, libc::EINVAL, libc::ENODEV].map(is_unknown), [true, true, false, false]);
     }
 }

@@ -243,8 +243,12 @@ impl Device {
         }
     }
 
-    /// Removes it. A file system on it is written back first; programs that go on get errors.
+    /// Removes it. A file system on it is written back first; programs that go on get errors. One
+    /// whose queue has failed waits already, and is left to the next server.
     pub fn stop(self) {
+        if self.outlives() && self.target.is_left.load(Ordering::Acquire) {
+            return self.queues.end();
+        }
         self.begin_stop();
         self.write_back();
         let (driver, name) = (&self.context.driver, &self.spec.name);
@@ -271,6 +275,11 @@ impl Device {
             self.context.tell(&format!("'{}': {}", self.spec.name, failed(&self.path(), "be quiesced", error)));
         }
         self.queues.end();
+    }
+
+    /// Removes it if this server has made it, and leaves it to the next one otherwise.
+    pub fn give_back(self) {
+        if self.was_taken_over { self.leave() } else { self.stop() }
     }
 
     /// Writes the kernel's caches of the device back.
@@ -350,6 +359,7 @@ impl Queues {
             let target = Arc::clone(target);
             let serve = move || {
                 if let Err(error) = queue.serve(&file, &mut dispatch, &begun) {
+                    target.is_left.store(true, Ordering::Release);
                     target.tell(&format!(
                         "queue {index} has failed, and the device waits for the next server: {error}; restart the server"
                     ));
@@ -369,6 +379,7 @@ impl Queues {
             // If it panicked, that was reported; it takes nothing more either way.
             drop(thread.join());
         }
+        self.queues.iter().for_each(|queue| queue.await_settled());
         self.pool.close(self.lane);
     }
 }

@@ -20,7 +20,7 @@ use std::sync::Arc;
 use std::sync::mpsc::Sender;
 
 use io_uring::{IoUring, cqueue, opcode, squeue, types};
-use parking_lot::Mutex;
+use parking_lot::{Condvar, Mutex};
 use rustix::event::EventfdFlags;
 
 use crate::memory::{Buffers, Descriptors};
@@ -50,6 +50,8 @@ pub struct Queue {
     depth: u16,
     buffers: Buffers,
     signals: Mutex<Signals>,
+    /// A request was settled.
+    settled: Condvar,
     wake: OwnedFd,
 }
 
@@ -70,7 +72,7 @@ impl Queue {
     pub fn new(index: u16, depth: u16, buffer_bytes: usize) -> io::Result<Arc<Self>> {
         let wake = rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         let buffers = Buffers::new(depth, buffer_bytes)?;
-        Ok(Arc::new(Self { index, depth, buffers, signals: Mutex::default(), wake }))
+        Ok(Arc::new(Self { index, depth, buffers, signals: Mutex::default(), settled: Condvar::new(), wake }))
     }
 
     /// The buffers.
@@ -84,6 +86,13 @@ impl Queue {
             signals.in_hand -= 1;
             signals.answered.extend(result.map(|result| (tag, result)));
         });
+        self.settled.notify_all();
+    }
+
+    /// Waits until no request is in hand. Its thread does so before it ends, unless it fails.
+    pub fn await_settled(&self) {
+        let mut signals = self.signals.lock();
+        self.settled.wait_while(&mut signals, |signals| signals.in_hand > 0);
     }
 
     /// Requests that are neither answered nor left.

@@ -204,7 +204,7 @@ impl Server {
             match make(spec) {
                 Ok(device) => made.push(device),
                 Err(error) => {
-                    made.into_iter().for_each(Device::stop);
+                    made.into_iter().for_each(Device::give_back);
                     for spec in &old {
                         match make(spec) {
                             Ok(device) => state.all.push(device),

@@ -78,4 +78,19 @@ mod tests {
         // A forgotten request fails, so that its program does not wait.
         assert_eq!(queue.answered(), [(0, 512), (2, -libc::EIO), (3, -libc::ENOSPC)]);
     }
+
+    #[test]
+    fn the_last_request_of_a_queue_is_waited_for() {
+        let queue = Queue::new(0, 2, 4096).unwrap();
+        let (first, second) = (queue.taken_in_test(0), queue.taken_in_test(1));
+        std::thread::scope(|scope| {
+            let waiting = scope.spawn(|| {
+                queue.await_settled();
+                queue.answered()
+            });
+            first.leave();
+            second.answer(512);
+            assert_eq!(waiting.join().unwrap(), [(1, 512)]);
+        });
+    }
 }

@@ -33,7 +33,7 @@ pub struct Target {
     pub held: Arc<Held>,
     /// The device stops: held requests are tried a last time.
     pub is_stopping: AtomicBool,
-    /// It waits for the next server: held requests are left to that.
+    /// It waits for the next server: requests that are held, or fail, are left to that.
     pub is_left: AtomicBool,
     /// Sink for failures of the storage.
     pub log: Option<Log>,
@@ -70,6 +70,8 @@ impl Task {
     fn settle(self, outcome: Outcome) -> Option<Self> {
         match outcome {
             Outcome::Done(answer) => self.taken.answer(answer),
+            // For instance because this server does not wait for an image any more.
+            Outcome::Failed(..) if self.target.is_left.load(Ordering::Acquire) => self.taken.leave(),
             Outcome::Failed(answer, error) => {
                 self.target.tell_failure(&error);
                 self.taken.answer(answer);

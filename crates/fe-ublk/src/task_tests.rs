@@ -131,6 +131,23 @@ fn a_write_waits_for_room_and_is_left_to_the_next_server() {
 }
 
 #[test]
+fn a_failure_is_left_to_the_next_server() {
+    let mut setup = Setup::new();
+    setup.volume.fail(Some(ErrorKind::Io));
+    setup.write(0);
+    assert_eq!(setup.queue.answered(), [(0, -libc::EIO)]);
+    setup.target.is_left.store(true, Ordering::Release);
+    setup.write(1);
+    setup.send(2, operation::FLUSH.into(), 0, 0, false);
+    setup.await_all();
+    assert_eq!(setup.queue.answered().len(), 1, "no answer: they come again");
+    // What the kernel cannot have meant is refused by each server.
+    setup.send(3, 0xff, 1, 0, false);
+    assert_eq!(setup.queue.answered()[1], (3, -libc::EOPNOTSUPP));
+    assert_eq!(setup.log.lock().unwrap().len(), 1, "the first failure");
+}
+
+#[test]
 fn a_write_that_waits_for_room_fails_when_the_device_stops() {
     let mut setup = Setup::new();
     *setup.volume.no_room.lock() = Some(Duration::from_secs(3600));

@@ -94,8 +94,9 @@ impl Images {
     }
 
     /// Notes that the process is about to end: stores that do not answer are no longer waited for.
+    /// The time of the first call is kept.
     pub(crate) fn end(&self, now: u64) {
-        self.ending.store(now.max(1), Ordering::Release);
+        let _ = self.ending.compare_exchange(0, now.max(1), Ordering::AcqRel, Ordering::Acquire);
         drop(self.state.lock());
         self.changed.notify_all();
     }

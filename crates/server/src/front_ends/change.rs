@@ -63,7 +63,9 @@ impl FrontEnds {
         for step in steps.into_iter().rev() {
             let (place, undone) = match step {
                 Step::Started(place) => {
-                    self.at(place).into_iter().for_each(|at| self.stop_one(at));
+                    if let Some(at) = self.at(place) {
+                        self.undo_start(at);
+                    }
                     continue;
                 }
                 Step::Stopped(place) => (place, self.start_one(place, old)),
@@ -85,6 +87,15 @@ impl FrontEnds {
     /// Returns the index of the running front end of that place.
     fn at(&self, place: usize) -> Option<usize> {
         self.running.iter().position(|(other, _)| *other == place)
+    }
+
+    /// Stops a front end that has just started. What an earlier server had left waits again.
+    fn undo_start(&mut self, at: usize) {
+        let front_end = &mut self.running[at].1;
+        if front_end.has_resumed() {
+            front_end.end_new_mounts();
+        }
+        self.stop_one(at);
     }
 
     fn stop_one(&mut self, at: usize) {

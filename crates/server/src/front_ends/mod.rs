@@ -110,13 +110,14 @@ pub trait FrontEnd: Send + Sync {
     /// ones.
     fn close(&mut self) {}
 
-    /// Returns whether it serves mounts that have outlived an earlier server, or depends on them.
+    /// Returns whether it serves mounts or devices that have outlived an earlier server, or depends
+    /// on them.
     fn has_resumed(&self) -> bool {
         false
     }
 
-    /// Ends the mounts that it has made itself, and leaves those that have outlived an earlier
-    /// server.
+    /// Ends the mounts and devices that it has made itself, and leaves those that have outlived an
+    /// earlier server.
     fn end_new_mounts(&mut self) {}
 
     /// Leaves what it serves without a keeper to a server that follows at once; returns whether

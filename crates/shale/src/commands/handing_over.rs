@@ -1,8 +1,8 @@
 //! Ends a server in such a way that its mounts wait for the next one.
 //!
-//! Jobs end, everything is made durable while the trees of shares are frozen, and then the process
-//! ends as with `kill -9`: later requests of its clients are kept in standby memory and by the
-//! kernel, and wait.
+//! Jobs end, block devices are left to the kernel, everything is made durable while the trees of
+//! shares are frozen, and then the process ends as with `kill -9`: later requests of its clients are
+//! kept in standby memory and by the kernel, and wait.
 
 use std::sync::Arc;
 
@@ -14,12 +14,21 @@ use operations::Failure;
 use server::front_ends::FrontEnds;
 use server::service::Service;
 
-/// Ends the process for a next server that follows at once. Returns only if that is impossible.
-pub fn hand_over(service: &Arc<Service>, output: &Output) {
-    end(service, output, || {
-        output.note("shale: everything is durable; the mounts wait for the next server");
-        0
-    });
+/// Leaves block devices to a next server that follows at once, and ends the process if another one
+/// `holds_mounts` for it. Returns otherwise, or if that is impossible.
+pub fn hand_over(front_ends: &mut FrontEnds, holds_mounts: bool, service: &Arc<Service>, output: &Output) {
+    end_waits(service);
+    let leaves_devices = front_ends.leave();
+    if holds_mounts {
+        end(service, output, || {
+            output.note("shale: everything is durable; the mounts wait for the next server");
+            0
+        });
+    } else if leaves_devices {
+        output.note("shale: block devices wait for the next server");
+    } else {
+        output.warn("no process holds the mounts: they end with this server, as with SIGTERM");
+    }
 }
 
 /// Ends a process whose start has failed, if it has taken over mounts of an earlier server: they
@@ -29,6 +38,7 @@ pub fn give_back(front_ends: &mut FrontEnds, service: &Arc<Service>, error: &Err
     if !front_ends.have_resumed() {
         return;
     }
+    end_waits(service);
     front_ends.leave_mounts();
     end(service, output, || {
         output.note("shale: the start has failed; the mounts of the earlier server wait for the next one");
@@ -38,10 +48,16 @@ pub fn give_back(front_ends: &mut FrontEnds, service: &Arc<Service>, error: &Err
     });
 }
 
+/// Ends jobs, and requests that wait for an image: jobs, front ends and the pool would wait for
+/// these.
+fn end_waits(service: &Service) {
+    service.jobs().ask_to_stop();
+    service.end_fetching();
+    service.jobs().stop();
+}
+
 /// Ends the process with the code of `last`.
 fn end(service: &Arc<Service>, output: &Output, last: impl FnOnce() -> i32) {
-    service.jobs().stop();
-    service.end_fetching();
     let end = || -> Result<()> {
         service.pool().checkpoint()?;
         host::exit_now(last())

@@ -142,12 +142,8 @@ fn serve(
             serving.keeping().end_the_rest(output);
             let ended = wait(&events, &mut serving, service, output);
             if ended == Ended::HandedOver {
-                let leaves_devices = serving.front_ends().leave();
-                match serving.keeping().keeper() {
-                    Some(_) => handing_over::hand_over(service, output),
-                    None if leaves_devices => output.note("shale: block devices wait for the next server"),
-                    None => output.warn("no process holds the mounts: they end with this server, as with SIGTERM"),
-                }
+                let holds_mounts = serving.keeping().keeper().is_some();
+                handing_over::hand_over(serving.front_ends(), holds_mounts, service, output);
             }
         }
         Err(error) => handing_over::give_back(serving.front_ends(), service, error, output),

@@ -88,6 +88,11 @@ const LATER: Kind = Kind {
     start: |asked| if asked.args.connections == 1 { (FAILS.start)(asked) } else { Own::begin("later", asked) },
     ..UNASKED
 };
+/// Requested with one connection.
+const RESUMED_LATER: Kind = Kind {
+    start: |asked| if asked.args.connections == 1 { Own::begin("resumed", asked) } else { Ok(None) },
+    ..UNASKED
+};
 const FAILS: Kind = Kind { start: |_| Err(Error::new(ErrorKind::Io, "it fails")), ..UNASKED };
 const REFUSED: Kind = Kind { check: |_| Err(Error::new(ErrorKind::Invalid, "not so")), ..UNASKED };
 
@@ -203,6 +208,24 @@ fn a_change_reaches_those_that_follow_and_starts_the_others_again() {
         assert_eq!(open.service.devices().clients("v"), 2);
         front_ends.stop();
         assert_eq!(done(), ["first closes", "second closes", "second stops", "first stops"]);
+    });
+}
+
+/// A block device that waited would be removed otherwise.
+#[test]
+fn a_change_that_fails_leaves_what_it_has_taken_over() {
+    with(|open, asked| {
+        let (mut front_ends, started) = start(&[RESUMED_LATER, LATER], asked);
+        started.unwrap();
+        done();
+        let args = Wanted { connections: 1, ..asked.args.clone() };
+        front_ends.change(asked, &with_connections(asked, &args)).unwrap_err();
+        let tried = ["later closes", "later stops", "resumed starts"];
+        let undone = ["resumed ends new mounts", "resumed closes", "resumed stops", "later starts"];
+        assert_eq!(done(), [&tried[..], &undone].concat());
+        assert_eq!(open.service.devices().clients("v"), 1);
+        front_ends.stop();
+        done();
     });
 }
 
