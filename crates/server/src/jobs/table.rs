@@ -14,6 +14,7 @@ use parking_lot::{Condvar, Mutex, MutexGuard};
 use surface::{DeviceId, Error, ErrorKind, Result};
 
 use super::numbers::Numbers;
+use super::panics::{or_panicked, panicked};
 use super::rule;
 use host::unix_s;
 use report::{JobFault, JobKind, JobReport, JobResult, JobState};
@@ -328,7 +329,7 @@ impl Jobs {
         work: impl FnOnce(&Doing) -> Work<JobResult> + Send + 'static,
     ) -> Result<()> {
         let body = move || {
-            let outcome = work(&doing);
+            let outcome = or_panicked(|| work(&doing));
             doing.end(outcome);
         };
         let spawned = std::thread::Builder::new().name("job".to_owned()).spawn(body);
@@ -464,7 +465,7 @@ impl Jobs {
             std::mem::take(&mut table.threads)
         };
         for thread in threads {
-            // A panic was already reported.
+            // A panic of the work is the outcome of its job.
             drop(thread.join());
         }
     }
@@ -571,6 +572,9 @@ impl Doing {
 
 impl Drop for Doing {
     fn drop(&mut self) {
+        if std::thread::panicking() {
+            return self.end_with(JobFault::from(&panicked("in the thread of its client")));
+        }
         let why = self.is_cancelled().unwrap_or_else(|| "its command has ended".to_owned());
         self.end_as(JobState::Cancelled, Some(JobFault::cancelled(why)), None);
     }
