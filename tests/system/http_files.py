@@ -333,6 +333,25 @@ def http_restore_survives_a_kill(t):
 
 
 @test()
+def http_restore_leaves_nothing_at_a_stop(t):
+    """a server that stops in a restore first lets it remove its staging directory: the share is as it was"""
+    shared = Shared.new(t)
+    home = shared.server.share("home")
+    (home / "d").mkdir()
+    for number in range(4):
+        (home / "d" / str(number)).write_bytes(os.urandom(16 << 20))
+    shared.pool.shale("snapshot", "home@s")
+    t.run("rm", "-r", home / "d")
+    shared.paused(t, shared.path("d"), at="s")
+    t.expect(any(name.startswith(".shale-restore") for name in os.listdir(home)), "the restore has staged nothing")
+    shared.server.stop()
+    server = shared.pool.serve(shares=True)
+    t.equal(os.listdir(server.share("home")), [], "what the restore has left behind")
+    server.stop()
+    shared.pool.check()
+
+
+@test()
 def http_restore_is_durable_when_it_is_done(t):
     """the files of a restore that is done survive the death of a server that keeps no acknowledged names"""
     shared = Shared.new(t, standby="off")

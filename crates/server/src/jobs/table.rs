@@ -453,7 +453,19 @@ impl Jobs {
         self.changed.notify_all();
     }
 
-    /// The same, and waits until no thread of the pool's process works on one.
+    /// Waits until no job of a kind is under way, for at most `patience`; returns whether none is.
+    pub fn await_end_of(&self, kind: JobKind, patience: Duration) -> bool {
+        let mut table = self.table.lock();
+        let give_up = Instant::now() + patience;
+        while table.under_way().any(|(_, job)| job.begin.kind == kind) {
+            if self.changed.wait_until(&mut table, give_up).timed_out() {
+                return !table.under_way().any(|(_, job)| job.begin.kind == kind);
+            }
+        }
+        true
+    }
+
+    /// Asks all jobs to end, and waits until no thread of the pool's process works on one.
     pub fn stop(&self) {
         self.ask_to_stop();
         let threads = {

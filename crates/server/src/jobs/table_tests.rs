@@ -247,6 +247,22 @@ fn a_stop_ends_running_and_paused_jobs_and_lets_none_begin() {
     assert_eq!(jobs.begin(wish("w")).err().unwrap().kind(), ErrorKind::Io);
 }
 
+/// A stopping server unmounts the shares after this: until then a restore needs the mount of its
+/// share, to remove what it has staged.
+#[test]
+fn the_end_of_one_kind_of_job_is_awaited() {
+    let jobs = Arc::<Jobs>::default();
+    let _other = jobs.begin(wish("v")).unwrap();
+    assert!(jobs.await_end_of(JobKind::Restore, Duration::from_secs(3600)), "there is none");
+    let doing = jobs.begin(Begin { kind: JobKind::Restore, ..wish("home") }).unwrap();
+    assert!(!jobs.await_end_of(JobKind::Restore, Duration::ZERO), "it is under way");
+    std::thread::scope(|scope| {
+        let waiter = scope.spawn(|| jobs.await_end_of(JobKind::Restore, Duration::from_secs(3600)));
+        doing.end(Err(Stop::Cancelled("stopped".to_owned())));
+        assert!(waiter.join().unwrap());
+    });
+}
+
 #[test]
 fn rates_are_those_of_work() {
     assert_eq!(rate(0, Duration::from_secs(1)), None);
