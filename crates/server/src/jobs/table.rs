@@ -184,6 +184,7 @@ impl Job {
             id,
             kind: self.begin.kind,
             target: self.begin.target.clone(),
+            path: self.begin.path.clone(),
             state: self.state,
             changes: self.changes,
             phase: self.phase.clone(),
