@@ -67,6 +67,8 @@ pub enum Reply {
     Recompressed(Box<RecompressSlice>),
     /// Regions of a volume.
     Regions {
+        /// Bytes of data in the write buffer, which are in no region yet.
+        buffered_bytes: u64,
         /// The regions that hold data.
         regions: Vec<Region>,
         /// Byte to continue at; null at the end.

@@ -400,8 +400,11 @@ impl Service {
                 Ok(Reply::Recompressed(Box::new(documents::recompress_slice(report))))
             }
             Request::Explain { object, from, count } => {
-                let (regions, next) = self.pool.explain(&self.name_of(&object)?, from, count)?;
-                Ok(Reply::Regions { regions: regions.into_iter().map(documents::region).collect(), next })
+                let name = self.name_of(&object)?;
+                let buffered_bytes = self.pool.buffered_bytes(&name)?;
+                let (regions, next) = self.pool.explain(&name, from, count)?;
+                let regions = regions.into_iter().map(documents::region).collect();
+                Ok(Reply::Regions { buffered_bytes, regions, next })
             }
             Request::ExplainMap { object, cells } => {
                 let volume = self.volume(&object)?;

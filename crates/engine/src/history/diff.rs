@@ -1,8 +1,14 @@
-//! The changes between a snapshot and a later one, or the volume's current state: from the map
-//! alone, no data is read.
+//! The changes between a snapshot and a later one, or the volume's current state: from the map and
+//! the write buffer alone, no data is read, and nothing is written: who may only read a pool may
+//! ask for it.
 //!
 //! A block is the same if both find it in the same record: the content of a record of a past epoch
 //! never changes. It may be reported as changed although the same bytes were written again.
+//!
+//! 1. The groups are listed of which memory has more than the last checkpoint.
+//! 2. A page of records of that checkpoint is read, of both states in parallel.
+//! 3. The groups of step 1 are looked up in all layers of the map and in the write buffer. A change
+//!    that left memory after step 1 is in the page.
 
 use format::FragmentRef;
 use surface::{Allocation, Error, ErrorKind, Result};
@@ -10,8 +16,12 @@ use units::{BLOCK_BYTES, BlockIndex, BlockMask, GroupIndex, ObjectId};
 
 use crate::map::Piece;
 use crate::map::group_pages::look_down;
+use crate::objects::Object;
 use crate::objects::level::Level;
 use crate::pool::Pool;
+
+/// Groups in memory that are looked up for a page: each may cost a read of the store.
+const GROUPS_IN_MEMORY_MAX: usize = 4096;
 
 /// A range that has changed, and its present content.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -38,21 +48,19 @@ pub struct DiffPage {
 impl Pool {
     /// Lists changes from `from`, a snapshot, to `to`, another snapshot or a volume, beginning at
     /// byte `start`. Returns after a bounded number of map records: continue at [`DiffPage::next`].
-    /// The first page (`start` 0) takes a checkpoint, so that earlier writes are included; of a
-    /// volume that is being written, later changes may or may not be.
+    /// All writes acknowledged before the call are included; of a volume that is being written,
+    /// later ones may or may not be.
     ///
     /// # Errors
-    /// [`ErrorKind::NotFound`], [`ErrorKind::Corrupt`], and the errors of a checkpoint.
+    /// [`ErrorKind::NotFound`], [`ErrorKind::Corrupt`], and the errors of the store.
     pub fn diff(&self, from: &str, to: &str, start: u64) -> Result<DiffPage> {
         let core = &self.core;
         let old = core.objects.snapshot_named(from)?;
         let new = core.objects.readable(to)?;
-        if start == 0 {
-            self.checkpoint()?;
-        }
         loop {
             let (old_levels, new_levels) = (old.levels(), new.levels());
-            let page = self.diff_page(&old_levels, &new_levels, (old.size_bytes(), new.size_bytes()), start)?;
+            let sizes = (old.size_bytes(), new.size_bytes());
+            let page = self.page_of_changes((&old_levels, &new_levels), Some(&new), sizes, start)?;
             if let Some(gone) = [&old, &new].into_iter().find(|object| !object.is_readable()) {
                 return Err(Error::new(ErrorKind::NotFound, format!("'{}' has been destroyed", gone.title())));
             }
@@ -63,17 +71,46 @@ impl Pool {
         }
     }
 
+    /// Lists changes as of the last checkpoint.
     pub(crate) fn diff_page(&self, old: &[Level], new: &[Level], sizes: (u64, u64), start: u64) -> Result<DiffPage> {
+        self.page_of_changes((old, new), None, sizes, start)
+    }
+
+    /// Lists changes; `head` has the newer state, and none means that of the last checkpoint.
+    fn page_of_changes(
+        &self,
+        (old, new): (&[Level], &[Level]),
+        head: Option<&Object>,
+        sizes: (u64, u64),
+        start: u64,
+    ) -> Result<DiffPage> {
+        let core = &self.core;
+        let from = BlockIndex::containing(start).group();
         let mut objects: Vec<ObjectId> = old.iter().chain(new).map(|level| level.object).collect();
         objects.sort_unstable();
         objects.dedup();
-        let page = self.core.page_of_both(&objects, (old, new), BlockIndex::containing(start).group())?;
+        let mut in_memory = head.map_or_else(Vec::new, |head| core.groups_in_memory(head, &objects, from));
+        let mut page = core.page_of_both(&objects, (old, new), from)?;
+        in_memory.retain(|group| page.next.is_none_or(|next| *group < next));
+        if let Some(next) = in_memory.get(GROUPS_IN_MEMORY_MAX).copied() {
+            in_memory.truncate(GROUPS_IN_MEMORY_MAX);
+            page.groups.split_off(&next);
+            page.next = Some(next);
+        }
+        for group in &in_memory {
+            page.groups.entry(*group).or_default();
+        }
         let mut changes = Changes::default();
         let end = sizes.0.max(sizes.1);
         for (group, of_all) in &page.groups {
-            let view = |levels: &[Level]| look_down(levels, &objects, (*group, of_all), BlockMask::FULL);
-            let (before, now) = (view(old), view(new));
-            changes.push(*group, changed(&before, &now), allocated(&now), end);
+            let ([before, now], buffered) = match head.filter(|_| in_memory.binary_search(group).is_ok()) {
+                Some(head) => core.group_in_memory(head, (old, new), *group)?,
+                None => {
+                    let view = |levels: &[Level]| look_down(levels, &objects, (*group, of_all), BlockMask::FULL);
+                    ([view(old), view(new)], BlockMask::EMPTY)
+                }
+            };
+            changes.push(*group, changed(&before, &now).or(buffered), allocated(&now).or(buffered), end);
         }
         let next = page.next.map(|group| group.first_block().offset_bytes()).filter(|next| *next < end);
         Ok(DiffPage { changes: changes.list, next, sizes })

@@ -8,8 +8,9 @@ use format::{FragmentRef, record_key_range};
 use surface::Result;
 use units::{BlockMask, Epoch, GROUP_BLOCKS, GroupIndex, ObjectId};
 
-use crate::base::group::GroupRecords;
+use crate::base::group::{GroupKey, GroupRecords};
 use crate::map::{Piece, take};
+use crate::objects::Object;
 use crate::objects::level::Level;
 use crate::pool::core::Core;
 
@@ -73,6 +74,44 @@ impl Core {
             page.groups.entry(group).or_insert_with(|| vec![GroupRecords::new(); objects.len()]);
         }
         Ok(page)
+    }
+
+    /// Returns the groups from `from` on, in order, for which memory has something that the last
+    /// checkpoint has not: a change in the map of one of `objects`, or data of `head` in the write
+    /// buffer. What leaves memory later is found by a page that is read later.
+    pub(crate) fn groups_in_memory(&self, head: &Object, objects: &[ObjectId], from: GroupIndex) -> Vec<GroupIndex> {
+        // Data goes from the buffer to the map: in this order it is not missed.
+        let mut groups = self.buffer.groups_in(head.id, from, GroupIndex(u64::MAX));
+        objects.iter().for_each(|object| self.map.add_changed_groups(*object, from, &mut groups));
+        groups.sort_unstable();
+        groups.dedup();
+        groups
+    }
+
+    /// Returns the pieces of a group in two states, of which the newer one is that of `head`, and
+    /// the blocks with data in the write buffer. The newer pieces are without all blocks that the
+    /// buffer has.
+    ///
+    /// # Errors
+    /// When the store cannot be read, or a record is damaged.
+    pub(crate) fn group_in_memory(
+        &self,
+        head: &Object,
+        (old, new): (&[Level], &[Level]),
+        group: GroupIndex,
+    ) -> Result<([Vec<Piece>; 2], BlockMask)> {
+        let mut data = BlockMask::EMPTY;
+        // The buffer comes first, as for a reader.
+        let dirty = self.buffer.read(GroupKey { object: head.id, group }, BlockMask::FULL, &mut |run| {
+            data = if run.data.is_some() { data.or(run.mask()) } else { data.minus(run.mask()) };
+        });
+        let [before, now] = self.map.lookup_both((old, BlockMask::FULL), (new, BlockMask::FULL.minus(dirty)), group)?;
+        let with_image = |levels: &[Level], (mut pieces, live): (Vec<Piece>, BlockMask)| {
+            let image = image_below(levels).filter(|_| !live.is_empty());
+            pieces.extend(image.map(|level| absent(level, live)));
+            pieces
+        };
+        Ok(([with_image(old, before), with_image(new, now)], data))
     }
 
     /// The records of an origin must be read before those of its clones: a checkpoint in between
