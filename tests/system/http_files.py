@@ -204,6 +204,41 @@ def http_files_with_hostile_names_and_paths(t):
 
 
 @test()
+def http_names_of_files_are_for_those_who_may_list_them(t):
+    """a token that reads sees no name of a file in jobs, their events, estimates, the state of the pool and the marks of the history; one that operates does"""
+    shared = Shared.new(t)
+    home = shared.server.share("home")
+    (home / "plans").mkdir()
+    (home / "plans" / "secret").write_bytes(os.urandom(64 << 20))
+    shared.pool.shale("snapshot", "home@s")
+    t.equal(shared.admin.ask("POST", f"/objects/{shared.id}/estimates", {"path": "plans"})[0], 202, "status of the estimate")
+    job = shared.paused(t, shared.path("plans", "secret"), at="s", to="secret copy")
+    reader, operator = (Web(shared.server, make_token(shared.pool, f"t-{role}", role)) for role in ("read", "operate"))
+    span = f"from_unix_s=0&to_unix_s={int(time.time()) + 3600}"
+    t.wait_for(lambda: "restore '...'" in json.dumps(reader.ask("GET", f"/analytics/marks?{span}")[2]), "the restore is marked")
+    for path in ("/jobs", f"/jobs/{job}", "/pool", f"/objects/{shared.id}/estimates", f"/analytics/marks?{span}"):
+        status, _, document = reader.ask("GET", path)
+        t.equal(status, 200, f"status of {path} as read")
+        words = json.dumps(document)
+        t.expect("secret" not in words and "plans" not in words, f"names of files in {path}: {words}")
+    connection = reader.connection()
+    connection.request("GET", "/api/v1/events?topics=jobs", headers={"Authorization": f"Bearer {reader.token}"})
+    answer, line = connection.getresponse(), b""
+    while not line.startswith(b"data:"):
+        line = answer.readline()
+    connection.close()
+    t.expect(b"home/..." in line and b"secret" not in line, f"names of files in the event: {line}")
+    t.expect("secret copy" in json.dumps(operator.ask("GET", "/jobs")[2]), "the job has no name of a file for the role operate")
+    for web, expected in ((reader, 403), (operator, 200)):
+        status = web.ask("GET", f"/objects/{shared.id}/recompression?path=none")[0]
+        t.equal(status, expected, "status of a question about a file")
+    shared.admin.ask("DELETE", f"/jobs/{job}")
+    shared.end(t, job, "cancelled")
+    shared.server.stop()
+    shared.pool.check()
+
+
+@test()
 def http_files_are_restored(t):
     """a file and a tree come back from a snapshot, to their place or another, with owners, modes, times, links and attributes; nothing is overwritten unasked, nothing newer removed"""
     shared = Shared.new(t)
@@ -328,6 +363,25 @@ def http_restore_survives_a_kill(t):
     t.equal(os.listdir(home), ["d"], "nothing is left behind")
     t.equal(sorted(os.listdir(home / "d")), [str(number) for number in range(8)], "names")
     t.expect(all((home / "d" / str(number)).read_bytes() == content for number in range(8)), "the content is whole")
+    server.stop()
+    shared.pool.check()
+
+
+@test()
+def http_restore_leaves_nothing_at_a_stop(t):
+    """a server that stops in a restore first lets it remove its staging directory: the share is as it was"""
+    shared = Shared.new(t)
+    home = shared.server.share("home")
+    (home / "d").mkdir()
+    for number in range(4):
+        (home / "d" / str(number)).write_bytes(os.urandom(16 << 20))
+    shared.pool.shale("snapshot", "home@s")
+    t.run("rm", "-r", home / "d")
+    shared.paused(t, shared.path("d"), at="s")
+    t.expect(any(name.startswith(".shale-restore") for name in os.listdir(home)), "the restore has staged nothing")
+    shared.server.stop()
+    server = shared.pool.serve(shares=True)
+    t.equal(os.listdir(server.share("home")), [], "what the restore has left behind")
     server.stop()
     shared.pool.check()
 

@@ -11,13 +11,13 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::ErrorKind as Io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{AtFlags, CWD, FlockOperation, Gid, Mode, OFlags};
+use rustix::fs::{AtFlags, CWD, FileType, FlockOperation, Gid, Mode, OFlags};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use surface::{DeviceId, DeviceInfo, Error, ErrorKind, Result};
 
@@ -200,7 +200,7 @@ impl Directory {
                 return Err(Error::new(ErrorKind::Exists, text));
             }
         }
-        let (listener, file) = self.listen(&path).map_err(|error| fail(error.into()))?;
+        let (listener, file) = self.listen(&path).map_err(fail)?;
         Ok(Door { device, name: name.to_owned(), path, listener, file })
     }
 
@@ -209,18 +209,37 @@ impl Directory {
         let _ = rustix::fs::chownat(CWD, path, None, Some(Gid::from_raw(self.group)), AtFlags::SYMLINK_NOFOLLOW);
     }
 
-    fn listen(&self, path: &Path) -> rustix::io::Result<(OwnedFd, (u64, u64))> {
+    fn listen(&self, path: &Path) -> std::io::Result<(OwnedFd, (u64, u64))> {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
         // The file is made with this mode, less the process's mask; at no time it has more.
         rustix::fs::fchmod(&socket, SOCKET_MODE)?;
         rustix::net::bind(&socket, &SocketAddrUnix::new(path)?)?;
-        let found = rustix::fs::lstat(path)?;
-        self.set_group(path);
-        rustix::fs::chmodat(CWD, path, SOCKET_MODE, AtFlags::empty())?;
+        let file = share_with_group(path, self.group)?;
         rustix::net::listen(&socket, BACKLOG)?;
-        Ok((socket, (found.st_dev, found.st_ino)))
+        Ok((socket, file))
     }
+}
+
+/// Gives a socket that was just bound its group, and the mode that the process's mask has reduced;
+/// returns its device and inode. A user who may write in the directory can replace it by a link, or
+/// by another file. So group and mode are set on the file that was looked at, by its descriptor,
+/// and only if it is a socket of this server's user under one name.
+fn share_with_group(path: &Path, group: u32) -> std::io::Result<(u64, u64)> {
+    let file = rustix::fs::open(path, OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty())?;
+    let found = rustix::fs::fstat(&file)?;
+    let is_own = FileType::from_raw_mode(found.st_mode) == FileType::Socket
+        && found.st_uid == rustix::process::geteuid().as_raw()
+        && found.st_nlink == 1;
+    if !is_own {
+        let text = "another file has taken its place: only the server may write in the directory";
+        return Err(std::io::Error::other(text));
+    }
+    // A server that is not of the directory's group leaves the file to its own.
+    let _ = rustix::fs::chownat(&file, "", None, Some(Gid::from_raw(group)), AtFlags::EMPTY_PATH);
+    // A descriptor of this kind takes no fchmod(2).
+    rustix::fs::chmod(format!("/proc/self/fd/{}", file.as_raw_fd()), SOCKET_MODE)?;
+    Ok((found.st_dev, found.st_ino))
 }
 
 impl Drop for Directory {
@@ -252,5 +271,44 @@ fn state_of(path: &Path) -> State {
             Err(error) if error.kind() == Io::NotFound => State::Free,
             _ => State::Alive,
         },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::os::unix::fs::{PermissionsExt, symlink};
+    use std::os::unix::net::UnixListener;
+
+    use testkit::TempDir;
+
+    use super::*;
+
+    /// The mode of a file that a link led to was changed.
+    #[test]
+    fn nothing_but_an_own_socket_gets_the_mode_and_the_group() {
+        let dir = TempDir::new("vhost-modes");
+        let at = |name: &str| dir.path().join(name);
+        let set = |name: &str, mode| fs::set_permissions(at(name), fs::Permissions::from_mode(mode)).unwrap();
+        let state = |name: &str| fs::metadata(at(name)).map(|found| (found.mode() & 0o7777, found.gid())).unwrap();
+        fs::write(at("secret"), "mine").unwrap();
+        let socket = UnixListener::bind(at("socket")).unwrap();
+        ["secret", "socket"].iter().for_each(|name| set(name, 0o600));
+        symlink(at("secret"), at("link")).unwrap();
+        symlink(at("socket"), at("link-to-socket")).unwrap();
+        let before = [state("secret"), state("socket")];
+        for name in ["secret", "link", "link-to-socket", "missing"] {
+            share_with_group(&at(name), before[0].1).unwrap_err();
+        }
+        // The second name may be the one under which another server has it.
+        fs::hard_link(at("socket"), at("second")).unwrap();
+        share_with_group(&at("second"), before[0].1).unwrap_err();
+        assert_eq!([state("secret"), state("socket")], before);
+        fs::remove_file(at("second")).unwrap();
+        let file = share_with_group(&at("socket"), before[1].1).unwrap();
+        let found = fs::metadata(at("socket")).unwrap();
+        assert_eq!((found.dev(), found.ino()), file);
+        assert_eq!(state("socket"), (0o660, before[1].1));
+        drop(socket);
     }
 }

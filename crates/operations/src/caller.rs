@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 use surface::{Error, ErrorKind, Result};
 
 use crate::about::About;
+use crate::catalogue::Request;
 
 /// What a caller may do. A higher role includes the lower ones.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
@@ -29,6 +30,12 @@ impl Role {
             Self::Operate => "operate",
             Self::Admin => "admin",
         }
+    }
+
+    /// Whether it may see the names of files in shares, which are their users' secrets: those that
+    /// list directories may. Replies for others are without ([`Reply::seen_by`](crate::Reply::seen_by)).
+    pub fn sees_file_names(self) -> bool {
+        self >= Self::Operate
     }
 }
 
@@ -87,6 +94,24 @@ impl Caller {
             format!("'{op}' needs the role {needs}, and {} has {role}: ask an administrator of the pool", self.who);
         Err(Error::new(ErrorKind::Denied, text))
     }
+
+    /// Checks the role for a request: one that names a file is answered about that file.
+    ///
+    /// # Errors
+    /// `Denied`.
+    pub fn check_request(&self, request: &Request) -> Result<()> {
+        self.check(request.about())?;
+        if self.role.sees_file_names() || !request.names_file() {
+            return Ok(());
+        }
+        let (op, needs, role) = (request.about().op(), Role::Operate.name(), self.role.name());
+        let text = format!(
+            "'{op}' of a path needs the role {needs}, and {} has {role}: omit the path, or ask an administrator of \
+             the pool",
+            self.who
+        );
+        Err(Error::new(ErrorKind::Denied, text))
+    }
 }
 
 /// A call that changed something, or was refused.
@@ -107,4 +132,39 @@ pub struct AuditRecord<'a> {
 pub trait Audit: Send + Sync {
     /// Takes a record.
     fn record(&self, record: &AuditRecord<'_>);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::catalogue::CATALOGUE;
+    use crate::schemas::SCHEMAS;
+
+    fn caller(role: Role) -> Caller {
+        Caller { who: Who::User("anna".to_owned()), from: "http".to_owned(), role }
+    }
+
+    #[test]
+    fn names_of_files_need_the_role_that_lists_directories() {
+        let files = About::by_op("files").unwrap();
+        for role in [Role::Read, Role::Operate, Role::Admin] {
+            assert_eq!(role.sees_file_names(), caller(role).check(files).is_ok(), "{role:?}");
+        }
+        // Of the operations that everyone may call, this one has a path; a new one must be decided.
+        let has_path = |about: &&&About| SCHEMAS.fields(about).iter().any(|field| field.name == "path");
+        let open = CATALOGUE.iter().filter(|about| about.needs == Role::Read).filter(has_path);
+        assert_eq!(open.map(|about| about.op()).collect::<Vec<_>>(), ["recompress_report"]);
+        let report = |path: Option<&str>| Request::RecompressReport {
+            object: "home".into(),
+            mode: None,
+            path: path.map(str::to_owned),
+        };
+        assert!(caller(Role::Read).check_request(&report(None)).is_ok());
+        assert!(caller(Role::Operate).check_request(&report(Some("a"))).is_ok());
+        let error = caller(Role::Read).check_request(&report(Some("a"))).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Denied);
+        assert!(error.to_string().contains("needs the role operate, and user anna has read"), "{error}");
+        let set = Request::Grow { capacity_bytes: 1 };
+        assert_eq!(caller(Role::Operate).check_request(&set).unwrap_err().kind(), ErrorKind::Denied);
+    }
 }

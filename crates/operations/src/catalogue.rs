@@ -602,6 +602,11 @@ impl Request {
         one.into_iter().chain(many)
     }
 
+    /// Whether it is about a file by name, though everyone may call its operation.
+    pub const fn names_file(&self) -> bool {
+        matches!(self, Self::RecompressReport { path: Some(_), .. })
+    }
+
     /// Spells short values of properties out, such as `compression=zstd`, and returns a note on each.
     pub fn spell_out(&mut self) -> Vec<String> {
         let mut notes = Vec::new();

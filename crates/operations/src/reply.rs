@@ -12,6 +12,7 @@ use serde_json::Value;
 use surface::{Error, ErrorKind};
 
 use crate::access::{AuditLine, NewToken, TokenLine, UserLine};
+use crate::caller::Role;
 use crate::objects::{ObjectPage, ObjectReport};
 use crate::streams::{Place, Sending, SetPlan};
 
@@ -66,6 +67,8 @@ pub enum Reply {
     Recompressed(Box<RecompressSlice>),
     /// Regions of a volume.
     Regions {
+        /// Bytes of data in the write buffer, which are in no region yet.
+        buffered_bytes: u64,
         /// The regions that hold data.
         regions: Vec<Region>,
         /// Byte to continue at; null at the end.
@@ -155,6 +158,65 @@ impl Reply {
         self
     }
 
+    /// Returns the part of it that a caller of that role may see: without names of files for those
+    /// who may not list them. Each variant has its decision here.
+    #[must_use]
+    pub fn seen_by(mut self, role: Role) -> Self {
+        if role.sees_file_names() {
+            return self;
+        }
+        match &mut self {
+            Self::Job(job) => job.hide_file_names(),
+            Self::Jobs(jobs) => jobs.iter_mut().for_each(JobReport::hide_file_names),
+            Self::Status(status) => status.jobs.iter_mut().for_each(JobReport::hide_file_names),
+            Self::Estimate(estimate) => estimate.hide_file_names(),
+            // Findings of damage are made without them, marks are recorded without them.
+            Self::Scrubbed(_) | Self::Marks(_) => {}
+            // Of operations that need a higher role.
+            Self::File(_)
+            | Self::Usage(_)
+            | Self::Files(_)
+            | Self::FileVersion(_)
+            | Self::Trace(_)
+            | Self::Groups(_)
+            | Self::Affected(_)
+            | Self::Taken(_)
+            | Self::Created(_)
+            | Self::Reloaded(_)
+            | Self::Sending(_)
+            | Self::Bulk { .. }
+            | Self::Users { .. }
+            | Self::Tokens { .. }
+            | Self::Token(_)
+            | Self::Audit { .. } => {}
+            // About objects and the pool.
+            Self::Done
+            | Self::Volumes(_)
+            | Self::Snapshots(_)
+            | Self::Bookmarks(_)
+            | Self::Exports(_)
+            | Self::Holds(_)
+            | Self::Diff(_)
+            | Self::Properties(_)
+            | Self::Objects(_)
+            | Self::Object(_)
+            | Self::Sorted(_)
+            | Self::Recompressed(_)
+            | Self::Regions { .. }
+            | Self::ExplainMap(_)
+            | Self::Region(_)
+            | Self::Traffic(_)
+            | Self::Plan(_)
+            | Self::Place(_)
+            | Self::Receives(_)
+            | Self::Datasets(_)
+            | Self::Series(_)
+            | Self::Heatmap(_)
+            | Self::Worksheets(_) => {}
+        }
+        self
+    }
+
     /// For a reply that does not fit the request: a bug, or a server of another kind.
     pub fn unexpected(&self) -> Error {
         Error::new(ErrorKind::Unsupported, format!("the pool's server gave an answer that does not fit: {self:?}"))
@@ -172,5 +234,81 @@ impl Reply {
             Value::Object(object) => Ok(object.into_iter().next().map(|(_, document)| document)),
             _ => Ok(None),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use report::{JobFault, JobKind, JobResult, JobState, RestoreTotal, ScrubSlice};
+
+    use super::*;
+
+    const SECRET: &str = "plans/secret.txt";
+
+    /// Jobs of each kind, with the name of a file wherever one can be.
+    fn jobs() -> Vec<JobReport> {
+        let fault = || JobFault { kind: "io".to_owned(), message: format!("cannot write {SECRET}") };
+        let of = |kind| JobReport {
+            kind,
+            target: Some(format!("home/{SECRET}")),
+            path: Some(SECRET.to_owned()),
+            ..JobReport::sample()
+        };
+        let mut jobs: Vec<_> = JobKind::ALL.into_iter().map(of).collect();
+        jobs.extend(
+            [JobKind::Restore, JobKind::Export, JobKind::Import, JobKind::Estimate, JobKind::Recompress]
+                .map(|kind| JobReport { state: JobState::Failed, error: Some(fault()), ..of(kind) }),
+        );
+        let total = RestoreTotal { restored: 2, kept: 1, kept_first: Some(SECRET.to_owned()), bytes: 3 };
+        let estimate = EstimateReport::begun(7, Some(SECRET.to_owned()), Default::default(), 3);
+        let estimate = EstimateReport { error: Some(fault()), ..estimate };
+        let problem = report::ProblemReport {
+            kind: "fragment".to_owned(),
+            volume: Some("home".to_owned()),
+            offset: Some(0),
+            length: None,
+            detail: format!("/{SECRET}, byte 0: checksum"),
+            repaired: false,
+        };
+        let scrub = ScrubSlice { found: 1, damages: vec![problem], ..ScrubSlice::default() };
+        let results = [
+            (JobKind::Restore, JobResult::Restored(total)),
+            (JobKind::Estimate, JobResult::Estimated(Box::new(estimate))),
+            (JobKind::Scrub, JobResult::Scrubbed(Box::new(scrub))),
+        ];
+        let done = |(kind, result)| JobReport { state: JobState::Done, result: Some(result), ..of(kind) };
+        jobs.extend(results.map(done));
+        jobs
+    }
+
+    #[test]
+    fn names_of_files_in_jobs_and_estimates_are_for_those_who_may_list_files() {
+        let estimate = EstimateReport::begun(7, Some(SECRET.to_owned()), Default::default(), 3);
+        let status = StatusReport { jobs: jobs(), ..StatusReport::default() };
+        let mut replies =
+            vec![Reply::Jobs(jobs()), Reply::Status(Box::new(status)), Reply::Estimate(Box::new(estimate))];
+        replies.extend(jobs().into_iter().map(|job| Reply::Job(Box::new(job))));
+        for reply in replies {
+            for role in [Role::Operate, Role::Admin] {
+                assert_eq!(reply.clone().seen_by(role), reply);
+            }
+            let seen = serde_json::to_string(&reply.clone().seen_by(Role::Read)).unwrap();
+            assert!(!seen.contains("secret"), "{seen}");
+            assert!(serde_json::to_string(&reply).unwrap().contains("secret"));
+        }
+    }
+
+    #[test]
+    fn all_else_of_a_job_is_for_everyone() {
+        let Reply::Jobs(seen) = Reply::Jobs(jobs()).seen_by(Role::Read) else { panic!("other reply") };
+        for (seen, job) in seen.iter().zip(jobs()) {
+            assert_eq!(seen.target.as_deref(), Some("home/..."));
+            assert_eq!((seen.kind, seen.state, seen.bytes_done), (job.kind, job.state, job.bytes_done));
+            assert_eq!(seen.error.as_ref().map(|fault| &fault.kind), job.error.as_ref().map(|fault| &fault.kind));
+            assert_eq!(seen.result.is_some(), job.result.is_some());
+        }
+        let of_volume = JobReport::sample();
+        let seen = Reply::Job(Box::new(of_volume.clone())).seen_by(Role::Read);
+        assert_eq!(seen, Reply::Job(Box::new(of_volume)), "a job on a volume");
     }
 }

@@ -1,6 +1,7 @@
 //! Operations over HTTP, without HTTP: a request out of the parameters of a path, a query and a
 //! body, and the status and document of its answer. Pure functions; any thread may call them.
 
+use report::{HIDDEN_NAME, JobWish};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
@@ -193,6 +194,21 @@ impl Request {
         };
         about.audit_parts().map(shown).collect()
     }
+
+    /// The same for the marks in the history, which every role reads: without names of files.
+    pub fn mark_text(&self) -> String {
+        let hidden = |path: &mut Option<String>| *path = path.take().map(|_| HIDDEN_NAME.to_owned());
+        let mut shown = self.clone();
+        match &mut shown {
+            Self::Restore { path, to, .. } => {
+                HIDDEN_NAME.clone_into(path);
+                hidden(to);
+            }
+            Self::StartJob { wish: JobWish::Recompress { path, .. }, .. } => hidden(path),
+            _ => {}
+        }
+        shown.audit_text()
+    }
 }
 
 #[cfg(test)]
@@ -339,5 +355,23 @@ mod tests {
         assert_eq!(job(json!({"kind": "scrub"})), "start job scrub");
         let recompress = json!({"kind": "recompress", "volume": "vm", "mode": "archive", "path": null, "pace": {"rate": 7, "restart": false}});
         assert_eq!(job(recompress), "start job recompress mode=archive rate=7 volume=vm");
+    }
+
+    /// Everyone reads the marks of the history; only administrators read the audit log.
+    #[test]
+    fn marks_name_no_files() {
+        let (object, path, at) = (Which::Id(7), "plans/secret".to_owned(), "s".to_owned());
+        let restore = Request::Restore { object, path, at, to: Some("secret".to_owned()), replace: true };
+        assert_eq!(restore.mark_text(), "restore '...' of object 7 from snapshot 's' to ..., replace: true");
+        let wish = JobWish::Recompress {
+            volume: "home".to_owned(),
+            mode: None,
+            path: Some("plans/secret".to_owned()),
+            pace: Default::default(),
+        };
+        let recompress = Request::StartJob { wish, background: true };
+        assert_eq!(recompress.audit_text(), "start job recompress path=plans/secret volume=home");
+        assert_eq!(recompress.mark_text(), "start job recompress path=... volume=home");
+        assert_eq!(Request::Checkpoint.mark_text(), "take a checkpoint");
     }
 }

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::{JobFault, JobState};
+use crate::{HIDDEN_NAME, JobFault, JobState};
 
 /// What limits the speed of writes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -96,6 +96,14 @@ impl EstimateReport {
             device_bytes_per_s: None,
             settings: Vec::new(),
             types: Vec::new(),
+        }
+    }
+
+    /// Hides the names of files, for a reader who may not see them.
+    pub fn hide_file_names(&mut self) {
+        self.path = self.path.take().map(|_| HIDDEN_NAME.to_owned());
+        if let Some(fault) = &mut self.error {
+            fault.hide();
         }
     }
 }

@@ -8,6 +8,8 @@ use surface::{Error, ErrorKind};
 use crate::{Calibrated, EstimateReport, RecompressSlice};
 use crate::{CleanTotal, PushedLine, RestoreTotal, ScrubSlice, ShrinkSlice};
 
+/// Stands for a name of a file that is hidden from a reader.
+pub const HIDDEN_NAME: &str = "...";
 /// The kind of a fault that is a cancellation.
 const INTERRUPTED: &str = "interrupted";
 /// Longest words on a fault that are kept: a client can send any.
@@ -79,6 +81,20 @@ impl JobKind {
             Self::Export => "export",
             Self::Send => "send",
             Self::Receive => "receive",
+        }
+    }
+
+    /// Whether its work is on files, so that its messages may have their names.
+    const fn is_on_files(self) -> bool {
+        match self {
+            Self::Recompress
+            | Self::Restore
+            | Self::Estimate
+            | Self::Import
+            | Self::Export
+            | Self::Send
+            | Self::Receive => true,
+            Self::Clean | Self::Sort | Self::Scrub | Self::Calibrate | Self::Shrink | Self::Push => false,
         }
     }
 
@@ -235,6 +251,11 @@ impl JobFault {
         self
     }
 
+    /// Hides its words, which may have the name of a file.
+    pub(crate) fn hide(&mut self) {
+        self.message = String::from("the reason may have names of files, which need the role operate");
+    }
+
     /// The error that the job met.
     pub fn error(&self) -> Error {
         Error::new(ErrorKind::by_name(&self.kind), self.message.clone())
@@ -290,6 +311,9 @@ pub struct JobReport {
     pub kind: JobKind,
     /// Volume, share or path; null if it is the whole pool.
     pub target: Option<String>,
+    /// The part of `target` that is the path of a file in a share. Not in the document.
+    #[serde(skip)]
+    pub path: Option<String>,
     /// State.
     pub state: JobState,
     /// Rises with each change of `state`.
@@ -328,6 +352,33 @@ impl JobReport {
         let target = self.target.as_ref().map_or_else(String::new, |target| format!(" {target}"));
         format!("job {} ({}{target})", self.id, self.kind.name())
     }
+
+    /// Hides the names of files, for a reader who may not see them.
+    pub fn hide_file_names(&mut self) {
+        if let (Some(target), Some(path)) = (&mut self.target, self.path.take()) {
+            let share = target.strip_suffix(&path).unwrap_or_default();
+            *target = format!("{share}{HIDDEN_NAME}");
+        }
+        if let Some(fault) = self.error.as_mut().filter(|_| self.kind.is_on_files()) {
+            fault.hide();
+        }
+        match &mut self.result {
+            Some(JobResult::Restored(total)) => {
+                total.kept_first = total.kept_first.take().map(|_| HIDDEN_NAME.to_owned());
+            }
+            Some(JobResult::Scrubbed(slice)) => slice.damages.clear(),
+            Some(JobResult::Estimated(report)) => report.hide_file_names(),
+            Some(
+                JobResult::Recompressed(_)
+                | JobResult::Cleaned(_)
+                | JobResult::Calibrated(_)
+                | JobResult::Shrunk(_)
+                | JobResult::Pushed(_)
+                | JobResult::Moved { .. },
+            )
+            | None => {}
+        }
+    }
 }
 
 impl JobReport {
@@ -337,6 +388,7 @@ impl JobReport {
             id: 3,
             kind: JobKind::Recompress,
             target: Some("vm".to_owned()),
+            path: None,
             state: JobState::Running,
             changes: 0,
             phase: "recompressing".to_owned(),

@@ -30,7 +30,7 @@ pub use exports::{CheckLine, ExportLine, ExportsReport};
 pub use file_choices::{FileReport, OtherLine, PartLine, Trials, UsageLine, UsageReport};
 pub use files::{FileEntry, FileKind, FileVersion, FilesReport, RestoreTotal};
 pub use image_line::{ImageLine, PushedLine};
-pub use jobs::{JobFault, JobKind, JobPace, JobReport, JobResult, JobState, JobWish};
+pub use jobs::{HIDDEN_NAME, JobFault, JobKind, JobPace, JobReport, JobResult, JobState, JobWish};
 pub use losses::{LossLine, LossOfReport, LossReport};
 pub use pool::{
     BookmarkLine, ChangeReport, CheckSummary, DiffReport, HandoverLine, HoldLine, ObjectKind, ProblemReport,

@@ -1,7 +1,7 @@
 //! Users, tokens and sessions of the HTTP front end.
 //!
-//! Owns `access.json` in the pool's directory, and in memory the sessions, the log-in link, and the
-//! counts of failed attempts. Without threads and without a clock: each call receives the time. Any
+//! Owns `access.json` in the pool's directory, and in memory the sessions, the log-in link, the
+//! counts of failed attempts, and the addresses from which users have logged in. Without threads and without a clock: each call receives the time. Any
 //! thread may call it; a log-in takes some 30 ms of one CPU, and two run at a time.
 //!
 //! Secrets are never stored in the clear: a password becomes an argon2id hash, tokens, session ids
@@ -318,7 +318,7 @@ impl Access {
         if state.contents.user(user).is_none_or(|user| user.password != hash) {
             return Err(Refusal::Wrong);
         }
-        state.attempts.forgive(from, Some(user));
+        state.attempts.succeeded(from, Some(user), now.monotonic_s);
         begin_session(&mut state, user, role, now)
     }
 
@@ -339,7 +339,7 @@ impl Access {
             return Err(Refusal::Wrong);
         }
         let mut state = self.state.lock();
-        state.attempts.forgive(from, None);
+        state.attempts.succeeded(from, None, now.monotonic_s);
         begin_session(&mut state, LINK_USER, Role::Admin, now)
     }
 

@@ -5,8 +5,10 @@ use std::collections::BTreeMap;
 
 use operations::EstimateWish;
 use parking_lot::Mutex;
-use report::EstimateReport;
-use surface::DeviceId;
+use report::{EstimateReport, JobFault, JobResult, JobState};
+use surface::{DeviceId, Error, Result};
+
+use crate::jobs::{Doing, Stop, Work, or_panicked};
 
 /// Maximum number of objects with a stored estimate. A document has some hundred KB at most,
 /// usually ten.
@@ -53,6 +55,39 @@ impl Estimates {
         }
     }
 
+    /// Does the work of a job, and records its outcome. An estimate whose work ended without one,
+    /// such as in a panic, would stay under way, and every later wish would join it.
+    pub(crate) fn settle(
+        &self,
+        object: DeviceId,
+        doing: &Doing,
+        work: impl FnOnce() -> Result<EstimateReport>,
+    ) -> Work<JobResult> {
+        match (or_panicked(work), doing.is_cancelled()) {
+            (Ok(found), _) => {
+                self.update(object, doing.id(), |report| report.state = JobState::Done);
+                Ok(JobResult::Estimated(Box::new(found)))
+            }
+            (Err(_), Some(why)) => {
+                let fault = Some(JobFault::cancelled(why.clone()));
+                self.update(object, doing.id(), |report| {
+                    (report.state, report.error) = (JobState::Cancelled, fault);
+                });
+                Err(Stop::Cancelled(why))
+            }
+            (Err(error), None) => {
+                self.fail(object, doing.id(), &error);
+                Err(Stop::Failed(error))
+            }
+        }
+    }
+
+    /// Records the error of a job.
+    pub(crate) fn fail(&self, object: DeviceId, job: u64, error: &Error) {
+        let fault = Some(JobFault::from(error));
+        self.update(object, job, |report| (report.state, report.error) = (JobState::Failed, fault));
+    }
+
     /// Changes the estimate that a job makes, unless a newer job has replaced it.
     pub(crate) fn update(&self, object: DeviceId, job: u64, change: impl FnOnce(&mut EstimateReport)) {
         if let Some(kept) = self.0.lock().get_mut(&object).filter(|kept| kept.report.job == Some(job)) {
@@ -73,10 +108,14 @@ fn covers(made: &EstimateWish, wish: &EstimateWish) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use operations::Which;
-    use report::JobState;
+    use report::JobKind;
+    use surface::ErrorKind;
 
     use super::*;
+    use crate::jobs::{Begin, Jobs, Worker};
 
     fn wish(choices: &[&str]) -> EstimateWish {
         let choices = Some(choices.iter().map(|choice| (*choice).to_owned()).collect());
@@ -94,6 +133,35 @@ mod tests {
         assert_eq!(estimates.under_way(object, &of_path), Some((1, false)));
         estimates.update(object, 1, |report| report.state = JobState::Done);
         assert_eq!(estimates.under_way(object, &wish(&["lz4"])), None);
+    }
+
+    /// After a panic it was joined until the server ended.
+    #[test]
+    fn an_estimate_that_has_ended_in_any_way_is_not_joined() {
+        let (estimates, object, jobs) = (Estimates::default(), DeviceId(7), Arc::<Jobs>::default());
+        let settled = |work: &dyn Fn(&Doing) -> Result<EstimateReport>| {
+            let (kind, worker) = (JobKind::Estimate, Worker::Pool);
+            let begin = Begin { kind, target: None, volume: None, path: None, background: true, worker };
+            let doing = jobs.begin(begin).unwrap();
+            estimates.begin(object, wish(&["lz4"]), doing.id());
+            assert_eq!(estimates.under_way(object, &wish(&["lz4"])), Some((doing.id(), true)));
+            let outcome = estimates.settle(object, &doing, || work(&doing));
+            assert_eq!(estimates.under_way(object, &wish(&["lz4"])), None);
+            let newest = estimates.newest(object).unwrap();
+            doing.end(outcome);
+            (newest.state, newest.error.map(|fault| fault.message).unwrap_or_default())
+        };
+        let (state, message) = settled(&|_| panic!("on purpose"));
+        assert!(state == JobState::Failed && message.contains("on purpose"), "{state:?}: {message}");
+        let failed = settled(&|_| Err(Error::new(ErrorKind::Io, "no disk")));
+        assert_eq!(failed, (JobState::Failed, "no disk".to_owned()));
+        let cancelled = settled(&|doing| {
+            jobs.cancel(doing.id(), "enough").unwrap();
+            Err(Error::new(ErrorKind::InUse, "enough"))
+        });
+        assert_eq!(cancelled, (JobState::Cancelled, "enough".to_owned()));
+        let report = EstimateReport::begun(object.0, None, BTreeMap::new(), 9);
+        assert_eq!(settled(&|_| Ok(report.clone())), (JobState::Done, String::new()));
     }
 
     #[test]

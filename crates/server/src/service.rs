@@ -50,7 +50,7 @@ use crate::share_recompress::Recompressing;
 use crate::share_trees;
 use crate::shares::Shares;
 use crate::{documents, share_browse, stream_io, stream_plan};
-use operations::{Audit, Reply, Request, Which};
+use operations::{Audit, Reply, Request, Role, Which};
 use report::{JobReport, ReceiveLine};
 
 /// Facts about an open pool that the engine does not know.
@@ -239,16 +239,16 @@ impl Service {
         })
     }
 
-    /// Answers a request whose caller was checked.
-    pub(crate) fn answer(self: &Arc<Self>, mut request: Request) -> Result<Reply> {
+    /// Answers a request whose caller was checked, and has that role.
+    pub(crate) fn answer(self: &Arc<Self>, mut request: Request, role: Role) -> Result<Reply> {
         let _names = self.guard_names(&request);
         self.check_version(&request)?;
         let notes = request.spell_out();
-        self.carry_out(request).map(|reply| reply.with_notes(notes))
+        self.carry_out(request, role).map(|reply| reply.with_notes(notes).seen_by(role))
     }
 
     /// Carries out a request. A missing operation does not compile.
-    fn carry_out(self: &Arc<Self>, request: Request) -> Result<Reply> {
+    fn carry_out(self: &Arc<Self>, request: Request, role: Role) -> Result<Reply> {
         let job = |job: JobReport| Reply::Job(Box::new(job));
         match request {
             Request::Hello => Ok(Reply::Done),
@@ -368,7 +368,7 @@ impl Service {
             Request::ListObjects(wish) => self.list_objects(&wish).map(Reply::Objects),
             Request::Object { object, usage } => Ok(Reply::Object(Box::new(self.object(&object, usage)?))),
             Request::List => Ok(Reply::Volumes(self.list())),
-            Request::Status => Ok(Reply::Status(Box::new(self.status()))),
+            Request::Status => Ok(Reply::Status(Box::new(self.status(role.sees_file_names())))),
             Request::Reload => self.reload().map(Reply::Reloaded),
             Request::Get { object } => {
                 self.properties(self.name_if(object.as_ref())?.as_deref(), Vec::new()).map(Reply::Properties)
@@ -393,15 +393,18 @@ impl Service {
                 self.pool.acknowledge_losses().map(|()| Reply::Done)
             }
             Request::SortReport => self.sort(0, false).map(Reply::Sorted),
-            Request::ScrubReport => Ok(Reply::Scrubbed(Box::new(self.scrub(0, false)?))),
+            Request::ScrubReport => Ok(Reply::Scrubbed(Box::new(self.scrub(0, false, role.sees_file_names())?))),
             Request::RecompressReport { object, mode, path } => {
                 let name = self.name_of(&object)?;
                 let report = self.recompress(self.meant(&object, &name), path, mode.as_deref(), (0, false))?;
                 Ok(Reply::Recompressed(Box::new(documents::recompress_slice(report))))
             }
             Request::Explain { object, from, count } => {
-                let (regions, next) = self.pool.explain(&self.name_of(&object)?, from, count)?;
-                Ok(Reply::Regions { regions: regions.into_iter().map(documents::region).collect(), next })
+                let name = self.name_of(&object)?;
+                let buffered_bytes = self.pool.buffered_bytes(&name)?;
+                let (regions, next) = self.pool.explain(&name, from, count)?;
+                let regions = regions.into_iter().map(documents::region).collect();
+                Ok(Reply::Regions { buffered_bytes, regions, next })
             }
             Request::ExplainMap { object, cells } => {
                 let volume = self.volume(&object)?;

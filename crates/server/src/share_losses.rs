@@ -78,6 +78,14 @@ pub fn read_note(text: &str) -> Option<(&str, Kinds)> {
     Some((share, Kinds { names: is_lost(NAMES), attributes: is_lost(ATTRIBUTES) }))
 }
 
+/// Returns the part of a note that names no files: all of it if the note has another subject.
+pub fn without_files(text: &str) -> &str {
+    match (read_note(text), text.split_once("; ")) {
+        (Some(_), Some((about_share, _))) => about_share,
+        _ => text,
+    }
+}
+
 /// Lists small files whose content is lost with the damaged pages of their inodes' records.
 fn lost_with_records(files: &Files) -> Result<Vec<String>> {
     let mut lost = Tree::without_records(files);
@@ -111,7 +119,10 @@ mod tests {
             let note = loss.note("home/it");
             assert!(note.contains("; /a: lost") && note.contains("3 pages cannot be read"), "{note}");
             assert_eq!(read_note(&note), Some(("home/it", kinds)));
+            let shown = without_files(&note);
+            assert!(shown.starts_with("share 'home/it': ") && !shown.contains("/a"), "{shown}");
         }
+        assert_eq!(without_files("the log lost batch 7; and 8"), "the log lost batch 7; and 8");
         assert_eq!(read_note("batch 7 and what follows"), None);
     }
 }

@@ -9,7 +9,7 @@ mod source;
 
 pub use export::{Export, export};
 pub use import::{Import, import};
-pub use sink::{Guard, Sink, empty};
+pub use sink::{Guard, Sink, empty, open_found};
 pub use source::{Piece, Source};
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};

@@ -1,11 +1,12 @@
 //! Target of an export: a file, written sparse and in any order; a block device; or a stream,
 //! written in order.
 
-use std::fs::File;
-use std::io::Write;
-use std::os::unix::fs::{FileExt, FileTypeExt, OpenOptionsExt};
+use std::fs::{File, Metadata};
+use std::io::{Seek, SeekFrom, Write};
+use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
+use rustix::fs::OFlags;
 use surface::{Error, ErrorKind, Result};
 
 use super::PIECE_BYTES;
@@ -25,6 +26,35 @@ pub enum Sink {
 
 /// Refuses a path that belongs to a pool.
 pub type Guard = fn(&Path) -> Result<()>;
+
+/// Opens for writing the file that was found at a path, with more `flags` of open(2). Another user
+/// may have replaced it since: by a fifo, at which an open waits for a reader without limit, or by
+/// a file that must not be overwritten. So the open does not wait, unless it is a fifo that was
+/// found, and any other file is refused before anything is changed.
+///
+/// # Errors
+/// `InUse` for another file, and I/O errors.
+pub fn open_found(path: &Path, found: &Metadata, flags: i32) -> Result<File> {
+    let failed = |error| path_error("cannot open", path, error);
+    let waits = found.file_type().is_fifo();
+    let flags = flags | libc::O_NOCTTY | if waits { 0 } else { libc::O_NONBLOCK };
+    let file = File::options().write(true).custom_flags(flags).open(path).map_err(failed)?;
+    let identity = |file: &Metadata| (file.dev(), file.ino(), file.file_type());
+    if identity(&file.metadata().map_err(failed)?) != identity(found) {
+        let text = format!(
+            "{} was replaced by another file while it was opened: try again, in a directory in which no other user \
+             writes",
+            path.display()
+        );
+        return Err(Error::new(ErrorKind::InUse, text));
+    }
+    if !waits {
+        let waiting = rustix::fs::fcntl_getfl(&file).map(|flags| flags - OFlags::NONBLOCK);
+        let set = waiting.and_then(|flags| rustix::fs::fcntl_setfl(&file, flags));
+        set.map_err(|error| failed(error.into()))?;
+    }
+    Ok(file)
+}
 
 /// Empties a file that will be overwritten, unless it is in use, or belongs to a pool.
 ///
@@ -83,8 +113,7 @@ impl Sink {
         };
         let kind = metadata.file_type();
         if kind.is_fifo() || kind.is_char_device() || kind.is_socket() {
-            let file = File::options().write(true).open(path).map_err(failed("cannot open"))?;
-            return Ok(Self::Stream(file));
+            return open_found(path, &metadata, 0).map(Self::Stream);
         }
         if kind.is_dir() {
             return Err(Error::new(ErrorKind::Invalid, format!("{} is a directory; name a file", path.display())));
@@ -96,13 +125,12 @@ impl Sink {
         if kind.is_block_device() {
             // Refuses a device that is mounted, or that holds a pool which is open.
             guard(path)?;
-            let mut options = File::options();
-            let file = options.write(true).custom_flags(libc::O_EXCL).open(path).map_err(failed("cannot open"))?;
-            let device_bytes = host::device_bytes(path).map_err(failed("cannot open"))?;
+            let file = open_found(path, &metadata, libc::O_EXCL)?;
+            let device_bytes = (&file).seek(SeekFrom::End(0)).map_err(failed("cannot find the size of"))?;
             let target = Target { file, path: path.to_owned(), created: false, size_bytes };
             return target.within(device_bytes).map(Self::Device);
         }
-        let file = File::options().write(true).open(path).map_err(failed("cannot open"))?;
+        let file = open_found(path, &metadata, 0)?;
         let emptied = empty(&file, path, guard);
         let target = Target { file, path: path.to_owned(), created: false, size_bytes };
         match emptied {
@@ -229,4 +257,42 @@ pub fn stream_zeroes(mut stream: &File, length: u64) -> std::io::Result<()> {
         stream.write_all(&ZEROES[..step])?;
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use rustix::fs::{CWD, FileType, Mode};
+    use testkit::TempDir;
+
+    use super::*;
+
+    /// An export to a fifo without a reader never ended, and could not be interrupted.
+    #[test]
+    fn a_file_that_took_the_place_of_the_one_found_is_not_written() {
+        let dir = TempDir::new("export-replaced");
+        let path = dir.path().join("target");
+        fs::write(&path, "old").unwrap();
+        let found = fs::metadata(&path).unwrap();
+        let refused = || open_found(&path, &found, 0).unwrap_err();
+        fs::rename(&path, dir.path().join("moved")).unwrap();
+        fs::write(&path, "another").unwrap();
+        assert_eq!(refused().kind(), ErrorKind::InUse);
+        assert_eq!(fs::read(&path).unwrap(), b"another");
+        fs::remove_file(&path).unwrap();
+        rustix::fs::mknodat(CWD, &path, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).unwrap();
+        let reader = File::options().read(true).custom_flags(libc::O_NONBLOCK).open(&path).unwrap();
+        assert_eq!(refused().kind(), ErrorKind::InUse, "a fifo with a reader");
+        drop(reader);
+        assert!(refused().to_string().contains("cannot open"), "a fifo without one");
+        // It is opened as before if it is what was found.
+        let reader = File::options().read(true).custom_flags(libc::O_NONBLOCK).open(&path).unwrap();
+        let mut fifo = open_found(&path, &fs::metadata(&path).unwrap(), 0).unwrap();
+        fifo.write_all(b"x").unwrap();
+        drop((fifo, reader));
+        fs::rename(dir.path().join("moved"), &path).unwrap();
+        let file = open_found(&path, &found, 0).unwrap();
+        assert!(!rustix::fs::fcntl_getfl(&file).unwrap().contains(OFlags::NONBLOCK));
+    }
 }

@@ -59,6 +59,18 @@ fn directory_flags() -> OFlags {
     OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC | OFlags::NOFOLLOW
 }
 
+/// Opens a regular file that was found in a directory, for reading; `None` if another one is there
+/// by now. It does not wait: that one may be a fifo without a writer.
+fn open_found(directory: &OwnedFd, name: &CStr, found: &Stat) -> std::result::Result<Option<OwnedFd>, Errno> {
+    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOATIME;
+    let open = |flags| rustix::fs::openat(directory, name, flags, Mode::empty());
+    // Only its owner and root may leave the access time unchanged.
+    let fd = open(flags).or_else(|_| open(flags - OFlags::NOATIME))?;
+    let identity = |file: &Stat| (file.st_dev, file.st_ino, file.st_mode & libc::S_IFMT);
+    let is_same = identity(&rustix::fs::fstat(&fd)?) == identity(found);
+    Ok(is_same.then_some(fd))
+}
+
 impl PosixSource {
     /// The content of a directory, and the directory itself as the root; or one file, under its own
     /// name.
@@ -166,11 +178,11 @@ impl PosixSource {
                 item.target = target.into_bytes();
             }
             libc::S_IFREG => {
-                let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NOATIME;
-                let open = |flags| rustix::fs::openat(&frame.fd, &name, flags, Mode::empty());
-                // Only its owner and root may leave the access time unchanged.
-                let opened = open(flags).or_else(|_| open(flags - OFlags::NOATIME));
-                let fd = opened.map_err(failed("cannot be opened"))?;
+                let opened = open_found(&frame.fd, &name, &found).map_err(failed("cannot be opened"))?;
+                let Some(fd) = opened else {
+                    let text = format!("{}: another file took its place before it was opened", shown(&path));
+                    return Err(Stop::Skip(text));
+                };
                 item.data = data_of(&fd, &found);
                 self.file = Some(fd);
                 self.file_path = path;
@@ -314,4 +326,29 @@ fn data_of(fd: &OwnedFd, found: &Stat) -> Vec<std::ops::Range<u64>> {
         at = end;
     }
     ranges
+}
+
+#[cfg(test)]
+mod tests {
+    use rustix::fs::{CWD, FileType};
+    use testkit::TempDir;
+
+    use super::*;
+
+    /// A user could keep the export of a share by root from ending.
+    #[test]
+    fn a_fifo_that_took_the_place_of_a_file_is_not_opened() {
+        let dir = TempDir::new("source-replaced");
+        let path = dir.path().join("file");
+        std::fs::write(&path, "old").unwrap();
+        let directory = rustix::fs::open(dir.path(), directory_flags(), Mode::empty()).unwrap();
+        let found = rustix::fs::statat(&directory, c"file", AtFlags::SYMLINK_NOFOLLOW).unwrap();
+        assert!(open_found(&directory, c"file", &found).unwrap().is_some());
+        std::fs::rename(&path, dir.path().join("moved")).unwrap();
+        rustix::fs::mknodat(CWD, &path, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).unwrap();
+        let writer = std::fs::File::options().read(true).write(true).open(&path).unwrap();
+        assert!(open_found(&directory, c"file", &found).unwrap().is_none(), "a fifo with a writer");
+        drop(writer);
+        assert!(open_found(&directory, c"file", &found).unwrap().is_none(), "a fifo without one");
+    }
 }

@@ -74,6 +74,26 @@ impl Map {
         Ok(page)
     }
 
+    /// Returns the pieces of a group in two states, with all changes since the last checkpoint:
+    /// all of the older one, and those of `wanted` of the newer.
+    ///
+    /// # Errors
+    /// When the store cannot be read, or a record is damaged.
+    pub(crate) fn group_of_both(
+        &self,
+        (old, new): (&[Level], &[Level]),
+        group: GroupIndex,
+        wanted: BlockMask,
+    ) -> Result<[Vec<Piece>; 2]> {
+        let [before, now] = self.lookup_both((old, BlockMask::FULL), (new, wanted), group)?;
+        let with_image = |levels: &[Level], (mut pieces, live): (Vec<Piece>, BlockMask)| {
+            let image = image_below(levels).filter(|_| !live.is_empty());
+            pieces.extend(image.map(|level| absent(level, live)));
+            pieces
+        };
+        Ok([with_image(old, before), with_image(new, now)])
+    }
+
     /// The records of an origin must be read before those of its clones: a checkpoint in between
     /// may have removed from the origin the blocks that its clone has from then on. Origins have
     /// smaller numbers.

@@ -7,11 +7,12 @@ use std::sync::Arc;
 use format::{RecordKey, parse_record_key, record_key, record_key_range};
 use smallvec::{SmallVec, smallvec};
 use surface::Result;
-use units::{Epoch, GroupIndex};
+use units::{BlockMask, Epoch, GroupIndex};
 
-use super::{Layers, Map, absorb, decode};
+use super::{Layers, Map, Piece, absorb, decode};
 use crate::base::group::{GroupKey, GroupRecords};
 use crate::base::store_error::store_error;
+use crate::objects::level::Level;
 
 /// Departures during a look's loads after which the look blocks further ones.
 pub(super) const MISSES_MAX: u32 = 3;
@@ -71,6 +72,22 @@ impl Map {
             self.cache.insert(lacking.key, records.clone());
             loaded.groups.push((lacking.key, records));
         }
+    }
+
+    /// Like [`lookup_partly`](Self::lookup_partly), for two chains of levels at one moment.
+    ///
+    /// # Errors
+    /// When the store fails or a record is damaged.
+    pub(crate) fn lookup_both(
+        &self,
+        (old, of_old): (&[Level], BlockMask),
+        (new, of_new): (&[Level], BlockMask),
+        group: GroupIndex,
+    ) -> Result<[(Vec<Piece>, BlockMask); 2]> {
+        self.look(|layers, loaded| {
+            let before = self.walk(layers, loaded, old, group, of_old)?;
+            Ok([before, self.walk(layers, loaded, new, group, of_new)?])
+        })
     }
 
     /// Returns the group, which may lack settled changes: see the head of `map`. `only`: whether

@@ -120,6 +120,14 @@ impl Map {
         Some(groups)
     }
 
+    /// Adds the groups of an object, from `from` on, with changes since the last checkpoint.
+    pub(crate) fn add_changed_groups(&self, object: ObjectId, from: GroupIndex, groups: &mut Vec<GroupIndex>) {
+        let layers = self.layers.read();
+        for overlay in std::iter::once(&layers.active).chain(&layers.frozen) {
+            overlay.add_groups(object, from, GroupIndex(u64::MAX), groups);
+        }
+    }
+
     /// Returns the number of groups in `from..to` of an object with records in the store, counted
     /// up to `max`.
     pub(crate) fn count_groups(&self, object: ObjectId, from: GroupIndex, to: GroupIndex, max: u64) -> Result<u64> {

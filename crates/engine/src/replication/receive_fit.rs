@@ -67,6 +67,8 @@ impl Pool {
     pub(crate) fn check_unchanged(&self, volume: &Object, newest: &Object) -> Result<()> {
         let (name, snapshot) = (volume.title(), newest.title());
         Self::check_size_unchanged(volume, newest)?;
+        // What is received is compared with the records of the last checkpoint.
+        self.core.flush_and_checkpoint()?;
         let mut start = Some(0);
         while let Some(at) = start {
             let page = self.diff(&snapshot, &name, at)?;

@@ -125,13 +125,13 @@ pub struct RegionDetail {
 
 impl Pool {
     /// Returns the regions of a volume or a snapshot that hold data, from byte `from` on, at most
-    /// `count` of them and those of 200 ms; and where to continue, if there are more.
+    /// `count` of them and those of 200 ms; and where to continue, if there are more. Data in the
+    /// write buffer is not in them: a caller who may only read must not make the pool write.
     ///
     /// # Errors
     /// [`ErrorKind::NotFound`], and those of the storage.
     pub fn explain(&self, volume: &str, from: u64, count: usize) -> Result<(Vec<RegionReport>, Option<u64>)> {
         let object = self.core.objects.readable(volume)?;
-        self.core.writes.drain_all()?;
         let mut reports = Vec::new();
         let end_ns = self.core.vitals.env.clock.now_ns().saturating_add(MAP_NS_MAX);
         let mut at = from / REGION_BYTES * REGION_BYTES;
@@ -172,18 +172,25 @@ impl Pool {
         draw(&looks, object.size_bytes(), object.is_share(), cells)
     }
 
-    /// The region of a volume that holds byte `offset`, in detail.
+    /// Bytes of data of a volume that only the write buffer has: no codec was chosen for them.
     ///
     /// # Errors
-    /// [`ErrorKind::NotFound`] also when the region holds no data; [`ErrorKind::Invalid`] for an
-    /// offset past the end.
+    /// [`ErrorKind::NotFound`].
+    pub fn buffered_bytes(&self, volume: &str) -> Result<u64> {
+        Ok(self.core.buffer.data_bytes_of(self.core.objects.readable(volume)?.id) as u64)
+    }
+
+    /// The region of a volume that holds byte `offset`, in detail, as it is stored.
+    ///
+    /// # Errors
+    /// [`ErrorKind::NotFound`] also when the region holds no stored data; [`ErrorKind::Invalid`] for
+    /// an offset past the end.
     pub fn explain_region(&self, volume: &str, offset: u64) -> Result<RegionDetail> {
         let object = self.core.objects.readable(volume)?;
         if offset >= object.size_bytes() {
             let text = format!("byte {offset} is past the end of '{volume}', which has {} bytes", object.size_bytes());
             return Err(Error::new(ErrorKind::Invalid, text));
         }
-        self.core.writes.drain_all()?;
         let region = self.core.region_report(&object, offset / REGION_BYTES * REGION_BYTES)?;
         self.core.region_detail(&object, region, offset)
     }
@@ -282,10 +289,15 @@ impl Core {
     fn region_detail(&self, object: &Object, region: RegionReport, offset: u64) -> Result<RegionDetail> {
         let settings = *object.settings.read();
         let Some((unit_offset, raw)) = self.sample(object, region.offset, offset, &settings)? else {
-            let text = format!(
-                "the region at byte {} holds no data; without --region, the regions with data are listed",
-                region.offset
-            );
+            let first = BlockIndex::containing(region.offset).group();
+            let to = GroupIndex(first.0 + REGION_BLOCKS / GROUP_BLOCKS as u64);
+            let what = if self.buffer.groups_in(object.id, first, to).is_empty() {
+                "holds no data; without --region, the regions with data are listed"
+            } else {
+                "has data in the write buffer only, which is compressed when it is written: try again after the next \
+                 flush, or after 'shale status POOL --sync'"
+            };
+            let text = format!("the region at byte {} {what}", region.offset);
             return Err(Error::new(ErrorKind::NotFound, text));
         };
         let probed = probe(&raw);

@@ -218,9 +218,33 @@ fn explain_ends_at_the_end_of_a_volume_of_any_size() {
         let volume = pool.volume(&name).unwrap();
         let last = (blocks - 1) * 4096;
         volume.write(last, Bytes::from(vec![b'x'; 4096]), WriteOptions::default()).unwrap();
+        pool.flush().unwrap();
         let (regions, next) = pool.explain(&name, 0, 100).unwrap();
         assert_eq!((regions.len(), regions[0].raw_bytes, next), (1, 4096, None), "{name}");
         volume.discard(last, 4096).unwrap();
+        pool.flush().unwrap();
         assert_eq!(pool.explain(&name, 0, 100).unwrap(), (Vec::new(), None), "{name}, discarded");
     }
+}
+
+/// Everyone who could read figures could make the pool write all buffers, again and again.
+#[test]
+fn explain_writes_nothing_and_tells_what_is_in_the_write_buffer() {
+    let world = World::new(&[]);
+    let pool = world.pool();
+    let volume = pool.volume("v").unwrap();
+    volume.write(0, Bytes::from(vec![b'x'; 8192]), WriteOptions::default()).unwrap();
+    let before = pool.status();
+    assert_eq!(pool.explain("v", 0, 100).unwrap(), (Vec::new(), None));
+    assert_eq!(pool.buffered_bytes("v").unwrap(), 8192);
+    let error = pool.explain_region("v", 0).unwrap_err();
+    assert_eq!(error.kind(), surface::ErrorKind::NotFound);
+    assert!(error.to_string().contains("in the write buffer only"), "{error}");
+    let after = pool.status();
+    assert_eq!((after.log_bytes, after.checkpoints), (before.log_bytes, before.checkpoints));
+    pool.flush().unwrap();
+    assert!(pool.status().log_bytes > before.log_bytes);
+    let (regions, _) = pool.explain("v", 0, 100).unwrap();
+    assert_eq!((regions[0].raw_bytes, pool.buffered_bytes("v").unwrap()), (8192, 0));
+    assert_eq!(pool.explain_region("v", 0).unwrap().region.raw_bytes, 8192);
 }

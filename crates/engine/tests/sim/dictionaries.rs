@@ -97,6 +97,7 @@ impl World {
 
     /// Returns the number of units stored with a dictionary.
     fn helped(&self, volume: &str) -> u64 {
+        self.pool().flush().unwrap();
         let (regions, _) = self.pool().explain(volume, 0, 100).unwrap();
         regions.iter().flat_map(|r| &r.codecs).filter(|c| c.codec == "zstd-dictionary").map(|c| c.units).sum()
     }

@@ -672,6 +672,50 @@ fn differences_are_what_was_written_between() {
     pool.close().unwrap();
 }
 
+/// It took a checkpoint, at the wish of everyone who could read figures.
+#[test]
+fn a_difference_has_what_is_still_in_memory_and_writes_nothing() {
+    let machine = Machine::new(64 << 20, 8);
+    let pool = pool_without_threads(&machine, 64 * MIB);
+    pool.create_volume("v", 32 * MIB, &BTreeMap::new()).unwrap();
+    let device = pool.volume("v").unwrap();
+    (0..400).for_each(|index| put(&*device, index * 20, 1 + index));
+    pool.snapshot("v", "a").unwrap();
+    let hole = |index: u64| device.discard(index * BLOCK as u64, BLOCK as u64).unwrap();
+    // As of the last checkpoint; then in the map only; then in the write buffer only.
+    put(&*device, 20, 77);
+    pool.checkpoint().unwrap();
+    put(&*device, 21, 77);
+    (40..=80).step_by(20).for_each(hole);
+    pool.flush().unwrap();
+    [20, 22, 80].into_iter().for_each(|index| put(&*device, index, 78));
+    // The last one was a hole before.
+    [100, 101].into_iter().for_each(hole);
+    let expected = [(20, 3, true), (40, 1, false), (60, 1, false), (80, 1, true), (100, 1, false)];
+    let before = pool.status();
+    let found = |from: &str, to: &str| -> Vec<(u64, u64, bool)> {
+        let page = pool.diff(from, to, 0).unwrap();
+        assert_eq!(page.next, None);
+        let flat = |c: &engine::Changed| {
+            (c.offset / BLOCK as u64, c.length / BLOCK as u64, c.now == surface::Allocation::Data)
+        };
+        page.changes.iter().map(flat).collect()
+    };
+    assert_eq!(found("v@a", "v"), expected);
+    let after = pool.status();
+    let written = |status: &engine::PoolStatus| (status.log_bytes, status.checkpoints, status.light_checkpoints);
+    assert_eq!(written(&after), written(&before));
+    assert_eq!(pool.diff("v@a", "v", 40 * BLOCK as u64).unwrap().changes[0].offset, 40 * BLOCK as u64);
+    // A snapshot drains its volume, and is not at a checkpoint either.
+    pool.snapshot("v", "b").unwrap();
+    put(&*device, 7, 79);
+    assert_eq!(found("v@a", "v@b"), expected);
+    assert_eq!(found("v@b", "v"), [(7, 1, true)]);
+    pool.checkpoint().unwrap();
+    assert_eq!((found("v@a", "v@b"), found("v@b", "v")), (expected.to_vec(), vec![(7, 1, true)]));
+    pool.close().unwrap();
+}
+
 /// A clone was made with properties that `create` refuses.
 #[test]
 fn clones_are_made_with_properties_that_hold_together() {

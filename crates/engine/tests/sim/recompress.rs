@@ -73,6 +73,7 @@ fn units_become_as_small_as_the_property_has_them_where_nothing_grows() {
     let data = world.fill("v", ContentKind::Text, 4 << 20);
     let random = world.fill("r", ContentKind::Random, 1 << 20);
     let units = |name: &str| -> u64 {
+        world.pool().flush().unwrap();
         let (regions, _) = world.pool().explain(name, 0, 100).unwrap();
         regions.iter().flat_map(|region| &region.codecs).map(|used| used.units).sum()
     };

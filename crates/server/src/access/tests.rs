@@ -124,6 +124,21 @@ fn the_sixth_wrong_password_is_refused_even_when_it_is_right() {
 }
 
 #[test]
+fn wrong_passwords_from_elsewhere_keep_no_user_out() {
+    let dir = TempDir::new("access-strangers");
+    let access = with_anna(&dir);
+    access.log_in("anna", PASSWORD, "10.0.0.1", at(0)).unwrap();
+    // A password of this length is wrong without being hashed.
+    let long = "x".repeat(PASSWORD_BYTES_MAX + 1);
+    for number in 0..60 {
+        let refused = access.log_in("anna", &long, &format!("192.0.2.{number}"), at(1)).unwrap_err();
+        assert_eq!(refused == Refusal::Wrong, number < 50, "{number}: {refused:?}");
+    }
+    assert!(access.log_in("anna", PASSWORD, "10.0.0.1", at(1)).is_ok());
+    assert_eq!(access.log_in("anna", PASSWORD, "10.0.0.2", at(1)), Err(Refusal::TooMany(59)), "a new address waits");
+}
+
+#[test]
 fn a_damaged_file_lets_nobody_in_and_is_not_overwritten() {
     let dir = TempDir::new("access-damaged");
     let path = dir.path().join("access.json");

@@ -259,7 +259,7 @@ fn converse(stream: &Arc<UnixStream>, shared: &Shared) -> IoResult<()> {
     let mut writer = &**stream;
     let client = Peer::client(Arc::clone(stream));
     let caller = Peer::caller(stream)?;
-    let mut attached = Attached::new(Arc::clone(&shared.service), Arc::clone(&client));
+    let mut attached = Attached::new(Arc::clone(&shared.service), Arc::clone(&client), caller.role);
     while let Some(line) = read_line(&mut reader)? {
         let mut agreed = None;
         let answer = |request| match request {

@@ -13,7 +13,7 @@ use surface::{Client, DeviceId, Error, ErrorKind, Result};
 
 use super::table::{Begin, Doing, Jobs, Worker};
 use crate::service::{Service, TraceKind, Tracing};
-use operations::{EstimateWish, PushWish, Reply, Request};
+use operations::{EstimateWish, PushWish, Reply, Request, Role};
 use report::{JobFault, JobKind, JobResult};
 
 /// A job that ends with the connection that started it.
@@ -38,12 +38,13 @@ pub struct Attached {
     /// Traces of the client.
     tracing: Vec<Tracing>,
     caller: Arc<dyn Client>,
+    role: Role,
 }
 
 impl Attached {
-    /// Jobs of a new connection.
-    pub fn new(service: Arc<Service>, caller: Arc<dyn Client>) -> Self {
-        Self { service, own: Vec::new(), told: None, tracing: Vec::new(), caller }
+    /// Jobs of a new connection, whose caller has that role.
+    pub fn new(service: Arc<Service>, caller: Arc<dyn Client>, role: Role) -> Self {
+        Self { service, own: Vec::new(), told: None, tracing: Vec::new(), caller, role }
     }
 
     /// Carries out a request of the client, whose role was checked.
@@ -80,7 +81,7 @@ impl Attached {
                 | Request::Push(PushWish { background: false, .. })
                 | Request::StartEstimate(EstimateWish { background: false, .. })
         );
-        let reply = self.service.answer(request)?;
+        let reply = self.service.answer(request, self.role)?;
         if let (true, Reply::Job(job)) = (is_own, &reply) {
             self.own.push(Own { jobs: Arc::clone(self.service.jobs()), id: job.id });
         }

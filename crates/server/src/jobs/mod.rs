@@ -10,7 +10,8 @@
 //!    to the table after each slice.
 //! 3. Between two slices the thread rests, and follows requests about the job: it pauses, or ends.
 //!    Cancelling is a request: the job may complete before, and the table has the true outcome.
-//! 4. The outcome stays in the table, for the last [`ENDED_MAX`] jobs.
+//! 4. The outcome stays in the table, for the last [`ENDED_MAX`] jobs. A panic of the work is one,
+//!    too: the job has failed.
 //!
 //! A job on a volume follows the volume through renames, and fails when the volume is destroyed.
 //!
@@ -21,6 +22,7 @@
 mod attached;
 mod numbers;
 mod pace;
+mod panics;
 mod restore;
 mod rule;
 mod table;
@@ -31,6 +33,7 @@ pub use restore::{RESTORE_COMMAND, restore_from_stdin};
 pub use table::{ENDED_MAX, Jobs};
 
 pub(crate) use pace::rest_after;
+pub(crate) use panics::or_panicked;
 pub(crate) use restore::RestoreWish;
 pub(crate) use table::{Begin, Doing, Stop, Work, Worker};
 pub(crate) use work::{Planned, Task};

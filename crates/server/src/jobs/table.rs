@@ -14,6 +14,7 @@ use parking_lot::{Condvar, Mutex, MutexGuard};
 use surface::{DeviceId, Error, ErrorKind, Result};
 
 use super::numbers::Numbers;
+use super::panics::{or_panicked, panicked};
 use super::rule;
 use host::unix_s;
 use report::{JobFault, JobKind, JobReport, JobResult, JobState};
@@ -183,6 +184,7 @@ impl Job {
             id,
             kind: self.begin.kind,
             target: self.begin.target.clone(),
+            path: self.begin.path.clone(),
             state: self.state,
             changes: self.changes,
             phase: self.phase.clone(),
@@ -328,7 +330,7 @@ impl Jobs {
         work: impl FnOnce(&Doing) -> Work<JobResult> + Send + 'static,
     ) -> Result<()> {
         let body = move || {
-            let outcome = work(&doing);
+            let outcome = or_panicked(|| work(&doing));
             doing.end(outcome);
         };
         let spawned = std::thread::Builder::new().name("job".to_owned()).spawn(body);
@@ -452,7 +454,19 @@ impl Jobs {
         self.changed.notify_all();
     }
 
-    /// The same, and waits until no thread of the pool's process works on one.
+    /// Waits until no job of a kind is under way, for at most `patience`; returns whether none is.
+    pub fn await_end_of(&self, kind: JobKind, patience: Duration) -> bool {
+        let mut table = self.table.lock();
+        let give_up = Instant::now() + patience;
+        while table.under_way().any(|(_, job)| job.begin.kind == kind) {
+            if self.changed.wait_until(&mut table, give_up).timed_out() {
+                return !table.under_way().any(|(_, job)| job.begin.kind == kind);
+            }
+        }
+        true
+    }
+
+    /// Asks all jobs to end, and waits until no thread of the pool's process works on one.
     pub fn stop(&self) {
         self.ask_to_stop();
         let threads = {
@@ -464,7 +478,7 @@ impl Jobs {
             std::mem::take(&mut table.threads)
         };
         for thread in threads {
-            // A panic was already reported.
+            // A panic of the work is the outcome of its job.
             drop(thread.join());
         }
     }
@@ -571,6 +585,9 @@ impl Doing {
 
 impl Drop for Doing {
     fn drop(&mut self) {
+        if std::thread::panicking() {
+            return self.end_with(JobFault::from(&panicked("in the thread of its client")));
+        }
         let why = self.is_cancelled().unwrap_or_else(|| "its command has ended".to_owned());
         self.end_as(JobState::Cancelled, Some(JobFault::cancelled(why)), None);
     }

@@ -68,6 +68,36 @@ fn outcomes_stay_with_their_reasons() {
     assert!(jobs.list().iter().all(|job| job.ended_unix_s.is_some() && job.seconds_left.is_none()));
 }
 
+/// It was listed as cancelled, because "its command has ended".
+#[test]
+fn a_panic_ends_a_job_of_any_kind_as_failed() {
+    let jobs = Arc::<Jobs>::default();
+    for (number, kind) in (1..).zip(JobKind::ALL) {
+        let begin = Begin { kind, ..wish("v") };
+        if kind.is_of_command() {
+            let doing = jobs.begin(Begin { worker: Worker::Client, ..begin }).unwrap();
+            let client = std::thread::spawn(move || {
+                let _doing = doing;
+                panic!("on purpose");
+            });
+            client.join().unwrap_err();
+        } else {
+            jobs.run(jobs.begin(begin).unwrap(), |_| panic!("on purpose: {}", 7)).unwrap();
+        }
+        let mut report = jobs.report(number).unwrap();
+        while !report.state.has_ended() {
+            report = jobs.watch(number, report.changes, WATCH_MAX).unwrap();
+        }
+        let fault = report.error.unwrap();
+        assert_eq!((report.state, fault.kind.as_str()), (JobState::Failed, "io"), "{kind:?}: {}", fault.message);
+        let is_told = kind.is_of_command() || fault.message.contains("on purpose: 7");
+        assert!(is_told && fault.message.contains("internal error"), "{kind:?}: {}", fault.message);
+    }
+    // The next one is not excluded, and the server can stop.
+    drop(jobs.begin(wish("v")).unwrap());
+    jobs.stop();
+}
+
 /// The job that began first and ended last must not be dropped first.
 #[test]
 fn the_last_that_ended_stay_listed() {
@@ -215,6 +245,22 @@ fn a_stop_ends_running_and_paused_jobs_and_lets_none_begin() {
     assert_eq!(states(&jobs), [(1, JobState::Cancelled)]);
     assert_eq!(jobs.report(1).unwrap().error.unwrap().message, "the pool's server was stopped");
     assert_eq!(jobs.begin(wish("w")).err().unwrap().kind(), ErrorKind::Io);
+}
+
+/// A stopping server unmounts the shares after this: until then a restore needs the mount of its
+/// share, to remove what it has staged.
+#[test]
+fn the_end_of_one_kind_of_job_is_awaited() {
+    let jobs = Arc::<Jobs>::default();
+    let _other = jobs.begin(wish("v")).unwrap();
+    assert!(jobs.await_end_of(JobKind::Restore, Duration::from_secs(3600)), "there is none");
+    let doing = jobs.begin(Begin { kind: JobKind::Restore, ..wish("home") }).unwrap();
+    assert!(!jobs.await_end_of(JobKind::Restore, Duration::ZERO), "it is under way");
+    std::thread::scope(|scope| {
+        let waiter = scope.spawn(|| jobs.await_end_of(JobKind::Restore, Duration::from_secs(3600)));
+        doing.end(Err(Stop::Cancelled("stopped".to_owned())));
+        assert!(waiter.join().unwrap());
+    });
 }
 
 #[test]

@@ -134,7 +134,7 @@ impl Planned {
             }
             (JobWish::Clean { all, sort }, _) => clean(service, *all, *sort, doing).map(JobResult::Cleaned),
             (JobWish::Scrub { pace }, _) => {
-                let call = |bytes, restart| service.scrub(bytes, restart);
+                let call = |bytes, restart| service.scrub(bytes, restart, true);
                 let slice = in_slices("scrubbing", SCRUB_SLICES, *pace, doing, call, scrubbed)?;
                 Ok(JobResult::Scrubbed(Box::new(slice)))
             }

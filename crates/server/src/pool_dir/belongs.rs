@@ -2,7 +2,7 @@
 //! directory by name, and its data, wherever that lies, by the superblock.
 
 use std::fs::File;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::Path;
 
 use format::{SUPERBLOCK_BYTES, SUPERBLOCK_OFFSETS, Superblock, SuperblockError};
@@ -61,7 +61,9 @@ fn holds_pool(dir: &PoolDir) -> bool {
 }
 
 fn carries_superblock(path: &Path) -> bool {
-    let Ok(file) = File::open(path) else { return false };
+    // A fifo, which may have taken the place of a file since, must not make this wait for a writer.
+    let flags = libc::O_NONBLOCK | libc::O_NOCTTY;
+    let Ok(file) = File::options().read(true).custom_flags(flags).open(path) else { return false };
     SUPERBLOCK_OFFSETS.iter().any(|offset| {
         let mut bytes = [0; SUPERBLOCK_BYTES];
         let read = file.read_exact_at(&mut bytes, *offset);
@@ -75,6 +77,18 @@ mod tests {
 
     use super::*;
     use crate::pool_dir::{Config, State};
+
+    /// The export of a share to a fifo waited for a writer, because it opened the fifo for reading.
+    #[test]
+    fn a_fifo_is_not_waited_for() {
+        let temporary = TempDir::new("belongs-fifo");
+        let path = temporary.path().join("fifo");
+        let mode = rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR;
+        rustix::fs::mknodat(rustix::fs::CWD, &path, rustix::fs::FileType::Fifo, mode, 0).unwrap();
+        let looks = std::thread::spawn(move || refuse_part_of_pool(&path).is_ok());
+        testkit::until("the fifo is looked at", || looks.is_finished());
+        assert!(looks.join().unwrap());
+    }
 
     #[test]
     fn what_belongs_to_a_pool_is_known_by_where_it_lies() {

@@ -27,12 +27,12 @@ impl Service {
     pub fn guarded<T>(&self, caller: &Caller, request: Request, work: impl FnOnce(Request) -> Result<T>) -> Result<T> {
         let about = request.about();
         let text = request.audit_text();
-        let allowed = caller.check(about);
+        let allowed = caller.check_request(&request);
         let is_recorded = about.effect != Effect::Read || allowed.is_err();
-        let is_marked = analytics::leaves_mark(&request);
+        let mark = analytics::leaves_mark(&request).then(|| request.mark_text());
         let done = allowed.and_then(|()| work(request));
-        if is_marked && done.is_ok() {
-            self.mark(&text);
+        if let Some(mark) = mark.filter(|_| done.is_ok()) {
+            self.mark(&mark);
         }
         if is_recorded {
             let audit = Arc::clone(&self.audit.lock());
@@ -46,6 +46,6 @@ impl Service {
     /// # Errors
     /// `Denied`, and those of the pool.
     pub fn handle(self: &Arc<Self>, caller: &Caller, request: Request) -> Result<Reply> {
-        self.guarded(caller, request, |request| self.answer(request))
+        self.guarded(caller, request, |request| self.answer(request, caller.role))
     }
 }

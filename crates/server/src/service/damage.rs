@@ -35,9 +35,13 @@ impl Service {
         new
     }
 
-    /// Returns the known damage. The first entries name files, as far as the search is quick.
-    pub(super) fn known_damage(&self) -> DamageReport {
+    /// Returns the known damage. With `names_files`, the first entries name files, as far as the
+    /// search is quick.
+    pub(super) fn known_damage(&self, names_files: bool) -> DamageReport {
         let mut report = self.pool.damage_report();
+        if !names_files {
+            return report;
+        }
         let first = report.damages.chunks_mut(DAMAGES_NAMED).next().unwrap_or_default();
         share_check::name_files(&self.pool, first, Search::Names(NAMES_SEARCHED), &|name| self.opened(name));
         report

@@ -21,11 +21,11 @@ use engine::{PropertySource, Volume};
 use estimate::{Machine, Plan, Population, ShareFile, ShareFiles, ShareScan, Step};
 use operations::{EstimateWish, Which, names};
 use parking_lot::Mutex;
-use report::{EstimateReport, JobFault, JobKind, JobReport, JobResult, JobState};
+use report::{EstimateReport, JobKind, JobReport, JobState};
 use surface::{Allocation, DeviceId, Error, ErrorKind, Result};
 
 use super::Service;
-use crate::jobs::{Begin, Doing, Stop, Work, Worker, rest_after};
+use crate::jobs::{Begin, Doing, Worker, rest_after};
 use crate::share_files::{Opened, Walk};
 use crate::share_trees::error_of;
 
@@ -114,7 +114,8 @@ impl Service {
         let job = doing.id();
         self.estimates.begin(id, wish, job);
         let service = Arc::clone(self);
-        self.jobs.run(doing, move |doing| service.estimate(id, &planned, doing))?;
+        let work = move |doing: &Doing| service.estimates.settle(id, doing, || service.sample(id, &planned, doing));
+        self.jobs.run(doing, work).inspect_err(|error| self.estimates.fail(id, job, error))?;
         self.jobs.report(job)
     }
 
@@ -182,27 +183,6 @@ impl Service {
         // A snapshot has no properties of its own.
         let plan = Plan::new(&set(None)?, &set(Some(names::volume_of(&name)))?, &assumed, &codecs)?;
         Ok(Planned { plan, volume: self.pool.volume(&name)?, path, wish })
-    }
-
-    /// Does the work of the job.
-    fn estimate(self: &Arc<Self>, object: DeviceId, planned: &Planned, doing: &Doing) -> Work<JobResult> {
-        let found = self.sample(object, planned, doing);
-        let (found, fault) = match (found, doing.is_cancelled()) {
-            (Ok(found), _) => (Ok(found), None),
-            (Err(_), Some(why)) => {
-                let fault = JobFault::cancelled(why.clone());
-                (Err(Stop::Cancelled(why)), Some((JobState::Cancelled, fault)))
-            }
-            (Err(error), None) => {
-                let fault = JobFault::from(&error);
-                (Err(Stop::Failed(error)), Some((JobState::Failed, fault)))
-            }
-        };
-        self.estimates.update(object, doing.id(), |report| match fault {
-            Some((state, fault)) => (report.state, report.error) = (state, Some(fault)),
-            None => report.state = JobState::Done,
-        });
-        found.map(|found| JobResult::Estimated(Box::new(found)))
     }
 
     fn sample(self: &Arc<Self>, object: DeviceId, planned: &Planned, doing: &Doing) -> Result<EstimateReport> {

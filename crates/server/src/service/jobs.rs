@@ -55,10 +55,12 @@ impl Service {
         self.pool.sort(bytes, restart).map(documents::sort_slice)
     }
 
-    /// Scrubs for a while.
-    pub(crate) fn scrub(&self, bytes: u64, restart: bool) -> Result<ScrubSlice> {
+    /// Scrubs for a while, and names damaged files if that is wanted.
+    pub(crate) fn scrub(&self, bytes: u64, restart: bool, names_files: bool) -> Result<ScrubSlice> {
         let mut report = self.pool.scrub(bytes, restart)?;
-        share_check::name_files(&self.pool, &mut report.damages, Search::Whole, &|name| self.opened(name));
+        if names_files {
+            share_check::name_files(&self.pool, &mut report.damages, Search::Whole, &|name| self.opened(name));
+        }
         Ok(documents::scrub_slice(report))
     }
 

@@ -6,9 +6,9 @@ use engine::PoolRoom;
 
 use super::damage::damage_words;
 use super::{Served, Service};
-use crate::documents;
 use crate::fullness::{self, Gauge};
 use crate::health;
+use crate::{documents, share_losses};
 use report::{HandoverLine, LossLine, ReservedLine, ScrubLine, StatusReport, ratio, write_amplification};
 
 fn handover_line(figures: fuse::HandoverFigures) -> HandoverLine {
@@ -26,21 +26,26 @@ impl Service {
     /// Returns new warnings for the server's log: the pool is filling up, or a share or a folder is
     /// at its quota.
     pub fn new_fullness(&self) -> Vec<String> {
-        let of_pool = self.fullness.look(self.pool.room().into(), || self.status());
+        let of_pool = self.fullness.look(self.pool.room().into(), || self.status(true));
         let at_quota: Vec<_> = self.pool.at_quota().into_iter().map(documents::quota_line).collect();
         of_pool.into_iter().chain(self.fullness.look_at_quotas(&at_quota)).collect()
     }
 
-    pub(super) fn status(&self) -> StatusReport {
-        let mut report = self.figures();
+    /// Returns the state of the pool; with `names_files`, damages and losses name files of shares.
+    pub(super) fn status(&self, names_files: bool) -> StatusReport {
+        let mut report = self.figures(names_files);
         report.health = health::worst(&report).name().to_owned();
         report.full_level = fullness::level(report.used_percent);
         report
     }
 
-    fn figures(&self) -> StatusReport {
+    fn figures(&self, names_files: bool) -> StatusReport {
         let status = self.pool.status();
-        let damage = self.known_damage();
+        let damage = self.known_damage(names_files);
+        let loss = |(unix_s, text): (u64, String)| LossLine {
+            unix_s,
+            text: if names_files { text } else { share_losses::without_files(&text).to_owned() },
+        };
         let mut standby_notes = status.standby.notes;
         standby_notes.extend(self.journals.notes());
         let mounted = self.shares.lock().clone();
@@ -116,7 +121,7 @@ impl Service {
             bookmarks: self.pool.bookmarks(None).map_or(0, |bookmarks| bookmarks.len() as u64),
             holds: holds.len() as u64,
             held_snapshots: held.len() as u64,
-            losses: self.pool.losses().into_iter().map(|(unix_s, text)| LossLine { unix_s, text }).collect(),
+            losses: self.pool.losses().into_iter().map(loss).collect(),
             pool: self.facts.pool.display().to_string(),
             data: self.facts.data.display().to_string(),
             id: status.id,

@@ -27,22 +27,30 @@ pub fn run(args: ExplainArgs, output: &Output) -> Outcome {
         output.result(&detail, || show_detail(&detail, columns()));
         return Ok(());
     }
-    let regions = Session::with(&args.pool, &args.access, |session| {
-        let mut all = Vec::new();
+    let (regions, buffered) = Session::with(&args.pool, &args.access, |session| {
+        let (mut all, mut buffered) = (Vec::new(), 0);
         let mut from = Some(0);
         while let Some(at) = from {
             let request = Request::Explain { object: args.volume.clone().into(), from: at, count: REGIONS };
             match session.call(request)? {
-                Reply::Regions { regions, next } => {
+                Reply::Regions { buffered_bytes, regions, next } => {
                     all.extend(regions);
-                    from = next;
+                    (from, buffered) = (next, buffered_bytes);
                 }
                 other => return Err(other.unexpected().into()),
             }
         }
-        Ok(all)
+        Ok((all, buffered))
     })?;
     output.result(&regions, || show(&regions, columns()));
+    if buffered > 0 {
+        output.note(&format!(
+            "{} more are in the write buffer, and will be compressed when they are written: `shale status {} --sync` \
+             does that now",
+            format_size(buffered),
+            args.pool.display()
+        ));
+    }
     Ok(())
 }
 

@@ -14,6 +14,7 @@ use super::incomplete;
 use super::trees::{TreeSummary, copy_shown, find, mounted, tell_problems};
 use crate::cli::ExportArgs;
 use crate::output::Output;
+use copy::transfer::open_found;
 use copy::trees::{PosixSink, PosixSource, ShareSource, Sink, Source, Tally, TarSink};
 use operations::{Failure, Outcome, path_error};
 use server::pool_dir::refuse_part_of_pool;
@@ -110,8 +111,10 @@ impl Target {
                     return Err(Error::new(ErrorKind::Exists, text).into());
                 }
                 refuse_part_of_pool(path)?;
-                let file = File::options().write(true).truncate(kind.is_file()).open(path);
-                let file = file.map_err(|error| path_error("cannot open", path, error))?;
+                let file = open_found(path, &found, 0)?;
+                if kind.is_file() {
+                    file.set_len(0).map_err(|error| path_error("cannot empty", path, error))?;
+                }
                 Ok(Self::Archive { file, path: path.to_owned(), is_new: false })
             }
             None if is_archive => {

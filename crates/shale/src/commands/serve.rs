@@ -5,7 +5,8 @@
 //! and waits. The server runs until a signal arrives, or until the mount is unmounted from outside
 //! with nothing else left to serve. Then:
 //!
-//! 1. Jobs are asked to end, and do so after their current slice.
+//! 1. Jobs are asked to end, and do so after their current slice. A restore of files has ended before
+//!    the next step, because it removes its staging directory through the mount of its share.
 //! 2. The front ends close and stop, as `front_ends` says. NBD: no new requests; running ones are
 //!    answered, connections closed.
 //! 3. The servers of network protocols end, then shares are unmounted.
@@ -27,7 +28,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, bounded, unbounded};
-use report::ReloadReport;
+use report::{JobKind, ReloadReport};
 use serde_json::{Map, Value, json};
 use surface::{Error, ErrorKind, Result};
 
@@ -46,6 +47,9 @@ use server::service::Service;
 
 /// Interval of checks for snapshots that are due: they are due by the hour.
 const SCHEDULES_EVERY: Duration = Duration::from_secs(10);
+
+/// Time for a cancelled restore to remove what it has staged: some hundred thousand files.
+const RESTORE_PATIENCE: Duration = Duration::from_secs(20);
 
 /// Events that a server waits for.
 enum Event {
@@ -157,6 +161,9 @@ fn serve(
     }
     // Requests that wait for an image block the front ends and the pool.
     service.end_fetching();
+    if !service.jobs().await_end_of(JobKind::Restore, RESTORE_PATIENCE) {
+        output.warn("a restore has not ended in time: the next restore to its share removes what it has staged");
+    }
     serving.stop();
     service.jobs().stop();
     service.end_history();

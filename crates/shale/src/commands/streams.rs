@@ -3,7 +3,7 @@
 use std::fs::File;
 use std::io::{IsTerminal, Read, Write};
 use std::os::fd::AsFd;
-use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
+use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
@@ -71,25 +71,28 @@ impl Target {
             let file = host::stdout().map_err(|error| Error::from_io("cannot use stdout", error))?;
             return Ok(Self { file, name: "stdout".to_owned(), made: None });
         };
-        let kind = std::fs::metadata(path).ok().map(|metadata| metadata.file_type());
-        let mut options = File::options();
-        // Opening must not truncate it: it may be another program's data.
-        options.write(true).create_new(!force).create(force).truncate(false);
-        if force && kind.is_some_and(|kind| kind.is_block_device()) {
-            refuse_part_of_pool(path)?;
-            // Refuses a device that is mounted, or that holds an open pool.
-            options.create(false).custom_flags(libc::O_EXCL);
-        }
-        let file = options.open(path).map_err(|error| match error.kind() {
-            std::io::ErrorKind::AlreadyExists => {
-                Error::new(ErrorKind::Exists, format!("{} exists; overwrite it with --force", path.display()))
+        let found = std::fs::metadata(path).ok();
+        let made = found.is_none().then(|| path.to_owned());
+        let file = match found.filter(|_| force) {
+            Some(found) => {
+                let is_device = found.file_type().is_block_device();
+                if is_device {
+                    refuse_part_of_pool(path)?;
+                }
+                // O_EXCL refuses a device that is mounted, or that holds an open pool.
+                transfer::open_found(path, &found, if is_device { libc::O_EXCL } else { 0 })?
             }
-            _ => path_error("cannot write", path, error),
-        })?;
+            None => File::create_new(path).map_err(|error| match error.kind() {
+                std::io::ErrorKind::AlreadyExists => {
+                    Error::new(ErrorKind::Exists, format!("{} exists; overwrite it with --force", path.display()))
+                }
+                _ => path_error("cannot write", path, error),
+            })?,
+        };
+        // Opening did not truncate it: it may be another program's data.
         if file.metadata().is_ok_and(|metadata| metadata.is_file()) {
             transfer::empty(&file, path, refuse_part_of_pool)?;
         }
-        let made = kind.is_none().then(|| path.to_owned());
         Ok(Self { file, name: path.display().to_string(), made })
     }
 

@@ -96,8 +96,8 @@ impl Answering {
                 Ok(Answer::Done)
             }
             What::WhoAmI => self.caller(&proof, &from).map(|caller| document(self.who(&caller.who, caller.role), 200)),
-            What::Tick { objects, since } => self.caller(&proof, &from).and_then(|_| {
-                let frames = self.ticks.frames(&self.service, &objects, since);
+            What::Tick { objects, since } => self.caller(&proof, &from).and_then(|caller| {
+                let frames = self.ticks.frames(&self.service, &objects, since, caller.role);
                 frames.map(|frames| document(frames, 200)).map_err(|error| Fault::of(&error))
             }),
             What::Metrics { is_local } => {

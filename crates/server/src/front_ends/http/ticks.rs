@@ -233,10 +233,17 @@ impl Ticks {
     }
 
     /// Returns the frames of this second: figures of the pool and of these objects, jobs, health,
-    /// and a number that changes with every change of an object. `since`: also those after a
-    /// second.
-    pub(super) fn frames(&self, service: &Arc<Service>, objects: &[u64], since: Option<u64>) -> Result<Value> {
+    /// and a number that changes with every change of an object, as a caller of that role sees them.
+    /// `since`: also those after a second.
+    pub(super) fn frames(
+        &self,
+        service: &Arc<Service>,
+        objects: &[u64],
+        since: Option<u64>,
+        role: Role,
+    ) -> Result<Value> {
         let tick = self.tick(service)?;
+        let jobs = Reply::Jobs(tick.jobs.to_vec()).seen_by(role).document()?;
         let wanted = objects.iter().take(OBJECTS_MAX);
         let of_objects: Map<_, _> =
             wanted.filter_map(|id| Some((id.to_string(), tick.objects.get(id)?.clone()))).collect();
@@ -246,7 +253,7 @@ impl Ticks {
         };
         Ok(json!({
             "figures": self.figures(tick.unix_s, &tick.pool, &of_objects),
-            "jobs": *tick.jobs,
+            "jobs": jobs,
             "health": tick.health,
             "generation": tick.generation,
             "missed": missed,
@@ -266,10 +273,8 @@ impl Ticks {
             Reply::Traffic(traffic) => *traffic,
             other => return Err(other.unexpected()),
         };
-        let jobs = match ask(Request::Jobs)? {
-            Reply::Jobs(jobs) => jobs,
-            other => return Err(other.unexpected()),
-        };
+        // Each stream gets the part that its caller may see.
+        let jobs = service.jobs().list();
         let (unix_s, generation) = (host::unix_s(), service.audit_log().changes());
         let figures = service.pool().figures();
         let is_current = |(at, _, then, was): &Known| {
