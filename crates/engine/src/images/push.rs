@@ -12,7 +12,7 @@ use units::{BLOCK_BYTES, BlockMask, GROUP_BYTES, GroupIndex, ObjectId};
 
 use crate::base::canary::Canary;
 use crate::base::scratch;
-use crate::history::diff::{allocated, changed};
+use crate::map::compare::{allocated, changed};
 use crate::map::group_pages::{image_below, look_down};
 use crate::objects::Object;
 use crate::objects::level::Level;

@@ -45,6 +45,7 @@
 //! records that hide them from all points are still there (see `timeline`).
 
 pub(crate) mod apply;
+pub(crate) mod compare;
 pub(crate) mod deltas;
 pub(crate) mod group_pages;
 pub(crate) mod kind;

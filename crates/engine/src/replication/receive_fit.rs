@@ -8,7 +8,7 @@ use format::SnapshotIdentity;
 use surface::{Error, Result};
 use units::{BlockIndex, BlockMask, GROUP_BLOCKS, GroupIndex, ObjectId};
 
-use crate::history::diff::allocated;
+use crate::map::compare::allocated;
 use crate::map::group_pages::look_down;
 use crate::objects::Object;
 use crate::objects::level::Level;

@@ -26,6 +26,7 @@ use super::records::Figures;
 use super::report::{SalvageProgress, SalvageReport, SalvageStep, SalvagedVolume};
 use crate::base::canary::Canary;
 use crate::base::options::Properties;
+use crate::map::compare::Comparison;
 use crate::map::group_pages::image_below;
 use crate::objects::images::remote_of;
 use crate::objects::level::Level;
@@ -363,8 +364,9 @@ impl Rebuild<'_> {
         let now = object.levels();
         let mut salvaged = SalvagedVolume { name: name.to_owned(), size_bytes, ..SalvagedVolume::default() };
         let mut at = 0;
+        let stored = Comparison { map: &self.old.core.map, head: None };
         loop {
-            let page = self.old.diff_page(levels, &now, (size_bytes, size_bytes), at)?;
+            let page = stored.page((levels, &now), (size_bytes, size_bytes), at)?;
             for change in page.changes {
                 match change.now {
                     Allocation::Hole => target.discard(change.offset, change.length)?,
