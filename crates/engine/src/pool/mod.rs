@@ -275,6 +275,11 @@ impl Pool {
             core.workers.stop(&core.signals, &core.jobs, &core.log);
             return Err(error);
         }
+        // The keeper leaves the standby memory alone until this has failed or has made some.
+        let wants_standby = core.repairs.standby.lock().is_wanted;
+        if wants_standby && let Err(why) = core.begin_standby() {
+            core.repairs.standby.lock().why_none = Some(why);
+        }
         Ok(Self { core })
     }
 

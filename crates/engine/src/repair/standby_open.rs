@@ -158,7 +158,7 @@ pub(crate) fn find(env: &PoolEnv, pool: &[u8; 16], incarnation: u64, next_seq: S
 }
 
 impl Core {
-    /// Takes steps 3 to 5. `notes`: texts on missing data, for `status`; `is_missing`: a ring with
+    /// Takes steps 3 and 4. `notes`: texts on missing data, for `status`; `is_missing`: a ring with
     /// data is gone.
     ///
     /// # Errors
@@ -243,10 +243,7 @@ impl Core {
                 self.forget_need()?;
             }
         }
-        if wants_one {
-            facts.why_none = self.begin_standby().err();
-            facts.is_wanted = true;
-        }
+        facts.is_wanted = wants_one;
         *self.repairs.standby.lock() = facts;
         Ok(())
     }
