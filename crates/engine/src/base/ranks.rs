@@ -1,7 +1,8 @@
 //! The order of all locks of the engine, the first one first, in groups by the room that owns them.
 //! Only that room has a lock of such a rank. A thread waits only for a lock that comes after all
 //! those that it holds (`base::ranked`). A thread that holds one of those after `last` waits for
-//! nothing. A lock that a thread only tries, or waits for with a timeout, may be taken out of order.
+//! nothing. A lock that a thread only tries, or waits for with a timeout, may be taken out of
+//! order.
 #![cfg_attr(not(debug_assertions), allow(dead_code))]
 
 /// Where a lock stands in the order.

@@ -1,7 +1,8 @@
 //! Operations on the history of volumes: snapshots, clones, rollback, promote, rename, destroy.
 //! Each is a change of descriptors in one batch of the log, durable on return, at a cost that does
 //! not depend on the volume's size. Space that becomes unneeded is freed by the next checkpoints
-//! (see `reap`).
+//! (see `reap`). Owns no state; `objects` has the descriptors. Threads of clients call it, and the
+//! keeper reparents clones (`reparent`); they wait for drains and for the log.
 //!
 //! A snapshot is taken in these steps:
 //! 1. dirty data is drained while writers go on;

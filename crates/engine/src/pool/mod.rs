@@ -1,6 +1,6 @@
 //! A pool as its users see it: created, opened, closed; its volumes, properties and figures. Owns
-//! the parts of an open pool (`core`) and its threads (`workers`). It sees all rooms; the others
-//! see only its `Core` and `Pool`.
+//! the parts of an open pool (`core`) and its threads (`workers`). It sees all rooms; those from
+//! `volume` on see its `Core` and `Pool`, the others nothing of it. Any thread may call it.
 
 pub(crate) mod core;
 pub(crate) mod creation;

@@ -1,5 +1,7 @@
 //! Opens, checks and repairs a pool after a crash or damage, and rescues data from one that cannot
-//! be repaired. Owns the lists of known damage (`damages`) and of losses (`loss`).
+//! be repaired. Owns the lists of known damage (`damages`) and of losses (`loss`). The thread that
+//! opens a pool calls it before the pool has clients; checks and scrubs are called by threads of
+//! clients.
 //!
 //! 1. An opening applies the log after the last checkpoint (`recovery`), replays writes that a dead
 //!    process had acknowledged and not drained (`standby_open`, `standby_left`), and reports the

@@ -1,6 +1,6 @@
 //! Maintenance of stored data that users or schedules request. Owns the progress of each task,
-//! which is kept in the map store. Most tasks run in slices that a client requests, so that the
-//! client decides on the pace.
+//! which is kept in the map store. Most tasks run in slices that a client requests, on its thread,
+//! so that the client decides on the pace; the pool's trainer runs `training`.
 //!
 //! - `defrag` sorts scattered data, `recompress` recompresses it.
 //! - `training` makes dictionaries, `dictionary_review` drops those that no fragment needs.

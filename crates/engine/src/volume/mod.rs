@@ -1,6 +1,7 @@
 //! A volume as front ends see it: byte ranges become blocks here. Owns the rules of a request: who
-//! may enter, which part of a block is read to be written, and which blocks become holes. Front
-//! ends call it by way of `surface`.
+//! may enter, which part of a block is read to be written, and which blocks become holes; and the
+//! claims on trees of shares. Front ends call it by way of `surface`, on any thread: `read_cached`
+//! waits at most for the gate, `write_would_wait` for nothing, all other requests for the disk.
 //!
 //! 1. A request enters the volume's gate; a snapshot, a resize or a deletion closes it.
 //! 2. A read goes to `read`; many at once share a thread (`batch_read`).
