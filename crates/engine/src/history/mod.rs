@@ -34,10 +34,10 @@ use crate::base::status::SnapshotStatus;
 use crate::history::holds::check_unheld;
 use crate::objects::level::Level;
 use crate::objects::names::{TITLE_BYTES_MAX, check_full_name, check_name, check_own_snapshot_name};
+use crate::objects::volume_ref::VolumeRef;
 use crate::objects::{Object, properties};
 use crate::pool::Pool;
 use crate::pool::core::Core;
-use crate::volume::devices::VolumeRef;
 
 /// Longest chain below an object: each level without a block costs a look at the map.
 pub(crate) const LEVELS_MAX: usize = 32;

@@ -27,6 +27,7 @@ pub(crate) mod object;
 pub(crate) mod pins;
 pub(crate) mod properties;
 pub(crate) mod timeline;
+pub(crate) mod volume_ref;
 
 mod bookmarks;
 mod clones;

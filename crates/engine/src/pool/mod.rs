@@ -2,6 +2,7 @@
 //! the parts of an open pool (`core`) and its threads (`workers`). It sees all rooms; those from
 //! `volume` on see its `Core` and `Pool`, the others nothing of it. Any thread may call it.
 
+mod clean;
 pub(crate) mod core;
 pub(crate) mod creation;
 pub(crate) mod figures;
@@ -41,6 +42,7 @@ use crate::log::log_reads::{Source, extents_ahead};
 use crate::log::{Log, Sink, superblock_copies, superblock_io};
 use crate::map::Map;
 use crate::map::apply::Applier;
+use crate::objects::volume_ref::VolumeRef;
 use crate::objects::{Object, Objects, properties};
 use crate::pool::core::{Core, Parts};
 use crate::pool::workers::Workers;
@@ -52,7 +54,6 @@ use crate::repair::{loss, mend, recovery, standby_lost};
 use crate::space::dead_map::Deaths;
 use crate::space::extents::Extents;
 use crate::volume::Volume;
-use crate::volume::devices::VolumeRef;
 
 /// An open pool. Clones share it. Without threads, dropping the last one without
 /// [`close`](Self::close) is like a crash: unflushed data is lost, and the next open recovers. With
