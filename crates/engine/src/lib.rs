@@ -34,8 +34,8 @@ pub use base::decode_counts::DecodeEffort;
 pub use base::loss::{Loss, LossOf};
 pub use base::options::{FormatOptions, PoolEnv, PoolOptions, Properties, Training};
 pub use base::status::{
-    CheckReport, CleanMark, CleanReport, FolderStatus, PROBLEMS_LISTED_MAX, PoolRoom, PoolStatus, Problem, Property,
-    PropertySource, QuotaUse, SnapshotStatus, SnapshotUsage, StandbyStatus, VolumeStatus,
+    CheckReport, CleanMark, CleanReport, DamageReport, FolderStatus, PROBLEMS_LISTED_MAX, PoolRoom, PoolStatus,
+    Problem, Property, PropertySource, QuotaUse, SnapshotStatus, SnapshotUsage, StandbyStatus, VolumeStatus,
 };
 pub use base::store_error::store_error_kind;
 pub use codecs::trace::TraceRecord;
@@ -50,7 +50,6 @@ pub use pool::Pool;
 pub use pool::creation::FileBlock;
 pub use pool::figures::{MachineFigures, PoolFigures};
 pub use read::ending::Unwritten;
-pub use repair::damages::DamageReport;
 pub use repair::salvage::{
     Completeness, DamagedRange, PoolPrefix, SalvageProgress, SalvageReport, SalvageSource, SalvageStep, SalvagedVolume,
 };

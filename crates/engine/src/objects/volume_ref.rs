@@ -1,5 +1,5 @@
-//! Finds a volume or a snapshot that a request names by its name or by its number. Owns nothing. Any
-//! thread may call it.
+//! Finds a volume or a snapshot that a request names by its name or by its number. Owns nothing.
+//! Any thread may call it.
 
 use std::sync::Arc;
 

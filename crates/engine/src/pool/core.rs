@@ -34,7 +34,7 @@ use crate::repair::Repairs;
 use crate::space::Space;
 use crate::space::extents::Extents;
 use crate::upkeep::Upkeep;
-use crate::volume::Volumes;
+use crate::volume::shared_state::Volumes;
 use crate::write::Writes;
 
 pub(crate) struct Core {

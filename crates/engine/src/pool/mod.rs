@@ -1,13 +1,15 @@
 //! A pool as its users see it: created, opened, closed; its volumes, properties and figures. Owns
-//! the parts of an open pool (`core`) and its threads (`workers`). It sees all rooms; those from
+//! the parts of an open pool (`core`) and its threads (`threads`). It sees all rooms; those from
 //! `volume` on see its `Core` and `Pool`, the others nothing of it. Any thread may call it.
 
 mod clean;
 pub(crate) mod core;
 pub(crate) mod creation;
 pub(crate) mod figures;
+mod losses;
 pub(crate) mod pool_properties;
 pub(crate) mod standby;
+mod threads;
 pub(crate) mod workers;
 
 use std::sync::Arc;
@@ -45,7 +47,6 @@ use crate::map::apply::Applier;
 use crate::objects::volume_ref::VolumeRef;
 use crate::objects::{Object, Objects, properties};
 use crate::pool::core::{Core, Parts};
-use crate::pool::workers::Workers;
 use crate::repair::loss::Losses;
 use crate::repair::mend::identities;
 use crate::repair::recovery::Mending;
@@ -269,7 +270,7 @@ impl Pool {
         }
         core.checkpoints.punch_at_open();
         core.vitals.counters.recovery_ns.set(core.vitals.env.clock.now_ns().saturating_sub(began));
-        let started = Workers::start(&core).and_then(|()| core.take_over_standby(left, missing, is_missing));
+        let started = threads::start(&core).and_then(|()| core.take_over_standby(left, missing, is_missing));
         if let Err(error) = started {
             // Threads that wait for work would hold the pool's files until the process ends.
             core.reads.images.stop();

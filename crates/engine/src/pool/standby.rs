@@ -26,7 +26,7 @@ use crate::base::status::StandbyStatus;
 use crate::buffer::standby::{LogFacts, Ring, SLACK_BYTES, ring_bytes, write_beginning};
 use crate::pool::Pool;
 use crate::pool::core::Core;
-use crate::repair::standby_open::StandbyFacts;
+use crate::repair::StandbyFacts;
 
 /// Lower bound for the ring: twice the slack, so that writers wait for drains and not for single
 /// records.

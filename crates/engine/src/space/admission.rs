@@ -8,8 +8,8 @@
 //!    extents promised to others, or else of those that must be kept for them now (`promises`).
 //! 4. The same free space bounds the write buffer, which may be full.
 //!
-//! Any thread may call it. It takes no lock, except in step 2, and in step 3 that of the log's state
-//! for a write that needs promised extents.
+//! Any thread may call it. It takes no lock, except in step 2, and in step 3 that of the log's
+//! state for a write that needs promised extents.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 

@@ -19,11 +19,11 @@ pub(crate) mod recompress;
 pub(crate) mod shrink;
 pub(crate) mod training;
 
+use units::{GroupIndex, ObjectId};
+
 use crate::base::ranked::Mutex;
 use crate::base::ranks;
 use crate::clean::walked::Walked;
-use crate::upkeep::defrag::SortWalk;
-use crate::upkeep::shrink::Shrinking;
 
 /// The tasks in progress.
 #[derive(Default)]
@@ -36,4 +36,29 @@ pub(crate) struct Upkeep {
     recompressed: Mutex<Walked, ranks::Recompressed>,
     /// Held by the thread that sorts.
     sorting: Mutex<SortWalk, ranks::Sorting>,
+}
+
+/// A shrink in progress.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Shrinking {
+    /// The new number of extents.
+    extents: u32,
+    /// Time of the last request for a slice.
+    asked_ns: u64,
+}
+
+/// Progress of the pass within a volume, in bytes of data; counted while the pool is open, and once
+/// from the map if a pass continues after the pool was opened.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct SortWalk {
+    object: ObjectId,
+    group: GroupIndex,
+    bytes: u64,
+}
+
+impl Default for SortWalk {
+    /// Before all volumes.
+    fn default() -> Self {
+        Self { object: ObjectId(0), group: GroupIndex(0), bytes: 0 }
+    }
 }

@@ -1,6 +1,7 @@
 //! The volumes of a pool as a set of devices, and the figures of each. Owns nothing.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use surface::{BlockDevice, Client, DeviceId, DeviceInfo, DeviceSet, Error, ErrorKind, FolderInfo, Result};
 use units::BLOCK_BYTES;
@@ -10,6 +11,7 @@ use crate::objects::volume_ref::VolumeRef;
 use crate::pool::Pool;
 use crate::pool::core::Core;
 use crate::volume::Volume;
+use crate::volume::claims::{TreeClaim, TreeUse};
 
 impl Core {
     /// Information on a volume or a snapshot.
@@ -58,6 +60,15 @@ impl Pool {
     pub fn volume_by_ref(&self, which: VolumeRef<'_>) -> Result<Arc<Volume>> {
         let object = self.core.objects.resolve(which)?;
         Ok(Arc::new(Volume::new(self.core.clone(), object)))
+    }
+
+    /// Claims the tree of a share; waits for at most `patience` until it can. With
+    /// [`TreeUse::Change`] it is not open while the claim lasts.
+    ///
+    /// # Errors
+    /// [`ErrorKind::InUse`].
+    pub fn claim_tree(&self, share: DeviceId, wanted: TreeUse, patience: Duration) -> Result<TreeClaim> {
+        self.core.volumes.tree_claims.claim(share, wanted, patience)
     }
 }
 
