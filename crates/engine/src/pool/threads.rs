@@ -141,7 +141,7 @@ impl Core {
         self.look_at_standby();
         let now = self.vitals.env.clock.now_ns();
         let old = {
-            let mut aging = self.aging.lock();
+            let mut aging = self.workers.aging.lock();
             let due = now.saturating_sub(aging.1) >= self.vitals.options.age_limit_ms.saturating_mul(1_000_000);
             due.then(|| {
                 let generation = aging.0;

@@ -1,6 +1,6 @@
 //! The handles of the pool's own threads (`threads` has their work). Owns them, until they have
-//! ended. Called by the thread that opens a pool, and by the one that closes it or is its last
-//! owner.
+//! ended, and the age of dirty data, which one of them watches. Called by the thread that opens a
+//! pool, and by the one that closes it or is its last owner.
 
 use std::thread::JoinHandle;
 
@@ -14,6 +14,9 @@ use crate::log::Log;
 #[derive(Default)]
 pub(crate) struct Workers {
     pub(super) threads: Mutex<Vec<JoinHandle<()>>, ranks::Threads>,
+    /// Generation of the oldest dirty data, and the time of the first tick that saw it, for the age
+    /// limit.
+    pub(super) aging: Mutex<(u64, u64), ranks::Aging>,
 }
 
 impl Workers {
