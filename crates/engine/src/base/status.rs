@@ -443,3 +443,29 @@ pub struct DamageReport {
     /// Damages that were acknowledged.
     pub acknowledged: u64,
 }
+
+/// Amount of a region that is stored with one codec.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CodecUse {
+    /// The codec; `raw`: uncompressed.
+    pub codec: String,
+    /// Fragments.
+    pub units: u64,
+    /// Bytes of live data.
+    pub raw_bytes: u64,
+    /// Their stored size.
+    pub stored_bytes: u64,
+}
+
+/// The memory of a region, if there is one.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Remembered {
+    /// Codec that won the last test; `raw`: none paid.
+    pub winner: String,
+    /// Class of data that was tested.
+    pub class: u8,
+    /// Average saving since, as a share.
+    pub saving: f64,
+    /// Units since the test, up to 127.
+    pub units_since_test: u32,
+}

@@ -4,15 +4,13 @@
 //!
 //! - `defrag` sorts scattered data, `recompress` recompresses it.
 //! - `training` makes dictionaries, `dictionary_review` drops those that no fragment needs.
-//! - `calibration` measures codecs on this machine; `explain` and `explain_files` explain how data
-//!   is stored.
+//! - `calibration` measures codecs on this machine; `explain` explains how data is stored.
 //! - `grow` and `shrink` change the size of the pool.
 
 pub(crate) mod calibration;
 pub(crate) mod defrag;
 pub(crate) mod dictionary_review;
 pub(crate) mod explain;
-pub(crate) mod explain_files;
 pub(crate) mod explain_map;
 pub(crate) mod grow;
 pub(crate) mod recompress;
