@@ -34,8 +34,9 @@ pub use base::decode_counts::DecodeEffort;
 pub use base::loss::{Loss, LossOf};
 pub use base::options::{FormatOptions, PoolEnv, PoolOptions, Properties, Training};
 pub use base::status::{
-    CheckReport, CleanMark, CleanReport, FolderStatus, PROBLEMS_LISTED_MAX, PoolRoom, PoolStatus, Problem, Property,
-    PropertySource, QuotaUse, SnapshotStatus, SnapshotUsage, StandbyStatus, VolumeStatus,
+    CheckReport, CleanMark, CleanReport, CodecUse, DamageReport, FolderStatus, PROBLEMS_LISTED_MAX, PoolRoom,
+    PoolStatus, Problem, Property, PropertySource, QuotaUse, Remembered, SnapshotStatus, SnapshotUsage, StandbyStatus,
+    VolumeStatus,
 };
 pub use base::store_error::store_error_kind;
 pub use codecs::trace::TraceRecord;
@@ -45,11 +46,11 @@ pub use history::holds::Hold;
 pub use images::ImageStatus;
 pub use images::push::{GroupsPage, PushBase};
 pub use objects::effort::{CodecEffort, VolumeEffort};
+pub use objects::volume_ref::VolumeRef;
 pub use pool::Pool;
 pub use pool::creation::FileBlock;
 pub use pool::figures::{MachineFigures, PoolFigures};
 pub use read::ending::Unwritten;
-pub use repair::damages::DamageReport;
 pub use repair::salvage::{
     Completeness, DamagedRange, PoolPrefix, SalvageProgress, SalvageReport, SalvageSource, SalvageStep, SalvagedVolume,
 };
@@ -59,12 +60,11 @@ pub use replication::receives::ReceiveStatus;
 pub use replication::send::Sender;
 pub use upkeep::calibration::{Calibration, CalibrationEffort, CodecSpeed};
 pub use upkeep::defrag::SortReport;
-pub use upkeep::explain::{CodecUse, RegionDetail, RegionReport, Remembered, Trial};
-pub use upkeep::explain_files::{FilePart, FileStored};
+pub use upkeep::explain::{RegionDetail, RegionReport, Trial};
 pub use upkeep::explain_map::{CELLS_MAX, CodecMap, MapCell};
 pub use upkeep::recompress::{Advise, RecompressReport};
 pub use upkeep::shrink::ShrinkReport;
 pub use volume::Volume;
 pub use volume::claims::{TreeClaim, TreeUse};
-pub use volume::devices::VolumeRef;
 pub use volume::files::Files;
+pub use volume::files::stored::{FilePart, FileStored};

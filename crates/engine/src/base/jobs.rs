@@ -1,5 +1,5 @@
 //! Jobs of the threads that read ahead. Owns their queue. Any thread may submit one; the threads
-//! themselves are those of `pool::workers`.
+//! themselves are those of `pool::threads`.
 
 use std::collections::VecDeque;
 

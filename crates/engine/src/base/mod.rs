@@ -1,5 +1,6 @@
 //! The foundation of all rooms: memory, sums, options, counters, health, locks with a rank. Owns
-//! no state of a pool but its `vitals`. All rooms may call it; it calls none.
+//! no state of a pool but its `vitals`, the signals between its threads, and their jobs. All rooms
+//! may call it, on any thread; it calls none.
 
 pub(crate) mod buffers;
 pub(crate) mod canary;

@@ -27,6 +27,17 @@ pub struct PoolEnv {
     pub origins: Option<Arc<dyn Origins>>,
 }
 
+impl PoolEnv {
+    /// Returns an identity for a new snapshot, or for one that may show other data from now on.
+    pub(crate) fn new_identity(&self) -> surface::Result<format::SnapshotIdentity> {
+        let mut identity = [0; 16];
+        self.entropy
+            .fill(&mut identity)
+            .map_err(|e| surface::Error::from_io("reading random bytes for the snapshot's identity", e))?;
+        Ok(format::SnapshotIdentity(identity))
+    }
+}
+
 /// Options for a new pool.
 #[derive(Debug, Clone)]
 pub struct FormatOptions {

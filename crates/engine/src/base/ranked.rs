@@ -354,7 +354,7 @@ mod tests {
             let _admin = admin.lock();
         });
         let text = text.expect("it was granted");
-        assert!(text.contains("waiting for the lock 'admin' while 'gate' is held"), "{text}");
+        assert!(text.contains("waiting for the lock 'pool::admin' while 'objects::gate' is held"), "{text}");
         // Nothing is held any more; in order both are granted, and so is the second one alone.
         assert_eq!(refusal(|| drop((admin.lock(), gate.write()))), None);
         assert_eq!(refusal(|| drop(gate.write())), None);
@@ -372,7 +372,7 @@ mod tests {
     fn a_lock_is_never_waited_for_twice_unless_the_table_says_so() {
         let table = RwLock::<_, ranks::Objects>::new(0);
         let text = refusal(|| drop((table.read(), table.read()))).expect("it was granted");
-        assert!(text.contains("waiting for the lock 'objects' while 'objects' is held"), "{text}");
+        assert!(text.contains("waiting for the lock 'objects::table' while 'objects::table' is held"), "{text}");
         let shards = [(); 2].map(RwLock::<_, ranks::OverlayShard>::new);
         assert_eq!(refusal(|| drop((shards[0].read(), shards[1].write()))), None);
         // Gates of several volumes, by a thread that may change the table of objects.
@@ -389,7 +389,7 @@ mod tests {
         let still = RwLock::<_, ranks::Still>::new(());
         assert_eq!(refusal(|| drop((still.read(), checkpoint.try_lock().unwrap()))), None);
         let text = refusal(|| drop((checkpoint.try_lock().unwrap(), admin.lock()))).expect("it was granted");
-        assert!(text.contains("waiting for the lock 'admin' while 'checkpoint' is held"), "{text}");
+        assert!(text.contains("waiting for the lock 'pool::admin' while 'checkpoint::state' is held"), "{text}");
     }
 
     #[test]
@@ -403,7 +403,7 @@ mod tests {
         });
         assert!(
             text.expect("it waited")
-                .contains("releasing the lock 'log state' to wait for a signal while 'objects' is held")
+                .contains("releasing the lock 'log::state' to wait for a signal while 'objects::table' is held")
         );
         assert_eq!(refusal(|| settled.wait_for(&mut log.lock(), Duration::ZERO)), None);
     }
@@ -415,7 +415,7 @@ mod tests {
             let _state = log.lock();
             expect_storage();
         });
-        assert!(text.expect("it was asked").contains("calling the storage while 'log state' is held"));
+        assert!(text.expect("it was asked").contains("calling the storage while 'log::state' is held"));
         let layers = RwLock::<_, ranks::MapLayers>::new(());
         assert!(
             refusal(|| {

@@ -1,7 +1,7 @@
 //! Signals between the pool's threads and the threads of clients: there is data to drain, a
 //! checkpoint or space is wanted, the write buffer has room, the pool ends. Owns the numbers that
 //! waiting threads compare, so that no signal is lost, and the last error of a drain. Any thread
-//! may call it; the threads themselves are those of `pool::workers`.
+//! may call it; the threads themselves are those of `pool::threads`.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;

@@ -420,3 +420,52 @@ pub struct Problem {
     /// Whether `check --repair` repaired it.
     pub repaired: bool,
 }
+
+/// Known damage, and the last scrub.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct DamageReport {
+    /// When the last scrub began and ended, in seconds since 1970; 0 if it never did.
+    pub started_unix_s: u64,
+    /// See `started_unix_s`.
+    pub finished_unix_s: u64,
+    /// Whether it is running now.
+    pub is_scrubbing: bool,
+    /// Live bytes that it has processed, and the total.
+    pub bytes_done: u64,
+    /// See `bytes_done`.
+    pub bytes_total: u64,
+    /// Damages that it found.
+    pub found: u64,
+    /// Known damage that was not acknowledged.
+    pub damages: Vec<Problem>,
+    /// Damages beyond the list.
+    pub unlisted: u64,
+    /// Damages that were acknowledged.
+    pub acknowledged: u64,
+}
+
+/// Amount of a region that is stored with one codec.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CodecUse {
+    /// The codec; `raw`: uncompressed.
+    pub codec: String,
+    /// Fragments.
+    pub units: u64,
+    /// Bytes of live data.
+    pub raw_bytes: u64,
+    /// Their stored size.
+    pub stored_bytes: u64,
+}
+
+/// The memory of a region, if there is one.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Remembered {
+    /// Codec that won the last test; `raw`: none paid.
+    pub winner: String,
+    /// Class of data that was tested.
+    pub class: u8,
+    /// Average saving since, as a share.
+    pub saving: f64,
+    /// Units since the test, up to 127.
+    pub units_since_test: u32,
+}

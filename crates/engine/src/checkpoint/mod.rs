@@ -1,18 +1,23 @@
 //! Checkpoints: the map on disk is brought up to a position of the log, in one atomic batch of the
-//! store.
+//! store. Owns their state, and the lock by which others keep off while one captures
+//! ([`Checkpoints`]). One is taken at a time: by the keeper's thread, by cleaners and writers that
+//! need space, or by a client's thread whose operation needs one. Each waits for the data file and
+//! the map store.
 //!
-//! 1. *Capture*, while no batch can be applied: the log's position, the descriptors that changed, and the overlay, which is
-//!    frozen; changes go to a new one from here on.
+//! 1. *Capture*, while no batch can be applied: the log's position, the descriptors that changed,
+//!    and the overlay, which is frozen; changes go to a new one from here on.
 //! 2. *Merge* the frozen changes into the records (`merge`), counting new live and dead bytes in
 //!    each extent. Blocks that no point needs any more are removed from the merged groups, and from
 //!    others as far as that is due (see `reap`).
 //! 3. *Decide* which extents are freed and which the log fills next.
-//! 4. *Write the inventory* of extents (`inventory`), and *sync* the data file: one sync for the log and for the inventory. A store may keep
-//!    a batch that no call asked it to persist, and must not refer to bytes that are not durable.
+//! 4. *Write the inventory* of extents (`inventory`), and *sync* the data file: one sync for the
+//!    log and for the inventory. A store may keep a batch that no call asked it to persist, and must
+//!    not refer to bytes that are not durable.
 //! 5. *Commit* all of it and *persist*. From here on the checkpoint is valid. One that names a new
 //!    incarnation is noted in the data file (`opening`).
-//! 6. *Publish*: the changes are laid over the cached groups, too, the overlays go, and, when no reader is left that could
-//!    be in a freed extent, the log gets its new extents and the other freed ones are punched out.
+//! 6. *Publish*: the changes are laid over the cached groups, too, the overlays go, and, when no
+//!    reader is left that could be in a freed extent, the log gets its new extents and the other
+//!    freed ones are punched out.
 //!
 //! A **light** checkpoint leaves out the expensive parts: in step 2 it counts new live and dead
 //! bytes, but does not rewrite records (`checkpoint::light`); in step 5 the changes go into the

@@ -25,7 +25,6 @@ use units::ExtentIndex;
 use crate::base::status::{CleanMark, CleanReport};
 use crate::clean::Cleaning;
 use crate::clean::round::{Cleaner, Round};
-use crate::pool::Pool;
 use crate::space::EVACUATED_MAX;
 use crate::space::brake::BRAKE_NS_MAX;
 use crate::space::rule::Rule;
@@ -55,29 +54,6 @@ const REST_NEAR: Duration = Duration::from_millis(10);
 const URGENCY_MIN: f64 = 0.2;
 /// Consecutive rounds that ask for a checkpoint, after which another one is not expected to help.
 pub(crate) const STUCK_MAX: u32 = 2;
-
-impl Pool {
-    /// Cleans the extents of which more than a twentieth is dead, in at most `rounds` rounds: until
-    /// the pool is as free as the background cleaner would make it, or with `all` until none is
-    /// left; extents that writers fill in the meantime are left out. The gained space is free on
-    /// return.
-    ///
-    /// # Errors
-    /// When the storage fails. Damage does not stop it: see
-    /// [`PoolStatus::damages`](crate::PoolStatus::damages).
-    pub fn clean(&self, all: bool, rounds: u32) -> Result<CleanReport> {
-        self.core.clean.clean_pass(all, rounds, None)
-    }
-
-    /// Continues a pass for which [`clean`](Self::clean) has reported the mark: only extents of
-    /// that time are cleaned, so that the pass ends however much is written in the meantime.
-    ///
-    /// # Errors
-    /// Those of [`clean`](Self::clean).
-    pub fn clean_on(&self, all: bool, rounds: u32, mark: CleanMark) -> Result<CleanReport> {
-        self.core.clean.clean_pass(all, rounds, Some(mark))
-    }
-}
 
 /// The cleaner's thread.
 pub(crate) fn run(cleaning: &Weak<Cleaning>) {
@@ -241,7 +217,8 @@ impl Cleaning {
         self.clean_round(rule)
     }
 
-    fn clean_pass(&self, all: bool, rounds: u32, mark: Option<CleanMark>) -> Result<CleanReport> {
+    /// Cleans on demand: see [`Pool::clean`](crate::Pool::clean).
+    pub(crate) fn clean_pass(&self, all: bool, rounds: u32, mark: Option<CleanMark>) -> Result<CleanReport> {
         self.checkpoints.take()?;
         let filled_by = mark.unwrap_or_else(|| self.space.extents.lock().mark());
         let (extents, moved) = (self.vitals.counters.cleaned_extents.get(), self.vitals.counters.moved_bytes.get());

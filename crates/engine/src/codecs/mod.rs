@@ -1,7 +1,7 @@
 //! The choice of a codec for each unit, and the statistics that it is based on. Owns everything
 //! that a pool has learned: costs, regions, pressure, samples and dictionaries. Drains ask it for
 //! each unit, the cleaner and recompression for each unit that they recompress; the decisions are
-//! those of the crate `policy`.
+//! those of the crate `policy`. Any thread may call it.
 //!
 //! 1. A unit comes with its writer's hints (`hints`).
 //! 2. With a codec that the properties name, it is compressed at once (`compress`).

@@ -1,7 +1,8 @@
 //! Operations on the history of volumes: snapshots, clones, rollback, promote, rename, destroy.
 //! Each is a change of descriptors in one batch of the log, durable on return, at a cost that does
 //! not depend on the volume's size. Space that becomes unneeded is freed by the next checkpoints
-//! (see `reap`).
+//! (see `reap`). Owns no state; `objects` has the descriptors. Threads of clients call it, and the
+//! keeper reparents clones (`reparent`); they wait for drains and for the log.
 //!
 //! A snapshot is taken in these steps:
 //! 1. dirty data is drained while writers go on;
@@ -33,10 +34,10 @@ use crate::base::status::SnapshotStatus;
 use crate::history::holds::check_unheld;
 use crate::objects::level::Level;
 use crate::objects::names::{TITLE_BYTES_MAX, check_full_name, check_name, check_own_snapshot_name};
+use crate::objects::volume_ref::VolumeRef;
 use crate::objects::{Object, properties};
 use crate::pool::Pool;
 use crate::pool::core::Core;
-use crate::volume::devices::VolumeRef;
 
 /// Longest chain below an object: each level without a block costs a look at the map.
 pub(crate) const LEVELS_MAX: usize = 32;

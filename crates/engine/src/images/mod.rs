@@ -1,4 +1,6 @@
-//! Images: volumes backed by an image in an object store, of which a part has been fetched.
+//! Images: volumes backed by an image in an object store, of which a part has been fetched. Owns no
+//! state: `read::images` has the groups in progress. Threads of clients call it, and a thread of
+//! its own for the background; they wait for the stores.
 //!
 //! Each image has one object, the origin of all volumes that were cloned from it. **A block of it
 //! that has a record was fetched, or is a hole in the image; nothing is known about any other

@@ -3,9 +3,10 @@
 //! the accounts and decides. Threads of clients call it; they may wait for the cleaner, for the
 //! data file and for the map store.
 //!
-//! 1. The write's quota is charged (`write::quota`), and `space` decides on it.
-//! 2. A write that does not fit before its wall gets the wall of its claim (`space::claims`), and
-//!    waits for the cleaner's threads.
+//! 1. The write's quota is charged (`write::quota`), and `space` decides on it as on new data, by
+//!    one look at the free space.
+//! 2. A write that finds no room gets the wall of its claim (`space::claims`), and waits for the
+//!    cleaner's threads.
 //! 3. If cleaning gains nothing, the write makes room itself (`find`): dirty data is drained (it
 //!    may be compressible), a checkpoint is taken (it may free extents), fetched groups of images
 //!    are dropped, and extents are cleaned for as long as that gains anything.
@@ -124,16 +125,16 @@ impl MakeRoom {
         let bytes = cost_of(length);
         let kept = || match asks {
             Asks::Data => self.space.extents_kept(object, bytes, Claim::New),
-            Asks::Tree => self.space.extents_kept_from_tree(object, bytes),
+            Asks::Tree => self.space.extents_kept_from_tree(object),
         };
-        let first = match asks {
+        let (promised, asking) = match asks {
             Asks::Data => {
                 self.writes.charge(object, length, || Ok(false))?;
-                self.space.extents_promised(object, Claim::New)
+                (self.space.extents_promised(object, Claim::New), bytes)
             }
-            Asks::Tree => kept(),
+            Asks::Tree => (self.space.extents_promised_by_tree(object), 0),
         };
-        match self.space.decide(Ask { bytes, kept: first, paced_bytes }) {
+        match self.space.decide(Ask { bytes, promised, asking, paced_bytes }) {
             Decision::Admit(room) | Decision::WaitForBuffer(room) => Ok(room),
             Decision::MakeRoom => self.make_room_for(bytes, &kept),
         }
@@ -142,16 +143,13 @@ impl MakeRoom {
     /// Step 1.
     fn decide(&self, object: &Object, offset: u64, length: u64) -> Result<Decision<'_>> {
         self.writes.charge(object, length, || self.writes.overwrites(object, offset, length))?;
-        let kept = self.space.extents_promised(object, Claim::New);
-        Ok(self.space.decide(Ask { bytes: cost_of(length), kept, paced_bytes: length }))
+        let (promised, bytes) = (self.space.extents_promised(object, Claim::New), cost_of(length));
+        Ok(self.space.decide(Ask { bytes, promised, asking: bytes, paced_bytes: length }))
     }
 
     /// Steps 2 to 4.
     fn make_room_by_claim(&self, object: &Object, offset: u64, length: u64) -> Result<Admitted<'_>> {
         let bytes = cost_of(length);
-        if let Some(admitted) = self.space.try_admit(bytes, self.space.extents_kept(object, bytes, Claim::New)) {
-            return Ok(admitted);
-        }
         // Even if nothing is kept from new data now: other writers may take the rest while this one
         // waits, and then the write must not be refused as new data that is none.
         let claim = Claim::of(object, offset, length, self.writes.overwrites(object, offset, length)?);

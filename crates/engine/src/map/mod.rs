@@ -1,6 +1,6 @@
-//! The map: from (object, group) to the location of each block. **Only this room changes it**:
-//! batches of the log do, by way of `apply`, and checkpoints take changes from layer to layer. All
-//! others look.
+//! The map: from (object, group) to the location of each block. Owns the layers of it. **Only this
+//! room changes it**: batches of the log do, by way of `apply`, and checkpoints take changes from
+//! layer to layer. All others look, on any thread; a look may wait for the map store.
 //!
 //! It has four layers, newest first:
 //! 1. the *active* overlay: changes since the last checkpoint began;

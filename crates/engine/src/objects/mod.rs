@@ -1,6 +1,7 @@
 //! The table of objects: descriptors in memory, by id and by name, and the points that see each
 //! object's records. Owns names, properties and points; the log and the map own everything that
-//! depends on them.
+//! depends on them. Any thread may call it; the table changes only when a pool is opened and when
+//! the log applies a batch.
 //!
 //! A descriptor comes in from the store or from the log and goes through these steps:
 //! 1. The object's former name is forgotten, the descriptor replaced, and the object's chain of
@@ -26,6 +27,7 @@ pub(crate) mod object;
 pub(crate) mod pins;
 pub(crate) mod properties;
 pub(crate) mod timeline;
+pub(crate) mod volume_ref;
 
 mod bookmarks;
 mod clones;

@@ -34,7 +34,7 @@ use crate::repair::Repairs;
 use crate::space::Space;
 use crate::space::extents::Extents;
 use crate::upkeep::Upkeep;
-use crate::volume::Volumes;
+use crate::volume::shared_state::Volumes;
 use crate::write::Writes;
 
 pub(crate) struct Core {
@@ -69,9 +69,6 @@ pub(crate) struct Core {
     /// is done.
     pub passed_on: Mutex<u64, ranks::PassedOn>,
     pub make_room: MakeRoom,
-    /// Arrival time of the oldest dirty data, for the age limit: time of the first tick that saw
-    /// the generation.
-    pub aging: Mutex<(u64, u64), ranks::Aging>,
 }
 
 /// Parts that `open` creates before the core.
@@ -159,7 +156,6 @@ impl Core {
             admin: Mutex::new(()),
             passed_on: Mutex::new(0),
             make_room,
-            aging: Mutex::new((0, 0)),
             chooser,
             vitals: parts.vitals,
             geometry,

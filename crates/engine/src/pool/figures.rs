@@ -8,7 +8,6 @@ use crate::base::decode_counts::DecodeEffort;
 use crate::base::status::{PoolRoom, QuotaUse};
 use crate::codecs::trace::TraceRecord;
 use crate::pool::Pool;
-use crate::volume::Volume;
 
 /// Counters since the pool was opened, and its space. In bytes unless stated otherwise.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -146,13 +145,5 @@ impl Pool {
         let objects = &self.core.objects;
         let object = objects.folder(name).or_else(|| objects.named(name).ok())?;
         self.core.writes.quota_use(&object)
-    }
-}
-
-impl Volume {
-    /// Logical bytes that hold data, and their size in the log: exact at a checkpoint, estimated
-    /// since.
-    pub fn space(&self) -> (u64, u64) {
-        (self.object.allocated_bytes(), self.object.stored_now())
     }
 }

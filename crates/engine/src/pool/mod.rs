@@ -1,12 +1,15 @@
 //! A pool as its users see it: created, opened, closed; its volumes, properties and figures. Owns
-//! the parts of an open pool (`core`) and its threads (`workers`). It sees all rooms; the others
-//! see only its `Core` and `Pool`.
+//! the parts of an open pool (`core`) and its threads (`threads`). It sees all rooms; those from
+//! `volume` on see its `Core` and `Pool`, the others nothing of it. Any thread may call it.
 
+mod clean;
 pub(crate) mod core;
 pub(crate) mod creation;
 pub(crate) mod figures;
+mod losses;
 pub(crate) mod pool_properties;
 pub(crate) mod standby;
+mod threads;
 pub(crate) mod workers;
 
 use std::sync::Arc;
@@ -41,9 +44,9 @@ use crate::log::log_reads::{Source, extents_ahead};
 use crate::log::{Log, Sink, superblock_copies, superblock_io};
 use crate::map::Map;
 use crate::map::apply::Applier;
+use crate::objects::volume_ref::VolumeRef;
 use crate::objects::{Object, Objects, properties};
 use crate::pool::core::{Core, Parts};
-use crate::pool::workers::Workers;
 use crate::repair::loss::Losses;
 use crate::repair::mend::identities;
 use crate::repair::recovery::Mending;
@@ -52,7 +55,6 @@ use crate::repair::{loss, mend, recovery, standby_lost};
 use crate::space::dead_map::Deaths;
 use crate::space::extents::Extents;
 use crate::volume::Volume;
-use crate::volume::devices::VolumeRef;
 
 /// An open pool. Clones share it. Without threads, dropping the last one without
 /// [`close`](Self::close) is like a crash: unflushed data is lost, and the next open recovers. With
@@ -268,12 +270,17 @@ impl Pool {
         }
         core.checkpoints.punch_at_open();
         core.vitals.counters.recovery_ns.set(core.vitals.env.clock.now_ns().saturating_sub(began));
-        let started = Workers::start(&core).and_then(|()| core.take_over_standby(left, missing, is_missing));
+        let started = threads::start(&core).and_then(|()| core.take_over_standby(left, missing, is_missing));
         if let Err(error) = started {
             // Threads that wait for work would hold the pool's files until the process ends.
             core.reads.images.stop();
             core.workers.stop(&core.signals, &core.jobs, &core.log);
             return Err(error);
+        }
+        // The keeper leaves the standby memory alone until this has failed or has made some.
+        let wants_standby = core.repairs.standby.lock().is_wanted;
+        if wants_standby && let Err(why) = core.begin_standby() {
+            core.repairs.standby.lock().why_none = Some(why);
         }
         Ok(Self { core })
     }

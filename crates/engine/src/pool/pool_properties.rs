@@ -9,8 +9,8 @@ use crate::base::status::{Property, PropertySource};
 use crate::objects::Object;
 use crate::objects::folders::OF_FOLDER_ITSELF;
 use crate::objects::properties;
+use crate::objects::volume_ref::VolumeRef;
 use crate::pool::Pool;
-use crate::volume::devices::VolumeRef;
 
 impl Pool {
     /// The properties of the pool, or those in force for a volume or a folder.

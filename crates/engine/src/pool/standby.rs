@@ -26,7 +26,7 @@ use crate::base::status::StandbyStatus;
 use crate::buffer::standby::{LogFacts, Ring, SLACK_BYTES, ring_bytes, write_beginning};
 use crate::pool::Pool;
 use crate::pool::core::Core;
-use crate::repair::standby_open::StandbyFacts;
+use crate::repair::StandbyFacts;
 
 /// Lower bound for the ring: twice the slack, so that writers wait for drains and not for single
 /// records.
@@ -36,7 +36,7 @@ const RETRY_NS: u64 = 2_000_000_000;
 
 impl Core {
     /// Step 1.
-    pub(crate) fn begin_standby(&self) -> std::result::Result<(), String> {
+    pub(super) fn begin_standby(&self) -> std::result::Result<(), String> {
         let Some(standby) = &self.vitals.env.standby else { return Ok(()) };
         let (pool, most) = (&self.pool_id, self.vitals.options.standby_bytes_max);
         let message = |error: std::io::Error| error.to_string();

@@ -22,7 +22,7 @@ use format::{KEY_SCRUB, ScrubDamage, ScrubState};
 use surface::{Error, Result};
 use units::ExtentIndex;
 
-use crate::base::status::Problem;
+use crate::base::status::{DamageReport, Problem};
 use crate::base::store_error::store_error;
 use crate::pool::Pool;
 use crate::pool::core::Core;
@@ -37,39 +37,6 @@ const LOOKED_AT: usize = 16;
 /// A scrub is reported as running for this long after its last slice: longer than it rests under
 /// load.
 const UNDER_WAY_NS: u64 = 5_000_000_000;
-
-/// Known damage, and the last scrub.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct DamageReport {
-    /// When the last scrub began and ended, in seconds since 1970; 0 if it never did.
-    pub started_unix_s: u64,
-    /// See `started_unix_s`.
-    pub finished_unix_s: u64,
-    /// Whether it is running now.
-    pub is_scrubbing: bool,
-    /// Live bytes that it has processed, and the total.
-    pub bytes_done: u64,
-    /// See `bytes_done`.
-    pub bytes_total: u64,
-    /// Damages that it found.
-    pub found: u64,
-    /// Known damage that was not acknowledged.
-    pub damages: Vec<Problem>,
-    /// Damages beyond the list.
-    pub unlisted: u64,
-    /// Damages that were acknowledged.
-    pub acknowledged: u64,
-}
-
-/// The last report, and the turn of the list's extents.
-#[derive(Debug, Default)]
-pub(crate) struct Reported {
-    /// The next extent to verify, of those with damages on the list.
-    next: ExtentIndex,
-    report: DamageReport,
-    /// When the last slice of a scrub ended.
-    slice_ended_ns: Option<u64>,
-}
 
 impl Pool {
     /// Returns the known damage. Verifies a few of the damaged places again.

@@ -1,5 +1,7 @@
 //! Opens, checks and repairs a pool after a crash or damage, and rescues data from one that cannot
-//! be repaired. Owns the lists of known damage (`damages`) and of losses (`loss`).
+//! be repaired. Owns the lists of known damage (`damages`) and of losses (`loss`). The thread that
+//! opens a pool calls it before the pool has clients; checks and scrubs are called by threads of
+//! clients.
 //!
 //! 1. An opening applies the log after the last checkpoint (`recovery`), replays writes that a dead
 //!    process had acknowledged and not drained (`standby_open`, `standby_left`), and reports the
@@ -25,13 +27,14 @@ pub(crate) mod standby_open;
 #[cfg(test)]
 pub(crate) mod standby_tests;
 
+use format::ScrubState;
+use units::ExtentIndex;
+
 use crate::base::ranked::Mutex;
 use crate::base::ranks;
-use crate::base::status::Problem;
-use crate::repair::damages::Reported;
+use crate::base::status::{DamageReport, Problem};
+use crate::clean::walked::Walked;
 use crate::repair::loss::Losses;
-use crate::repair::scrub::Scrubbing;
-use crate::repair::standby_open::StandbyFacts;
 
 /// Known damage and losses, and what the opening of the pool found.
 #[derive(Default)]
@@ -47,4 +50,43 @@ pub(crate) struct Repairs {
     pub losses: Mutex<Losses, ranks::Losses>,
     /// The state in which the standby memory was found when the pool was opened.
     pub standby: Mutex<StandbyFacts, ranks::StandbyFacts>,
+}
+
+/// Scrubbing state of an open pool.
+#[derive(Default)]
+pub(crate) struct Scrubbing {
+    /// The progress, once it has been loaded.
+    state: Option<ScrubState>,
+    /// `Cleaning::traffic_bytes` when the last slice ended.
+    traffic_bytes: u64,
+    walked: Walked,
+}
+
+/// The last report, and the turn of the list's extents.
+#[derive(Debug, Default)]
+pub(crate) struct Reported {
+    /// The next extent to verify, of those with damages on the list.
+    next: ExtentIndex,
+    report: DamageReport,
+    /// When the last slice of a scrub ended.
+    slice_ended_ns: Option<u64>,
+}
+
+/// Facts about the standby memory of an open pool.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct StandbyFacts {
+    /// Records that were replayed when the pool was opened, and their bytes of data.
+    pub replayed: u64,
+    pub replayed_bytes: u64,
+    /// Memory that was found and not replayed, and data that is missing.
+    pub notes: Vec<String>,
+    /// Whether memory of an earlier process has been taken over, and a ring of this process is
+    /// wanted.
+    pub is_wanted: bool,
+    /// Why there is no standby memory now, or none with all data.
+    pub why_none: Option<String>,
+    /// Why the memory was last replaced.
+    pub replaced: Option<String>,
+    /// When the next attempt is due.
+    pub next_try_ns: u64,
 }

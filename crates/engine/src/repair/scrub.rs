@@ -28,7 +28,7 @@ use units::{BLOCK_BYTES, BlockIndex, ExtentIndex, GROUP_BYTES, format_size};
 use crate::base::canary::Canary;
 use crate::base::group::GroupKey;
 use crate::base::scratch;
-use crate::base::status::Problem;
+use crate::base::status::{DamageReport, Problem};
 use crate::clean::extent_liveness::{Lookup, Resident, Residents, is_same};
 use crate::clean::victim_reads::VictimReads;
 use crate::clean::walked::Walked;
@@ -37,21 +37,11 @@ use crate::pool::Pool;
 use crate::pool::core::Core;
 use crate::read::damage_owners::{Concerned, Place};
 use crate::read::dictionaries::Readers;
-use crate::repair::damages::{self, DamageReport};
+use crate::repair::{Scrubbing, damages};
 use crate::space::extents::Victim;
 
 /// Upper bound of a stored description, in bytes.
 const DETAIL_BYTES_MAX: usize = 500;
-
-/// Scrubbing state of an open pool.
-#[derive(Default)]
-pub(crate) struct Scrubbing {
-    /// The progress, once it has been loaded.
-    state: Option<ScrubState>,
-    /// `Cleaning::traffic_bytes` when the last slice ended.
-    traffic_bytes: u64,
-    walked: Walked,
-}
 
 /// Result of verifying an extent.
 #[derive(Debug, Default)]

@@ -35,30 +35,12 @@ use crate::base::group::GroupKey;
 use crate::base::options::PoolEnv;
 use crate::buffer::standby::ring_bytes;
 use crate::pool::core::Core;
+use crate::repair::StandbyFacts;
 use crate::repair::standby_left::Left;
 
 /// Loss that is noted when journals are set aside and no other loss is noted with it.
 const NAMES_LOST: &str = "acknowledged names of shares are missing: their journals do not match the standby \
      memory";
-
-/// Facts about the standby memory of an open pool.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(crate) struct StandbyFacts {
-    /// Records that were replayed when the pool was opened, and their bytes of data.
-    pub replayed: u64,
-    pub replayed_bytes: u64,
-    /// Memory that was found and not replayed, and data that is missing.
-    pub notes: Vec<String>,
-    /// Whether memory of an earlier process has been taken over, and a ring of this process is
-    /// wanted.
-    pub is_wanted: bool,
-    /// Why there is no standby memory now, or none with all data.
-    pub why_none: Option<String>,
-    /// Why the memory was last replaced.
-    pub replaced: Option<String>,
-    /// When the next attempt is due.
-    pub next_try_ns: u64,
-}
 
 /// Result of step 1.
 pub(crate) enum Found {
@@ -158,7 +140,7 @@ pub(crate) fn find(env: &PoolEnv, pool: &[u8; 16], incarnation: u64, next_seq: S
 }
 
 impl Core {
-    /// Takes steps 3 to 5. `notes`: texts on missing data, for `status`; `is_missing`: a ring with
+    /// Takes steps 3 and 4. `notes`: texts on missing data, for `status`; `is_missing`: a ring with
     /// data is gone.
     ///
     /// # Errors
@@ -243,10 +225,7 @@ impl Core {
                 self.forget_need()?;
             }
         }
-        if wants_one {
-            facts.why_none = self.begin_standby().err();
-            facts.is_wanted = true;
-        }
+        facts.is_wanted = wants_one;
         *self.repairs.standby.lock() = facts;
         Ok(())
     }

@@ -1,5 +1,6 @@
-//! Snapshots and their differences as streams, out of one pool and into another. Owns how a stream
-//! is made and received; the bytes of a stream are those of `format`.
+//! Snapshots and their differences as streams, out of one pool and into another. Owns the progress
+//! of each stream; its bytes are those of `format`. A thread of a client drives a sender or a
+//! receiver, and waits for the disk and for writers' room.
 //!
 //! 1. A sender compares two states group by group (`send_pages`) and passes fragments on as they
 //!    are stored (`send`). A thin stream leaves out data that both pools can fetch from an image

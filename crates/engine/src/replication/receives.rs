@@ -8,10 +8,9 @@
 
 use std::sync::Arc;
 
-use format::{ResumeToken, SnapshotIdentity};
+use format::ResumeToken;
 use surface::{Error, ErrorKind, Result};
 
-use crate::base::options::PoolEnv;
 use crate::objects::Object;
 use crate::pool::Pool;
 
@@ -30,17 +29,6 @@ pub struct ReceiveStatus {
     pub expected_bytes: u64,
     /// The sender's token for continuing where it stopped.
     pub token: String,
-}
-
-impl PoolEnv {
-    /// Returns an identity for a new snapshot, or for one that may show other data from now on.
-    pub(crate) fn new_identity(&self) -> Result<SnapshotIdentity> {
-        let mut identity = [0; 16];
-        self.entropy
-            .fill(&mut identity)
-            .map_err(|e| Error::from_io("reading random bytes for the snapshot's identity", e))?;
-        Ok(SnapshotIdentity(identity))
-    }
 }
 
 impl Pool {

@@ -4,10 +4,12 @@
 //!
 //! 1. The bytes on their way are read, and then the free space, once.
 //! 2. While space is short, the write waits for its turn (`brake`).
-//! 3. Its bytes are counted as on their way, if all of them fit before its wall.
+//! 3. Its bytes are counted as on their way, if all of them fit before its wall: that of all
+//!    extents promised to others, or else of those that must be kept for them now (`promises`).
 //! 4. The same free space bounds the write buffer, which may be full.
 //!
-//! Any thread may call it. It takes no lock, except in step 2.
+//! Any thread may call it. It takes no lock, except in step 2, and in step 3 that of the log's
+//! state for a write that needs promised extents.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
@@ -35,8 +37,11 @@ pub(crate) fn cost_of(length: u64) -> u64 {
 pub(crate) struct Ask {
     /// Bytes that it may take in the log.
     pub bytes: u64,
-    /// Extents that it must leave free before the soft wall.
-    pub kept: u64,
+    /// Extents promised to others: those that must be kept for them now are left free before the
+    /// soft wall.
+    pub promised: u64,
+    /// Bytes by which it reduces what can be gained for them.
+    pub asking: u64,
     /// Bytes by which it is slowed down while space is short.
     pub paced_bytes: u64,
 }
@@ -56,6 +61,8 @@ pub(crate) enum Decision<'a> {
 pub(super) struct Free {
     /// Extents that can be written before another one is freed.
     pub extents: u64,
+    /// Free extents for which the file system had no room at the last look.
+    pub lacking_below: u64,
     /// Bytes that rounds of cleaning have reserved.
     cleaning: u64,
 }
@@ -148,7 +155,12 @@ impl Space {
         if ask.paced_bytes > 0 && self.brake(ask.paced_bytes, seen.free) {
             seen = self.see();
         }
-        match self.take(seen, ask.bytes, self.soft_wall() + ask.kept) {
+        let soft_wall = self.soft_wall();
+        let room = self.take(seen, ask.bytes, soft_wall + ask.promised).or_else(|| {
+            let kept = self.extents_kept_of(ask.promised, ask.asking, seen.free.lacking_below);
+            if kept < ask.promised { self.take(seen, ask.bytes, soft_wall + kept) } else { None }
+        });
+        match room {
             Some(room) if self.buffer.held() > room.buffer_limit => Decision::WaitForBuffer(room),
             Some(room) => Decision::Admit(room),
             None => Decision::MakeRoom,
@@ -200,7 +212,8 @@ impl Space {
 
     fn free(&self) -> Free {
         let cleaning = self.cleaning_bytes();
-        Free { extents: self.extents_left(), cleaning }
+        let (free, below) = (self.extents_free_or_listed(), self.extents_left_below());
+        Free { extents: free.min(below), lacking_below: free.saturating_sub(below), cleaning }
     }
 
     /// Extents that are neither reserved nor needed for data on its way to the log.
@@ -383,7 +396,8 @@ mod tests {
         let core = pool_on(&machine, machine.disk.handle(), 8 << 20, 0).core;
         let space = &core.space;
         let all = space.room_before(space.soft_wall()) - space.committed_bytes();
-        let ask = |bytes, kept| space.decide(Ask { bytes, kept, paced_bytes: bytes });
+        // Nothing can be gained for others.
+        let ask = |bytes, promised| space.decide(Ask { bytes, promised, asking: u64::MAX / 2, paced_bytes: bytes });
         assert!(matches!(ask(all + 1, 0), Decision::MakeRoom));
         assert!(matches!(ask(all, 1), Decision::MakeRoom));
         let room = ask(all, 0);
@@ -392,6 +406,18 @@ mod tests {
         drop(room);
         assert!(matches!(ask(all, 0), Decision::Admit(_)));
         assert_eq!(space.committed_bytes(), 0);
+    }
+
+    /// Extents that are promised to others need not lie idle as long as cleaning could gain them.
+    #[test]
+    fn a_decision_keeps_only_what_others_could_not_gain() {
+        let machine = Machine::new(8 << 20, 1);
+        let core = pool_on(&machine, machine.disk.handle(), 8 << 20, 0).core;
+        let space = &core.space;
+        let all = space.room_before(space.soft_wall()) - space.committed_bytes();
+        let ask = |asking| space.decide(Ask { bytes: all, promised: 1, asking, paced_bytes: 0 });
+        assert!(matches!(ask(0), Decision::Admit(_)));
+        assert!(matches!(ask(u64::MAX / 2), Decision::MakeRoom));
     }
 
     /// Between a writer's look and its entry, another one's bytes became dirty, and a third one's
@@ -423,7 +449,7 @@ mod tests {
         let pool = pool_on(&machine, machine.disk.handle(), 256 << 20, 0);
         pool.create_volume("v", 32 << 20, &Default::default()).unwrap();
         let space = &pool.core.space;
-        let ask = Ask { bytes: 4096, kept: 0, paced_bytes: 0 };
+        let ask = Ask { bytes: 4096, promised: 0, asking: 4096, paced_bytes: 0 };
         let data = Bytes::from(vec![7; BUFFER_TIMELY_MIN + GROUP_BYTES]);
         pool.volume("v").unwrap().write(0, data, WriteOptions::default()).unwrap();
         assert!(matches!(space.decide(ask), Decision::Admit(_)) && !space.would_wait());

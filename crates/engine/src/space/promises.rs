@@ -78,27 +78,35 @@ impl Space {
     /// alike, so it is not included. Where it takes more than it leaves, more is live at the next
     /// checkpoint, and less can be gained.
     pub(crate) fn extents_kept(&self, object: &Object, bytes: u64, claim: Claim) -> u64 {
-        self.extents_kept_for(self.extents_promised(object, claim), bytes, claim)
-    }
-
-    /// The same, if so many are promised to others.
-    fn extents_kept_for(&self, promised: u64, bytes: u64, claim: Claim) -> u64 {
         let asking = if claim == Claim::Overwrite { 0 } else { bytes };
-        if promised == 0 { 0 } else { promised.min((2 * promised).saturating_sub(self.extents_winnable(asking))) }
+        self.extents_kept_of(self.extents_promised(object, claim), asking, self.extents_lacking_below())
     }
 
-    /// Extents that are kept from the metadata of an object's tree: reservations of other volumes
-    /// apply as they do to overwriting.
-    pub(crate) fn extents_kept_from_tree(&self, object: &Object, bytes: u64) -> u64 {
-        let promised = if self.overwrite_extents() == 0 { 0 } else { self.extents_reserved_against(object) };
-        self.extents_kept_for(promised, bytes, Claim::Overwrite)
+    /// The same, if so many are promised to others, the bytes `asking` reduce what can be gained,
+    /// and the file system lacks room for some free extents.
+    pub(super) fn extents_kept_of(&self, promised: u64, asking: u64, lacking_below: u64) -> u64 {
+        if promised == 0 {
+            return 0;
+        }
+        promised.min((2 * promised).saturating_sub(self.extents_winnable(asking, lacking_below)))
+    }
+
+    /// Extents that the metadata of an object's tree must leave to others: reservations of other
+    /// volumes apply as they do to overwriting.
+    pub(crate) fn extents_promised_by_tree(&self, object: &Object) -> u64 {
+        if self.overwrite_extents() == 0 { 0 } else { self.extents_reserved_against(object) }
+    }
+
+    /// Those of them that it must leave free now.
+    pub(crate) fn extents_kept_from_tree(&self, object: &Object) -> u64 {
+        self.extents_kept_of(self.extents_promised_by_tree(object), 0, self.extents_lacking_below())
     }
 
     /// Conservative estimate of the extents before the reserve that would be free if all dead data
     /// were cleaned, as far as the file system had room at the last look: cleaning gains no space
     /// that it lacks.
-    fn extents_winnable(&self, asking: u64) -> u64 {
-        self.extents_winnable_in_all(asking).saturating_sub(self.extents_lacking_below())
+    fn extents_winnable(&self, asking: u64, lacking_below: u64) -> u64 {
+        self.extents_winnable_in_all(asking).saturating_sub(lacking_below)
     }
 
     /// Free extents for which the file system had no room at the last look.
@@ -140,7 +148,8 @@ impl Space {
     /// Bytes of file metadata that certainly still find room, by the last look at the file system:
     /// called for many changes of a tree.
     pub(crate) fn available_to_trees(&self) -> u64 {
-        self.extents_winnable(0).saturating_sub(self.extents_reserved()) * self.geometry.usable_bytes_min()
+        let winnable = self.extents_winnable(0, self.extents_lacking_below());
+        winnable.saturating_sub(self.extents_reserved()) * self.geometry.usable_bytes_min()
     }
 
     /// Extents of unused reservations.

@@ -49,6 +49,7 @@ use crate::objects::object::Object;
 use crate::pool::Pool;
 use crate::pool::core::Core;
 use crate::space::admission::{Admitted, GROUP_COST_BYTES};
+use crate::upkeep::SortWalk;
 
 /// Groups of a window: the raw size of one drained batch.
 const WINDOW_GROUPS: u64 = (crate::write::drain::BATCH_RAW_BYTES / GROUP_BYTES) as u64;
@@ -101,22 +102,6 @@ impl Pool {
     /// Damage of data is counted, not returned.
     pub fn sort(&self, bytes: u64, restart: bool) -> Result<SortReport> {
         self.core.sort(bytes, restart)
-    }
-}
-
-/// Progress of the pass within a volume, in bytes of data; counted while the pool is open, and once
-/// from the map if a pass continues after the pool was opened.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct SortWalk {
-    object: ObjectId,
-    group: GroupIndex,
-    bytes: u64,
-}
-
-impl Default for SortWalk {
-    /// Before all volumes.
-    fn default() -> Self {
-        Self { object: ObjectId(0), group: GroupIndex(0), bytes: 0 }
     }
 }
 

@@ -13,6 +13,7 @@ use policy::{
 use surface::{Error, ErrorKind, Result};
 use units::{BLOCK_BYTES, BlockIndex, BlockMask, GROUP_BLOCKS, GROUP_BYTES, GroupIndex};
 
+use crate::base::status::{CodecUse, Remembered};
 use crate::codecs::dictionaries::Encoders;
 use crate::codecs::regions::{REGION_BLOCKS, RegionKey};
 use crate::objects::Object;
@@ -26,32 +27,6 @@ const REGION_BYTES: u64 = REGION_BLOCKS * BLOCK_BYTES as u64;
 const MAP_NS_MAX: u64 = 200_000_000;
 /// Runs of a candidate: the shortest time is used, since everything else is disturbance.
 const ROUNDS: usize = 3;
-
-/// Amount of a region that is stored with one codec.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct CodecUse {
-    /// The codec; `raw`: uncompressed.
-    pub codec: String,
-    /// Fragments.
-    pub units: u64,
-    /// Bytes of live data.
-    pub raw_bytes: u64,
-    /// Their stored size.
-    pub stored_bytes: u64,
-}
-
-/// The memory of a region, if there is one.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Remembered {
-    /// Codec that won the last test; `raw`: none paid.
-    pub winner: String,
-    /// Class of data that was tested.
-    pub class: u8,
-    /// Average saving since, as a share.
-    pub saving: f64,
-    /// Units since the test, up to 127.
-    pub units_since_test: u32,
-}
 
 /// A region of a volume.
 #[derive(Debug, Clone, PartialEq)]

@@ -31,10 +31,10 @@ use crate::clean::recode::Recoder;
 use crate::clean::survivors::Survivors;
 use crate::clean::walked::Walked;
 use crate::log::Purpose;
+use crate::objects::volume_ref::VolumeRef;
 use crate::pool::Pool;
 use crate::pool::core::Core;
 use crate::space::extents::Victim;
-use crate::volume::devices::VolumeRef;
 
 /// Checkpoints taken for one extent before the pool is reported as full.
 const TRIES: usize = 4;

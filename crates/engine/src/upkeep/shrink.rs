@@ -27,6 +27,7 @@ use crate::log::{superblock_copies, superblock_io};
 use crate::pool::Pool;
 use crate::pool::core::Core;
 use crate::space::rule::Rule;
+use crate::upkeep::Shrinking;
 
 /// How long a mark stays when no slice is requested.
 const PATIENCE_NS: u64 = 60_000_000_000;
@@ -35,15 +36,6 @@ const STUCK_MAX: u32 = 4;
 /// Extents that must be free below the mark before it is set, in addition to the reserve: the open
 /// extents of the log, and some to move into.
 const FREE_MIN: u64 = 4;
-
-/// A shrink in progress.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Shrinking {
-    /// The new number of extents.
-    extents: u32,
-    /// Time of the last request for a slice.
-    asked_ns: u64,
-}
 
 /// Progress of shrinking.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]

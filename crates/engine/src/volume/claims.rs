@@ -13,7 +13,6 @@ use surface::{DeviceId, Error, ErrorKind, Result};
 
 use crate::base::ranked::{Condvar, Mutex};
 use crate::base::ranks;
-use crate::pool::Pool;
 
 /// The purpose of a claim.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -76,17 +75,6 @@ impl Drop for TreeClaim {
             _ => drop(held.remove(&self.share)),
         }
         self.claims.changed.notify_all();
-    }
-}
-
-impl Pool {
-    /// Claims the tree of a share; waits for at most `patience` until it can. With
-    /// [`TreeUse::Change`] it is not open while the claim lasts.
-    ///
-    /// # Errors
-    /// [`ErrorKind::InUse`].
-    pub fn claim_tree(&self, share: DeviceId, wanted: TreeUse, patience: Duration) -> Result<TreeClaim> {
-        self.core.volumes.tree_claims.claim(share, wanted, patience)
     }
 }
 

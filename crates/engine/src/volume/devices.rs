@@ -1,86 +1,17 @@
-//! The volumes of a pool as a set of devices: the information on each, and finding it by its name
-//! or its number. Owns nothing.
+//! The volumes of a pool as a set of devices, and the figures of each. Owns nothing.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use surface::{BlockDevice, Client, DeviceId, DeviceInfo, DeviceSet, Error, ErrorKind, FolderInfo, Result};
-use units::{BLOCK_BYTES, ObjectId};
+use units::BLOCK_BYTES;
 
-use crate::objects::{Object, Objects};
+use crate::objects::Object;
+use crate::objects::volume_ref::VolumeRef;
 use crate::pool::Pool;
 use crate::pool::core::Core;
 use crate::volume::Volume;
-
-/// Names a volume or a snapshot in a request.
-#[derive(Debug, Clone, Copy)]
-pub enum VolumeRef<'a> {
-    /// The object that has this name now.
-    Name(&'a str),
-    /// The one with this [number](Volume::id), under any name.
-    Number(DeviceId),
-}
-
-impl<'a> From<&'a str> for VolumeRef<'a> {
-    fn from(name: &'a str) -> Self {
-        Self::Name(name)
-    }
-}
-
-impl<'a> From<&'a String> for VolumeRef<'a> {
-    fn from(name: &'a String) -> Self {
-        Self::Name(name)
-    }
-}
-
-impl From<DeviceId> for VolumeRef<'_> {
-    fn from(id: DeviceId) -> Self {
-        Self::Number(id)
-    }
-}
-
-impl Objects {
-    /// Returns the volume or the snapshot.
-    ///
-    /// # Errors
-    /// [`ErrorKind::NotFound`].
-    pub(crate) fn resolve(&self, which: VolumeRef<'_>) -> Result<Arc<Object>> {
-        let id = match which {
-            VolumeRef::Name(name) => return self.readable(name),
-            VolumeRef::Number(id) => id,
-        };
-        self.get(ObjectId(id.0)).filter(|object| object.is_readable()).ok_or_else(|| {
-            Error::new(ErrorKind::NotFound, format!("the pool has no volume or snapshot with the number {}", id.0))
-        })
-    }
-
-    /// Returns the volume.
-    ///
-    /// # Errors
-    /// [`ErrorKind::NotFound`]; [`ErrorKind::Invalid`] for a snapshot.
-    pub(crate) fn resolve_volume(&self, which: VolumeRef<'_>) -> Result<Arc<Object>> {
-        match which {
-            VolumeRef::Name(name) => self.named(name),
-            VolumeRef::Number(_) => {
-                let object = self.resolve(which)?;
-                if object.is_live() { Ok(object) } else { self.named(&object.title()) }
-            }
-        }
-    }
-
-    /// Returns the snapshot.
-    ///
-    /// # Errors
-    /// [`ErrorKind::NotFound`]; [`ErrorKind::Invalid`] for a volume.
-    pub(crate) fn resolve_snapshot(&self, which: VolumeRef<'_>) -> Result<Arc<Object>> {
-        match which {
-            VolumeRef::Name(name) => self.snapshot_named(name),
-            VolumeRef::Number(_) => {
-                let object = self.resolve(which)?;
-                if object.is_live() { self.snapshot_named(&object.title()) } else { Ok(object) }
-            }
-        }
-    }
-}
+use crate::volume::claims::{TreeClaim, TreeUse};
 
 impl Core {
     /// Information on a volume or a snapshot.
@@ -129,6 +60,23 @@ impl Pool {
     pub fn volume_by_ref(&self, which: VolumeRef<'_>) -> Result<Arc<Volume>> {
         let object = self.core.objects.resolve(which)?;
         Ok(Arc::new(Volume::new(self.core.clone(), object)))
+    }
+
+    /// Claims the tree of a share; waits for at most `patience` until it can. With
+    /// [`TreeUse::Change`] it is not open while the claim lasts.
+    ///
+    /// # Errors
+    /// [`ErrorKind::InUse`].
+    pub fn claim_tree(&self, share: DeviceId, wanted: TreeUse, patience: Duration) -> Result<TreeClaim> {
+        self.core.volumes.tree_claims.claim(share, wanted, patience)
+    }
+}
+
+impl Volume {
+    /// Logical bytes that hold data, and their size in the log: exact at a checkpoint, estimated
+    /// since.
+    pub fn space(&self) -> (u64, u64) {
+        (self.object.allocated_bytes(), self.object.stored_now())
     }
 }
 

@@ -1,6 +1,7 @@
 //! A volume as front ends see it: byte ranges become blocks here. Owns the rules of a request: who
-//! may enter, which part of a block is read to be written, and which blocks become holes. Front
-//! ends call it by way of `surface`.
+//! may enter, which part of a block is read to be written, and which blocks become holes; and the
+//! claims on trees of shares. Front ends call it by way of `surface`, on any thread: `read_cached`
+//! waits at most for the gate, `write_would_wait` for nothing, all other requests for the disk.
 //!
 //! 1. A request enters the volume's gate; a snapshot, a resize or a deletion closes it.
 //! 2. A read goes to `read`; many at once share a thread (`batch_read`).
@@ -14,10 +15,10 @@ pub(crate) mod claims;
 pub(crate) mod devices;
 pub(crate) mod files;
 pub(crate) mod punch;
+pub(crate) mod shared_state;
 pub(crate) mod shares;
 
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
 
 use bytes::Bytes;
 use smallvec::SmallVec;
@@ -25,7 +26,7 @@ use surface::{BlockDevice, DeviceId, Error, ErrorKind, Hint, PendingRead, Result
 use units::{BLOCK_BYTES, BlockIndex, BlockMask, GROUP_BLOCKS, GROUP_BYTES, GroupIndex};
 
 use crate::base::group::GroupKey;
-use crate::base::ranked::{RwLock, RwLockReadGuard};
+use crate::base::ranked::RwLockReadGuard;
 use crate::base::ranks;
 use crate::buffer::write_buffer::DirtyRun;
 use crate::objects::Object;
@@ -34,7 +35,6 @@ use crate::pool::core::Core;
 use crate::read::lacking::MissingGroups;
 use crate::read::read_ahead::ReadAhead;
 use crate::space::admission::Admitted;
-use crate::volume::claims::Claims;
 use crate::volume::punch::Pace;
 
 const BLOCK: u64 = BLOCK_BYTES as u64;
@@ -47,18 +47,6 @@ const PINNED_BYTES_MAX: usize = 1 << 20;
 /// Size of requests that the engine serves best: the default unit, and a group, which no unit
 /// crosses.
 const PREFERRED_BYTES: u32 = GROUP_BYTES as u32;
-
-/// The state that volumes share.
-#[derive(Default)]
-pub(crate) struct Volumes {
-    /// Opened trees of shares.
-    tree_claims: Arc<Claims>,
-    /// Held shared while a large range is made a hole past the write buffer; exclusively, for a
-    /// moment, by a thread that relies on there being none.
-    pub punching: RwLock<(), ranks::Punching>,
-    /// Large ranges that were made holes.
-    pub punches: AtomicU64,
-}
 
 /// A volume of an open pool, or a snapshot, which is a volume that never changes.
 pub struct Volume {

@@ -95,7 +95,8 @@ impl Pool {
         // No checkpoint may move anything while the map is being read.
         let still = self.core.checkpoints.take_and_hold()?;
         let notes = std::mem::take(&mut *self.core.repairs.opening_notes.lock());
-        let mut report = CheckReport { log_end: self.log_end(), notes, ..CheckReport::default() };
+        let log_end = self.core.repairs.losses.lock().end.clone();
+        let mut report = CheckReport { log_end, notes, ..CheckReport::default() };
         std::mem::take(&mut *self.core.repairs.mended.lock()).into_iter().for_each(|problem| report.add(problem));
         let mut checker = Checker {
             core: &self.core,

@@ -7,6 +7,7 @@
 //! **Discards** cost in proportion to the data there: the map is asked first, and only blocks with
 //! data become holes.
 
+pub(crate) mod stored;
 mod tables;
 
 use std::ops::Range;

@@ -1,5 +1,6 @@
 //! Explains how the files of a share are stored: parts of a file with one codec each, from the map,
-//! and the statistics of a kind of content. Reads; changes nothing.
+//! and the statistics of a kind of content. Owns nothing and changes nothing; threads of clients
+//! call it, and wait for the map store.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -8,8 +9,8 @@ use codec::CodecId;
 use surface::Result;
 use units::{BLOCK_BYTES, BlockIndex, BlockMask, GROUP_BYTES, GroupIndex};
 
+use crate::base::status::{CodecUse, Remembered};
 use crate::codecs::regions::RegionKey;
-use crate::upkeep::explain::{CodecUse, Remembered};
 use crate::volume::files::Files;
 
 /// Groups that are requested at once.
