@@ -70,7 +70,9 @@ def analytics_agree_with_the_pool(t):
     t.wait_for(lambda: agree(totals(pool, *stored), counted), f"{counted} in the history")
     t.equal(totals(pool, "bytes", "--by", "door", "--only", "operation=write"), {"nbd": 24 * MIB}, "bytes written by door")
     t.equal(totals(pool, "bytes", "--by", "object", "--only", "object=vol", "--only", "operation=write"), {"vol": 24 * MIB}, "by object")
-    written = totals(pool, "disk.written", "--by", "cause")
+    written, disk = totals(pool, "disk.written", "--by", "cause"), totals(pool, "disk.bytes", "--by", "codec")
+    t.expect({"zstd-3", "lz4", "other"} <= disk.keys(), f"bytes of the disk by codec: {disk}")
+    t.expect(abs(sum(disk.values()) - sum(written.values())) <= sum(written.values()) / 100, f"bytes of the disk by codec and by cause: {disk}, {written}")
     t.expect(abs(written["clients"] - sum(counted.values())) <= sum(counted.values()) / 100, f"bytes of the log by cause: {written}")
     marks = [mark["text"] for mark in stats(pool, "--marks")]
     t.expect("set compression=lz4 on 'vol'" in marks and "server started" in marks, f"marks: {marks}")

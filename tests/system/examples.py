@@ -67,7 +67,7 @@ BEFORE = [
                            "shale snapshot /srv/pool vm9@patched"),
     (r"shale passwd .* <", "echo 'correct horse battery' > password.txt"),
     (r"shale passwd \S+ guest --remove", "echo 'correct horse battery' | shale passwd /srv/pool guest"),
-    (r"shale token revoke \S+ backup", "shale token create /srv/pool backup"),
+    (r"shale token revoke \S+ backup", "shale token create /srv/pool --name backup"),
     (r"shale init", "rm -rf /srv/pool"),
     (r"salvage /dev/nvme0n1p4", "rm -rf /srv/pool /srv/new; shale init /srv/pool --data /dev/nvme0n1p4 --force;"
                                 "shale create /srv/pool vm --size 1G"),

@@ -79,7 +79,7 @@ class Served:
 
 def make_token(pool, name, role):
     """The text of a new token."""
-    made = pool.t.run(BINARY, "token", "create", pool.path, name, "--role", role, "--json", quiet=True)
+    made = pool.t.run(BINARY, "token", "create", pool.path, "--name", name, "--role", role, "--json", quiet=True)
     return json.loads(made.stdout)["token"]
 
 

@@ -66,7 +66,7 @@ const fn gauge(
 }
 
 /// Appended to only: a dataset's number is its place here.
-const ABOUT: [About; 23] = [
+const ABOUT: [About; 24] = [
     sum("ops", Unit::Count, &["operation", "door"], true, "operations of clients"),
     sum("bytes", Unit::Bytes, &["operation", "door"], true, "bytes that clients read, wrote and discarded"),
     sum("time", Unit::Ns, &["operation", "door"], true, "time that clients' operations took"),
@@ -101,6 +101,13 @@ const ABOUT: [About; 23] = [
         &["kind", "door"],
         true,
         "operations on volumes, and on the data of shares, that failed",
+    ),
+    sum(
+        "disk.bytes",
+        Unit::Bytes,
+        &["codec"],
+        false,
+        "bytes written to disk by the codec of new data; 'moved': rewritten data, 'other': headers and the map",
     ),
 ];
 
@@ -162,6 +169,8 @@ impl Dataset {
     pub const JOBS: Self = Self(21);
     /// Operations that failed.
     pub const ERRORS: Self = Self(22);
+    /// Bytes written to disk by codec.
+    pub const DISK_BYTES: Self = Self(23);
 
     const fn about(self) -> &'static About {
         &ABOUT[self.0 as usize]
@@ -239,6 +248,7 @@ mod tests {
             (Dataset::WORK, "work"),
             (Dataset::JOBS, "jobs"),
             (Dataset::ERRORS, "errors"),
+            (Dataset::DISK_BYTES, "disk.bytes"),
         ];
         named.iter().for_each(|(dataset, name)| assert_eq!(dataset.name(), *name));
     }

@@ -188,6 +188,7 @@ impl Sampler {
             let (objects, pool, machine) = &mut counters;
             objects.sample(service, ticks, &mut row);
             pool.sample(service, ticks, &mut row);
+            pool.sample_disk_bytes(&mut row);
             machine.sample(&mut row);
             let marks = sample_jobs(service, &mut jobs, &mut row);
             let mut store = self.store.lock();

@@ -37,7 +37,7 @@ class Appliance(Shares):
     def _come_up(self, is_new):
         super()._come_up(is_new)
         if is_new:
-            token = json.loads(self.shale("token", "create", self.pool, "experiment", "--role", "operate", "--json"))["token"]
+            token = json.loads(self.shale("token", "create", self.pool, "--name", "experiment", "--role", "operate", "--json"))["token"]
             self.rest = Rest(HOST, HTTP_PORT, token, self.network)
         self._wait_exported()
 

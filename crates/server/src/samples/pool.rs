@@ -16,6 +16,10 @@ const MAP_EVERY: u64 = 60;
 pub(super) struct PoolCounters {
     before: BTreeMap<(Dataset, String), u64>,
     map_bytes: u64,
+    /// Bytes written to disk: all of them, and those of moved data.
+    written: (u64, u64),
+    /// Bytes of new data by codec, as they were sampled.
+    stored: BTreeMap<String, u64>,
 }
 
 impl PoolCounters {
@@ -38,6 +42,7 @@ impl PoolCounters {
             ("map", service.disk_written_bytes().saturating_sub(figures.log_bytes)),
         ];
         causes.into_iter().for_each(|(cause, now)| self.put(row, Dataset::DISK_WRITTEN, &[cause], now));
+        self.written = (service.disk_written_bytes(), moved);
         let clients = figures.disk_read_bytes.saturating_sub(figures.cleaner_read_bytes);
         let causes = [("clients", clients), ("cleaner", figures.cleaner_read_bytes)];
         causes.into_iter().for_each(|(cause, now)| self.put(row, Dataset::DISK_READ, &[cause], now));
@@ -71,6 +76,25 @@ impl PoolCounters {
         ];
         parts.into_iter().for_each(|(part, now)| row.put(Dataset::CAPACITY, &[part], 0, now));
     }
+
+    /// Divides the bytes written to disk by the codecs of the new data in `row`.
+    pub(super) fn sample_disk_bytes(&mut self, row: &mut Row) {
+        let of_codecs = row.0.iter().filter(|sample| sample.key.dataset == Dataset::CODEC_STORED);
+        for sample in of_codecs {
+            let codec = sample.key.label("codec").unwrap_or_default();
+            *self.stored.entry(codec.to_owned()).or_default() += sample.value;
+        }
+        let (written, moved) = self.written;
+        let stored = std::mem::take(&mut self.stored);
+        // Data is compressed before it is written: until then, it is missing in `other`.
+        let other = written.saturating_sub(moved + stored.values().sum::<u64>());
+        for (codec, now) in
+            stored.iter().map(|(codec, now)| (codec.as_str(), *now)).chain([("moved", moved), ("other", other)])
+        {
+            self.put(row, Dataset::DISK_BYTES, &[codec], now);
+        }
+        self.stored = stored;
+    }
 }
 
 #[cfg(test)]
@@ -86,5 +110,26 @@ mod tests {
             sum += row.0.iter().map(|sample| sample.value).sum::<u64>();
         }
         assert_eq!(sum, 130);
+    }
+
+    #[test]
+    fn bytes_by_codec_add_up_to_those_of_the_disk() {
+        let mut counters = PoolCounters::default();
+        let mut sums = BTreeMap::new();
+        // Compressed in one second and written in the next.
+        for (written, moved, zstd, lz4) in [(1000, 0, 600, 0), (1000, 0, 0, 500), (2200, 300, 100, 0)] {
+            counters.written = (written, moved);
+            let mut row = Row::default();
+            row.put(Dataset::CODEC_STORED, &["zstd-3"], 1, zstd);
+            row.put(Dataset::CODEC_STORED, &["lz4"], 2, lz4);
+            row.put(Dataset::CODEC_RAW, &["lz4"], 2, 9999);
+            counters.sample_disk_bytes(&mut row);
+            for sample in row.0.iter().filter(|sample| sample.key.dataset == Dataset::DISK_BYTES) {
+                *sums.entry(sample.key.label("codec").unwrap().to_owned()).or_insert(0) += sample.value;
+            }
+        }
+        let expected = [("lz4", 500), ("moved", 300), ("other", 700), ("zstd-3", 700)];
+        assert_eq!(sums, expected.map(|(codec, bytes)| (codec.to_owned(), bytes)).into());
+        assert_eq!(sums.values().sum::<u64>(), 2200);
     }
 }

@@ -66,8 +66,8 @@ pub struct PasswdArgs {
 #[derive(Debug, Args)]
 #[command(after_long_help = "\
 Examples:
-  shale token create /srv/pool prometheus --role read
-  shale token create /srv/pool backup --role operate --expires 90d
+  shale token create /srv/pool --name prometheus --role read
+  shale token create /srv/pool --name backup --role operate --expires 90d
   shale token list /srv/pool
   shale token revoke /srv/pool backup
 
@@ -93,13 +93,14 @@ pub enum TokenCommand {
 #[derive(Debug, Args)]
 #[command(after_long_help = "\
 Examples:
-  shale token create /srv/pool prometheus --role read
+  shale token create /srv/pool --name prometheus --role read
 
 JSON fields: name, role, created_unix_s, expires_unix_s (or null), last_used_unix_s (null), token.")]
 pub struct TokenCreateArgs {
     /// Directory of the pool
     pub pool: PathBuf,
     /// Name of the token
+    #[arg(long)]
     pub name: String,
     /// Role of the token
     #[arg(long, value_name = "ROLE", default_value = "read")]

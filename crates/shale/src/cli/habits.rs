@@ -9,7 +9,10 @@ const COMMANDS: &[(&[&str], &str)] = &[
     (&["add"], "`shale grow POOL SIZE` makes a pool larger"),
     (&["attach"], "`shale serve POOL --mount DIR` shows each volume as a file for losetup"),
     (&["backup"], "`shale snapshot POOL NAME@SNAPSHOT` keeps a state, `shale send` copies it elsewhere"),
-    (&["allow"], "a server runs as root; `shale token create POOL NAME --role ROLE` gives others access over HTTP"),
+    (
+        &["allow"],
+        "a server runs as root; `shale token create POOL --name NAME --role ROLE` gives others access over HTTP",
+    ),
     (&["cat"], "`shale export POOL NAME -` writes a volume to stdout, `shale blob cat URL` a blob"),
     (
         &["commit"],

@@ -394,7 +394,7 @@ mod tests {
             "shale passwd p anna --role operate",
             "shale passwd p --list",
             "shale passwd p anna --remove",
-            "shale token create p prometheus --role read --expires 90d",
+            "shale token create p --name prometheus --role read --expires 90d",
             "shale token list p --json",
             "shale token revoke p prometheus",
             "shale history p -n 10 --json",
