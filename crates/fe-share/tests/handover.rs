@@ -28,7 +28,7 @@ fn a_lone_caller_gets_right_answers_that_are_handed_over() {
     let share = mount(tree, dir.path(), &options).unwrap();
     let mut made = 0;
     while made < FILES_MIN || counts.figures().handoffs == 0 {
-        let (path, content) = (dir.join(&format!("f{made}")), made.to_string());
+        let (path, content) = (dir.join(format!("f{made}")), made.to_string());
         fs::write(&path, &content).unwrap();
         rustix::fs::statvfs(dir.path()).unwrap();
         assert_eq!(fs::metadata(&path).unwrap().len(), content.len() as u64);

@@ -113,19 +113,10 @@ impl Buffers {
     /// The buffer of a tag.
     ///
     /// # Safety
-    /// It belongs to the caller, who has no other reference to it that may be written through.
-    pub unsafe fn get(&self, tag: u16) -> &[u8] {
-        // SAFETY: mapped, initialised by the kernel, and the caller's.
-        unsafe { slice::from_raw_parts(self.start(tag), self.each) }
-    }
-
-    /// The buffer of a tag.
-    ///
-    /// # Safety
     /// It belongs to the caller, who has no other reference to it.
     #[allow(clippy::mut_from_ref, reason = "the caller owns the buffer")]
     pub unsafe fn get_mut(&self, tag: u16) -> &mut [u8] {
-        // SAFETY: as in `get`.
+        // SAFETY: mapped, initialised by the kernel, and the caller's.
         unsafe { slice::from_raw_parts_mut(self.start(tag), self.each) }
     }
 }
@@ -161,7 +152,7 @@ mod tests {
         }
         for tag in 0..3 {
             // SAFETY: as above.
-            assert_eq!(unsafe { buffers.get(tag) }, [tag as u8 + 1; 4096]);
+            assert_eq!(unsafe { buffers.get_mut(tag) }, [tag as u8 + 1; 4096]);
         }
         assert_eq!(buffers.address(2), buffers.address(0) + 8192);
         assert!(Buffers::new(0, 4096).is_err());

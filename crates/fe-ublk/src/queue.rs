@@ -96,6 +96,7 @@ impl Queue {
     }
 
     /// Requests that are neither answered nor left.
+    #[cfg(test)]
     pub fn in_hand(&self) -> usize {
         self.signals.lock().in_hand
     }

@@ -23,14 +23,8 @@ impl Taken {
     }
 
     /// The buffer.
-    pub fn data(&self) -> &[u8] {
-        // SAFETY: the buffer belongs to this request, and is written through `&mut self` only.
-        unsafe { self.queue.buffers().get(self.tag) }
-    }
-
-    /// The buffer.
     pub fn room(&mut self) -> &mut [u8] {
-        // SAFETY: as above; there is one such borrow at a time.
+        // SAFETY: the buffer belongs to this request, and there is one such borrow at a time.
         unsafe { self.queue.buffers().get_mut(self.tag) }
     }
 
@@ -67,7 +61,7 @@ mod tests {
         let queue = Queue::new(0, 4, 4096).unwrap();
         let mut all: Vec<_> = (0..4).map(|tag| queue.taken_in_test(tag)).collect();
         all.iter_mut().zip(1..).for_each(|(taken, byte)| taken.room().fill(byte));
-        assert_eq!(all.iter().map(|taken| taken.data()[4095]).collect::<Vec<_>>(), [1, 2, 3, 4]);
+        assert_eq!(all.iter_mut().map(|taken| taken.room()[4095]).collect::<Vec<_>>(), [1, 2, 3, 4]);
         assert_eq!(queue.in_hand(), 4);
         let mut all = all.into_iter();
         all.next().unwrap().answer(512);

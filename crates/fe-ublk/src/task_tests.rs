@@ -112,8 +112,8 @@ fn reads_are_done_together_and_into_their_own_buffers() {
     let mut answers = setup.queue.answered();
     answers.sort_unstable();
     assert_eq!(answers, [(0, 512), (1, 512), (2, -libc::EIO)]);
-    let (first, second) = (setup.queue.taken_in_test(0), setup.queue.taken_in_test(1));
-    assert_eq!((first.data()[511], second.data()[511]), (1, 2));
+    let (mut first, mut second) = (setup.queue.taken_in_test(0), setup.queue.taken_in_test(1));
+    assert_eq!((first.room()[511], second.room()[511]), (1, 2));
     first.leave();
     second.leave();
 }

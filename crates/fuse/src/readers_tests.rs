@@ -327,7 +327,8 @@ fn a_watcher_that_rests_is_woken_by_the_next_request() {
         connection.send(opcode::STATFS, 8, 1);
         assert_eq!(gate.next().0, 8, "the watcher took over");
         gate.go_on.send(()).unwrap();
-        (connection.answer(), connection.answer());
+        connection.answer();
+        connection.answer();
         // One parks again.
         connection.park_others(9);
         gate.arrived.try_iter().for_each(drop);

@@ -63,6 +63,9 @@ impl Weighter<FrameKey, Bytes> for ByBytes {
     }
 }
 
+/// Takes bytes of an extent that are there without a request, and their place in the read.
+type Sink<'a> = &'a mut dyn FnMut(usize, &[u8]) -> Result<(), Error>;
+
 /// A frame that a read needs, and the destination of its bytes.
 #[derive(Debug, Clone)]
 pub(crate) struct Wanted {
@@ -176,7 +179,7 @@ impl Reader {
         extent: &Extent,
         from: u64,
         wanted: &mut Vec<Wanted>,
-        sink: &mut dyn FnMut(usize, &[u8]) -> Result<(), Error>,
+        sink: Sink<'_>,
     ) -> Result<(), Error> {
         let frame_bytes = u64::from(FRAME_BYTES);
         let mut before = 0;

@@ -41,12 +41,12 @@ fn a_new_pool_has_compact_records_and_no_other_feature() {
 #[test]
 fn an_opening_brings_the_older_of_two_copies_up_to_date() {
     let mut crashes = 0;
-    for newer in 0..2 {
+    for (newer, offset) in SUPERBLOCK_OFFSETS.into_iter().enumerate() {
         let base = new_pool();
         let mut wanted = copies(&base)[newer].clone().unwrap();
         wanted.generation += 1;
         wanted.features_incompat |= INCOMPAT_BOOKMARKS;
-        base.disk.poke(SUPERBLOCK_OFFSETS[newer], &wanted.encode());
+        base.disk.poke(offset, &wanted.encode());
         for point in 0.. {
             let mut machine = base.duplicate(point);
             machine.power.plan(point, Fault::Crash);

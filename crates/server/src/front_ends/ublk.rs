@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::os::unix::fs::MetadataExt;
 use std::sync::Arc;
 
-use fe_ublk::{Owner, Server, ServerOptions, Spec};
+use fe_ublk::{Owner, Server, ServerOptions};
 use operations::path_error;
 use serde_json::json;
 use surface::{DeviceSet, Error, ErrorKind, Result};
