@@ -316,7 +316,7 @@ impl Families {
         );
         self.counters(
             "joules_total",
-            "Nominal energy of codecs: CPU time by the power of a busy CPU, of which shale_joules_source_info has the source.",
+            "Nominal energy of codecs: CPU time by the power of a busy CPU; its source is in shale_joules_source_info.",
             both(|work| work.joules),
         );
         let source = [("source", figures.energy_source.as_str())];
