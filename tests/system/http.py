@@ -255,16 +255,34 @@ def http_log_in_link(t):
     t.equal(oct(mode), "0o600", "mode of access.json")
 
 
+def samples(text):
+    """The values of /metrics by name and labels."""
+    return dict(line.rsplit(" ", 1) for line in text.splitlines() if not line.startswith("#"))
+
+
 @test()
 def http_metrics(t):
     """/metrics is text that promtool takes, counts what clients do exactly, and needs a token with --metrics token"""
     served = Served(t)
     uri = served.server.uri("vm")
+    fresh = samples(Web(served.server).ask("GET", "/metrics", api=False)[2])
+    t.expect(len(fresh) >= 150, f"only {len(fresh)} samples of a fresh pool")
+    for name in (
+        'operations_total{door="nbd",object="",operation="read"}',
+        'operation_duration_seconds_count{door="nbd",operation="read"}',
+        'errors_total{door="nbd",kind="io"}',
+        'written_bytes_total{codec="zstd-3"}',
+        'cpu_seconds_total{codec="zstd-3",direction="decompress"}',
+        'joules_total{codec="zstd-3",direction="compress"}',
+        'jobs{kind="scrub",state="failed"}',
+        'last_success_timestamp_seconds{kind="clean"}',
+    ):
+        t.equal(fresh[f"shale_{name}"], "0", f"{name} before the first event")
     t.run("nbdsh", "-u", uri, "-c", "h.pwrite(b'x' * 65536, 0)", "-c", "h.flush()", "-c", "[h.pread(4096, 0) for _ in range(3)]")
     web = Web(served.server)
     status, fields, text = web.ask("GET", "/metrics", api=False)
     t.equal((status, fields["Content-Type"]), (200, "text/plain; version=0.0.4; charset=utf-8"), "status and type")
-    values = {line.rsplit(" ", 1)[0]: line.rsplit(" ", 1)[1] for line in text.splitlines() if not line.startswith("#")}
+    values = samples(text)
     t.equal(values['shale_operations_total{door="nbd",object="vm",operation="read"}'], "3", "reads")
     t.equal(values['shale_operation_bytes_total{door="nbd",object="vm",operation="write"}'], "65536", "bytes written")
     t.equal(values['shale_operation_duration_seconds_count{door="nbd",operation="read"}'], "3", "reads in the histogram")
@@ -278,7 +296,20 @@ def http_metrics(t):
     served.server.stop()
     closed = served.pool.serve(words=["--http", "127.0.0.1:0", "--metrics", "token"])
     t.equal(Web(closed).ask("GET", "/metrics", api=False)[0], 401, "status without a token")
-    t.equal(Web(closed, served.admin.token).ask("GET", "/metrics", api=False)[0], 200, "status with one")
+    # A server that has just started must decompress what it reads.
+    t.run("nbdsh", "-u", closed.uri("vm"), "-c", "assert h.pread(65536, 0) == b'x' * 65536")
+    status, _, text = Web(closed, served.admin.token).ask("GET", "/metrics", api=False)
+    t.equal(status, 200, "status with one")
+    values = {name: float(value) for name, value in samples(text).items()}
+
+    def total(family, label=""):
+        return sum(value for name, value in values.items() if name.startswith(f"shale_{family}{{") and label in name)
+
+    t.expect(total("read_bytes_total") >= 65536, "data decompressed for the read")
+    t.expect(0 < total("stored_read_bytes_total") < 65536, "the same as stored")
+    seconds, joules = (total(family, 'direction="decompress"') for family in ("cpu_seconds_total", "joules_total"))
+    t.expect(seconds > 0 and joules > 0, f"decompressing took {seconds} s and {joules} J")
+    t.equal(values['shale_errors_total{door="nbd",kind="io"}'], 0, "errors")
 
 
 @test()

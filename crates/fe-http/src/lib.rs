@@ -26,6 +26,6 @@ mod session;
 mod tls;
 pub mod wire;
 
-pub use metrics::{Figures, ObjectFigures};
+pub use metrics::{CodecFigures, CodecWork, Figures, ObjectFigures};
 pub use process::run;
 pub use tls::fingerprint;

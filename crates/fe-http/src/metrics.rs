@@ -3,13 +3,18 @@
 //!
 //! Labels come from closed sets and from names of objects, of which the server names a bounded
 //! number ([`Figures`]): never from clients, paths or ports.
+//!
+//! A series that begins with its first event hides that event from a rate. So each series of closed
+//! sets is there from the start, as zero. Series of objects begin with their first operation: their
+//! doors have a zero without an object.
 
 use std::collections::BTreeMap;
 
 use prometheus::proto::{Bucket, Counter, Gauge, Histogram, LabelPair, Metric, MetricFamily, MetricType};
 use prometheus::{Encoder, TextEncoder};
-use report::{JobReport, StatusReport, VolumeTraffic};
+use report::{JobKind, JobReport, JobState, StatusReport, VolumeTraffic};
 use serde::{Deserialize, Serialize};
+use surface::{ErrorKind, OpKind};
 
 /// Nanoseconds of a second.
 const SECOND_NS: f64 = 1e9;
@@ -33,6 +38,28 @@ pub struct ObjectFigures {
     pub stored_bytes: u64,
 }
 
+/// Work of a codec in one direction.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+pub struct CodecWork {
+    /// Data before compression.
+    pub raw_bytes: u64,
+    /// The same data as stored.
+    pub stored_bytes: u64,
+    /// CPU time, estimated from a part of the units.
+    pub cpu_ns: u64,
+    /// CPU time by the power of a busy CPU.
+    pub joules: f64,
+}
+
+/// Work of a codec since the server began.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+pub struct CodecFigures {
+    /// For data written.
+    pub compressed: CodecWork,
+    /// For data read.
+    pub decompressed: CodecWork,
+}
+
 /// What `/metrics` is made of.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Figures {
@@ -42,10 +69,24 @@ pub struct Figures {
     pub objects: Vec<ObjectFigures>,
     /// Traffic of the same objects.
     pub traffic: Vec<VolumeTraffic>,
+    /// The doors that are served, and those that were used.
+    pub doors: Vec<String>,
+    /// Failed operations by door, in the order of [`ErrorKind::ALL`].
+    pub failures: BTreeMap<String, Vec<u64>>,
+    /// Work by codec, with zeroes for those that an object can use and did not.
+    pub codecs: BTreeMap<String, CodecFigures>,
+    /// Units that reads found decoded in memory.
+    pub cache_hits: u64,
+    /// Units that reads had to fetch and decode.
+    pub cache_misses: u64,
+    /// Source of the power of a busy CPU.
+    pub energy_source: String,
     /// Upper bounds of the buckets of durations, in nanoseconds.
     pub bucket_ends_ns: Vec<u64>,
     /// The jobs that are known.
     pub jobs: Vec<JobReport>,
+    /// When work last ended well, by kind of job.
+    pub last_success_unix_s: BTreeMap<String, u64>,
     /// Objects without a name of their own.
     pub objects_unnamed: u64,
 }
@@ -152,6 +193,7 @@ impl Families {
         self.counter("cleaned_extents_total", "Extents emptied by the cleaner.", status.cleaned_extents as f64);
         self.counter("cleaning_seconds_total", "Time spent cleaning.", status.cleaning_ms / 1e3);
         self.counter("checkpoints_total", "Checkpoints.", status.checkpoints as f64);
+        self.counter("light_checkpoints_total", "Light checkpoints.", status.light_checkpoints as f64);
         self.counter("flushes_total", "Flushes asked for by clients.", status.flushes as f64);
         self.counter("syncs_total", "Syncs of the data file.", status.syncs as f64);
     }
@@ -183,12 +225,19 @@ impl Families {
 
     fn traffic(&mut self, figures: &Figures) {
         let (mut counts, mut bytes) = (Vec::new(), Vec::new());
-        let mut durations: BTreeMap<(&str, &str), (u64, u64, Vec<u64>)> = BTreeMap::new();
+        let mut durations: BTreeMap<(&str, &str), (u64, Vec<u64>)> = BTreeMap::new();
+        let known = figures.doors.iter().flat_map(|door| OpKind::ALL.map(|kind| (door.as_str(), kind.name())));
+        for (door, operation) in known {
+            let pairs = [("door", door), ("object", ""), ("operation", operation)];
+            counts.push(counted(&pairs, 0.0));
+            bytes.push(counted(&pairs, 0.0));
+            durations.insert((door, operation), (0, vec![0; figures.bucket_ends_ns.len() + 1]));
+        }
         for volume in &figures.traffic {
             for (door, line) in
                 volume.doors.iter().flat_map(|door| door.operations.iter().map(move |line| (door, line)))
             {
-                let (_, ns, buckets) = durations.entry((&door.door, &line.operation)).or_default();
+                let (ns, buckets) = durations.entry((&door.door, &line.operation)).or_default();
                 *ns += line.ns;
                 buckets.resize(buckets.len().max(line.histogram.len()), 0);
                 buckets.iter_mut().zip(&line.histogram).for_each(|(sum, count)| *sum += count);
@@ -202,7 +251,7 @@ impl Families {
         }
         self.counters("operations_total", "Operations of clients.", counts);
         self.counters("operation_bytes_total", "Bytes of the operations of clients.", bytes);
-        let metrics = durations.iter().map(|((door, operation), (_, ns, buckets))| {
+        let metrics = durations.iter().map(|((door, operation), (ns, buckets))| {
             duration(&[("door", door), ("operation", operation)], *ns, buckets, &figures.bucket_ends_ns)
         });
         self.add(
@@ -211,49 +260,88 @@ impl Families {
             MetricType::HISTOGRAM,
             metrics.collect(),
         );
-        let sum = |value: fn(&VolumeTraffic) -> u64| figures.traffic.iter().map(value).sum::<u64>() as f64;
-        self.counter("cache_hits_total", "Units that reads found decoded in memory.", sum(|volume| volume.cache_hits));
-        self.counter("cache_misses_total", "Units that reads fetched and decoded.", sum(|volume| volume.cache_misses));
+        self.counter("cache_hits_total", "Units that reads found decoded in memory.", figures.cache_hits as f64);
+        self.counter("cache_misses_total", "Units that reads fetched and decoded.", figures.cache_misses as f64);
+    }
+
+    fn failures(&mut self, figures: &Figures) {
+        let of_door = |(door, counts): (&String, &Vec<u64>)| {
+            let metric = |(kind, count): (&ErrorKind, &u64)| {
+                counted(&[("door", door.as_str()), ("kind", kind.name())], *count as f64)
+            };
+            ErrorKind::ALL.iter().zip(counts).map(metric).collect::<Vec<_>>()
+        };
+        let help = "Operations of clients that failed; those on files of shares have the door of their tree.";
+        self.counters("errors_total", help, figures.failures.iter().flat_map(of_door).collect());
     }
 
     fn codecs(&mut self, figures: &Figures) {
-        let mut codecs: BTreeMap<&str, [u64; 3]> = BTreeMap::new();
-        for line in figures.traffic.iter().flat_map(|volume| &volume.codecs) {
-            let [raw, stored, cpu] = codecs.entry(&line.codec).or_default();
-            *raw += line.raw_bytes;
-            *stored += line.stored_bytes;
-            *cpu += line.cpu_ns.unwrap_or_default();
-        }
-        let each = |number: usize, unit: f64| {
-            let metric = |(codec, sums): (&&str, &[u64; 3])| counted(&[("codec", codec)], sums[number] as f64 / unit);
-            codecs.iter().map(metric).collect::<Vec<_>>()
+        let bytes = |value: fn(&CodecFigures) -> u64| {
+            let metric =
+                |(codec, work): (&String, &CodecFigures)| counted(&[("codec", codec.as_str())], value(work) as f64);
+            figures.codecs.iter().map(metric).collect::<Vec<_>>()
         };
-        self.counters("written_bytes_total", "Data written, by codec, before compression.", each(0, 1.0));
-        self.counters("stored_written_bytes_total", "Data written, by codec, as stored.", each(1, 1.0));
-        let cpu = codecs
-            .iter()
-            .map(|(codec, sums)| counted(&[("codec", codec), ("direction", "compress")], sums[2] as f64 / SECOND_NS));
-        self.counters("cpu_seconds_total", "CPU time of codecs.", cpu.collect());
+        self.counters(
+            "written_bytes_total",
+            "Data written, by codec, before compression.",
+            bytes(|work| work.compressed.raw_bytes),
+        );
+        self.counters(
+            "stored_written_bytes_total",
+            "Data written, by codec, as stored.",
+            bytes(|work| work.compressed.stored_bytes),
+        );
+        self.counters(
+            "read_bytes_total",
+            "Data that reads decompressed, by codec, before compression.",
+            bytes(|work| work.decompressed.raw_bytes),
+        );
+        self.counters(
+            "stored_read_bytes_total",
+            "Data that reads decompressed, by codec, as stored.",
+            bytes(|work| work.decompressed.stored_bytes),
+        );
+        let both = |value: fn(&CodecWork) -> f64| {
+            let of_codec = |(codec, work): (&String, &CodecFigures)| {
+                [("compress", work.compressed), ("decompress", work.decompressed)].map(|(direction, work)| {
+                    counted(&[("codec", codec.as_str()), ("direction", direction)], value(&work))
+                })
+            };
+            figures.codecs.iter().flat_map(of_codec).collect::<Vec<_>>()
+        };
+        self.counters(
+            "cpu_seconds_total",
+            "CPU time of codecs, estimated from one unit in eight.",
+            both(|work| work.cpu_ns as f64 / SECOND_NS),
+        );
+        self.counters(
+            "joules_total",
+            "Nominal energy of codecs: CPU time by the power of a busy CPU; its source is in shale_joules_source_info.",
+            both(|work| work.joules),
+        );
+        let source = [("source", figures.energy_source.as_str())];
+        self.gauges(
+            "joules_source_info",
+            "Source of the power of a busy CPU: rapl, as counted by a calibration; cpu-time, an assumed power.",
+            vec![measured(&source, 1.0)],
+        );
     }
 
     fn jobs(&mut self, figures: &Figures) {
-        let mut states: BTreeMap<(&str, &str), u64> = BTreeMap::new();
-        let mut last: BTreeMap<&str, u64> = BTreeMap::new();
+        let known = JobKind::ALL.into_iter().flat_map(|kind| JobState::ALL.map(|state| (kind.name(), state.name())));
+        let mut states: BTreeMap<(&str, &str), u64> = known.map(|labels| (labels, 0)).collect();
         for job in &figures.jobs {
             *states.entry((job.kind.name(), job.state.name())).or_default() += 1;
-            if let Some(ended) = job.ended_unix_s.filter(|_| job.error.is_none()) {
-                let last = last.entry(job.kind.name()).or_default();
-                *last = ended.max(*last);
-            }
         }
-        let scrubbed = figures.status.scrub.finished_unix_s;
-        let last_scrub = last.entry("scrub").or_default();
-        *last_scrub = scrubbed.max(*last_scrub);
         let each =
             states.iter().map(|((kind, state), count)| measured(&[("kind", kind), ("state", state)], *count as f64));
         self.gauges("jobs", "Jobs that the server knows, by kind and state.", each.collect());
-        let each = last.iter().map(|(kind, unix_s)| measured(&[("kind", kind)], *unix_s as f64));
-        let help = "When work of a kind last ended well, in seconds since 1970; 0: never.";
+        let each = JobKind::ALL.into_iter().map(|kind| {
+            let unix_s = figures.last_success_unix_s.get(kind.name()).copied().unwrap_or_default();
+            measured(&[("kind", kind.name())], unix_s as f64)
+        });
+        let help = "When work of a kind last ended well, in seconds since 1970; 0: never since the server began, or \
+                    for a scrub never.";
         self.gauges("last_success_timestamp_seconds", help, each.collect());
     }
 }
@@ -289,6 +377,7 @@ pub(crate) fn text(figures: &Figures) -> Result<Vec<u8>, prometheus::Error> {
     families.pool(&figures.status);
     families.objects(figures);
     families.traffic(figures);
+    families.failures(figures);
     families.codecs(figures);
     families.jobs(figures);
     let mut text = Vec::new();
@@ -298,7 +387,7 @@ pub(crate) fn text(figures: &Figures) -> Result<Vec<u8>, prometheus::Error> {
 
 #[cfg(test)]
 mod tests {
-    use report::{CodecLine, DoorTraffic, OperationLine};
+    use report::{DoorTraffic, OperationLine};
 
     use super::*;
 
@@ -314,14 +403,12 @@ mod tests {
             door: "nbd".to_owned(),
             operations: vec![operation("read", &[1, 2, 0, 4, 1]), operation("write", &[0; 5])],
         }];
-        let codec =
-            CodecLine { codec: "lz4".to_owned(), units: 1, raw_bytes: 8192, stored_bytes: 100, cpu_ns: Some(5) };
         let traffic = |volume: &str| VolumeTraffic {
             volume: volume.to_owned(),
             id: 1,
             kind: report::ObjectKind::Volume,
             doors: doors.clone(),
-            codecs: vec![codec.clone()],
+            codecs: Vec::new(),
             cache_hits: 1,
             cache_misses: 2,
         };
@@ -333,13 +420,25 @@ mod tests {
             stored_bytes: 100,
             ..ObjectFigures::default()
         };
+        let work = |raw_bytes, stored_bytes, cpu_ns, joules| CodecWork { raw_bytes, stored_bytes, cpu_ns, joules };
+        let lz4 =
+            CodecFigures { compressed: work(16384, 200, 10, 0.5), decompressed: work(4096, 100, 2_000_000_000, 20.0) };
+        let mut failures = vec![0; ErrorKind::ALL.len()];
+        failures[ErrorKind::Io as usize] = 3;
         let other = ObjectFigures { object: "(other)".to_owned(), ..ObjectFigures::default() };
         Figures {
             status: Box::new(StatusReport { capacity_bytes: 1 << 40, ..StatusReport::default() }),
             objects: vec![object, other],
             traffic: vec![traffic("vm"), traffic("(other)")],
+            doors: vec!["command".to_owned(), "nbd".to_owned()],
+            failures: BTreeMap::from([("nbd".to_owned(), failures)]),
+            codecs: BTreeMap::from([("lz4".to_owned(), lz4)]),
+            cache_hits: 2,
+            cache_misses: 4,
+            energy_source: "cpu-time".to_owned(),
             bucket_ends_ns: vec![1000, 2000, 4000, 8000],
             jobs: vec![JobReport::sample()],
+            last_success_unix_s: BTreeMap::from([("clean".to_owned(), 77)]),
             objects_unnamed: 3,
         }
     }
@@ -358,6 +457,18 @@ mod tests {
             "shale_operation_duration_seconds_sum{door=\"nbd\",operation=\"read\"} 6",
             "shale_written_bytes_total{codec=\"lz4\"} 16384",
             "shale_cpu_seconds_total{codec=\"lz4\",direction=\"compress\"} 0.00000001",
+            "shale_stored_written_bytes_total{codec=\"lz4\"} 200",
+            "shale_read_bytes_total{codec=\"lz4\"} 4096",
+            "shale_stored_read_bytes_total{codec=\"lz4\"} 100",
+            "shale_cpu_seconds_total{codec=\"lz4\",direction=\"decompress\"} 2",
+            "shale_joules_total{codec=\"lz4\",direction=\"compress\"} 0.5",
+            "shale_joules_total{codec=\"lz4\",direction=\"decompress\"} 20",
+            "shale_joules_source_info{source=\"cpu-time\"} 1",
+            "shale_errors_total{door=\"nbd\",kind=\"io\"} 3",
+            "shale_errors_total{door=\"nbd\",kind=\"corrupt\"} 0",
+            "shale_jobs{kind=\"recompress\",state=\"running\"} 1",
+            "shale_last_success_timestamp_seconds{kind=\"clean\"} 77",
+            "shale_last_success_timestamp_seconds{kind=\"scrub\"} 0",
             "shale_cache_misses_total 4",
             "shale_objects_unnamed 3",
         ] {
@@ -370,6 +481,28 @@ mod tests {
         );
         let unused = "shale_operations_total{door=\"nbd\",object=\"vm\",operation=\"write\"}";
         assert!(!text.contains(unused), "an object without such operations has no series");
+    }
+
+    #[test]
+    fn before_the_first_operation_known_series_are_zero_and_have_no_object() {
+        let text_of = |figures: &Figures| String::from_utf8(text(figures).unwrap()).unwrap();
+        let fresh = Figures { traffic: Vec::new(), jobs: Vec::new(), codecs: BTreeMap::new(), ..figures() };
+        let count = |text: &str| text.lines().filter(|line| !line.starts_with('#')).count();
+        let text = text_of(&fresh);
+        assert!(count(&text) >= 150, "{} samples\n{text}", count(&text));
+        for line in [
+            "shale_operations_total{door=\"nbd\",object=\"\",operation=\"change\"} 0",
+            "shale_operation_bytes_total{door=\"command\",object=\"\",operation=\"read\"} 0",
+            "shale_operation_duration_seconds_bucket{door=\"nbd\",operation=\"write\",le=\"0.000008\"} 0",
+            "shale_operation_duration_seconds_count{door=\"nbd\",operation=\"write\"} 0",
+            "shale_jobs{kind=\"scrub\",state=\"failed\"} 0",
+        ] {
+            assert!(text.lines().any(|other| other == line), "{line}\n{text}");
+        }
+        // A hundred idle objects more have no series but those of their sizes and properties.
+        let idle = |number: u32| ObjectFigures { object: format!("v{number}"), ..fresh.objects[0].clone() };
+        let many = Figures { objects: (0..100).map(idle).collect(), ..fresh.clone() };
+        assert_eq!(count(&text_of(&many)) - count(&text), 98 * 4 + 1);
     }
 
     #[test]

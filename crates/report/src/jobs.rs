@@ -134,6 +134,10 @@ pub enum JobState {
 }
 
 impl JobState {
+    /// All of them.
+    pub const ALL: [Self; 6] =
+        [Self::Running, Self::Paused, Self::Cancelling, Self::Done, Self::Failed, Self::Cancelled];
+
     /// Its name.
     pub const fn name(self) -> &'static str {
         match self {

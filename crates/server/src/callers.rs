@@ -50,6 +50,13 @@ impl Callers {
         self.epoch.store(epoch, Ordering::Release);
     }
 
+    /// Returns the names of the doors with running servers.
+    pub(crate) fn doors(&self) -> Vec<&'static str> {
+        let servers = self.servers.read();
+        let has_server = |door: &Door| servers.iter().any(|(_, of)| of == door);
+        Door::ALL.into_iter().filter(has_server).map(Door::name).collect()
+    }
+
     /// Returns the door of a thread; `None`: a program of this machine, or the kernel itself.
     fn door_of(&self, thread: u32) -> Option<Door> {
         let epoch = self.epoch.load(Ordering::Acquire);
@@ -130,7 +137,7 @@ mod tests {
         let own = std::process::id();
         let thread = std::fs::read_link("/proc/thread-self").unwrap();
         let thread: u32 = thread.file_name().unwrap().to_str().unwrap().parse().unwrap();
-        assert_eq!(callers.door_of(thread), None, "there is no server");
+        assert_eq!((callers.door_of(thread), callers.doors()), (None, vec![]), "there is no server");
         callers.set(Door::Nfs, [own.cast_signed()].into_iter());
         assert_ne!(thread, own, "tests have threads of their own");
         assert_eq!(

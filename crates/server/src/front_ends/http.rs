@@ -8,6 +8,7 @@ mod certificate;
 mod figures;
 mod process;
 mod ticks;
+mod totals;
 
 use std::path::PathBuf;
 use std::sync::Arc;

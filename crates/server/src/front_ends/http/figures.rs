@@ -1,19 +1,23 @@
 //! The figures of `/metrics`: the objects listed by name, and the sums of the others.
 //!
-//! Owns the set of named objects. An object is admitted when it is first used, or first seen while
-//! there is space, and stays until it is destroyed: names that disappear and return would break
-//! rates.
+//! Owns the set of named objects, and the sums over all objects ([`Totals`]). An object is admitted
+//! when it is first used, or first seen while there is space, and stays until it is destroyed: names
+//! that disappear and return would break rates.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use codec::Codec;
+use doors::Door;
 use fe_http::{Figures, ObjectFigures};
 use operations::{Caller, Reply, Request, Role, Who};
 use parking_lot::Mutex;
-use report::{DoorTraffic, ObjectKind, VolumeReport, VolumeTraffic};
+use report::{DoorTraffic, ObjectKind, StatusReport, VolumeReport, VolumeTraffic};
 use surface::Result;
 
+use super::totals::Totals;
 use crate::service::Service;
+use crate::traffic::{COMMANDS, OfVolume, SHARES, TREES};
 
 /// Maximum number of named objects.
 const NAMED_MAX: usize = 1000;
@@ -23,14 +27,21 @@ const SNAPSHOTS: &str = "(snapshots)";
 /// Properties used as labels.
 const LABELS: [&str; 3] = ["compression", "mode", "unit"];
 
+/// Doors of volumes, as their clients name them ([`surface::Client::door`]).
+const NBD: &str = "nbd";
+const MOUNT: &str = "mount";
+
 /// See the module's text.
 #[derive(Default)]
-pub(super) struct Named(Mutex<BTreeSet<u64>>);
+pub(super) struct Named {
+    admitted: Mutex<BTreeSet<u64>>,
+    totals: Mutex<Totals>,
+}
 
 impl Named {
     /// Admits existing objects, used ones first.
     fn admit(&self, used: impl Iterator<Item = u64>, all: &BTreeSet<u64>) -> BTreeSet<u64> {
-        let mut named = self.0.lock();
+        let mut named = self.admitted.lock();
         named.retain(|id| all.contains(id));
         for id in used.filter(|id| all.contains(id)).chain(all.iter().copied()) {
             if named.len() >= NAMED_MAX {
@@ -60,18 +71,84 @@ impl Named {
             (true, _) => volume.volume.clone(),
             (false, _) => OTHER.to_owned(),
         };
+        let pool = service.pool();
+        let power = pool.machine().power;
+        let table = service.devices().traffics().list(None);
+        let doors = known_doors(&status, service.devices().traffics().callers().doors(), &table);
+        let mut codecs = codecs_of(&in_force(service, None));
+        let properties_of = |name: &str| {
+            let properties = in_force(service, Some(name));
+            codecs.extend(codecs_of(&properties));
+            properties
+        };
+        let objects = objects(volumes, &named, properties_of);
+        let mut totals = self.totals.lock();
+        totals.begin(codecs, doors.iter().copied().filter(|door| counts_failures(door)));
+        totals.add_efforts(&traffic.volumes, power);
+        totals.add_decompressed(&pool.figures().decoded, power);
+        totals.add_failures(&table);
+        totals.add_ended(&jobs, status.scrub.finished_unix_s);
+        let [cache_hits, cache_misses] = totals.cache();
         Ok(Figures {
             status,
-            objects: objects(volumes, &named),
+            objects,
             traffic: summed(traffic.volumes, label),
+            doors: doors.into_iter().map(str::to_owned).collect(),
+            failures: totals.failures(),
+            codecs: totals.codecs(),
+            cache_hits,
+            cache_misses,
+            energy_source: power.source().name().to_owned(),
             bucket_ends_ns: traffic.bucket_ends_ns,
             jobs,
+            last_success_unix_s: totals.last_success_unix_s(),
             objects_unnamed,
         })
     }
 }
 
-fn objects(volumes: Vec<VolumeReport>, named: &BTreeSet<u64>) -> Vec<ObjectFigures> {
+/// Returns the doors that are served now, and those that were used.
+fn known_doors(status: &StatusReport, of_network: Vec<&'static str>, table: &[OfVolume]) -> BTreeSet<&'static str> {
+    let of_server = [
+        (true, COMMANDS),
+        (!status.nbd.is_empty(), NBD),
+        (status.mount.is_some(), MOUNT),
+        (status.shares.is_some(), SHARES),
+        (status.shares.is_some(), TREES),
+    ];
+    let served = of_server.into_iter().filter(|(is_served, _)| *is_served).map(|(_, door)| door);
+    let used = table.iter().flat_map(|(_, doors)| doors.iter().map(|(door, _)| *door));
+    served.chain(of_network).chain(used).collect()
+}
+
+/// Returns whether failures are counted at a door. Those of data of shares are counted at the tree.
+fn counts_failures(door: &str) -> bool {
+    door != SHARES && Door::of_property(door).is_none()
+}
+
+/// Returns the properties in force for an object or for the pool; none if the object was destroyed.
+fn in_force(service: &Service, name: Option<&str>) -> BTreeMap<String, String> {
+    let properties = service.pool().properties(name).unwrap_or_default();
+    properties.into_iter().map(|property| (property.key, property.value)).collect()
+}
+
+/// Returns the codecs that can store new data with these properties, by their names in counts.
+fn codecs_of(properties: &BTreeMap<String, String>) -> BTreeSet<String> {
+    let value = |key: &str| properties.get(key).map_or("", String::as_str);
+    let names = match value("compression") {
+        "auto" => value("candidates"),
+        fixed => fixed,
+    };
+    let codecs = names.split(',').filter_map(|name| name.parse::<Codec>().ok());
+    // Data that does not become smaller is stored as it is.
+    codecs.chain([Codec::Off]).map(|codec| codec.id().to_string()).collect()
+}
+
+fn objects(
+    volumes: Vec<VolumeReport>,
+    named: &BTreeSet<u64>,
+    mut properties_of: impl FnMut(&str) -> BTreeMap<String, String>,
+) -> Vec<ObjectFigures> {
     let mut other = ObjectFigures { object: OTHER.to_owned(), ..ObjectFigures::default() };
     let mut lines = Vec::new();
     for volume in volumes {
@@ -81,11 +158,13 @@ fn objects(volumes: Vec<VolumeReport>, named: &BTreeSet<u64>) -> Vec<ObjectFigur
             other.stored_bytes += volume.stored_bytes;
             continue;
         }
+        let mut properties = properties_of(&volume.name);
+        properties.retain(|key, _| LABELS.contains(&key.as_str()));
         lines.push(ObjectFigures {
             kind: if volume.share { "share" } else { "volume" }.to_owned(),
             folder: volume.name.rsplit_once('/').map_or_else(String::new, |(folder, _)| folder.to_owned()),
             object: volume.name,
-            properties: volume.properties.into_iter().filter(|(key, _)| LABELS.contains(&key.as_str())).collect(),
+            properties,
             size_bytes: volume.size_bytes,
             logical_bytes: volume.allocated_bytes,
             stored_bytes: volume.stored_bytes,
@@ -159,6 +238,35 @@ mod tests {
         let fewer: BTreeSet<u64> = (2..=1500).collect();
         let next = named.admit([1300].into_iter(), &fewer);
         assert!(!next.contains(&1) && next.contains(&1300) && next.len() == NAMED_MAX);
+    }
+
+    #[test]
+    fn doors_that_are_served_are_known_before_their_first_operation() {
+        let known = |status: &StatusReport, of_network, table: &[OfVolume]| {
+            known_doors(status, of_network, table).into_iter().collect::<Vec<_>>()
+        };
+        let mut status = StatusReport::default();
+        assert_eq!(known(&status, Vec::new(), &[]), ["command"]);
+        status.nbd = vec!["unix:/nbd.sock".to_owned()];
+        status.shares = Some("/shares".to_owned());
+        let traffic = Arc::new(surface::Traffic::new(|| 0));
+        let table = [(surface::DeviceId(1), vec![("nbd", Arc::clone(&traffic)), ("ublk", traffic)])];
+        assert_eq!(known(&status, vec!["smb"], &table), ["command", "nbd", "share", "smb", "tree", "ublk"]);
+        let counting: Vec<_> =
+            ["mount", "nfs", "share", "tree"].into_iter().filter(|door| counts_failures(door)).collect();
+        assert_eq!(counting, ["mount", "tree"]);
+    }
+
+    #[test]
+    fn codecs_are_those_that_properties_allow() {
+        let codecs = |compression: &str, candidates: &str| {
+            let pairs = [("compression", compression), ("candidates", candidates)];
+            let properties = BTreeMap::from(pairs.map(|(key, value)| (key.to_owned(), value.to_owned())));
+            codecs_of(&properties).into_iter().collect::<Vec<_>>()
+        };
+        assert_eq!(codecs("gzip-9", "zstd-3,lz4"), ["gzip-9", "raw"]);
+        assert_eq!(codecs("auto", "zstd-3,lz4"), ["lz4", "raw", "zstd-3"]);
+        assert_eq!(codecs("off", ""), ["raw"]);
     }
 
     #[test]
