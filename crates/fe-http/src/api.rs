@@ -37,7 +37,8 @@ static ROUTES: LazyLock<Vec<Route>> = LazyLock::new(|| {
     routes
 });
 
-static OPENAPI: LazyLock<String> = LazyLock::new(|| operations::openapi().to_string());
+/// The description of the interface, as it is committed; a test compares it with the catalogue.
+const OPENAPI: &str = include_str!("../openapi.json");
 
 /// Text with `%XX` in it; none: it is not UTF-8, or has a zero byte. `plus` is a space in queries.
 fn decoded(text: &str, plus: bool) -> Option<String> {
@@ -225,7 +226,7 @@ fn with_location(route: &Route, mut response: Response, answer: &Answer) -> Resp
 
 /// The description of the interface. It has no secrets: it is the same for every pool.
 pub(crate) async fn openapi() -> Response {
-    ([(header::CONTENT_TYPE, "application/json")], OPENAPI.as_str()).into_response()
+    ([(header::CONTENT_TYPE, "application/json")], OPENAPI).into_response()
 }
 
 #[cfg(test)]

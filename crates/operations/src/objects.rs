@@ -94,6 +94,8 @@ pub struct ListWish {
     pub recursive: bool,
     /// Only objects of this kind; null for all. Snapshots have a list of their own.
     pub kind: Option<ObjectKind>,
+    /// Only the object of this name; null for all.
+    pub name: Option<String>,
     /// Only objects whose name contains this text; null for all.
     pub matching: Option<String>,
     /// Order.
@@ -124,6 +126,7 @@ impl Default for ListWish {
             parent: None,
             recursive: yes(),
             kind: None,
+            name: None,
             matching: None,
             sort: ObjectOrder::default(),
             descending: false,

@@ -234,6 +234,7 @@ impl Service {
             };
             inner.is_some_and(|inner| wish.recursive || !inner.contains('/'))
                 && wish.kind.is_none_or(|kind| kind == listed.kind())
+                && wish.name.as_deref().is_none_or(|wanted| name == wanted)
                 && wish.matching.as_deref().is_none_or(|text| name.contains(text))
         };
         let mut keyed: Vec<_> =

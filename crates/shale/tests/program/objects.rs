@@ -70,6 +70,8 @@ fn a_list_comes_in_pages_that_have_each_object_once() {
     handle(&open, destroy).unwrap();
     let second = page(&open, ListWish { limit: 3, cursor: first.next, ..ListWish::default() });
     assert_eq!(names(&second), ["a/x", "a/x/deep", "b"]);
+    let one = page(&open, ListWish { name: Some("a/x".to_owned()), ..ListWish::default() });
+    assert_eq!(names(&one), ["a/x"]);
     let direct = ListWish { parent: Some("a".into()), recursive: false, ..ListWish::default() };
     assert_eq!(names(&page(&open, direct)), ["a/before", "a/one", "a/x"]);
     let folders = page(&open, ListWish { kind: Some(ObjectKind::Folder), ..ListWish::default() });
