@@ -430,7 +430,9 @@ fn make(unfinished: &mut Unfinished, target: &Target, claimed: Option<FileDisk>,
     let store_options = FjallOptions { memory_bytes: FjallOptions::MEMORY_BYTES_MIN };
     let store = FjallStore::create(&map, store_options).map_err(store_error)?;
     Pool::format(&environment(disk, store), format)?;
-    for path in [data.parent().unwrap_or(Path::new("/")), dir.root()] {
+    // Of a new directory, its own name as well.
+    let above = dir.root().parent().filter(|_| !unfinished.had_directory);
+    for path in [data.parent().unwrap_or(Path::new("/")), dir.root()].into_iter().chain(above) {
         host::sync_directory(path).map_err(|error| path_error("cannot sync", path, error))?;
     }
     Ok(())
