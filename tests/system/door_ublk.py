@@ -22,7 +22,7 @@ def ublk_refusals(t):
     refused("usage", ["depth: use a number"], "--ublk", "vm,depth")
     refused("usage", ["--ublk vm is given twice"], "--ublk", "vm", "--ublk", "vm,queues=1")
     refused("not-found", ["'none'"], "--ublk", "none")
-    refused("not-found", ["'vm@none'"], "--ublk", "vm@none")
+    refused("not-found", ["'vm' has no snapshot 'none'"], "--ublk", "vm@none")
     pool.create("other", "16M")
     refused("not-found", ["'other' is not served"], "--ublk", "other", "--volume", "vm")
     if Path("/dev/ublk-control").exists():

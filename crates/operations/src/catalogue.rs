@@ -99,6 +99,7 @@ catalogue! {
     /// their clients. Fails as a `destroy` or a `rollback` would, apart from clients.
     Preview {
         /// That request.
+        #[serde(deserialize_with = "crate::wire::previewed")]
         request: Box<Request>,
     } => Affected { POST "/preview", Operate, Read, ["destroy", "rollback", "resize", "receive"] },
     /// Drops a snapshot received in part.

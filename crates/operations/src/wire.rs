@@ -5,7 +5,9 @@
 
 use std::io::BufRead;
 
-use serde::{Deserialize, Serialize};
+use serde::de::Error as _;
+use serde::{Deserialize, Deserializer, Serialize};
+use serde_json::Value;
 use surface::{Error, ErrorKind, Result};
 
 use crate::catalogue::Request;
@@ -75,6 +77,16 @@ fn decode(line: &[u8]) -> Result<Incoming> {
         return Err(Error::new(ErrorKind::Unsupported, message));
     }
     serde_json::from_slice(line).map(|envelope: Envelope<Incoming>| envelope.body).map_err(malformed)
+}
+
+/// Decodes the request of a preview. One of a preview is refused before it is decoded: that would
+/// take as much stack as they are nested.
+pub(crate) fn previewed<'de, D: Deserializer<'de>>(given: D) -> std::result::Result<Box<Request>, D::Error> {
+    let document = Value::deserialize(given)?;
+    if document.get("op").and_then(Value::as_str) == Some("preview") {
+        return Err(D::Error::custom("a preview of a preview"));
+    }
+    serde_json::from_value(document).map(Box::new).map_err(D::Error::custom)
 }
 
 /// The line of a request.
@@ -287,6 +299,17 @@ mod tests {
             let error = decode_reply(&line).unwrap_err();
             assert_eq!((error.kind(), error.to_string().as_str()), (kind, "volume \"x\"\nnewline"));
         }
+    }
+
+    /// A thread that answers has 2 MiB.
+    #[test]
+    fn previews_of_previews_take_no_stack() {
+        let nested = (0..100)
+            .fold(r#"{"op":"hello"}"#.to_owned(), |inner, _| format!(r#"{{"op":"preview","request":{inner}}}"#));
+        let line = format!(r#"{{"version":{VERSION},"request":{nested}}}"#);
+        let small = std::thread::Builder::new().stack_size(512 << 10);
+        let refused = small.spawn(move || decode_request(line.as_bytes()).unwrap_err()).unwrap().join().unwrap();
+        assert!(format!("{:?}", std::error::Error::source(&refused)).contains("preview of a preview"), "{refused:?}");
     }
 
     #[test]
