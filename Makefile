@@ -75,7 +75,7 @@ xfstests: build ## The quick generic tests of xfstests on shares of served pools
 	@tools/setup build posix
 	tests/xfstests $(ARGS)
 
-e2e: build ## Blobs on MinIO, SeaweedFS, Ceph and azurite, machines that boot from them, shares by NFS, SMB and FTP; it installs all of them (needs Go, npm and root: half an hour); ARGS='--only ceph' selects
+e2e: build ## Every door with its real clients: machines with disks by vhost-user, NBD and ublk, shares by NFS, SMB and FTP, blobs on MinIO, SeaweedFS, Ceph and azurite; it installs all of them (needs Go, npm and root; hours without KVM); ARGS='--only ublk' selects
 	@tools/setup test e2e
 	SHALE_E2E=1 tests/run --jobs 1 $(if $(ARGS),$(ARGS),--only '^e2e_')
 

@@ -2,11 +2,14 @@
 
 import json
 import os
+import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 from harness.objectstore import free_port
+from harness.pool import BINARY
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 TOOL = ROOT / "tools" / "guest"
@@ -19,6 +22,28 @@ def image(t, *words):
     """The file of the image; it is made if it is not there."""
     t.run(ROOT / "tools" / "setup", "guest", seconds_max=1800)
     return Path(t.out(TOOL, "build", *words, seconds_max=3600).strip().splitlines()[-1])
+
+
+# What works on disks in a machine that runs a test of ours and nothing else.
+LEAN_PACKAGES = ["dmsetup", "e2fsprogs", "fio", "iproute2", "nbd-client", "openssl", "python3", "qemu-utils", "stress-ng", "xfsprogs"]
+# The tests' files are there, and memory is where servers expect it.
+LEAN_BEGIN = "set -e; mkdir -p /run/data /dev/shm; mount -o ro /dev/vdb /run/data; mount -t tmpfs tmpfs /dev/shm; ip link set lo up; "
+
+
+def lean_image(t, *words):
+    """The file of an image for such machines; Linux 6.12 unless told otherwise."""
+    return image(t, "--suite", "trixie", "--packages", ",".join(LEAN_PACKAGES), *words)
+
+
+def data_disk(t, *files):
+    """A disk with the program and these files: /run/data behind LEAN_BEGIN."""
+    place, disk = t.dir / "data", t.dir / "data.disk"
+    place.mkdir()
+    shutil.copy(BINARY, place / "shale")
+    for file in files:
+        shutil.copy(file, place)
+    t.run("mke2fs", "-q", "-t", "ext4", "-O", "^has_journal", "-d", place, disk, "512M")
+    return disk
 
 
 def accelerator(t):
@@ -73,6 +98,19 @@ class Guest:
     def runs(self):
         """Whether it has not ended."""
         return self.process.poll() is None
+
+
+def parts_of(t, machine, expected):
+    """Waits for a machine whose command prints "part NAME: ok, ..." for each part; all must be there, and good."""
+    document = machine.wait()
+    said = machine.log.read_text(errors="replace").replace("\r", "")
+    t.log(said[-60_000:])
+    results = dict(re.findall(r"^part (\S+): (.*)$", said, re.MULTILINE))
+    for part, result in results.items():
+        t.note(f"{part}: {result}")
+    t.equal(sorted(results), sorted(expected), "parts that were done")
+    t.expect(all(result.startswith("ok, ") for result in results.values()), f"results: {results}")
+    t.equal(document["status"], 0, "exit status of the work in the machine")
 
 
 def replays(t, uris, reads, content):

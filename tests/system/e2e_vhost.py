@@ -1,12 +1,12 @@
-"""Virtual machines with disks by vhost-user-blk: a file system on one beside kills of the server, and a boot from a clone. Only in `make e2e`, which
-sets SHALE_E2E."""
+"""Virtual machines with disks by vhost-user-blk and NBD: file systems beside kills of the server and losses of the machine's power, and boots from
+clones. Only in `make e2e`, which sets SHALE_E2E."""
 
 import os
 import re
 import time
 
 from harness import Pool, test
-from harness.guest import BOOT_SECONDS_MAX, TOOL, Guest, accelerator, image
+from harness.guest import BOOT_SECONDS_MAX, TOOL, Guest, accelerator, image, lean_image
 
 # What root does on the disk: trees are copied and compared, free space is given back, and the file system grows with the disk.
 WORK = """set -e
@@ -36,6 +36,35 @@ resize2fs $disk >/dev/null
 cp -a /usr/share/perl /mnt/v/more
 umount /mnt/v
 e2fsck -fn $disk"""
+# Files that are synced one after the other, while others are made and removed; the power fails meanwhile.
+LOAD = """set -e
+disk=/dev/vdb
+MKFS $disk
+mkdir -p /mnt/v
+mount -o discard $disk /mnt/v
+fio --name=verify --directory=/mnt/v --size=16m --rw=randwrite --bs=4k --ioengine=libaio --direct=1 --iodepth=16 --verify=crc32c --verify_fatal=1 >/tmp/fio
+rm /mnt/v/verify*
+stress-ng --temp-path /mnt/v --hdd 1 --hdd-bytes 8M --hdd-ops 200 --rename 1 --rename-ops 500 --dir 1 --dir-ops 200 --quiet
+echo "under load"
+(while :; do cp -a /etc /mnt/v/other; rm -r /mnt/v/other; done) &
+number=0
+while :; do
+    number=$((number + 1))
+    yes "line of file $number" | head -c 40000 >/mnt/v/file$number
+    sync /mnt/v/file$number /mnt/v
+    echo "synced $number"
+done"""
+# What the next machine must find.
+RECOVERED = """set -e
+disk=/dev/vdb
+mkdir -p /mnt/v
+mount $disk /mnt/v
+for number in $(seq COUNT); do
+    yes "line of file $number" | head -c 40000 | cmp - /mnt/v/file$number
+done
+umount /mnt/v
+CHECK $disk"""
+FILE_SYSTEMS = {"ext4": ("mkfs.ext4 -q", "e2fsck -fn"), "xfs": ("mkfs.xfs -q", "xfs_repair -n")}
 # Lines behind which the server is killed.
 KILLS = ["copied 1", "copied 3", "copied 5", "compared 2"]
 
@@ -54,6 +83,10 @@ class Disks:
     def socket(self, name):
         """The socket of a volume."""
         return self.dir / f"{name}.sock"
+
+    def address(self, name, door):
+        """Of a volume, as machines boot from it."""
+        return self.server.uri(name) if door == "nbd" else f"vhost-user:{self.socket(name)}"
 
     def kill(self):
         """Kills the server, and serves again."""
@@ -107,21 +140,65 @@ if os.environ.get("SHALE_E2E"):
     @test(seconds_max=2 * 3600)
     def e2e_vhost_boots_from_a_clone(t):
         """Debian boots from a clone over vhost-user, beside a kill -9 of the server; the origin stays as it was"""
-        disks = Disks(t)
-        source = image(t)
-        disks.pool.shale("import", "golden", source, seconds_max=1800)
-        disks.pool.shale("snapshot", "golden@1")
-        disks.pool.shale("clone", "golden@1", "vm")
-        disks.serve()
-        machine = Guest(t, f"vhost-user:{disks.socket('vm')}", "vm", accelerator(t), "set -e; mkdir /srv/made; cp -a /usr/share/perl /srv/made; sync")
-        # GRUB has read the kernel when it speaks.
-        t.wait_for(lambda: time.sleep(0.2) or said_by(machine), "the first word of the machine", seconds_max=BOOT_SECONDS_MAX)
-        disks.kill()
-        t.equal(machine.wait()["status"], 0, "exit status of the work in the machine")
-        copy = t.dir / "vm.raw"
-        disks.pool.shale("export", "vm", copy, seconds_max=1800)
-        t.run(TOOL, "check", copy, seconds_max=1800)
-        copy.unlink()
-        disks.pool.shale("export", "golden", copy, seconds_max=1800)
-        t.run("cmp", copy, source, seconds_max=1800)
-        disks.end()
+        boots_from_a_clone(t, "vhost-user")
+
+    @test(seconds_max=2 * 3600)
+    def e2e_nbd_boots_from_a_clone(t):
+        """the same over NBD: QEMU connects again"""
+        boots_from_a_clone(t, "nbd")
+
+    @test(seconds_max=2 * 3600)
+    def e2e_vhost_power_cut_ext4(t):
+        """fio and stress-ng on ext4 of a machine whose power fails: each file that was synced is there for the next machine"""
+        power_cut(t, "ext4")
+
+    @test(seconds_max=2 * 3600)
+    def e2e_vhost_power_cut_xfs(t):
+        """the same with XFS"""
+        power_cut(t, "xfs")
+
+
+def boots_from_a_clone(t, door):
+    """A machine boots from a clone, which it changes."""
+    disks = Disks(t)
+    source = image(t)
+    disks.pool.shale("import", "golden", source, seconds_max=1800)
+    disks.pool.shale("snapshot", "golden@1")
+    disks.pool.shale("clone", "golden@1", "vm")
+    disks.serve()
+    # dpkg syncs each of its steps.
+    work = "set -e; mkdir /srv/made; cp -a /usr/share/perl /srv/made; apt-get purge -qq -y git >/dev/null; dpkg --audit; sync"
+    machine = Guest(t, disks.address("vm", door), "vm", accelerator(t), work)
+    # GRUB has read the kernel when it speaks.
+    t.wait_for(lambda: time.sleep(0.2) or said_by(machine), "the first word of the machine", seconds_max=BOOT_SECONDS_MAX)
+    disks.kill()
+    document = machine.wait()
+    t.equal(document["status"], 0, "exit status of the work in the machine")
+    t.note(f"{door}, {document['accelerator']}: up after {document['up_s']} s, the kill of the server included")
+    copy = t.dir / "vm.raw"
+    disks.pool.shale("export", "vm", copy, seconds_max=1800)
+    t.run(TOOL, "check", copy, seconds_max=1800)
+    copy.unlink()
+    disks.pool.shale("export", "golden", copy, seconds_max=1800)
+    t.run("cmp", copy, source, seconds_max=1800)
+    disks.end()
+
+
+def power_cut(t, kind):
+    """The power of a machine fails under load, soon after the server was killed; another machine looks at the disk."""
+    disks, disk = Disks(t), lean_image(t)
+    disks.pool.create("vm", "1G")
+    disks.serve()
+    words = ["--lean", "--vhost-user", disks.socket("vm"), "--memory", 512]
+    mkfs, check = FILE_SYSTEMS[kind]
+    machine = Guest(t, disk, "load", accelerator(t), LOAD.replace("MKFS", mkfs), words=words)
+    await_line(t, machine, "under load")
+    await_line(t, machine, "synced 5")
+    disks.kill()
+    await_line(t, machine, "synced 20")
+    machine.end()
+    count = max(int(number) for number in re.findall(r"^synced (\d+)\r?$", said_by(machine), re.MULTILINE))
+    machine = Guest(t, disk, "look", accelerator(t), RECOVERED.replace("COUNT", str(count)).replace("CHECK", check), words=words)
+    t.equal(machine.wait()["status"], 0, f"exit status of the look at {count} files that were synced")
+    t.note(f"{kind}: {count} files were synced before the cut")
+    disks.end()
