@@ -31,6 +31,12 @@ pub enum Work {
 impl Work {
     /// Judges a request whose buffer has `buffer_bytes`.
     pub fn of(request: &Descriptor, buffer_bytes: usize) -> Self {
+        // The lowest byte.
+        let operation = request.op_flags as u8;
+        if operation == operation::FLUSH {
+            // It has no place: the kernel writes the largest number there.
+            return Self::Flush;
+        }
         let bytes = u64::from(request.sectors) * SECTOR_BYTES;
         let fua = request.op_flags & FUA != 0;
         let Some(offset) = request.start_sector.checked_mul(SECTOR_BYTES).filter(|at| at.checked_add(bytes).is_some())
@@ -40,12 +46,10 @@ impl Work {
         let range = Range { offset, length: bytes };
         // It fits: sectors have 32 bits.
         let length = bytes as usize;
-        // The lowest byte.
-        match request.op_flags as u8 {
+        match operation {
             operation::READ | operation::WRITE if length == 0 || length > buffer_bytes => Self::Refused(libc::EINVAL),
             operation::READ => Self::Read { offset, length },
             operation::WRITE => Self::Write { offset, length, fua },
-            operation::FLUSH => Self::Flush,
             operation::DISCARD => Self::Discard(range),
             operation::WRITE_ZEROES => Self::WriteZeroes { range, no_hole: request.op_flags & NO_UNMAP != 0, fua },
             _ => Self::Refused(libc::EOPNOTSUPP),
@@ -66,7 +70,7 @@ mod tests {
         assert_eq!(of(0, 8, 3), Work::Read { offset: 1536, length: 4096 });
         assert_eq!(of(1, 1, 0), Work::Write { offset: 0, length: 512, fua: false });
         assert_eq!(of(1 | FUA, 1, 2), Work::Write { offset: 1024, length: 512, fua: true });
-        assert_eq!(of(2, 0, 0), Work::Flush);
+        assert_eq!((of(2, 0, 0), of(2, 0, u64::MAX)), (Work::Flush, Work::Flush));
         let range = Range { offset: 512, length: 1 << 30 };
         assert_eq!(of(3, 1 << 21, 1), Work::Discard(range));
         assert_eq!(of(5, 1 << 21, 1), Work::WriteZeroes { range, no_hole: false, fua: false });
