@@ -127,8 +127,7 @@ impl Target {
 
 /// Makes a file's name durable, where that is possible.
 fn sync_directory_of(path: &Path) -> std::io::Result<()> {
-    let directory = path.parent().filter(|directory| *directory != Path::new(""));
-    match File::open(directory.unwrap_or(Path::new("."))).and_then(|directory| directory.sync_all()) {
+    match host::sync_directory(path.parent().unwrap_or(Path::new(""))) {
         // A directory may be writable only, and some file systems sync none.
         Err(error)
             if matches!(error.kind(), std::io::ErrorKind::PermissionDenied | std::io::ErrorKind::InvalidInput) =>
