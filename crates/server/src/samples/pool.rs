@@ -31,6 +31,7 @@ impl PoolCounters {
 
     pub(super) fn sample(&mut self, service: &Service, tick: u64, row: &mut Row) {
         let figures = service.pool().figures();
+        let written = service.disk_written_bytes();
         let moved = figures.cleaner_log_bytes + figures.recompress_log_bytes + figures.sort_log_bytes;
         let causes = [
             ("clients", figures.client_log_bytes),
@@ -39,10 +40,10 @@ impl PoolCounters {
             ("sort", figures.sort_log_bytes),
             ("headers", figures.log_bytes.saturating_sub(figures.client_log_bytes + moved)),
             // The server writes only to the log and the map, and its history.
-            ("map", service.disk_written_bytes().saturating_sub(figures.log_bytes)),
+            ("map", written.saturating_sub(figures.log_bytes)),
         ];
         causes.into_iter().for_each(|(cause, now)| self.put(row, Dataset::DISK_WRITTEN, &[cause], now));
-        self.written = (service.disk_written_bytes(), moved);
+        self.written = (written, moved);
         let clients = figures.disk_read_bytes.saturating_sub(figures.cleaner_read_bytes);
         let causes = [("clients", clients), ("cleaner", figures.cleaner_read_bytes)];
         causes.into_iter().for_each(|(cause, now)| self.put(row, Dataset::DISK_READ, &[cause], now));
