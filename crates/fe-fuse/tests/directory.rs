@@ -17,7 +17,7 @@ use common::{CREATED_UNIX_S, Mounted};
 use fe_fuse::{MountOptions, WhenBusy, mount};
 use rustix::mount::{MountFlags, UnmountFlags, unmount};
 use surface::ErrorKind;
-use testkit::{Memory, MountDir, require_fuse};
+use testkit::{Memory, MountDir, require_fuse, until};
 
 const MIB: u64 = 1 << 20;
 
@@ -195,6 +195,29 @@ fn a_busy_mount_is_refused_and_can_be_tried_again() {
     assert!(mounted.mount.ended().is_ended());
     mounted.mount.unmount(WhenBusy::Refuse).unwrap();
     assert_eq!(std::fs::read_dir(mounted.mount.dir()).unwrap().count(), 0, "the empty directory beneath");
+}
+
+/// `df` and `lsof` hold a mount for milliseconds.
+#[test]
+fn a_mount_that_is_busy_for_a_moment_is_unmounted() {
+    let mounted = Mounted::new(MIB);
+    let file = mounted.open();
+    std::thread::scope(|scope| {
+        let (sender, thread) = std::sync::mpsc::channel();
+        let mount = &mounted.mount;
+        let unmounting = scope.spawn(move || {
+            sender.send(rustix::thread::gettid()).unwrap();
+            mount.unmount(WhenBusy::Refuse)
+        });
+        let stat = format!("/proc/self/task/{}/stat", thread.recv().unwrap().as_raw_nonzero());
+        // Asleep between two tries.
+        until("the thread sleeps or has ended", || {
+            unmounting.is_finished() || std::fs::read_to_string(&stat).is_ok_and(|stat| stat.contains(") S "))
+        });
+        drop(file);
+        unmounting.join().unwrap().unwrap();
+    });
+    assert!(mounted.mount.ended().is_ended());
 }
 
 #[test]

@@ -12,6 +12,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::process::{Command, Stdio};
+use std::time::Duration;
 
 use rustix::fs::{AtFlags, Mode, OFlags, StatxFlags};
 use rustix::io::Errno;
@@ -25,6 +26,11 @@ const DEVICE: &str = "/dev/fuse";
 const HELPER: &str = "fusermount3";
 /// The type of our file systems in the kernel's list; the helper constructs it from `subtype`.
 const FILE_SYSTEM: &str = "fuse.shale";
+
+/// How often a busy mount is tried before it counts as in use, and the pause between two tries: a
+/// program that only passes through (`df`, `lsof`, a look-up by path) holds a mount for less.
+const BUSY_TRIES: u32 = 10;
+const BUSY_PAUSE: Duration = Duration::from_millis(20);
 
 /// How a file system is mounted.
 #[derive(Debug, Clone, Copy)]
@@ -191,8 +197,22 @@ pub(super) fn abort(device_minor: u32) -> Result<()> {
 /// either left alone, or detached if `flags` say so.
 ///
 /// # Errors
-/// [`ErrorKind::InUse`] if it is busy, other errors of the kernel or the helper.
+/// [`ErrorKind::InUse`] if it stays busy for a fifth of a second, other errors of the kernel or the
+/// helper.
 pub fn unmount(dir: &Path, flags: UnmountFlags) -> Result<Unmounted> {
+    let mut tries = 1;
+    loop {
+        match unmount_once(dir, flags) {
+            Err(error) if error.kind() == ErrorKind::InUse && tries < BUSY_TRIES => {
+                tries += 1;
+                std::thread::sleep(BUSY_PAUSE);
+            }
+            result => return result,
+        }
+    }
+}
+
+fn unmount_once(dir: &Path, flags: UnmountFlags) -> Result<Unmounted> {
     match rustix::mount::unmount(dir, flags | UnmountFlags::NOFOLLOW) {
         Ok(()) => Ok(Unmounted::ByKernel),
         Err(Errno::BUSY) => Err(busy(dir)),
