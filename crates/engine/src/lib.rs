@@ -3,11 +3,11 @@
 //! and randomness only through `env`.
 //!
 //! The rooms, from the lowest floor up: `base`; `buffer` and `log`; `objects`, `space` and `map`;
-//! `codecs` and `read`; `checkpoint` and `write`; `fetch`, `clean` and `make_room`; `volume`,
-//! `history`, `images` and `replication`; `repair`, `upkeep` and `pool`. A room names only rooms
-//! below it (`tools/rooms.txt`), and the head of each names the state that it owns. The order of
-//! writes and syncs, on which all guarantees after a crash rest, is decided in `log`, `checkpoint`
-//! and `repair::recovery` only.
+//! `salvage`; `codecs` and `read`; `checkpoint` and `write`; `fetch`, `clean` and `make_room`;
+//! `volume`, `history`, `images` and `replication`; `repair` and `upkeep`; `pool`; `rescue`. A room
+//! names only rooms below it (`tools/rooms.txt`), and the head of each names the state that it owns.
+//! The order of writes and syncs, on which all guarantees after a crash rest, is decided in `log`,
+//! `checkpoint` and `repair::recovery` only.
 
 mod base;
 mod buffer;
@@ -25,6 +25,8 @@ mod pool;
 mod read;
 mod repair;
 mod replication;
+mod rescue;
+mod salvage;
 mod space;
 mod upkeep;
 mod volume;
@@ -51,13 +53,14 @@ pub use pool::Pool;
 pub use pool::creation::FileBlock;
 pub use pool::figures::{MachineFigures, PoolFigures};
 pub use read::ending::Unwritten;
-pub use repair::salvage::{
-    Completeness, DamagedRange, PoolPrefix, SalvageProgress, SalvageReport, SalvageSource, SalvageStep, SalvagedVolume,
-};
 pub use repair::scrub::ScrubReport;
 pub use replication::receive::{ReceiveReport, Receiver};
 pub use replication::receives::ReceiveStatus;
 pub use replication::send::Sender;
+pub use rescue::SalvageSource;
+pub use salvage::{
+    Completeness, DamagedRange, PoolPrefix, SalvageProgress, SalvageReport, SalvageStep, SalvagedVolume,
+};
 pub use upkeep::calibration::{Calibration, CalibrationEffort, CodecSpeed};
 pub use upkeep::defrag::SortReport;
 pub use upkeep::explain::{RegionDetail, RegionReport, Trial};

@@ -143,7 +143,7 @@ ranks! {
     ReadersGo "readers go";
     /// Held shared while locations in the data file are used.
     Readers "readers";
-    [repair]
+    [salvage]
     /// The records of the group that salvage compared last.
     Witness "witness";
     [clean]

@@ -49,6 +49,7 @@ pub(crate) mod compare;
 pub(crate) mod deltas;
 pub(crate) mod group_pages;
 pub(crate) mod kind;
+pub(crate) mod loaded;
 pub(crate) mod overlay;
 pub(crate) mod relocation_notes;
 

@@ -44,6 +44,7 @@ use crate::log::log_reads::{Source, extents_ahead};
 use crate::log::{Log, Sink, superblock_copies, superblock_io};
 use crate::map::Map;
 use crate::map::apply::Applier;
+use crate::map::loaded;
 use crate::objects::volume_ref::VolumeRef;
 use crate::objects::{Object, Objects, properties};
 use crate::pool::core::{Core, Parts};
@@ -165,7 +166,7 @@ impl Pool {
         let mut mended = if options.repair { mend::mend(&env, &superblock, &geometry)? } else { Vec::new() };
         mended.extend(beginning);
         let cut = loss::Cut::of(&env, cut_off)?;
-        let loaded = recovery::load(&*env.store, &superblock.pool, &geometry)?;
+        let loaded = loaded::load(&*env.store, &superblock.pool, &geometry)?;
         let checkpoint = loaded.checkpoint;
         let shares = Shares::of(options.memory_bytes);
         let objects = Arc::new(Objects::new(checkpoint.properties.clone(), checkpoint.next_object));

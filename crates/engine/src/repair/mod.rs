@@ -1,7 +1,6 @@
-//! Opens, checks and repairs a pool after a crash or damage, and rescues data from one that cannot
-//! be repaired. Owns the lists of known damage (`damages`) and of losses (`loss`). The thread that
-//! opens a pool calls it before the pool has clients; checks and scrubs are called by threads of
-//! clients.
+//! Opens, checks and repairs a pool after a crash or damage. Owns the lists of known damage
+//! (`damages`) and of losses (`loss`). The thread that opens a pool calls it before the pool has
+//! clients; checks and scrubs are called by threads of clients.
 //!
 //! 1. An opening applies the log after the last checkpoint (`recovery`), replays writes that a dead
 //!    process had acknowledged and not drained (`standby_open`, `standby_left`), and reports the
@@ -10,7 +9,7 @@
 //! 2. With `check --repair`, a damaged map store is repaired before that (`mend`).
 //! 3. A check reads everything, and compares (`check`). A scrub verifies the data while the pool is
 //!    in use (`scrub`).
-//! 4. Where nothing else helps, `salvage` rebuilds volumes in another pool from the log alone.
+//! 4. Where nothing else helps, `rescue` rebuilds volumes in another pool from the log alone.
 
 pub(crate) mod check;
 pub(crate) mod damages;
@@ -19,7 +18,6 @@ pub(crate) mod mend;
 pub(crate) mod recovery;
 #[cfg(test)]
 pub(crate) mod recovery_tests;
-pub(crate) mod salvage;
 pub(crate) mod scrub;
 pub(crate) mod standby_left;
 pub(crate) mod standby_lost;

@@ -7,7 +7,7 @@ use surface::Result;
 use units::Seq;
 
 use crate::repair::check::Checker;
-use crate::repair::salvage::{LogObjects, Table, read_log_objects};
+use crate::salvage::{LogObjects, Table, read_log_objects};
 
 impl Checker<'_> {
     /// With repair, a new catalogue is made when the pool is closed.

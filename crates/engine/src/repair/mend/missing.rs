@@ -34,7 +34,7 @@ use crate::base::store_error::store_error;
 use crate::repair::mend::balance::{Accounts, beyond};
 use crate::repair::mend::records::only;
 use crate::repair::mend::{Mender, hopeless};
-use crate::repair::salvage::{Rank, Scan};
+use crate::salvage::{Rank, Scan};
 
 /// Upper bound of records that only the log has and that are considered: a few hundred bytes of
 /// memory each.

@@ -18,9 +18,9 @@ use format::{ObjectDescriptor, ObjectState, Reap};
 use surface::Result;
 use units::{GroupIndex, ObjectId, Seq};
 
+use crate::map::loaded::objects_differ;
 use crate::repair::mend::{Found, Mender, hopeless};
-use crate::repair::recovery::objects_differ;
-use crate::repair::salvage::{LogObjects, Table, read_log_objects};
+use crate::salvage::{LogObjects, Table, read_log_objects};
 
 impl Found {
     fn has_key(&self, id: ObjectId) -> bool {

@@ -22,8 +22,6 @@ use surface::{Allocation, BlockDevice, Error, ErrorKind, Result, WriteOptions};
 use units::{BLOCK_BYTES, BlockIndex, BlockMask, Epoch, GroupIndex, ObjectId};
 
 use super::images;
-use super::records::Figures;
-use super::report::{SalvageProgress, SalvageReport, SalvageStep, SalvagedVolume};
 use crate::base::canary::Canary;
 use crate::base::options::Properties;
 use crate::map::compare::Comparison;
@@ -34,7 +32,8 @@ use crate::objects::names::TITLE_BYTES_MAX;
 use crate::objects::properties::HOLD_PREFIX;
 use crate::objects::{Object, properties};
 use crate::pool::Pool;
-use crate::pool::core::Core;
+use crate::salvage::records::Figures;
+use crate::salvage::report::{SalvageProgress, SalvageReport, SalvageStep, SalvagedVolume};
 use crate::volume::Volume;
 
 /// Bytes copied in one go.
@@ -179,7 +178,7 @@ impl Rebuild<'_> {
                 made = self.into.create_folder(&title, &Properties::new());
             }
             match made {
-                Ok(id) => self.into.core.date_back(ObjectId(id.0), was.created_unix_s)?,
+                Ok(id) => self.date_back(ObjectId(id.0), was.created_unix_s)?,
                 Err(error) if matches!(error.kind(), ErrorKind::Exists | ErrorKind::Invalid | ErrorKind::NotFound) => {
                     self.report.notes.push(format!("the folder '{title}' was not created: {error}"));
                 }
@@ -505,15 +504,14 @@ impl Rebuild<'_> {
         let set = |key: &str| self.into.set_properties(Some(title), &[(key.to_owned(), own.get(key).cloned())]);
         SPACE_PROPERTIES.map(set).into_iter().collect()
     }
-}
 
-impl Core {
     /// Sets an object's former creation time.
     fn date_back(&self, id: ObjectId, created_unix_s: u64) -> Result<()> {
-        let _admin = self.admin.lock();
-        let Some(object) = self.objects.get(id) else { return Ok(()) };
+        let core = &self.into.core;
+        let _admin = core.admin.lock();
+        let Some(object) = core.objects.get(id) else { return Ok(()) };
         let descriptor = ObjectDescriptor { created_unix_s, ..object.descriptor.read().clone() };
-        self.writes.append_applied(vec![Entry::Object(descriptor)])
+        core.writes.append_applied(vec![Entry::Object(descriptor)])
     }
 }
 

@@ -9,10 +9,10 @@ use units::{BLOCK_BYTES, BlockIndex, BlockMask, Epoch, GroupIndex, ObjectId};
 
 use super::UNBOUNDED;
 use super::rebuild::Rebuild;
-use super::report::{DamagedRange, SalvagedVolume};
 use crate::base::group::GroupKey;
 use crate::objects::Object;
 use crate::objects::level::Level;
+use crate::salvage::report::{DamagedRange, SalvagedVolume};
 use crate::volume::Volume;
 
 /// Runs of holes and data that are requested in one go.

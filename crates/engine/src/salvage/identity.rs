@@ -105,7 +105,7 @@ pub(crate) fn find(disk: &dyn Disk, id: Option<PoolPrefix>) -> Result<Identity> 
 
 /// Completes a superblock of which the log gave the beginning of the pool's identifier and the
 /// extent size, from the copy in the pool's map.
-pub(super) fn completed(superblock: Superblock, map: &dyn MapStore) -> Superblock {
+pub(crate) fn completed(superblock: Superblock, map: &dyn MapStore) -> Superblock {
     let is_its =
         |copy: &Superblock| copy.pool[..8] == superblock.pool[..8] && copy.extent_bytes == superblock.extent_bytes;
     let Some(copy) = read_stored(map).filter(is_its) else { return superblock };
@@ -114,7 +114,7 @@ pub(super) fn completed(superblock: Superblock, map: &dyn MapStore) -> Superbloc
 }
 
 /// Bytes of an identifier, as messages name them.
-pub(super) fn hex(bytes: &[u8]) -> String {
+pub(crate) fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 

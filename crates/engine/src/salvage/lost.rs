@@ -8,14 +8,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use codec::DICTIONARY_BYTES_MAX;
-use format::{DICTIONARY_FRAME_BYTES, ObjectDescriptor, ObjectState, dictionary_content_bytes};
+use format::{ObjectDescriptor, ObjectState};
 use units::{BLOCK_BYTES, Epoch, OBJECT_BYTES_MAX, ObjectId, SHARE_BYTES};
 
 use super::log_objects::Table;
 use super::scan::Scan;
 use crate::objects::folders::DEPTH_MAX;
-use crate::pool::Pool;
 
 /// Returns the table with everything that is needed to read it, and the added objects, which are
 /// named `lost-N`.
@@ -106,29 +104,6 @@ fn complete_folders(table: &mut Table) {
             descriptor.parent = None;
         }
     }
-}
-
-/// Returns the lost objects that are dictionaries, and the bytes of their contents. `old` has all
-/// of them as volumes.
-pub(crate) fn dictionaries(old: &Pool, lost: &BTreeSet<ObjectId>, scan: &Scan) -> BTreeMap<ObjectId, u64> {
-    let helpers = scan.dictionaries();
-    let mut found = BTreeMap::new();
-    for id in lost {
-        let Some(object) = old.core.objects.get(*id) else { continue };
-        let padded = object.size_bytes();
-        if padded > (DICTIONARY_BYTES_MAX + DICTIONARY_FRAME_BYTES).next_multiple_of(BLOCK_BYTES) as u64 {
-            continue;
-        }
-        let mut content = vec![0; padded as usize];
-        let is_read = old.core.reads.read(&object, 0, &mut content).is_ok();
-        let bytes = dictionary_content_bytes(&content, BLOCK_BYTES).filter(|_| is_read);
-        // A damaged dictionary is still entered: units that were compressed with it are then
-        // reported as damaged.
-        if let Some(bytes) = bytes.map(|bytes| bytes as u64).or(helpers.contains(id).then_some(padded)) {
-            found.insert(*id, bytes);
-        }
-    }
-    found
 }
 
 /// Enters these objects as dictionaries. They have no parent, which makes no difference to reads.

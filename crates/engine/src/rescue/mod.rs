@@ -1,115 +1,46 @@
 //! Salvage: copies the volumes, snapshots and clones of a pool whose map is lost into another pool,
-//! from its log alone.
+//! from its log alone. Owns the read-only pool between the two. The caller's thread does all of it;
+//! the salvaged pool is only read.
 //!
-//! 1. The superblock has the geometry; one good copy suffices. If there is none, it is derived from
-//!    the log ([`identity`]).
-//! 2. All extents are read, once ([`scan`]). Statements of their batches about data become facts in
-//!    a temporary store on disk ([`records`]), so that memory is bounded however large the pool is;
-//!    statements about objects stay in memory ([`log_objects`]).
-//! 3. Batches written after their opening had ended are ignored. Of the facts of each block the
-//!    newest wins, by the number of the batch that *made* the data, wherever it was moved to:
-//!    [`facts`]. The result is map records, in the same store.
-//! 4. The objects are those of the newest complete catalogue, with later changes applied. Data of
-//!    unknown objects becomes volumes named `lost-N`, unless it is a dictionary ([`lost`]).
+//! 1. to 4. Map records and objects are derived from the log (`salvage`).
 //! 5. The engine's own reader works on these records and objects ([`view`]): it falls through
 //!    epochs and origins, and verifies each fragment.
 //! 6. Volumes are rebuilt with the public operations of the other pool ([`rebuild`]): oldest
 //!    snapshot first, differences, clones from their origins. Unreadable data is left out and
-//!    listed.
-//!
-//! Limits of certainty: if the batch of a discard has been freed, the discard is forgotten, and
-//! older data shows again if its extent is still there. Every batch newer than a certain number is
-//! present ([`scan::Scan::certain_from`]); so only blocks with older data are uncertain, and they
-//! are counted. So are blocks of epochs that a rollback may have undone: after very many rollbacks
-//! the oldest are no longer listed. So are the writes of an opening for which, after as many
-//! crashes, the end found by recovery is no longer listed.
-//!
-//! If the pool's map is still there, and matches the log, it lists the expected data: missing
-//! blocks are counted by it, and blocks that it names are certain ([`witness`]).
-//!
-//! The salvaged pool is only read.
+//!    listed ([`faults`]).
 
-mod complete;
-mod extent;
-mod facts;
 mod faults;
-mod identity;
 mod images;
-mod log_objects;
-mod lost;
 mod rebuild;
-mod records;
-mod report;
-mod scan;
 mod view;
-mod witness;
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use env::{AlignedBuf, Disk, MapStore};
-use format::{COMPAT_INVENTORY, Checkpoint, KEY_CHECKPOINT};
+use codec::DICTIONARY_BYTES_MAX;
+use env::{Disk, MapStore};
+use format::{COMPAT_INVENTORY, Checkpoint, DICTIONARY_FRAME_BYTES, KEY_CHECKPOINT, dictionary_content_bytes};
 use surface::{Error, Result};
-use units::{ExtentIndex, Seq};
+use units::{BLOCK_BYTES, ObjectId, Seq};
 
-pub(crate) use facts::{Doubt, Fact, Rank, Resolved, resolve};
-pub(crate) use log_objects::{LogObjects, Table};
-pub(crate) use records::{counts, is_doubtful};
-pub(crate) use scan::Scan;
-
-pub use complete::Completeness;
-pub use identity::PoolPrefix;
-pub use report::{DamagedRange, SalvageProgress, SalvageReport, SalvageStep, SalvagedVolume};
-
-use self::complete::{Expected, MapMark};
-use self::identity::Identity;
-use self::records::{Facts, Figures};
 use self::view::ReadOnlyDisk;
-use self::witness::Witness;
 use crate::base::options::{PoolEnv, PoolOptions};
 use crate::checkpoint::opening;
 use crate::log::geometry::Geometry;
 use crate::log::inventory;
 use crate::log::superblock_io::WithoutEnd;
 use crate::pool::Pool;
+use crate::salvage::complete::{Completeness, Expected, MapMark};
+use crate::salvage::identity::{self, Identity, PoolPrefix};
+use crate::salvage::log_objects::Table;
+use crate::salvage::lost;
+use crate::salvage::records::{Facts, Figures};
+use crate::salvage::report::{SalvageProgress, SalvageReport, SalvageStep};
+use crate::salvage::scan::Scan;
+use crate::salvage::witness::Witness;
 
 /// More blocks than any volume has.
 const UNBOUNDED: u64 = 1 << 48;
-
-/// Collects the statements about objects from the batches in an extent. Unreadable parts add
-/// nothing.
-pub(crate) fn read_log_objects(
-    disk: &dyn Disk,
-    geometry: &Geometry,
-    pool: u64,
-    extent: ExtentIndex,
-    buf: &mut AlignedBuf,
-    objects: &mut LogObjects,
-) {
-    Scan::default().read_extent(disk, geometry.start(extent), buf);
-    for located in extent::read(pool, extent, buf).0.iter().filter(|located| !located.is_left_over) {
-        objects.batch(&located.batch);
-    }
-}
-
-/// Returns whether an extent can be read, and its present use consists of batches and zeroes.
-/// Otherwise a batch may have lost its header, or a crash has left something. With `to_the_end`
-/// also the part after the last of these batches: where freed extents are not punched out, it may
-/// be of an earlier use.
-pub(crate) fn is_whole(disk: &dyn Disk, geometry: &Geometry, pool: u64, extent: ExtentIndex, to_the_end: bool) -> bool {
-    let len = geometry.extent_bytes as usize;
-    let mut buf = AlignedBuf::new(len);
-    if disk.read_at(geometry.start(extent), &mut buf, len).is_err() {
-        return false;
-    }
-    let (found, gaps) = extent::read(pool, extent, &buf[..len]);
-    if !to_the_end || !gaps.is_empty() {
-        return gaps.is_empty();
-    }
-    let present = found.iter().filter(|located| !located.is_left_over);
-    let end = present.map(|located| located.at + located.batch.batch_bytes).max().unwrap_or(0);
-    let rest = found.iter().map(|located| located.at).filter(|at| *at >= end).min().unwrap_or(len);
-    buf[end..rest].iter().all(|byte| *byte == 0)
-}
 
 /// Enters for each object how many of its blocks may be missing, unless the map listed them.
 fn miss(figures: &mut Figures, table: &Table, expected: &Expected) {
@@ -148,6 +79,29 @@ fn checkpoint_of(store: &dyn MapStore) -> Option<Checkpoint> {
 fn other_pool(known: &Checkpoint, pool: &[u8; 16]) -> Option<String> {
     let [known, own] = [&known.pool, pool].map(|pool| pool.first_chunk::<8>());
     known.filter(|_| known != own).map(|prefix| identity::hex(prefix))
+}
+
+/// Returns the lost objects that are dictionaries, and the bytes of their contents. `old` has all
+/// of them as volumes.
+fn dictionaries(old: &Pool, lost: &BTreeSet<ObjectId>, scan: &Scan) -> BTreeMap<ObjectId, u64> {
+    let helpers = scan.dictionaries();
+    let mut found = BTreeMap::new();
+    for id in lost {
+        let Some(object) = old.core.objects.get(*id) else { continue };
+        let padded = object.size_bytes();
+        if padded > (DICTIONARY_BYTES_MAX + DICTIONARY_FRAME_BYTES).next_multiple_of(BLOCK_BYTES) as u64 {
+            continue;
+        }
+        let mut content = vec![0; padded as usize];
+        let is_read = old.core.reads.read(&object, 0, &mut content).is_ok();
+        let bytes = dictionary_content_bytes(&content, BLOCK_BYTES).filter(|_| is_read);
+        // A damaged dictionary is still entered: units that were compressed with it are then
+        // reported as damaged.
+        if let Some(bytes) = bytes.map(|bytes| bytes as u64).or(helpers.contains(id).then_some(padded)) {
+            found.insert(*id, bytes);
+        }
+    }
+    found
 }
 
 impl Pool {
@@ -251,7 +205,7 @@ impl Pool {
         miss(&mut figures, &table, &scan.expected);
         // Steps 5 and 6.
         let mut old = view::view(env.clone(), &superblock, &table, options)?;
-        let dictionaries = lost::dictionaries(&old, &lost, &scan);
+        let dictionaries = dictionaries(&old, &lost, &scan);
         if !dictionaries.is_empty() {
             lost::enter_dictionaries(&mut table, &mut lost, dictionaries);
             old = view::view(env, &superblock, &table, options)?;

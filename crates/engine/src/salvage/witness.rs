@@ -35,7 +35,7 @@ use crate::base::ranked::Mutex;
 use crate::base::ranks;
 use crate::log::geometry::Geometry;
 use crate::map::Map;
-use crate::repair::recovery::{self, Loaded};
+use crate::map::loaded::{self, Loaded};
 
 /// Memory for decoded groups: the groups are requested in order.
 const CACHE_BYTES: usize = 1 << 20;
@@ -67,7 +67,7 @@ impl Witness {
         pool: &[u8; 16],
         geometry: &Geometry,
     ) -> std::result::Result<Self, String> {
-        let loaded = recovery::load(&**store, pool, geometry).map_err(|error| error.to_string())?;
+        let loaded = loaded::load(&**store, pool, geometry).map_err(|error| error.to_string())?;
         let Loaded { checkpoint, objects, deltas, .. } = loaded;
         let map = Map::new(Arc::clone(store), CACHE_BYTES, Arc::new(deltas.settled));
         let mut live_bytes = 0;

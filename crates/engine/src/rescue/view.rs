@@ -9,7 +9,6 @@ use format::Superblock;
 use surface::Result;
 use units::Seq;
 
-use super::log_objects::Table;
 use crate::base::buffers::BufferPool;
 use crate::base::options::{PoolEnv, PoolOptions};
 use crate::base::ranked::Mutex;
@@ -28,6 +27,7 @@ use crate::map::apply::Applier;
 use crate::objects::Objects;
 use crate::pool::Pool;
 use crate::pool::core::{Core, Parts};
+use crate::salvage::log_objects::Table;
 use crate::space::extents::Extents;
 
 /// A disk that refuses all changes.
