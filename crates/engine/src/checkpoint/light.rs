@@ -9,8 +9,8 @@ use surface::Result;
 
 use crate::base::group::{GroupKey, GroupRecords};
 use crate::checkpoint::Checkpoints;
-use crate::checkpoint::merge::{Merged, in_two};
-use crate::checkpoint::{Captured, CheckpointState};
+use crate::checkpoint::merged::{Merged, in_two};
+use crate::checkpoint::state::{Captured, CheckpointState};
 use crate::map::overlay::Overlay;
 use crate::map::relocation_notes::{MovedFrom, Notes, base_of};
 use crate::objects::Object;

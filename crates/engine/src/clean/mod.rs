@@ -5,12 +5,15 @@
 //! 1. *When*: by how much space is left (`pacing`), or for a writer that waits.
 //! 2. *Which*: a round chooses victims (`round`) and reads them whole (`victim_reads`).
 //! 3. *Data*: the live fragments in them (`extent_liveness`), verified, cut down to the parts that
-//!    are still read, and in order (`survivors`). Cold ones are recompressed where that is wanted
+//!    are still read (`collect`), and in order (`survivors`). Cold ones are recompressed where that is wanted
 //!    (`cold`, `recode`); hot ones are kept apart (`write::write_heat`).
 //! 4. They are appended as moves, which take effect only where no newer data exists (`map::apply`).
 //! 5. The next checkpoint finds the victims empty, and frees them.
 
+mod cleaner;
 pub(crate) mod cold;
+mod cold_pace;
+pub(crate) mod collect;
 pub(crate) mod extent_liveness;
 pub(crate) mod pacing;
 pub(crate) mod recode;
@@ -28,8 +31,8 @@ use crate::base::ranks;
 use crate::base::signals::Signals;
 use crate::base::vitals::Vitals;
 use crate::checkpoint::Checkpoints;
-use crate::clean::cold::ColdPace;
-use crate::clean::round::Cleaner;
+use crate::clean::cleaner::Cleaner;
+use crate::clean::cold_pace::ColdPace;
 use crate::codecs::chooser::Chooser;
 use crate::codecs::dictionaries::Dictionaries;
 use crate::log::Log;

@@ -24,7 +24,8 @@ use units::ExtentIndex;
 
 use crate::base::status::{CleanMark, CleanReport};
 use crate::clean::Cleaning;
-use crate::clean::round::{Cleaner, Round};
+use crate::clean::cleaner::Cleaner;
+use crate::clean::round::Round;
 use crate::space::EVACUATED_MAX;
 use crate::space::brake::BRAKE_NS_MAX;
 use crate::space::rule::Rule;

@@ -15,7 +15,7 @@ use crate::base::ranked::Mutex;
 use crate::base::shares::Shares;
 use crate::base::vitals::Vitals;
 use crate::buffer::write_buffer::WriteBuffer;
-use crate::checkpoint::CheckpointState;
+use crate::checkpoint::state::CheckpointState;
 use crate::codecs::chooser::Chooser;
 use crate::codecs::pressure::Meter;
 use crate::log::catalogue::Catalogue;

@@ -13,10 +13,10 @@
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
+use env::Clock;
+
 use crate::base::ranked::{Condvar, Mutex};
 use crate::base::ranks;
-use crate::space::Space;
-use crate::space::admission::Free;
 
 /// Longest wait of a writer for its turn: a bound on latency; the wall itself still holds.
 pub(crate) const BRAKE_NS_MAX: u64 = 50_000_000;
@@ -70,37 +70,16 @@ impl Brake {
             self.kept.store(0, Ordering::Relaxed);
         }
     }
-}
 
-impl Space {
-    /// Extents left at which writers wait for the cleaner.
-    pub(crate) fn soft_wall(&self) -> u64 {
-        self.geometry.reserve_extents() + self.brake.soft.load(Ordering::Relaxed)
+    /// Distance of the wall that paces writers from the wall, in extents.
+    pub(super) fn before_wall(&self) -> u64 {
+        self.soft.load(Ordering::Relaxed) + self.kept.load(Ordering::Relaxed)
     }
 
-    /// The wall used for pacing.
-    pub(crate) fn paced_wall(&self) -> u64 {
-        self.soft_wall() + self.brake.kept.load(Ordering::Relaxed)
-    }
-
-    /// Whether the cleaner is at work because little space is left.
-    pub(crate) fn is_pressed(&self) -> bool {
-        self.extents_left() < self.brake.from.load(Ordering::Relaxed)
-    }
-
-    /// Returns whether a writer waits for space from the cleaner, or soon will.
-    pub(crate) fn is_needed_soon(&self) -> bool {
-        self.brake.waiting.load(Ordering::Acquire) > 0 || self.urgency() > 0.0
-    }
-
-    /// Returns how near the wall is: 0 where the brake begins, 1 at the wall.
-    pub(crate) fn urgency(&self) -> f64 {
-        self.urgency_at(self.extents_left())
-    }
-
-    /// The same with so many extents left.
-    fn urgency_at(&self, left: u64) -> f64 {
-        let (from, wall) = (self.brake.from.load(Ordering::Relaxed), self.paced_wall());
+    /// Returns how near the wall is with `left` extents left: 0 where the brake begins, 1 at the
+    /// wall.
+    pub(super) fn urgency(&self, left: u64, wall: u64) -> f64 {
+        let from = self.from.load(Ordering::Relaxed);
         if left >= from || from <= wall {
             return 0.0;
         }
@@ -108,47 +87,39 @@ impl Space {
         ((from - left) as f64 / (from - wall) as f64).min(1.0)
     }
 
-    /// Whether a write that finds this much free space is slowed down.
-    pub(super) fn is_braking(&self, free: Free) -> bool {
-        self.brake.ns_per_mib.load(Ordering::Relaxed) > 0 && self.urgency_at(free.extents) > 0.0
-    }
-
     /// Delays a write of so many bytes until its turn, if space is gained more slowly than it is
-    /// used. Bounded. Returns whether it has waited.
-    pub(super) fn brake(&self, bytes: u64, free: Free) -> bool {
-        let ns_per_mib = self.brake.ns_per_mib.load(Ordering::Relaxed);
-        if ns_per_mib == 0 || free.extents >= self.brake.from.load(Ordering::Relaxed) {
+    /// used; with `left` extents left before the `wall`. Bounded. Returns whether it has waited.
+    pub(super) fn delay(&self, bytes: u64, (left, wall): (u64, u64), clock: &dyn Clock) -> bool {
+        let ns_per_mib = self.ns_per_mib.load(Ordering::Relaxed);
+        if ns_per_mib == 0 || left >= self.from.load(Ordering::Relaxed) {
             return false;
         }
-        let urgency = self.urgency_at(free.extents).min(1.0);
+        let urgency = self.urgency(left, wall).min(1.0);
         let cost = (bytes as f64 / f64::from(1 << 20) * ns_per_mib as f64 * urgency) as u64;
         if cost == 0 {
             return false;
         }
-        let now = self.vitals.env.clock.now_ns();
+        let now = clock.now_ns();
         let after = |next: u64| Some((next.max(now) + cost).min(now + BRAKE_NS_MAX));
-        let turn = self.brake.next_ns.fetch_update(Ordering::Relaxed, Ordering::Relaxed, after).unwrap_or(0).max(now);
+        let turn = self.next_ns.fetch_update(Ordering::Relaxed, Ordering::Relaxed, after).unwrap_or(0).max(now);
         let wait = Duration::from_nanos((turn - now).min(BRAKE_NS_MAX));
-        self.brake.has_braked.store(true, Ordering::Relaxed);
+        self.has_braked.store(true, Ordering::Relaxed);
         if wait < BRAKE_LEAST {
             return false;
         }
-        let mut easing = self.brake.easing.lock();
+        let mut easing = self.easing.lock();
         // It may have been eased by now.
-        if self.brake.next_ns.load(Ordering::Relaxed) > 0 {
-            self.brake.eased.wait_for(&mut easing, wait);
+        if self.next_ns.load(Ordering::Relaxed) > 0 {
+            self.eased.wait_for(&mut easing, wait);
         }
         true
     }
 
-    /// Lets waiting writers check again: a checkpoint may have freed the space that they wait for.
-    pub(crate) fn ease_brake(&self) {
-        self.brake.room.notify_all();
-        if self.urgency() == 0.0 {
-            self.brake.next_ns.store(0, Ordering::Relaxed);
-            // A writer that saw the urgency before is waiting by now, and gets the wake-up below.
-            drop(self.brake.easing.lock());
-            self.brake.eased.notify_all();
-        }
+    /// Lets all writers proceed that wait for their turn.
+    pub(super) fn ease(&self) {
+        self.next_ns.store(0, Ordering::Relaxed);
+        // A writer that saw the urgency before is waiting by now, and gets the wake-up below.
+        drop(self.easing.lock());
+        self.eased.notify_all();
     }
 }

@@ -22,6 +22,7 @@ pub(crate) mod claims;
 pub(crate) mod dead_map;
 pub(crate) mod extents;
 pub(crate) mod host_space;
+mod pace;
 pub(crate) mod promises;
 pub(crate) mod reservations;
 pub(crate) mod rule;
