@@ -312,8 +312,8 @@ impl<T, R: Rank> RwLock<T, R> {
     }
 }
 
-#[cfg(test)]
 impl<T, R: Rank> RwLock<T, R> {
+    /// Locks it exclusively, if no other thread has it.
     pub(crate) fn try_write(&self) -> Option<RwLockWriteGuard<'_, T, R>> {
         self.plain.try_write().map(Guard::new)
     }

@@ -1,14 +1,12 @@
-//! Shared helpers of the engine's unit tests.
-#![allow(clippy::unwrap_used)]
+//! Shared helpers of unit tests of the parts of a pool.
 
 use std::sync::Arc;
 
 use env::Disk;
 use sim::Machine;
 
-use crate::base::options::{FormatOptions, PoolEnv, PoolOptions};
+use crate::base::options::{PoolEnv, PoolOptions};
 use crate::base::vitals::Vitals;
-use crate::pool::Pool;
 
 /// The simulated machine with another disk, which is usually a layer over the machine's own.
 pub(crate) fn env_on(machine: &Machine, disk: Arc<dyn Disk>) -> PoolEnv {
@@ -25,26 +23,4 @@ pub(crate) fn env_on(machine: &Machine, disk: Arc<dyn Disk>) -> PoolEnv {
 /// The shared state of a pool on that machine that has no other parts.
 pub(crate) fn vitals_on(machine: &Machine) -> Arc<Vitals> {
     Arc::new(Vitals::new(env_on(machine, machine.disk.handle()), PoolOptions::default()))
-}
-
-/// A new pool with extents of 64 KiB on that machine, with `disk` instead of its own, and this
-/// number of workers.
-pub(crate) fn pool_on(machine: &Machine, disk: Arc<dyn Disk>, capacity_bytes: u64, workers: usize) -> Pool {
-    pool_in(env_on(machine, disk), capacity_bytes, workers)
-}
-
-/// The same, in that environment.
-pub(crate) fn pool_in(env: PoolEnv, capacity_bytes: u64, workers: usize) -> Pool {
-    let options = FormatOptions { capacity_bytes, extent_bytes: 64 << 10, properties: Default::default() };
-    Pool::format(&env, &options).unwrap();
-    open_on(env, workers)
-}
-
-/// The pool on that machine, opened again.
-pub(crate) fn reopen_on(machine: &Machine, disk: Arc<dyn Disk>) -> Pool {
-    open_on(env_on(machine, disk), 0)
-}
-
-fn open_on(env: PoolEnv, workers: usize) -> Pool {
-    Pool::open(env, PoolOptions { workers, ..PoolOptions::default() }).unwrap()
 }

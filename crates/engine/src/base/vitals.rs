@@ -127,19 +127,18 @@ mod tests {
     use sim::Machine;
     use surface::{Error, ErrorKind};
 
-    use crate::base::testing::pool_on;
+    use crate::base::testing::vitals_on;
 
     /// A user who followed the advice, after growing the pool, lost all data.
     #[test]
     fn nobody_is_told_to_close_a_pool_whose_data_has_been_deleted() {
         for (kind, is_advised) in [(io::ErrorKind::NotFound, false), (io::ErrorKind::Other, true)] {
-            let machine = Machine::new(4 << 20, 1);
-            let pool = pool_on(&machine, machine.disk.handle(), 4 << 20, 0);
+            let vitals = vitals_on(&Machine::new(4 << 20, 1));
             let below = io::Error::new(kind, "do not stop it before you have made a copy");
-            pool.core.vitals.fail(&Error::from_io("syncing the larger data file failed", below));
+            vitals.fail(&Error::from_io("syncing the larger data file failed", below));
             // A consequential error does not mention the deletion.
-            pool.core.vitals.fail(&Error::new(ErrorKind::Io, "it cannot be written"));
-            let text = pool.flush().unwrap_err().to_string();
+            vitals.fail(&Error::new(ErrorKind::Io, "it cannot be written"));
+            let text = vitals.check_failed().unwrap_err().to_string();
             assert_eq!(text.contains("close and reopen"), is_advised, "{text}");
             assert!(text.contains("made a copy"), "{text}");
         }

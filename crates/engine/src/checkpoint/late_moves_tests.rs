@@ -11,10 +11,10 @@ use sim::{ContentKind, Machine, Rng, fill_content};
 use surface::{BlockDevice, WriteOptions};
 use units::BLOCK_BYTES;
 
-use crate::base::testing::{pool_on, reopen_on};
 use crate::clean::round::Round;
 use crate::pool::Pool;
 use crate::pool::core::Core;
+use crate::pool::testing::{pool_on, reopen_on};
 
 const BLOCKS: u64 = 64;
 

@@ -199,8 +199,8 @@ mod tests {
     use units::{BLOCK_BYTES, GROUP_BYTES};
 
     use crate::Properties;
-    use crate::base::testing::pool_on;
     use crate::checkpoint::merged::SHARED_GROUPS_MIN;
+    use crate::pool::testing::pool_on;
 
     const POOL_BYTES: u64 = 256 << 20;
     const GROUPS: u64 = SHARED_GROUPS_MIN as u64 + 1000;

@@ -32,6 +32,8 @@
 //! reopened.
 
 pub(crate) mod catalogue;
+#[cfg(test)]
+mod count_tests;
 pub(crate) mod fold;
 #[cfg(test)]
 pub(crate) mod late_moves_tests;

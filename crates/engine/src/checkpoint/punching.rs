@@ -70,8 +70,8 @@ mod tests {
 
     use super::*;
     use crate::base::options::{FormatOptions, PoolOptions};
-    use crate::base::testing::env_on;
     use crate::pool::Pool;
+    use crate::pool::testing::env_on;
     use crate::space::trim::TURN_EXTENTS;
 
     const EXTENT_BYTES: u64 = 32 << 10;

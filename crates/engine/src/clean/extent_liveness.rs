@@ -245,7 +245,7 @@ mod tests {
 
     use super::*;
     use crate::Properties;
-    use crate::base::testing::pool_on;
+    use crate::pool::testing::pool_on;
 
     const POOL_BYTES: u64 = 64 << 20;
     const BLOCKS: u64 = 4096;

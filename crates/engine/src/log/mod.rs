@@ -85,7 +85,7 @@ pub(crate) trait Sink: Send + Sync {
 /// Handle to wait for with [`Log::wait_applied`].
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Ticket {
-    seq: Seq,
+    pub seq: Seq,
     pub incarnation: u64,
 }
 
@@ -548,10 +548,3 @@ enum Step {
     NoExtent(Prepared),
     Needs(Need, Prepared),
 }
-
-#[cfg(test)]
-#[path = "failure_tests.rs"]
-mod tests;
-
-#[cfg(test)]
-mod slow_disk_tests;

@@ -224,7 +224,3 @@ fn has_batches(disk: &dyn Disk, superblock: &Superblock, checkpoint: &Checkpoint
     };
     named.filter(|extent| extent.0 < geometry.extents()).take(EXTENTS_TRIED_MAX).any(&mut holds)
 }
-
-#[cfg(test)]
-#[path = "superblock_copies_tests.rs"]
-mod tests;

@@ -181,7 +181,3 @@ pub(crate) fn write(disk: &dyn Disk, superblock: &Superblock) -> Result<()> {
     }
     Ok(())
 }
-
-#[cfg(test)]
-#[path = "superblock_io_tests.rs"]
-mod tests;

@@ -6,11 +6,25 @@ mod clean;
 pub(crate) mod core;
 pub(crate) mod creation;
 pub(crate) mod figures;
+#[cfg(test)]
+mod log_failure_tests;
+#[cfg(test)]
+mod log_writer_tests;
 mod losses;
 pub(crate) mod pool_properties;
+#[cfg(test)]
+mod slow_disk_tests;
 pub(crate) mod standby;
+#[cfg(test)]
+mod superblock_copies_tests;
+#[cfg(test)]
+mod superblock_tests;
+#[cfg(test)]
+pub(crate) mod testing;
 mod threads;
 pub(crate) mod workers;
+#[cfg(test)]
+mod zero_ahead_tests;
 
 use std::sync::Arc;
 

@@ -176,7 +176,7 @@ mod tests {
     use units::BLOCK_BYTES;
 
     use super::*;
-    use crate::base::testing::pool_on;
+    use crate::pool::testing::pool_on;
 
     /// The failure does not concern the next writer that waits for room, and no worker may have had
     /// a reason to try again.

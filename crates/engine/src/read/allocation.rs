@@ -144,7 +144,7 @@ mod tests {
 
     use super::*;
     use crate::base::options::PoolEnv;
-    use crate::base::testing::{env_on, pool_in};
+    use crate::pool::testing::{env_on, pool_in};
 
     /// A store that counts the keys of its scans, and remembers where they began.
     struct Counting(Arc<dyn MapStore>, AtomicU64, Mutex<Vec<Vec<u8>>>);

@@ -153,7 +153,7 @@ mod tests {
     use surface::{BlockDevice, ErrorKind, WriteOptions};
 
     use super::*;
-    use crate::base::testing::pool_on;
+    use crate::pool::testing::pool_on;
 
     /// A clone has all blocks that are read; blocks around them are searched in its origin, whose
     /// record is damaged.

@@ -518,7 +518,7 @@ mod tests {
 
     use super::*;
     use crate::Properties;
-    use crate::base::testing::pool_on;
+    use crate::pool::testing::pool_on;
 
     #[test]
     fn what_cannot_be_read_between_two_fragments_fails_neither() {

@@ -12,8 +12,8 @@ use surface::{BlockDevice, WriteOptions};
 
 use crate::Properties;
 use crate::base::options::FormatOptions;
-use crate::base::testing::{env_on, reopen_on};
 use crate::pool::Pool;
+use crate::pool::testing::{env_on, reopen_on};
 
 const EXTENT_BYTES: u64 = 1 << 20;
 const BLOCK: u64 = 4096;

@@ -417,7 +417,7 @@ mod tests {
 
     use super::*;
     use crate::Properties;
-    use crate::base::testing::pool_on;
+    use crate::pool::testing::pool_on;
 
     /// A checkpoint between two slices, or during one, is no reason to skip fragments that the
     /// extent's own batches do not name any more.

@@ -17,8 +17,8 @@ use units::{BLOCK_BYTES, GROUP_BYTES};
 use crate::base::loss::Loss;
 use crate::base::options::{FormatOptions, PoolEnv, PoolOptions};
 use crate::base::status::StandbyStatus;
-use crate::base::testing::env_on;
 use crate::pool::Pool;
+use crate::pool::testing::env_on;
 use crate::volume::Volume;
 
 const BLOCK: u64 = BLOCK_BYTES as u64;

@@ -23,7 +23,7 @@ use crate::space::Space;
 const ROOM_DIVISOR: u64 = 3;
 /// Lower bound of the limit that a slow codec can set for the write buffer: some batches for each
 /// worker.
-const BUFFER_TIMELY_MIN: usize = 8 << 20;
+pub(crate) const BUFFER_TIMELY_MIN: usize = 8 << 20;
 /// Overhead of a group in the log: in the worst case a batch of its own, padded.
 pub(crate) const GROUP_COST_BYTES: u64 = BLOCK_BYTES as u64;
 
@@ -352,25 +352,79 @@ impl Space {
 #[cfg(test)]
 #[allow(clippy::unwrap_used)]
 mod tests {
+    use std::collections::BTreeMap;
+    use std::sync::Arc;
+
     use bytes::Bytes;
+    use format::Entry;
     use sim::Machine;
-    use surface::{BlockDevice, WriteOptions};
-    use units::{GROUP_BLOCKS, GROUP_BYTES, GroupIndex, ObjectId};
+    use units::{GROUP_BLOCKS, GROUP_BYTES, GroupIndex, ObjectId, Seq};
 
     use super::*;
-    use crate::base::group::GroupKey;
-    use crate::base::testing::pool_on;
-    use crate::buffer::write_buffer::DirtyRun;
+    use crate::base::group::{GroupKey, StoredGroups};
+    use crate::base::testing::vitals_on;
+    use crate::buffer::write_buffer::{DirtyRun, Taken, WriteBuffer};
+    use crate::log::geometry::Geometry;
+    use crate::log::{Log, Position, Sink};
+    use crate::objects::Objects;
+    use crate::space::extents::Extents;
+
+    /// Applies nothing: no batch is written.
+    struct Nowhere;
+
+    impl Sink for Nowhere {
+        fn foresee(&self, _: &[Entry]) -> Vec<StoredGroups> {
+            Vec::new()
+        }
+        fn apply(&self, _: Seq, _: &[Entry], _: u64, _: &[StoredGroups]) -> bool {
+            true
+        }
+        fn reached(&self, _: Seq) {}
+        fn completed(&self, _: &[Taken]) {}
+        fn failed(&self, _: &[Taken]) {}
+    }
+
+    /// The accounts of an empty pool of 8 MiB.
+    struct Accounts {
+        geometry: Geometry,
+        buffer: Arc<WriteBuffer>,
+        space: Space,
+    }
+
+    impl Accounts {
+        fn new() -> Self {
+            let (vitals, geometry) = (vitals_on(&Machine::new(8 << 20, 1)), Geometry::new(64 << 10, 8 << 20));
+            let buffer = Arc::new(WriteBuffer::new());
+            let position = Position {
+                incarnation: 1,
+                incarnation_first_seq: Seq(1),
+                next_seq: Seq(1),
+                open: Default::default(),
+                extents: Vec::new(),
+                passed: Vec::new(),
+                dropped: Vec::new(),
+            };
+            let disk = vitals.env.disk.clone();
+            let (sink, buffers) = (Arc::new(Nowhere), Arc::default());
+            let log =
+                Log::new(geometry.clone(), [1; 16], disk, sink, vitals.clone(), buffers, position, Seq(1), 1 << 20);
+            let space = Space::new(
+                (vitals, geometry.clone()),
+                (buffer.clone(), Arc::new(Objects::new(BTreeMap::new(), 1)), Arc::new(log)),
+                Extents::new(&geometry, BTreeMap::new(), 0),
+                1 << 20,
+            );
+            Self { geometry, buffer, space }
+        }
+    }
 
     /// Writers stood still while rounds read their victims: the space before the soft wall was kept
     /// for the rounds, and so was the space that they had reserved.
     #[test]
     fn what_a_round_sets_aside_before_the_soft_wall_stands_in_nobodys_way() {
-        let machine = Machine::new(8 << 20, 1);
-        let core = pool_on(&machine, machine.disk.handle(), 8 << 20, 0).core;
-        let space = &core.space;
+        let Accounts { geometry, space, .. } = &Accounts::new();
         space.brake.soft.store(4, Ordering::Relaxed);
-        let (extent, reserve) = (core.geometry.usable_bytes_min(), core.geometry.reserve_extents());
+        let (extent, reserve) = (geometry.usable_bytes_min(), geometry.reserve_extents());
         let left = |wall: u64| space.room_before(wall) - space.committed_bytes();
         let (data, all) = (left(space.soft_wall()), left(reserve));
         assert_eq!(all - data, 4 * extent);
@@ -392,9 +446,7 @@ mod tests {
     /// A write of which one byte finds no room is not admitted, and the next one has all of it.
     #[test]
     fn a_decision_admits_to_the_last_byte_and_no_further() {
-        let machine = Machine::new(8 << 20, 1);
-        let core = pool_on(&machine, machine.disk.handle(), 8 << 20, 0).core;
-        let space = &core.space;
+        let Accounts { space, .. } = &Accounts::new();
         let all = space.room_before(space.soft_wall()) - space.committed_bytes();
         // Nothing can be gained for others.
         let ask = |bytes, promised| space.decide(Ask { bytes, promised, asking: u64::MAX / 2, paced_bytes: bytes });
@@ -411,9 +463,7 @@ mod tests {
     /// Extents that are promised to others need not lie idle as long as cleaning could gain them.
     #[test]
     fn a_decision_keeps_only_what_others_could_not_gain() {
-        let machine = Machine::new(8 << 20, 1);
-        let core = pool_on(&machine, machine.disk.handle(), 8 << 20, 0).core;
-        let space = &core.space;
+        let Accounts { space, .. } = &Accounts::new();
         let all = space.room_before(space.soft_wall()) - space.committed_bytes();
         let ask = |asking| space.decide(Ask { bytes: all, promised: 1, asking, paced_bytes: 0 });
         assert!(matches!(ask(0), Decision::Admit(_)));
@@ -424,15 +474,13 @@ mod tests {
     /// came in their place.
     #[test]
     fn a_reservation_does_not_trust_figures_from_before_a_release() {
-        let machine = Machine::new(8 << 20, 1);
-        let core = pool_on(&machine, machine.disk.handle(), 8 << 20, 0).core;
-        let space = &core.space;
+        let Accounts { buffer, space, .. } = &Accounts::new();
         let wall = space.soft_wall();
         let (all, other) = (space.room_before(wall), cost_of(GROUP_BYTES as u64));
         let first = space.reserve(other);
         let seen = space.see();
         let run = DirtyRun::of(0, GROUP_BLOCKS as u8, Bytes::from(vec![1; GROUP_BYTES]));
-        core.buffer.insert(GroupKey { object: ObjectId(1), group: GroupIndex(0) }, run).unwrap();
+        buffer.insert(GroupKey { object: ObjectId(1), group: GroupIndex(0) }, run).unwrap();
         let dirty = space.dirty_cost();
         drop(first);
         let _third = space.reserve(other);
@@ -440,23 +488,5 @@ mod tests {
         assert!(space.take(seen, all - other, wall).is_none());
         assert_eq!(space.committed_bytes(), dirty + other, "it leaves no trace");
         assert!(space.take(space.see(), all - dirty - other, wall).is_some());
-    }
-
-    /// Data in the write buffer above its limit makes the next write wait, and no longer.
-    #[test]
-    fn a_full_write_buffer_is_waited_for() {
-        let machine = Machine::new(256 << 20, 1);
-        let pool = pool_on(&machine, machine.disk.handle(), 256 << 20, 0);
-        pool.create_volume("v", 32 << 20, &Default::default()).unwrap();
-        let space = &pool.core.space;
-        let ask = Ask { bytes: 4096, promised: 0, asking: 4096, paced_bytes: 0 };
-        let data = Bytes::from(vec![7; BUFFER_TIMELY_MIN + GROUP_BYTES]);
-        pool.volume("v").unwrap().write(0, data, WriteOptions::default()).unwrap();
-        assert!(matches!(space.decide(ask), Decision::Admit(_)) && !space.would_wait());
-        // As with a codec that drains next to nothing.
-        space.set_buffer_timely(1);
-        assert!(matches!(space.decide(ask), Decision::WaitForBuffer(_)) && space.would_wait());
-        pool.flush().unwrap();
-        assert!(matches!(space.decide(ask), Decision::Admit(_)) && !space.would_wait());
     }
 }

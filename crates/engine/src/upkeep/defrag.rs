@@ -376,7 +376,7 @@ mod tests {
     use surface::{BlockDevice, WriteOptions};
 
     use super::*;
-    use crate::base::testing::pool_on;
+    use crate::pool::testing::pool_on;
 
     /// The lock is held by a discard that takes arbitrarily long; a snapshot could wait for the
     /// volume in that time, and all later requests with it.

@@ -322,7 +322,7 @@ mod tests {
     use surface::{BlockDevice, WriteOptions};
 
     use super::*;
-    use crate::base::testing::pool_on;
+    use crate::pool::testing::pool_on;
 
     const EXTENT: u64 = 64 << 10;
     /// Remaining extents.

@@ -495,7 +495,7 @@ mod tests {
     use sim::Machine;
 
     use super::*;
-    use crate::base::testing::pool_on;
+    use crate::pool::testing::pool_on;
 
     /// A request's buffer, which is counted while it is in memory.
     struct Tracked(Vec<u8>, Arc<AtomicUsize>);

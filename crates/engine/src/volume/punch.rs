@@ -170,8 +170,8 @@ mod tests {
 
     use super::*;
     use crate::base::options::{FormatOptions, PoolOptions};
-    use crate::base::testing::env_on;
     use crate::pool::Pool;
+    use crate::pool::testing::env_on;
 
     const GROUP_BYTES: u64 = (GROUP_BLOCKS * BLOCK_BYTES) as u64;
 

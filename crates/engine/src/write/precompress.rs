@@ -214,8 +214,8 @@ mod tests {
     use units::{BLOCK_BYTES, GROUP_BYTES};
 
     use super::*;
-    use crate::base::testing::{pool_on, reopen_on};
     use crate::pool::Pool;
+    use crate::pool::testing::{pool_on, reopen_on};
     use crate::volume::Volume;
 
     const BURST: u64 = 24;

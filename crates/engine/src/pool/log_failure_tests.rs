@@ -1,16 +1,18 @@
 //! Results that waiters for a batch get when writes fail.
+#![allow(clippy::unwrap_used, clippy::panic)]
 
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, Ordering};
 
-use env::{Disk, DiskLayer};
-use format::FragmentEntry;
+use env::{AlignedBuf, Disk, DiskLayer};
+use format::{Entry, FragmentEntry};
 use sim::Machine;
 use units::{BLOCK_BYTES, BlockIndex, Epoch, ObjectId};
 
-use super::*;
-use crate::base::testing::pool_on;
+use crate::log::prepared::Prepared;
+use crate::log::{Purpose, Refusal, Ticket};
+use crate::pool::testing::pool_on;
 
 struct FailingDisk {
     below: Arc<dyn Disk>,
@@ -76,4 +78,24 @@ fn the_rest_of_a_batch_means_nothing_behind_a_failure() {
     core.checkpoints.heal().unwrap();
     assert!(matches!(core.log.append(*rest, Purpose::Data), Err(Refusal::Failed(_))));
     assert!(core.log.append(Prepared::metadata(Vec::new(), &core.buffers), Purpose::Metadata).is_ok());
+}
+
+/// An error of a queued batch is reported once, and not after the log has continued.
+#[test]
+fn a_failure_that_is_healed_is_nobodys_any_more() {
+    for heals in [false, true] {
+        let machine = Machine::new(8 << 20, 1);
+        let disk = Arc::new(FailingDisk { below: machine.disk.handle(), fails: AtomicBool::new(false) });
+        let core = pool_on(&machine, Arc::clone(&disk) as _, 8 << 20, 0).core;
+        let batch = Prepared::metadata(Vec::new(), &core.buffers);
+        let Ok(_) = core.log.enqueue(batch, Purpose::Metadata) else { panic!("it was refused") };
+        disk.fails.store(true, Ordering::Relaxed);
+        core.log.write_queued();
+        disk.fails.store(false, Ordering::Relaxed);
+        if heals {
+            core.checkpoints.heal().unwrap();
+        }
+        assert_eq!(core.log.take_failure().is_none(), heals);
+        assert!(core.log.take_failure().is_none());
+    }
 }

@@ -3,14 +3,15 @@
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 use bytes::Bytes;
-use format::SUPERBLOCK_OFFSETS;
+use format::{KEY_SUPERBLOCK, SUPERBLOCK_BYTES, SUPERBLOCK_OFFSETS};
 use sim::{Fault, Machine};
-use surface::{BlockDevice, WriteOptions};
+use surface::{BlockDevice, ErrorKind, Result, WriteOptions};
 
-use super::*;
-use crate::base::options::{FormatOptions, PoolOptions};
-use crate::base::testing::env_on;
+use crate::base::options::{FormatOptions, PoolEnv, PoolOptions};
+use crate::log::superblock_copies::{EndCopy, read_end, read_stored};
+use crate::log::superblock_io::{choose, read_copies};
 use crate::pool::Pool;
+use crate::pool::testing::{env_on, pool_on};
 
 const CAPACITY: u64 = 8 << 20;
 const EXTENT: u64 = 64 << 10;
@@ -60,7 +61,7 @@ fn salvage(machine: &Machine, id: Option<[u8; 8]>) -> Result<(Pool, crate::Salva
 
 fn salvage_of(machine: &Machine, source: &crate::SalvageSource) -> Result<(Pool, crate::SalvageReport, Machine)> {
     let into = Machine::new(16 << 20, 5);
-    let pool = crate::base::testing::pool_on(&into, into.disk.handle(), 16 << 20, 0);
+    let pool = pool_on(&into, into.disk.handle(), 16 << 20, 0);
     let scratch = Machine::new(4096, 5);
     let from = PoolEnv { store: scratch.store.handle(), ..env(machine) };
     let report = pool.salvage_of(source, &from, &PoolOptions::default(), &mut |_, _, _| Ok(()))?;

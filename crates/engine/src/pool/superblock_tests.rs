@@ -1,13 +1,16 @@
 //! Tests of the features in the superblock, and of copies that differ.
 #![allow(clippy::unwrap_used)]
 
-use format::{INCOMPAT_BOOKMARKS, INCOMPAT_COMPACT_RECORDS, INCOMPAT_KNOWN};
+use format::{
+    INCOMPAT_BOOKMARKS, INCOMPAT_COMPACT_RECORDS, INCOMPAT_KNOWN, SUPERBLOCK_BYTES, SUPERBLOCK_OFFSETS, Superblock,
+};
 use sim::{Fault, Machine};
+use surface::{ErrorKind, Result};
 
-use super::*;
 use crate::base::options::PoolOptions;
-use crate::base::testing::{env_on, pool_on};
+use crate::log::superblock_io::{Copies, choose};
 use crate::pool::Pool;
+use crate::pool::testing::{env_on, pool_on};
 
 const CAPACITY_BYTES: u64 = 8 << 20;
 

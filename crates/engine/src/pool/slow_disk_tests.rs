@@ -6,16 +6,18 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use env::{Disk, DiskLayer};
+use env::{AlignedBuf, Disk, DiskLayer};
 use format::Stream;
 use parking_lot::{Condvar as PlainCondvar, Mutex as PlainMutex};
 use sim::Machine;
+use units::ExtentIndex;
 
-use super::*;
 use crate::base::options::{FormatOptions, PoolOptions};
-use crate::base::testing::{env_on, reopen_on};
+use crate::log::prepared::Prepared;
+use crate::log::{Position, Purpose};
 use crate::pool::Pool;
 use crate::pool::core::Core;
+use crate::pool::testing::{env_on, reopen_on};
 
 const CAPACITY_BYTES: u64 = 64 << 20;
 /// The device gives up on a test that would never end: then the test fails.
