@@ -23,17 +23,17 @@
 //! that were removed, and the record has it.
 
 use env::MapBatch;
+use store::base::canary::Canary;
+use store::base::group::{GroupKey, GroupRecords};
+use store::base::store_error::store_error;
+use store::map::overlay::Overlay;
+use store::objects::clone_needs::Needs;
+use store::objects::timeline::Timelines;
 use surface::Result;
 
-use crate::base::canary::Canary;
-use crate::base::group::{GroupKey, GroupRecords};
-use crate::base::store_error::store_error;
 use crate::checkpoint::Checkpoints;
 use crate::checkpoint::merged::{SHARED_GROUPS_MIN, in_two, put_group};
 use crate::checkpoint::state::{CheckpointState, Folded, Sweep};
-use crate::map::overlay::Overlay;
-use crate::objects::clone_needs::Needs;
-use crate::objects::timeline::Timelines;
 
 /// Percentage of the settled overlay's memory that is used before anything is folded: the longer a
 /// group waits, the more changes are merged at once.

@@ -12,17 +12,17 @@
 use std::collections::HashSet;
 
 use format::{FragmentRef, Record};
+use store::base::group::{GroupKey, GroupRecords};
+use store::map::overlay::Overlay;
+use store::map::{Base, laid_over};
+use store::objects::timeline::Timelines;
+use store::space::dead_map::Death;
 use surface::Result;
 use units::{BlockMask, ObjectId};
 
-use crate::base::group::{GroupKey, GroupRecords};
 use crate::checkpoint::Checkpoints;
 use crate::checkpoint::merged::{Merged, in_two, put_group};
 use crate::checkpoint::state::Captured;
-use crate::map::overlay::Overlay;
-use crate::map::{Base, laid_over};
-use crate::objects::timeline::Timelines;
-use crate::space::dead_map::Death;
 
 /// Groups whose changes are fetched together: a few more than the processor loads at the same time.
 const ASKED_TOGETHER: usize = 16;

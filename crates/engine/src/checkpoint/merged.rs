@@ -6,14 +6,13 @@ use std::thread::Builder;
 
 use env::MapBatch;
 use format::{RecordKey, record_key};
+use store::base::group::{GroupKey, GroupRecords};
+use store::base::vitals::Vitals;
+use store::objects::Reaped;
+use store::space::dead_map::Toll;
+use store::space::extents::UsageChanges;
 use surface::Result;
 use units::ObjectId;
-
-use crate::base::group::{GroupKey, GroupRecords};
-use crate::base::vitals::Vitals;
-use crate::objects::Reaped;
-use crate::space::dead_map::Toll;
-use crate::space::extents::UsageChanges;
 
 /// Groups for which a second thread is worth it: tens of milliseconds.
 pub(crate) const SHARED_GROUPS_MIN: usize = 8192;

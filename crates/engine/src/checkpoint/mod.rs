@@ -53,33 +53,33 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use format::{Checkpoint, KEY_CHECKPOINT, KEY_LEARNED, delta_key, encode_usage_page, object_key, usage_key};
+use store::base::buffers::BufferPool;
+use store::base::canary::Canary;
+use store::base::ranked::{Mutex, MutexGuard, RwLock};
+use store::base::ranks;
+use store::base::shares::Shares;
+use store::base::signals::Signals;
+use store::base::store_error::store_error;
+use store::base::vitals::Vitals;
+use store::buffer::write_buffer::WriteBuffer;
+use store::log::Log;
+use store::log::catalogue::{Catalogue, Pins};
+use store::log::geometry::Geometry;
+use store::log::inventory::Stand;
+use store::log::write_over::write_over;
+use store::map::Map;
+use store::map::apply::Applier;
+use store::map::kind::Kind;
+use store::objects::{Object, Objects};
+use store::space::Space;
+use store::space::extents::ExtentPlan;
 use surface::Result;
 use units::ExtentIndex;
 
-use crate::base::buffers::BufferPool;
-use crate::base::canary::Canary;
-use crate::base::ranked::{Mutex, MutexGuard, RwLock};
-use crate::base::ranks;
-use crate::base::shares::Shares;
-use crate::base::signals::Signals;
-use crate::base::store_error::store_error;
-use crate::base::vitals::Vitals;
-use crate::buffer::write_buffer::WriteBuffer;
 use crate::checkpoint::merged::Merged;
 use crate::checkpoint::state::{Captured, CheckpointState, Folding};
 use crate::codecs::chooser::Chooser;
-use crate::log::Log;
-use crate::log::catalogue::{Catalogue, Pins};
-use crate::log::geometry::Geometry;
-use crate::log::inventory::Stand;
-use crate::log::write_over::write_over;
-use crate::map::Map;
-use crate::map::apply::Applier;
-use crate::map::kind::Kind;
-use crate::objects::{Object, Objects};
 use crate::read::Reads;
-use crate::space::Space;
-use crate::space::extents::ExtentPlan;
 
 /// Minimum and maximum length of the log's list of extents. The maximum bounds the checkpoint's
 /// record to 16 KiB.

@@ -25,10 +25,10 @@ use env::{AlignedBuf, Disk, MapBatch, MapStore};
 use format::{
     BATCH_ALIGN, Checkpoint, KEY_CHECKPOINT, KEY_NOTED, OPENING_NOTE_BYTES, OPENING_NOTE_OFFSETS, OpeningNote,
 };
+use store::base::canary::Canary;
+use store::base::store_error::store_error;
 use surface::{Error, ErrorKind, Result};
 
-use crate::base::canary::Canary;
-use crate::base::store_error::store_error;
 use crate::checkpoint::Checkpoints;
 
 const SALVAGE: &str = "make another pool from the data file alone: shale salvage DATA --into NEW";

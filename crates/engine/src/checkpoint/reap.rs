@@ -17,20 +17,20 @@
 use std::ops::ControlFlow;
 
 use format::{Reap, Record, object_key, parse_record_key, record_key, record_key_range};
+use store::base::canary::Canary;
+use store::base::group::{GroupKey, GroupRecords};
+use store::base::store_error::store_error;
+use store::map::overlay::Overlay;
+use store::objects::Reaped;
+use store::objects::clone_needs::Needs;
+use store::objects::timeline::Timeline;
+use store::space::dead_map::Death;
 use surface::Result;
 use units::{GroupIndex, ObjectId};
 
-use crate::base::canary::Canary;
-use crate::base::group::{GroupKey, GroupRecords};
-use crate::base::store_error::store_error;
 use crate::checkpoint::Checkpoints;
 use crate::checkpoint::merged::{Merged, put_group};
 use crate::checkpoint::state::Captured;
-use crate::map::overlay::Overlay;
-use crate::objects::Reaped;
-use crate::objects::clone_needs::Needs;
-use crate::objects::timeline::Timeline;
-use crate::space::dead_map::Death;
 
 /// Upper bound of records that one checkpoint examines: bounds its time to about a tenth of a
 /// second.

@@ -6,12 +6,11 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use format::{Filled, ObjectDescriptor, Reap};
+use store::base::group::GroupKey;
+use store::log::Position;
+use store::log::catalogue::Pins;
+use store::objects::timeline::Timelines;
 use units::{ExtentIndex, ObjectId};
-
-use crate::base::group::GroupKey;
-use crate::log::Position;
-use crate::log::catalogue::Pins;
-use crate::objects::timeline::Timelines;
 
 /// State captured by a checkpoint.
 pub(crate) struct Captured {

@@ -4,11 +4,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use store::space::extents::Victim;
+use store::space::rule::Rule;
 use units::ExtentIndex;
 
 use crate::clean::survivors::Survivors;
-use crate::space::extents::Victim;
-use crate::space::rule::Rule;
 
 /// Extents shunned at the same time; beyond it, all are tried again.
 const SHUNNED_MAX: usize = 1 << 20;

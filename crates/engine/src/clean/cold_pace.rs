@@ -7,7 +7,7 @@
 
 use std::sync::atomic::{AtomicI64, Ordering};
 
-use crate::base::hash::MULTIPLIER;
+use store::base::hash::MULTIPLIER;
 
 /// Lower bound of the share of previously moved fragments that is tried, in thousandths.
 pub(super) const AGAIN_PERMILLE_MIN: u32 = 125;

@@ -16,19 +16,19 @@ use std::collections::VecDeque;
 use codec::{Codec, CodecId, DictionaryNumber, ZstdLevel};
 use format::{BATCH_ALIGN, Entry, FragmentRef, Move, header_bytes, move_entry_bytes};
 use policy::dst_limit;
+use store::base::scratch;
+use store::log::extent_scan::Stored;
+use store::log::prepared::Prepared;
+use store::objects::Object;
+use store::space::extents::Victim;
 use units::{BLOCK_BYTES, BlockIndex, BlockMask};
 
-use crate::base::scratch;
 use crate::clean::Cleaning;
 use crate::clean::cold::ColdRecoder;
 use crate::clean::extent_liveness::{Resident, is_same};
 use crate::clean::survivors::{BATCH_BYTES_MAX, Survivor, Survivors};
-use crate::log::extent_scan::Stored;
-use crate::log::prepared::Prepared;
-use crate::objects::Object;
 use crate::read::damage_owners::{Concerned, Place};
 use crate::read::dictionaries::Readers;
-use crate::space::extents::Victim;
 use crate::write::drain::stream_of;
 
 /// Cutting a unit means decoding and compressing it: not for less than this share of its blocks.

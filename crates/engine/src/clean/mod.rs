@@ -24,24 +24,25 @@ pub(crate) mod walked;
 
 use std::sync::Arc;
 
-use crate::base::buffers::BufferPool;
-use crate::base::jobs::Jobs;
-use crate::base::ranked::{Mutex, RwLock};
-use crate::base::ranks;
-use crate::base::signals::Signals;
-use crate::base::vitals::Vitals;
+use store::base::buffers::BufferPool;
+use store::base::jobs::Jobs;
+use store::base::ranked::{Mutex, RwLock};
+use store::base::ranks;
+use store::base::signals::Signals;
+use store::base::vitals::Vitals;
+use store::log::Log;
+use store::log::geometry::Geometry;
+use store::map::Map;
+use store::map::apply::Applier;
+use store::objects::Objects;
+use store::space::Space;
+
 use crate::checkpoint::Checkpoints;
 use crate::clean::cleaner::Cleaner;
 use crate::clean::cold_pace::ColdPace;
 use crate::codecs::chooser::Chooser;
 use crate::codecs::dictionaries::Dictionaries;
-use crate::log::Log;
-use crate::log::geometry::Geometry;
-use crate::map::Map;
-use crate::map::apply::Applier;
-use crate::objects::Objects;
 use crate::read::Reads;
-use crate::space::Space;
 use crate::write::Writes;
 
 /// Cleans extents.

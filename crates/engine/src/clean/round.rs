@@ -27,6 +27,11 @@
 
 use std::sync::atomic::Ordering;
 
+use store::log::geometry::CLEAN_EXTENTS;
+use store::log::{Purpose, Refusal};
+use store::space::admission::Admitted;
+use store::space::extents::Victim;
+use store::space::rule::Rule;
 use surface::Result;
 use units::ExtentIndex;
 
@@ -36,11 +41,6 @@ use crate::clean::cold::ColdRecoder;
 use crate::clean::collect::Collected;
 use crate::clean::survivors::Survivors;
 use crate::clean::victim_reads::VictimReads;
-use crate::log::geometry::CLEAN_EXTENTS;
-use crate::log::{Purpose, Refusal};
-use crate::space::admission::Admitted;
-use crate::space::extents::Victim;
-use crate::space::rule::Rule;
 
 /// Victims examined in one round: bounds the bytes read.
 const VICTIMS_MAX: usize = 64;

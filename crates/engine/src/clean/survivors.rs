@@ -13,12 +13,11 @@ use format::{
     BATCH_ALIGN, BATCH_FIXED_BYTES, Entry, FragmentEntry, FragmentIdentity, FragmentRef, MOVE_ENTRY_BYTES, Move,
     fragment_checksum, header_bytes, move_entry_bytes,
 };
+use store::base::group::GroupKey;
+use store::log::extent_scan::Stored;
+use store::map::relocation_notes::MovedFrom;
+use store::space::dead_map::Since;
 use units::{BlockIndex, BlockMask, Epoch, ExtentIndex, GroupIndex, ObjectId};
-
-use crate::base::group::GroupKey;
-use crate::log::extent_scan::Stored;
-use crate::map::relocation_notes::MovedFrom;
-use crate::space::dead_map::Since;
 
 /// Largest batch of survivors, as that of a drain: more would only cost memory.
 pub(super) const BATCH_BYTES_MAX: usize = 1 << 20;

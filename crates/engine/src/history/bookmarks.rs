@@ -23,14 +23,14 @@
 //! programs do not know their state.
 
 use format::{Entry, INCOMPAT_BOOKMARKS, ObjectDescriptor, ObjectState, Origin, SnapshotIdentity};
+use store::log::superblock_copies;
+use store::objects::Object;
+use store::objects::level::Level;
+use store::objects::names::check_name;
 use surface::{Error, ErrorKind, Result};
 use units::ObjectId;
 
 use crate::history::check_title;
-use crate::log::superblock_copies;
-use crate::objects::Object;
-use crate::objects::level::Level;
-use crate::objects::names::check_name;
 use crate::pool::Pool;
 use crate::pool::core::Core;
 

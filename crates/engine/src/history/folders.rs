@@ -15,18 +15,18 @@ use format::{
     header_bytes,
 };
 use policy::Owner;
+use store::base::canary::Canary;
+use store::base::options::Properties;
+use store::base::status::FolderStatus;
+use store::log::superblock_copies;
+use store::objects::Object;
+use store::objects::names::{check_full_name, check_own_snapshot_name};
+use store::objects::properties;
 use surface::{DeviceId, Error, ErrorKind, Result};
 use units::{ObjectId, format_size};
 
-use crate::base::canary::Canary;
-use crate::base::options::Properties;
-use crate::base::status::FolderStatus;
 use crate::history::holds::check_unheld;
 use crate::history::{LEVELS_MAX, check_title, next_epoch, titles, too_deep};
-use crate::log::superblock_copies;
-use crate::objects::Object;
-use crate::objects::names::{check_full_name, check_own_snapshot_name};
-use crate::objects::properties;
 use crate::pool::Pool;
 use crate::pool::core::Core;
 
@@ -317,7 +317,7 @@ impl Core {
     /// `admin`.
     ///
     /// # Errors
-    /// Those of [`place`](crate::objects::Objects::place), and of the storage.
+    /// Those of [`place`](store::objects::Objects::place), and of the storage.
     pub(crate) fn place_for(&self, name: &str, is_share: bool) -> Result<(Option<ObjectId>, String)> {
         let place = self.objects.place(name, is_share)?;
         let holder = place.0.and_then(|id| self.objects.get(id));

@@ -6,13 +6,13 @@
 //! snapshot.
 
 use format::{Entry, ObjectDescriptor};
+use store::base::options::Properties;
+use store::objects::Object;
+use store::objects::names::check_name;
+use store::objects::properties::HOLD_PREFIX;
 use surface::{Error, ErrorKind, Result};
 
-use crate::base::options::Properties;
 use crate::history::titles;
-use crate::objects::Object;
-use crate::objects::names::check_name;
-use crate::objects::properties::HOLD_PREFIX;
 use crate::pool::Pool;
 
 /// Upper bound of tags of a snapshot: they go into the log with its descriptor, in one piece, which

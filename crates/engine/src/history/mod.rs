@@ -26,16 +26,16 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use format::{BATCH_FIXED_BYTES, CUTS_MAX, Cut, Entry, ObjectDescriptor, ObjectState, Origin, header_bytes};
+use store::base::options::Properties;
+use store::base::status::SnapshotStatus;
+use store::objects::level::Level;
+use store::objects::names::{TITLE_BYTES_MAX, check_full_name, check_name, check_own_snapshot_name};
+use store::objects::volume_ref::VolumeRef;
+use store::objects::{Object, properties};
 use surface::{DeviceId, Error, ErrorKind, Result};
 use units::{Epoch, ObjectId};
 
-use crate::base::options::Properties;
-use crate::base::status::SnapshotStatus;
 use crate::history::holds::check_unheld;
-use crate::objects::level::Level;
-use crate::objects::names::{TITLE_BYTES_MAX, check_full_name, check_name, check_own_snapshot_name};
-use crate::objects::volume_ref::VolumeRef;
-use crate::objects::{Object, properties};
 use crate::pool::Pool;
 use crate::pool::core::Core;
 

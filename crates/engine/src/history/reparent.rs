@@ -18,10 +18,10 @@
 use std::ops::ControlFlow;
 
 use format::{BATCH_FIXED_BYTES, Entry, header_bytes, record_key_range};
+use store::base::store_error::store_error;
 use surface::Result;
 use units::{GroupIndex, ObjectId};
 
-use crate::base::store_error::store_error;
 use crate::pool::core::Core;
 
 impl Core {

@@ -8,14 +8,14 @@ use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 
 use format::{FragmentRef, Record};
+use store::base::group::GroupRecords;
+use store::base::status::SnapshotUsage;
+use store::map::group_pages::look_down;
+use store::objects::level::Level;
+use store::objects::timeline::Timeline;
 use surface::Result;
 use units::{BLOCK_BYTES, BlockMask, Epoch, GroupIndex, ObjectId};
 
-use crate::base::group::GroupRecords;
-use crate::base::status::SnapshotUsage;
-use crate::map::group_pages::look_down;
-use crate::objects::level::Level;
-use crate::objects::timeline::Timeline;
 use crate::pool::Pool;
 use crate::pool::core::Core;
 

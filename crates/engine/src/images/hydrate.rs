@@ -8,11 +8,11 @@
 use std::sync::Weak;
 use std::time::Duration;
 
+use store::base::group::GroupKey;
+use store::objects::{Object, clone_needs};
 use surface::Result;
 use units::{BlockMask, GROUP_BYTES, GroupIndex};
 
-use crate::base::group::GroupKey;
-use crate::objects::{Object, clone_needs};
 use crate::pool::core::Core;
 use crate::read::lacking::Patience;
 

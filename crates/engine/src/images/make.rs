@@ -3,15 +3,15 @@
 use env::RemoteImage;
 use format::{Entry, INCOMPAT_IMAGES, ImagePart, ObjectDescriptor, ObjectState, Origin};
 use policy::Owner;
+use store::base::options::Properties;
+use store::log::superblock_copies;
+use store::map::group_pages::image_below;
+use store::objects::Object;
+use store::objects::names::check_full_name;
+use store::objects::properties;
 use surface::{DeviceId, Error, ErrorKind, Result};
 use units::{BLOCK_BYTES, Epoch, OBJECT_BYTES_MAX, ObjectId, format_size};
 
-use crate::base::options::Properties;
-use crate::log::superblock_copies;
-use crate::map::group_pages::image_below;
-use crate::objects::Object;
-use crate::objects::names::check_full_name;
-use crate::objects::properties;
 use crate::pool::Pool;
 use crate::pool::core::Core;
 

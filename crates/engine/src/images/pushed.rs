@@ -3,9 +3,9 @@
 
 use env::RemoteImage;
 use format::{Entry, ObjectDescriptor};
+use store::objects::properties::PUSHED;
 use surface::Result;
 
-use crate::objects::properties::PUSHED;
 use crate::pool::Pool;
 
 fn text_of(image: &RemoteImage) -> String {

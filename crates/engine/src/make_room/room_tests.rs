@@ -8,15 +8,15 @@ use bytes::Bytes;
 use env::{Disk, DiskLayer};
 use format::Entry;
 use sim::{ContentKind, Machine, Rng, fill_content};
+use store::log::Purpose;
+use store::space::admission::{Ask, BUFFER_TIMELY_MIN, Decision};
 use surface::{BlockDevice, ErrorKind, WriteOptions};
 use units::{BlockIndex, GROUP_BYTES};
 
-use crate::log::Purpose;
 use crate::make_room::Asks;
 use crate::pool::Pool;
 use crate::pool::core::Core;
 use crate::pool::testing::pool_on;
-use crate::space::admission::{Ask, BUFFER_TIMELY_MIN, Decision};
 
 /// Runs an action while a checkpoint syncs the log, or when it has put extents on the list.
 struct MeddlingDisk {

@@ -8,10 +8,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use env::{AlignedBuf, Disk, DiskLayer};
 use format::{Entry, FragmentEntry};
 use sim::Machine;
+use store::log::prepared::Prepared;
+use store::log::{Purpose, Refusal, Ticket};
 use units::{BLOCK_BYTES, BlockIndex, Epoch, ObjectId};
 
-use crate::log::prepared::Prepared;
-use crate::log::{Purpose, Refusal, Ticket};
 use crate::pool::testing::pool_on;
 
 struct FailingDisk {

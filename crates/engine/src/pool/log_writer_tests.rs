@@ -2,9 +2,9 @@
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 use sim::Machine;
+use store::log::Purpose;
+use store::log::prepared::Prepared;
 
-use crate::log::Purpose;
-use crate::log::prepared::Prepared;
 use crate::pool::testing::pool_on;
 
 /// A cleaner, or a worker, may submit a batch after the writers have ended.

@@ -3,13 +3,13 @@
 
 use format::Entry;
 use policy::Owner;
+use store::base::status::{Property, PropertySource};
+use store::objects::Object;
+use store::objects::folders::OF_FOLDER_ITSELF;
+use store::objects::properties;
+use store::objects::volume_ref::VolumeRef;
 use surface::Result;
 
-use crate::base::status::{Property, PropertySource};
-use crate::objects::Object;
-use crate::objects::folders::OF_FOLDER_ITSELF;
-use crate::objects::properties;
-use crate::objects::volume_ref::VolumeRef;
 use crate::pool::Pool;
 
 impl Pool {

@@ -10,11 +10,11 @@ use env::{AlignedBuf, Disk, DiskLayer};
 use format::Stream;
 use parking_lot::{Condvar as PlainCondvar, Mutex as PlainMutex};
 use sim::Machine;
+use store::base::options::{FormatOptions, PoolOptions};
+use store::log::prepared::Prepared;
+use store::log::{Position, Purpose};
 use units::ExtentIndex;
 
-use crate::base::options::{FormatOptions, PoolOptions};
-use crate::log::prepared::Prepared;
-use crate::log::{Position, Purpose};
 use crate::pool::Pool;
 use crate::pool::core::Core;
 use crate::pool::testing::{env_on, reopen_on};

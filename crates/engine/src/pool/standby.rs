@@ -18,12 +18,12 @@ use std::sync::Arc;
 
 use env::MapBatch;
 use format::{STANDBY_RING_OFFSET, StandbyHeader, StandbyNeed, journal_key};
+use store::base::canary::Canary;
+use store::base::status::StandbyStatus;
+use store::buffer::standby::{LogFacts, Ring, SLACK_BYTES, ring_bytes, write_beginning};
 use surface::{DeviceId, Error, ErrorKind as Kind, Result};
 use units::{ObjectId, format_size};
 
-use crate::base::canary::Canary;
-use crate::base::status::StandbyStatus;
-use crate::buffer::standby::{LogFacts, Ring, SLACK_BYTES, ring_bytes, write_beginning};
 use crate::pool::Pool;
 use crate::pool::core::Core;
 use crate::repair::StandbyFacts;

@@ -5,11 +5,11 @@
 use bytes::Bytes;
 use format::{KEY_SUPERBLOCK, SUPERBLOCK_BYTES, SUPERBLOCK_OFFSETS};
 use sim::{Fault, Machine};
+use store::base::options::{FormatOptions, PoolEnv, PoolOptions};
+use store::log::superblock_copies::{EndCopy, read_end, read_stored};
+use store::log::superblock_io::{choose, read_copies};
 use surface::{BlockDevice, ErrorKind, Result, WriteOptions};
 
-use crate::base::options::{FormatOptions, PoolEnv, PoolOptions};
-use crate::log::superblock_copies::{EndCopy, read_end, read_stored};
-use crate::log::superblock_io::{choose, read_copies};
 use crate::pool::Pool;
 use crate::pool::testing::{env_on, pool_on};
 

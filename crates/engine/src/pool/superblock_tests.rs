@@ -5,10 +5,10 @@ use format::{
     INCOMPAT_BOOKMARKS, INCOMPAT_COMPACT_RECORDS, INCOMPAT_KNOWN, SUPERBLOCK_BYTES, SUPERBLOCK_OFFSETS, Superblock,
 };
 use sim::{Fault, Machine};
+use store::base::options::PoolOptions;
+use store::log::superblock_io::{Copies, choose};
 use surface::{ErrorKind, Result};
 
-use crate::base::options::PoolOptions;
-use crate::log::superblock_io::{Copies, choose};
 use crate::pool::Pool;
 use crate::pool::testing::{env_on, pool_on};
 

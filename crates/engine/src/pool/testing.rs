@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use env::Disk;
 use sim::Machine;
+use store::base::options::{FormatOptions, PoolEnv, PoolOptions};
 
-use crate::base::options::{FormatOptions, PoolEnv, PoolOptions};
 use crate::pool::Pool;
 
 /// The simulated machine with another disk, which is usually a layer over the machine's own.

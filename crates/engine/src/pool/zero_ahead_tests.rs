@@ -10,11 +10,11 @@ use bytes::Bytes;
 use env::{AlignedBuf, Disk, DiskLayer};
 use parking_lot::{Condvar, Mutex};
 use sim::Machine;
+use store::base::options::{FormatOptions, PoolOptions};
+use store::log::zero_ahead::{SMALL_BATCH_BYTES, TAIL_BYTES};
 use surface::{BlockDevice, WriteOptions};
 use units::BLOCK_BYTES;
 
-use crate::base::options::{FormatOptions, PoolOptions};
-use crate::log::zero_ahead::{SMALL_BATCH_BYTES, TAIL_BYTES};
 use crate::pool::Pool;
 use crate::pool::testing::{env_on, reopen_on};
 use crate::volume::Volume;

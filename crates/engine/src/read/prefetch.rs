@@ -14,12 +14,12 @@
 
 use bytes::Bytes;
 use codec::{CodecId, Workspace};
+use store::base::scratch;
+use store::map::Piece;
+use store::objects::Object;
 use surface::Result;
 use units::{BLOCK_BYTES, BlockMask};
 
-use crate::base::scratch;
-use crate::map::Piece;
-use crate::objects::Object;
 use crate::read::Reads;
 use crate::read::dictionaries::Readers;
 use crate::read::reader::{Wanted, at, groups_of, is_adjacent};

@@ -19,15 +19,15 @@ use std::collections::BTreeSet;
 
 use env::MapBatch;
 use format::{KEY_SCRUB, ScrubDamage, ScrubState};
+use store::base::status::{DamageReport, Problem};
+use store::base::store_error::store_error;
+use store::space::extents::{Extents, Victim};
 use surface::{Error, Result};
 use units::ExtentIndex;
 
-use crate::base::status::{DamageReport, Problem};
-use crate::base::store_error::store_error;
 use crate::pool::Pool;
 use crate::pool::core::Core;
 use crate::read::suspects::SUSPECTS_MAX;
-use crate::space::extents::{Extents, Victim};
 
 /// Upper bound of damages that are kept one by one; beyond them only the count matters. As many as
 /// there can be suspected extents, each with a damage of its own.

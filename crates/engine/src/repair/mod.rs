@@ -26,11 +26,11 @@ pub(crate) mod standby_open;
 pub(crate) mod standby_tests;
 
 use format::ScrubState;
+use store::base::ranked::Mutex;
+use store::base::ranks;
+use store::base::status::{DamageReport, Problem};
 use units::ExtentIndex;
 
-use crate::base::ranked::Mutex;
-use crate::base::ranks;
-use crate::base::status::{DamageReport, Problem};
 use crate::clean::walked::Walked;
 use crate::repair::loss::Losses;
 

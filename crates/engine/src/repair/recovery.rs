@@ -33,16 +33,16 @@ use env::MapStore;
 use format::{
     BATCH_ALIGN, Batch, BatchHeader, Checkpoint, Entry, KEY_END, LogEnd, OpenExtent, STREAMS, Stream, decode_batch,
 };
+use store::base::canary::Canary;
+use store::base::loss::Loss;
+use store::base::store_error::store_error;
+use store::log::Position;
+use store::log::log_reads::{ExtentBytes, LogReads, Source};
+use store::map::apply::Applier;
 use surface::{Error, ErrorKind, Result};
 use units::{ExtentIndex, Seq};
 
-use crate::base::canary::Canary;
-use crate::base::loss::Loss;
-use crate::base::store_error::store_error;
 use crate::checkpoint::opening::older_map;
-use crate::log::Position;
-use crate::log::log_reads::{ExtentBytes, LogReads, Source};
-use crate::map::apply::Applier;
 
 use damage::leave_damaged_moves;
 use tail::{Found, Tail};

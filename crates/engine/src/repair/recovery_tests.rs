@@ -8,10 +8,10 @@ use bytes::Bytes;
 use env::{AlignedBuf, Disk};
 use format::{Checkpoint, KEY_CHECKPOINT, OpenExtent};
 use sim::{ContentKind, Machine, Rng, fill_content};
+use store::base::options::FormatOptions;
 use surface::{BlockDevice, WriteOptions};
 
 use crate::Properties;
-use crate::base::options::FormatOptions;
 use crate::pool::Pool;
 use crate::pool::testing::{env_on, reopen_on};
 

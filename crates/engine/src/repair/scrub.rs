@@ -22,23 +22,23 @@ use std::collections::BTreeSet;
 use codec::CodecId;
 use env::AlignedBuf;
 use format::{FragmentEntry, FragmentRef, ScrubDamage, ScrubState};
+use store::base::canary::Canary;
+use store::base::group::GroupKey;
+use store::base::scratch;
+use store::base::status::{DamageReport, Problem};
+use store::log::extent_scan::Stored;
+use store::space::extents::Victim;
 use surface::{Error, ErrorKind, Result};
 use units::{BLOCK_BYTES, BlockIndex, ExtentIndex, GROUP_BYTES, format_size};
 
-use crate::base::canary::Canary;
-use crate::base::group::GroupKey;
-use crate::base::scratch;
-use crate::base::status::{DamageReport, Problem};
 use crate::clean::extent_liveness::{Lookup, Resident, Residents, is_same};
 use crate::clean::victim_reads::VictimReads;
 use crate::clean::walked::Walked;
-use crate::log::extent_scan::Stored;
 use crate::pool::Pool;
 use crate::pool::core::Core;
 use crate::read::damage_owners::{Concerned, Place};
 use crate::read::dictionaries::Readers;
 use crate::repair::{Scrubbing, damages};
-use crate::space::extents::Victim;
 
 /// Upper bound of a stored description, in bytes.
 const DETAIL_BYTES_MAX: usize = 500;

@@ -23,14 +23,14 @@ use std::ops::ControlFlow;
 
 use env::MapBatch;
 use format::{KEY_STANDBY, StandbyNeed, journal_key, journal_key_range, parse_journal_key};
+use store::base::canary::Canary;
+use store::base::loss::Loss;
+use store::base::options::PoolEnv;
+use store::base::store_error::store_error;
+use store::objects::Objects;
 use surface::{Error, ErrorKind, Result};
 use units::{ObjectId, Seq};
 
-use crate::base::canary::Canary;
-use crate::base::loss::Loss;
-use crate::base::options::PoolEnv;
-use crate::base::store_error::store_error;
-use crate::objects::Objects;
 use crate::pool::core::Core;
 use crate::repair::loss::Losses;
 use crate::repair::standby_open::Found;

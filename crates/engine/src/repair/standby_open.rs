@@ -27,13 +27,13 @@ use format::{
     STANDBY_DURABLE_OFFSET, STANDBY_HEADER_BYTES, STANDBY_INCARNATION_OFFSET, STANDBY_RING_OFFSET, STANDBY_SEQ_OFFSET,
     StandbyHeader,
 };
+use store::base::canary::Canary;
+use store::base::group::GroupKey;
+use store::base::options::PoolEnv;
+use store::buffer::standby::ring_bytes;
 use surface::{Error, ErrorKind, Result};
 use units::{BLOCK_BYTES, Seq};
 
-use crate::base::canary::Canary;
-use crate::base::group::GroupKey;
-use crate::base::options::PoolEnv;
-use crate::buffer::standby::ring_bytes;
 use crate::pool::core::Core;
 use crate::repair::StandbyFacts;
 use crate::repair::standby_left::Left;

@@ -25,14 +25,14 @@ use format::{
     Entry, FormatError, ObjectDescriptor, ObjectState, Origin, ReceiveState, STREAM_HEAD_BYTES, STREAM_VERSION,
     StreamBegin, StreamChunk, StreamData, StreamHead, StreamReader,
 };
+use store::base::options::Properties;
+use store::objects::Object;
+use store::objects::names::{check_full_name, check_name};
+use store::objects::properties;
 use surface::{Error, ErrorKind, Result};
 use units::{Epoch, GROUP_BYTES, GroupIndex, ObjectId, SHARE_BYTES};
 
-use crate::base::options::Properties;
 use crate::history::{check_title, next_epoch};
-use crate::objects::Object;
-use crate::objects::names::{check_full_name, check_name};
-use crate::objects::properties;
 use crate::pool::Pool;
 use crate::replication::receive_chunk::Place;
 use crate::replication::receive_seal::without_seal;

@@ -13,15 +13,15 @@
 
 use codec::{CodecId, Workspace};
 use format::{Entry, FragmentEntry, ObjectDescriptor, STREAM_HEAD_BYTES, StreamData, header_bytes, stream_checksum};
+use store::base::canary::Canary;
+use store::base::scratch;
+use store::log::prepared::Prepared;
+use store::log::{Purpose, Ticket};
+use store::objects::Object;
 use surface::{Error, ErrorKind, Result};
 use units::{BLOCK_BYTES, BlockIndex, Epoch};
 
-use crate::base::canary::Canary;
-use crate::base::scratch;
 use crate::codecs::compress::with_unit;
-use crate::log::prepared::Prepared;
-use crate::log::{Purpose, Ticket};
-use crate::objects::Object;
 use crate::pool::core::Core;
 use crate::volume::punch::PIECE_BLOCKS_MIN;
 

@@ -5,13 +5,13 @@
 use std::sync::Arc;
 
 use format::SnapshotIdentity;
+use store::map::compare::allocated;
+use store::map::group_pages::look_down;
+use store::objects::Object;
+use store::objects::level::Level;
 use surface::{Error, Result};
 use units::{BlockIndex, BlockMask, GROUP_BLOCKS, GroupIndex, ObjectId};
 
-use crate::map::compare::allocated;
-use crate::map::group_pages::look_down;
-use crate::objects::Object;
-use crate::objects::level::Level;
 use crate::pool::Pool;
 use crate::pool::core::Core;
 use crate::replication::receive::conflict;

@@ -9,9 +9,9 @@
 use std::sync::Arc;
 
 use format::ResumeToken;
+use store::objects::Object;
 use surface::{Error, ErrorKind, Result};
 
-use crate::objects::Object;
 use crate::pool::Pool;
 
 /// A partially received snapshot.

@@ -16,11 +16,11 @@ use std::sync::Arc;
 
 use env::RemoteImage;
 use format::{ImagePart, ObjectState, StreamBegin};
+use store::objects::Object;
+use store::objects::images::remote_of;
 use surface::{Error, ErrorKind, Result};
 use units::GroupIndex;
 
-use crate::objects::Object;
-use crate::objects::images::remote_of;
 use crate::pool::Pool;
 use crate::replication::receive::{Receiver, conflict};
 use crate::replication::send::Sender;

@@ -4,15 +4,15 @@
 
 use std::collections::BTreeMap;
 
+use salvage::report::{DamagedRange, SalvagedVolume};
+use store::base::group::GroupKey;
+use store::objects::Object;
+use store::objects::level::Level;
 use surface::{Allocation, BlockDevice, Result};
 use units::{BLOCK_BYTES, BlockIndex, BlockMask, Epoch, GroupIndex, ObjectId};
 
 use super::UNBOUNDED;
 use super::rebuild::Rebuild;
-use crate::base::group::GroupKey;
-use crate::objects::Object;
-use crate::objects::level::Level;
-use crate::salvage::report::{DamagedRange, SalvagedVolume};
 use crate::volume::Volume;
 
 /// Runs of holes and data that are requested in one go.

@@ -5,11 +5,11 @@
 use std::sync::Arc;
 
 use format::ImagePart;
+use store::objects::Object;
+use store::objects::images::remote_of;
 use surface::Result;
 use units::{BLOCK_BYTES, BlockMask, GROUP_BYTES, GroupIndex, format_size};
 
-use crate::objects::Object;
-use crate::objects::images::remote_of;
 use crate::pool::Pool;
 
 /// Groups that are kept together.

@@ -20,24 +20,24 @@ use std::sync::Arc;
 use codec::DICTIONARY_BYTES_MAX;
 use env::{Disk, MapStore};
 use format::{COMPAT_INVENTORY, Checkpoint, DICTIONARY_FRAME_BYTES, KEY_CHECKPOINT, dictionary_content_bytes};
+use salvage::complete::{Completeness, Expected, MapMark};
+use salvage::identity::{self, Identity, PoolPrefix};
+use salvage::log_objects::Table;
+use salvage::lost;
+use salvage::records::{Facts, Figures};
+use salvage::report::{SalvageProgress, SalvageReport, SalvageStep};
+use salvage::scan::Scan;
+use salvage::witness::Witness;
+use store::base::options::{PoolEnv, PoolOptions};
+use store::log::geometry::Geometry;
+use store::log::inventory;
+use store::log::superblock_io::WithoutEnd;
 use surface::{Error, Result};
 use units::{BLOCK_BYTES, ObjectId, Seq};
 
 use self::view::ReadOnlyDisk;
-use crate::base::options::{PoolEnv, PoolOptions};
 use crate::checkpoint::opening;
-use crate::log::geometry::Geometry;
-use crate::log::inventory;
-use crate::log::superblock_io::WithoutEnd;
 use crate::pool::Pool;
-use crate::salvage::complete::{Completeness, Expected, MapMark};
-use crate::salvage::identity::{self, Identity, PoolPrefix};
-use crate::salvage::log_objects::Table;
-use crate::salvage::lost;
-use crate::salvage::records::{Facts, Figures};
-use crate::salvage::report::{SalvageProgress, SalvageReport, SalvageStep};
-use crate::salvage::scan::Scan;
-use crate::salvage::witness::Witness;
 
 /// More blocks than any volume has.
 const UNBOUNDED: u64 = 1 << 48;

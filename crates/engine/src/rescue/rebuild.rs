@@ -18,22 +18,22 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use format::{Entry, ObjectDescriptor};
+use salvage::records::Figures;
+use salvage::report::{SalvageProgress, SalvageReport, SalvageStep, SalvagedVolume};
+use store::base::canary::Canary;
+use store::base::options::Properties;
+use store::map::compare::Comparison;
+use store::map::group_pages::image_below;
+use store::objects::images::remote_of;
+use store::objects::level::Level;
+use store::objects::names::TITLE_BYTES_MAX;
+use store::objects::properties::HOLD_PREFIX;
+use store::objects::{Object, properties};
 use surface::{Allocation, BlockDevice, Error, ErrorKind, Result, WriteOptions};
 use units::{BLOCK_BYTES, BlockIndex, BlockMask, Epoch, GroupIndex, ObjectId};
 
 use super::images;
-use crate::base::canary::Canary;
-use crate::base::options::Properties;
-use crate::map::compare::Comparison;
-use crate::map::group_pages::image_below;
-use crate::objects::images::remote_of;
-use crate::objects::level::Level;
-use crate::objects::names::TITLE_BYTES_MAX;
-use crate::objects::properties::HOLD_PREFIX;
-use crate::objects::{Object, properties};
 use crate::pool::Pool;
-use crate::salvage::records::Figures;
-use crate::salvage::report::{SalvageProgress, SalvageReport, SalvageStep, SalvagedVolume};
 use crate::volume::Volume;
 
 /// Bytes copied in one go.

@@ -6,29 +6,29 @@ use std::sync::Arc;
 
 use env::{AlignedBuf, Disk};
 use format::Superblock;
+use salvage::log_objects::Table;
+use store::base::buffers::BufferPool;
+use store::base::options::{PoolEnv, PoolOptions};
+use store::base::ranked::Mutex;
+use store::base::shares::Shares;
+use store::base::vitals::Vitals;
+use store::buffer::write_buffer::WriteBuffer;
+use store::log::catalogue::Catalogue;
+use store::log::geometry::Geometry;
+use store::log::inventory::Inventories;
+use store::log::{Log, Position, Sink};
+use store::map::Map;
+use store::map::apply::Applier;
+use store::objects::Objects;
+use store::space::extents::Extents;
 use surface::Result;
 use units::Seq;
 
-use crate::base::buffers::BufferPool;
-use crate::base::options::{PoolEnv, PoolOptions};
-use crate::base::ranked::Mutex;
-use crate::base::shares::Shares;
-use crate::base::vitals::Vitals;
-use crate::buffer::write_buffer::WriteBuffer;
 use crate::checkpoint::state::CheckpointState;
 use crate::codecs::chooser::Chooser;
 use crate::codecs::pressure::Meter;
-use crate::log::catalogue::Catalogue;
-use crate::log::geometry::Geometry;
-use crate::log::inventory::Inventories;
-use crate::log::{Log, Position, Sink};
-use crate::map::Map;
-use crate::map::apply::Applier;
-use crate::objects::Objects;
 use crate::pool::Pool;
 use crate::pool::core::{Core, Parts};
-use crate::salvage::log_objects::Table;
-use crate::space::extents::Extents;
 
 /// A disk that refuses all changes.
 pub(crate) struct ReadOnlyDisk(pub Arc<dyn Disk>);

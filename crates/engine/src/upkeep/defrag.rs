@@ -35,20 +35,20 @@ use bytes::Bytes;
 use env::MapBatch;
 use format::{KEY_SORT, SortState};
 use policy::{plan_units, unit_blocks};
+use store::base::canary::Canary;
+use store::base::group::GroupKey;
+use store::base::store_error::store_error;
+use store::buffer::sorted::Sorted;
+use store::buffer::write_buffer::DirtyRun;
+use store::map::Piece;
+use store::objects::object::Object;
+use store::space::admission::{Admitted, GROUP_COST_BYTES};
 use surface::{Error, ErrorKind, Result};
 use units::{BLOCK_BYTES, BlockMask, GROUP_BYTES, GroupIndex, ObjectId};
 
-use crate::base::canary::Canary;
-use crate::base::group::GroupKey;
-use crate::base::store_error::store_error;
-use crate::buffer::sorted::Sorted;
-use crate::buffer::write_buffer::DirtyRun;
 use crate::codecs::regions::RegionKey;
-use crate::map::Piece;
-use crate::objects::object::Object;
 use crate::pool::Pool;
 use crate::pool::core::Core;
-use crate::space::admission::{Admitted, GROUP_COST_BYTES};
 use crate::upkeep::SortWalk;
 
 /// Groups of a window: the raw size of one drained batch.

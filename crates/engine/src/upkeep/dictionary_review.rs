@@ -22,14 +22,14 @@ use std::ops::ControlFlow;
 
 use codec::{CodecId, DictionaryNumber};
 use format::{Entry, ObjectDescriptor, ObjectState, RecordKey, record_key};
+use store::base::canary::Canary;
+use store::base::group::GroupKey;
+use store::base::scratch;
+use store::map::Piece;
+use store::objects::object::Object;
 use surface::Result;
 use units::{Epoch, GroupIndex, ObjectId};
 
-use crate::base::canary::Canary;
-use crate::base::group::GroupKey;
-use crate::base::scratch;
-use crate::map::Piece;
-use crate::objects::object::Object;
 use crate::pool::core::Core;
 use crate::read::reader::verify;
 

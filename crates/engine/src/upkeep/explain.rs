@@ -10,13 +10,13 @@ use policy::{
     Class, Compression, Entrant, Estimate, Facts, Mode, Settings, SizeClass, decide, dst_limit, ln_cost, probe,
     wants_dictionary,
 };
+use store::base::status::{CodecUse, Remembered};
+use store::objects::Object;
 use surface::{Error, ErrorKind, Result};
 use units::{BLOCK_BYTES, BlockIndex, BlockMask, GROUP_BLOCKS, GROUP_BYTES, GroupIndex};
 
-use crate::base::status::{CodecUse, Remembered};
 use crate::codecs::dictionaries::Encoders;
 use crate::codecs::regions::{REGION_BLOCKS, RegionKey};
-use crate::objects::Object;
 use crate::pool::Pool;
 use crate::pool::core::Core;
 use crate::upkeep::explain_map::{CodecMap, Looks, Uses, draw};

@@ -6,11 +6,11 @@
 //!    new one, and either is right. A sync that fails ends all writing, here as anywhere. 3. The
 //!    new extents are free.
 
+use store::log::superblock_copies;
+use store::log::superblock_io;
 use surface::{Error, ErrorKind, Result};
 use units::format_size;
 
-use crate::log::superblock_copies;
-use crate::log::superblock_io;
 use crate::pool::Pool;
 
 impl Pool {

@@ -17,10 +17,10 @@ pub(crate) mod recompress;
 pub(crate) mod shrink;
 pub(crate) mod training;
 
+use store::base::ranked::Mutex;
+use store::base::ranks;
 use units::{GroupIndex, ObjectId};
 
-use crate::base::ranked::Mutex;
-use crate::base::ranks;
 use crate::clean::walked::Walked;
 
 /// The tasks in progress.

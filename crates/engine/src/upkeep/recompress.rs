@@ -22,19 +22,19 @@ use std::sync::atomic::Ordering;
 use env::MapBatch;
 use format::{KEY_RECOMPRESS, RecompressState};
 use policy::{Compression, Mode, Settings};
+use store::base::store_error::store_error;
+use store::log::Purpose;
+use store::objects::volume_ref::VolumeRef;
+use store::space::extents::Victim;
 use surface::{Error, ErrorKind, Hint, Result};
 use units::{ExtentIndex, ObjectId};
 
-use crate::base::store_error::store_error;
 use crate::clean::extent_liveness::Resident;
 use crate::clean::recode::Recoder;
 use crate::clean::survivors::Survivors;
 use crate::clean::walked::Walked;
-use crate::log::Purpose;
-use crate::objects::volume_ref::VolumeRef;
 use crate::pool::Pool;
 use crate::pool::core::Core;
-use crate::space::extents::Victim;
 
 /// Checkpoints taken for one extent before the pool is reported as full.
 const TRIES: usize = 4;

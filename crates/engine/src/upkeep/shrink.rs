@@ -17,16 +17,16 @@
 //! requested for a while, and at the end of the process: then the pool has its former size, and the
 //! next attempt has less to do.
 
+use store::base::status::CleanMark;
+use store::log::geometry::EXTENTS_MIN;
+use store::log::{superblock_copies, superblock_io};
+use store::space::rule::Rule;
 use surface::{Error, ErrorKind, Result};
 use units::{ExtentIndex, format_size};
 
-use crate::base::status::CleanMark;
 use crate::clean::round::Round;
-use crate::log::geometry::EXTENTS_MIN;
-use crate::log::{superblock_copies, superblock_io};
 use crate::pool::Pool;
 use crate::pool::core::Core;
-use crate::space::rule::Rule;
 use crate::upkeep::Shrinking;
 
 /// How long a mark stays when no slice is requested.

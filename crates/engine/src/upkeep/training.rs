@@ -19,13 +19,13 @@ use std::time::Duration;
 
 use format::{ObjectDescriptor, ObjectState, encode_dictionary};
 use policy::{Settings, dst_limit, judging_level, train_dictionaries};
+use store::log::Purpose;
+use store::log::prepared::Prepared;
+use store::objects::object::Object;
 use surface::{ErrorKind, Result};
 use units::{BLOCK_BYTES, BlockIndex, ObjectId};
 
 use crate::codecs::samples::Samples;
-use crate::log::Purpose;
-use crate::log::prepared::Prepared;
-use crate::objects::object::Object;
 use crate::pool::Pool;
 use crate::pool::core::Core;
 use crate::read::dictionaries::Readers;

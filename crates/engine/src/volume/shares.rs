@@ -7,14 +7,14 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use bytes::Bytes;
 use format::{Entry, INCOMPAT_SHARES, INCOMPAT_SMALL_FILES, ObjectDescriptor, TreeNumbers};
 use policy::{Resolved, SnapDir};
+use store::log::superblock_copies;
+use store::log::superblock_io;
+use store::space::admission::{GROUP_COST_BYTES, cost_of};
 use surface::{Hint, Lineage, Result};
 use units::BLOCK_BYTES;
 
-use crate::log::superblock_copies;
-use crate::log::superblock_io;
 use crate::make_room::Asks;
 use crate::pool::core::Core;
-use crate::space::admission::{GROUP_COST_BYTES, cost_of};
 use crate::volume::Volume;
 
 /// Odd numbers, so that products with the numbers of objects differ as these do: 2^32 over the

@@ -3,11 +3,11 @@
 
 use env::AlignedBuf;
 use format::{ObjectDescriptor, ObjectState, Undone};
+use salvage::{LogObjects, Table, read_log_objects};
 use surface::Result;
 use units::Seq;
 
 use crate::repair::check::Checker;
-use crate::salvage::{LogObjects, Table, read_log_objects};
 
 impl Checker<'_> {
     /// With repair, a new catalogue is made when the pool is closed.

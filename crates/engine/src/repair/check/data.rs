@@ -18,20 +18,20 @@ use std::ops::ControlFlow;
 use codec::CodecId;
 use env::AlignedBuf;
 use format::{Record, RecordKey, parse_record_key};
+use store::base::scratch;
+use store::base::store_error::store_error;
+use store::log::extent_scan;
+use store::map::Piece;
+use store::space::extents::Victim;
 use surface::Result;
 use units::{BLOCK_BYTES, Epoch, ExtentIndex, ObjectId};
 
-use crate::base::scratch;
-use crate::base::store_error::store_error;
 use crate::clean::victim_reads::VictimReads;
-use crate::log::extent_scan;
-use crate::map::Piece;
 use crate::pool::core::Core;
 use crate::read::damage_owners::{Concerned, Place};
 use crate::read::dictionaries::Readers;
 use crate::read::reader::verify;
 use crate::repair::check::{Checker, DamagedHeaders, Entry};
-use crate::space::extents::Victim;
 
 /// Share of the memory budget for collected fragments, and their minimum number.
 const MEMORY_DIVISOR: u64 = 4;

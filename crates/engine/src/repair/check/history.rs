@@ -8,13 +8,13 @@ use std::sync::Arc;
 
 use env::MapBatch;
 use format::{ObjectDescriptor, ObjectState, Record, RecordKey, object_key, parse_record_key};
+use store::base::group::{GroupKey, GroupRecords};
+use store::base::store_error::store_error;
+use store::objects::Object;
+use store::objects::timeline::Timelines;
 use surface::Result;
 use units::{GroupIndex, ObjectId};
 
-use crate::base::group::{GroupKey, GroupRecords};
-use crate::base::store_error::store_error;
-use crate::objects::Object;
-use crate::objects::timeline::Timelines;
 use crate::pool::core::Core;
 
 /// Result of the audit for one object.

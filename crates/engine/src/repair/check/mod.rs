@@ -14,20 +14,20 @@ use format::{
     Checkpoint, KEY_CHECKPOINT, KEY_LEARNED, ObjectDescriptor, Record, RecordKey, decode_learned, object_key,
     object_key_range, parse_object_key, parse_record_key, record_key,
 };
+use store::base::status::{CheckReport, CleanMark, Problem};
+use store::base::store_error::store_error;
+use store::log::{superblock_copies, superblock_io};
+use store::map::Piece;
+use store::objects::Object;
+use store::space::rule::Rule;
+use store::space::usage::{put_pages, usage_of_extent};
 use surface::Result;
 use units::{BLOCK_BYTES, Epoch, ExtentIndex, ObjectId};
 
-use crate::base::status::{CheckReport, CleanMark, Problem};
-use crate::base::store_error::store_error;
 use crate::clean::round::Round;
-use crate::log::{superblock_copies, superblock_io};
-use crate::map::Piece;
-use crate::objects::Object;
 use crate::pool::Pool;
 use crate::pool::core::Core;
 use crate::read::damage_owners::{Concerned, Place};
-use crate::space::rule::Rule;
-use crate::space::usage::{put_pages, usage_of_extent};
 
 /// Map records in memory at the same time.
 const RECORDS_MAX: usize = 4096;

@@ -16,11 +16,11 @@ use std::sync::Arc;
 
 use env::{MapBatch, MapStore};
 use format::{RecordKey, doubt_key, doubt_key_range, parse_doubt_key};
+use store::base::status::Problem;
+use store::base::store_error::store_error;
+use store::objects::object::Object;
 use surface::Result;
 
-use crate::base::status::Problem;
-use crate::base::store_error::store_error;
-use crate::objects::object::Object;
 use crate::pool::core::Core;
 
 /// Step 1, for one record.
