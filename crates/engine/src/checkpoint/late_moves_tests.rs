@@ -207,7 +207,7 @@ fn an_object_of_which_something_comes_back_is_not_passed_over() {
     world.checkpoint_beside_moves();
     // All of it was removed by that checkpoint, and all of it was moved after its capture.
     let clone = world.pool.core.objects.named("v").unwrap();
-    world.pool.core.pass_on();
+    world.pool.core.history.pass_on();
     assert_eq!(clone.levels().len(), 2);
     world.pool.checkpoint().unwrap();
     assert_eq!(clone.levels().len(), 1);

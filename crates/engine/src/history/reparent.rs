@@ -22,9 +22,9 @@ use store::base::store_error::store_error;
 use surface::Result;
 use units::{GroupIndex, ObjectId};
 
-use crate::pool::core::Core;
+use crate::history::parts::History;
 
-impl Core {
+impl History {
     /// Flushes, takes a full checkpoint, and reparents clones as far as that is possible then.
     ///
     /// # Errors
@@ -44,7 +44,7 @@ impl Core {
         if *last == checkpoints {
             return;
         }
-        let Some(_admin) = self.admin.try_lock() else { return };
+        let Some(_admin) = self.objects.admin.try_lock() else { return };
         for id in self.objects.bare() {
             match self.is_left(id) {
                 Ok(None) => return,

@@ -51,7 +51,7 @@ impl Pool {
         let core = &self.core;
         let object = core.objects.snapshot_named(snapshot)?;
         if from == 0 {
-            self.core.flush_and_checkpoint()?;
+            self.core.history.flush_and_checkpoint()?;
         }
         let size = object.size_bytes();
         let end = GroupIndex(size.div_ceil(GROUP_BYTES as u64));

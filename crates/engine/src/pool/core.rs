@@ -8,8 +8,6 @@ use env::MapBatch;
 use format::KEY_END;
 use store::base::buffers::BufferPool;
 use store::base::jobs::Jobs;
-use store::base::ranked::Mutex;
-use store::base::ranks;
 use store::base::shares::Shares;
 use store::base::signals::Signals;
 use store::base::vitals::Vitals;
@@ -30,10 +28,13 @@ use crate::codecs::chooser::Chooser;
 use crate::codecs::dictionaries::Dictionaries;
 use crate::codecs::samples::Sampling;
 use crate::fetch::Fetches;
+use crate::history::parts::History;
+use crate::images::parts::Images;
 use crate::make_room::MakeRoom;
 use crate::pool::workers::Workers;
 use crate::read::Reads;
 use crate::repair::Repairs;
+use crate::replication::parts::Intake;
 use crate::upkeep::Upkeep;
 use crate::volume::shared_state::Volumes;
 use crate::write::Writes;
@@ -54,9 +55,12 @@ pub(crate) struct Core {
     pub writes: Arc<Writes>,
     pub fetches: Arc<Fetches>,
     pub clean: Arc<Cleaning>,
-    pub volumes: Volumes,
+    pub volumes: Arc<Volumes>,
+    pub history: History,
+    pub images: Arc<Images>,
+    pub intake: Intake,
     pub repairs: Repairs,
-    pub upkeep: Upkeep,
+    pub upkeep: Arc<Upkeep>,
     pub reads: Arc<Reads>,
     /// State of `compression=auto`.
     pub chooser: Arc<Chooser>,
@@ -64,12 +68,7 @@ pub(crate) struct Core {
     pub signals: Arc<Signals>,
     pub jobs: Arc<Jobs>,
     pub workers: Workers,
-    /// Held by all changes to the table of objects.
-    pub admin: Mutex<(), ranks::Admin>,
-    /// The full checkpoint after which clones were last reparented, by its count; held while that
-    /// is done.
-    pub passed_on: Mutex<u64, ranks::PassedOn>,
-    pub make_room: MakeRoom,
+    pub make_room: Arc<MakeRoom>,
 }
 
 /// Parts that `open` creates before the core.
@@ -134,10 +133,33 @@ impl Core {
             (&parts.applier, log.clone(), space.clone()),
             (reads.clone(), checkpoints.clone(), writes.clone()),
         ));
-        let make_room = MakeRoom::new(
+        let make_room = Arc::new(MakeRoom::new(
             (parts.vitals.clone(), &parts.applier, space.clone()),
             (checkpoints.clone(), writes.clone()),
             (fetches.clone(), clean.clone(), signals.clone()),
+        ));
+        let volumes = Arc::<Volumes>::default();
+        let upkeep = Arc::new(Upkeep::new(
+            (parts.vitals.clone(), shares, parts.buffers.clone(), signals.clone()),
+            (&parts.applier, log.clone(), space.clone()),
+            (reads.clone(), checkpoints.clone(), writes.clone()),
+            (clean.clone(), make_room.clone(), volumes.clone()),
+            (chooser.clone(), dictionaries.clone()),
+        ));
+        let history = History::new((parts.vitals.clone(), &parts.applier), (checkpoints.clone(), writes.clone()));
+        let images = Arc::new(Images::new(
+            (parts.vitals.clone(), &parts.applier, space.clone()),
+            (reads.clone(), fetches.clone(), signals.clone()),
+        ));
+        let intake = Intake::new(
+            (parts.vitals.clone(), parts.buffers.clone()),
+            (&parts.applier, log.clone()),
+            (checkpoints.clone(), writes.clone(), make_room.clone()),
+        );
+        let repairs = Repairs::new(
+            (parts.vitals.clone(), parts.pool_id, parts.buffers.clone()),
+            (&parts.applier, log.clone(), space.clone()),
+            (reads.clone(), checkpoints.clone(), writes.clone(), clean.clone()),
         );
         Self {
             shares,
@@ -146,16 +168,17 @@ impl Core {
             writes,
             fetches,
             clean,
-            volumes: Volumes::default(),
-            repairs: Repairs::default(),
-            upkeep: Upkeep::default(),
+            volumes,
+            history,
+            images,
+            intake,
+            repairs,
+            upkeep,
             reads,
             dictionaries,
             signals,
             jobs,
             workers: Workers::default(),
-            admin: Mutex::new(()),
-            passed_on: Mutex::new(0),
             make_room,
             chooser,
             vitals: parts.vitals,

@@ -66,12 +66,12 @@ impl Pool {
         check_full_name(name)?;
         properties::check(Owner::Volume, properties)?;
         let core = &self.core;
-        let _admin = core.admin.lock();
+        let _admin = core.objects.admin.lock();
         if core.objects.named(name).is_ok() {
             return Err(Error::new(ErrorKind::Exists, format!("the pool has a volume '{name}' already")));
         }
         self.check_free(name)?;
-        let (parent, own) = core.place_for(name, size_bytes == SHARE_BYTES)?;
+        let (parent, own) = core.history.place_for(name, size_bytes == SHARE_BYTES)?;
         let descriptor = ObjectDescriptor {
             parent,
             created_unix_s: core.vitals.env.clock.unix_s(),

@@ -255,7 +255,7 @@ impl Pool {
             chooser,
             unreadable: replayed.unreadable,
         }));
-        mended.extend(core.estrange(&doubtful)?);
+        mended.extend(core.repairs.estrange(&doubtful)?);
         *core.repairs.mended.lock() = mended;
         *core.repairs.losses.lock() = losses;
         core.space.refresh_host_space();
@@ -286,7 +286,7 @@ impl Pool {
         }
         core.checkpoints.punch_at_open();
         core.vitals.counters.recovery_ns.set(core.vitals.env.clock.now_ns().saturating_sub(began));
-        let started = threads::start(&core).and_then(|()| core.take_over_standby(left, missing, is_missing));
+        let started = threads::start(&core).and_then(|()| core.repairs.take_over_standby(left, missing, is_missing));
         if let Err(error) = started {
             // Threads that wait for work would hold the pool's files until the process ends.
             core.reads.images.stop();
@@ -314,7 +314,7 @@ impl Pool {
     pub fn close(self) -> Result<()> {
         // Damage found by readers is entered into the list before the last checkpoint.
         let done = self.core.writes.flush();
-        let entered = done.is_ok().then(|| self.core.enter_suspects());
+        let entered = done.is_ok().then(|| self.core.repairs.enter_suspects());
         let done = done.and_then(|()| self.core.checkpoints.take_last()).and(entered.unwrap_or(Ok(())));
         self.core.reads.images.stop();
         self.core.workers.stop(&self.core.signals, &self.core.jobs, &self.core.log);
@@ -365,7 +365,7 @@ impl Pool {
 
     fn resize_volume_to(&self, target: VolumeRef<'_>, size_bytes: u64, may_shrink: bool) -> Result<()> {
         check_size(size_bytes)?;
-        let _admin = self.core.admin.lock();
+        let _admin = self.core.objects.admin.lock();
         let object = self.core.objects.resolve_volume(target)?;
         if object.is_share() {
             let text = format!("'{}' is a share, which has no size: set its quota instead", object.title());
@@ -517,7 +517,7 @@ impl Pool {
     /// # Errors
     /// When the storage fails.
     pub fn checkpoint(&self) -> Result<()> {
-        self.core.flush_and_checkpoint()
+        self.core.history.flush_and_checkpoint()
     }
 
     /// The same as cheaply as possible: dead extents become free, and recovery has less to do, but

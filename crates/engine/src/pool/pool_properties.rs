@@ -63,7 +63,7 @@ impl Pool {
     /// # Errors
     /// The same.
     pub fn set_properties_of(&self, volume: Option<VolumeRef<'_>>, changes: &[(String, Option<String>)]) -> Result<()> {
-        let _admin = self.core.admin.lock();
+        let _admin = self.core.objects.admin.lock();
         let objects = &self.core.objects;
         let folder = match volume {
             Some(VolumeRef::Name(name)) => objects.folder(name),

@@ -25,18 +25,46 @@ pub(crate) mod standby_open;
 #[cfg(test)]
 pub(crate) mod standby_tests;
 
+use std::sync::Arc;
+
 use format::ScrubState;
+use store::base::buffers::BufferPool;
 use store::base::ranked::Mutex;
 use store::base::ranks;
 use store::base::status::{DamageReport, Problem};
+use store::base::vitals::Vitals;
+use store::log::Log;
+use store::log::catalogue::Catalogue;
+use store::log::geometry::Geometry;
+use store::map::Map;
+use store::map::apply::Applier;
+use store::objects::Objects;
+use store::space::Space;
 use units::ExtentIndex;
 
+use crate::checkpoint::Checkpoints;
+use crate::clean::Cleaning;
 use crate::clean::walked::Walked;
+use crate::read::Reads;
 use crate::repair::loss::Losses;
+use crate::write::Writes;
 
-/// Known damage and losses, and what the opening of the pool found.
-#[derive(Default)]
+/// Checks and repairs the parts of a pool. Owns known damage and losses, and the findings of its
+/// opening.
 pub(crate) struct Repairs {
+    vitals: Arc<Vitals>,
+    geometry: Geometry,
+    pool_id: [u8; 16],
+    buffers: Arc<BufferPool>,
+    map: Arc<Map>,
+    objects: Arc<Objects>,
+    catalogue: Arc<Catalogue>,
+    log: Arc<Log>,
+    space: Arc<Space>,
+    reads: Arc<Reads>,
+    checkpoints: Arc<Checkpoints>,
+    writes: Arc<Writes>,
+    clean: Arc<Cleaning>,
     scrub: Mutex<Scrubbing, ranks::Scrub>,
     /// The last report of damage.
     damage_reported: Mutex<Reported, ranks::DamageReported>,
@@ -48,6 +76,36 @@ pub(crate) struct Repairs {
     pub losses: Mutex<Losses, ranks::Losses>,
     /// The state in which the standby memory was found when the pool was opened.
     pub standby: Mutex<StandbyFacts, ranks::StandbyFacts>,
+}
+
+impl Repairs {
+    pub(crate) fn new(
+        (vitals, pool_id, buffers): (Arc<Vitals>, [u8; 16], Arc<BufferPool>),
+        (applier, log, space): (&Applier, Arc<Log>, Arc<Space>),
+        (reads, checkpoints, writes, clean): (Arc<Reads>, Arc<Checkpoints>, Arc<Writes>, Arc<Cleaning>),
+    ) -> Self {
+        Self {
+            vitals,
+            geometry: applier.geometry.clone(),
+            pool_id,
+            buffers,
+            map: applier.map.clone(),
+            objects: applier.objects.clone(),
+            catalogue: applier.catalogue.clone(),
+            log,
+            space,
+            reads,
+            checkpoints,
+            writes,
+            clean,
+            scrub: Mutex::default(),
+            damage_reported: Mutex::default(),
+            mended: Mutex::default(),
+            opening_notes: Mutex::default(),
+            losses: Mutex::default(),
+            standby: Mutex::default(),
+        }
+    }
 }
 
 /// Scrubbing state of an open pool.

@@ -22,7 +22,7 @@ use surface::{Error, ErrorKind, Result};
 use units::{BLOCK_BYTES, BlockIndex, Epoch};
 
 use crate::codecs::compress::with_unit;
-use crate::pool::core::Core;
+use crate::replication::parts::Intake;
 use crate::volume::punch::PIECE_BLOCKS_MIN;
 
 /// Upper bound of fragments and hole ranges of one batch: their entries, and the descriptor, fit
@@ -89,7 +89,7 @@ fn at_block(kind: ErrorKind, first: BlockIndex, text: &str) -> Error {
     Error::new(kind, format!("byte {} of the volume: {text}", first.offset_bytes()))
 }
 
-impl Core {
+impl Intake {
     /// Adds a chunk's data; `done` is the descriptor that records it. Durable with the next sync.
     /// The caller holds the gate of the object that `done` describes.
     ///

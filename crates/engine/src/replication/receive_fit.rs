@@ -13,7 +13,7 @@ use surface::{Error, Result};
 use units::{BlockIndex, BlockMask, GROUP_BLOCKS, GroupIndex, ObjectId};
 
 use crate::pool::Pool;
-use crate::pool::core::Core;
+use crate::replication::parts::Intake;
 use crate::replication::receive::conflict;
 use crate::replication::send_pages::push_holes;
 
@@ -68,7 +68,7 @@ impl Pool {
         let (name, snapshot) = (volume.title(), newest.title());
         Self::check_size_unchanged(volume, newest)?;
         // What is received is compared with the records of the last checkpoint.
-        self.core.flush_and_checkpoint()?;
+        self.core.history.flush_and_checkpoint()?;
         let mut start = Some(0);
         while let Some(at) = start {
             let page = self.diff(&snapshot, &name, at)?;
@@ -101,7 +101,7 @@ fn changed(volume: &Object, newest: &Object, how: &str) -> Error {
     conflict(format!("'{name}' {how} since '{snapshot}': {way}"))
 }
 
-impl Core {
+impl Intake {
     /// Returns the parts of `holes` that cover data, as seen through `levels`: a difference from a
     /// bookmark lists everything that reads as zeroes. As of the last checkpoint.
     ///

@@ -142,7 +142,7 @@ impl Pool {
             return Err(Error::new(ErrorKind::Invalid, text));
         }
         if let Some(bookmark) = from.as_ref().filter(|from| !from.is_readable()) {
-            core.check_bookmark(bookmark, &to)?;
+            core.history.check_bookmark(bookmark, &to)?;
             if to.is_share() {
                 let text = format!(
                     "'{}' is a snapshot of a share, of which no difference from a bookmark can be sent: keep the \
@@ -152,7 +152,7 @@ impl Pool {
                 return Err(Error::new(ErrorKind::Unsupported, text));
             }
         }
-        self.core.flush_and_checkpoint()?;
+        self.core.history.flush_and_checkpoint()?;
         let identity = |object: &Object| {
             object.descriptor.read().identity.ok_or_else(|| {
                 Error::new(ErrorKind::Corrupt, format!("the descriptor of '{}' has no identity", object.title()))

@@ -467,7 +467,7 @@ impl Rebuild<'_> {
     fn try_dress(&self, title: &str, old: &Object, properties: Option<&Properties>) -> Result<()> {
         let core = &self.into.core;
         {
-            let _admin = core.admin.lock();
+            let _admin = core.objects.admin.lock();
             let object = core.objects.readable(title)?;
             let created_unix_s = old.descriptor.read().created_unix_s;
             let mut descriptor = object.descriptor.read().clone();
@@ -508,7 +508,7 @@ impl Rebuild<'_> {
     /// Sets an object's former creation time.
     fn date_back(&self, id: ObjectId, created_unix_s: u64) -> Result<()> {
         let core = &self.into.core;
-        let _admin = core.admin.lock();
+        let _admin = core.objects.admin.lock();
         let Some(object) = core.objects.get(id) else { return Ok(()) };
         let descriptor = ObjectDescriptor { created_unix_s, ..object.descriptor.read().clone() };
         core.writes.append_applied(vec![Entry::Object(descriptor)])

@@ -48,8 +48,7 @@ use units::{BLOCK_BYTES, BlockMask, GROUP_BYTES, GroupIndex, ObjectId};
 
 use crate::codecs::regions::RegionKey;
 use crate::pool::Pool;
-use crate::pool::core::Core;
-use crate::upkeep::SortWalk;
+use crate::upkeep::{SortWalk, Upkeep};
 
 /// Groups of a window: the raw size of one drained batch.
 const WINDOW_GROUPS: u64 = (crate::write::drain::BATCH_RAW_BYTES / GROUP_BYTES) as u64;
@@ -101,7 +100,7 @@ impl Pool {
     /// [`ErrorKind::Full`] when there is no room to rewrite anything, and those of the storage.
     /// Damage of data is counted, not returned.
     pub fn sort(&self, bytes: u64, restart: bool) -> Result<SortReport> {
-        self.core.sort(bytes, restart)
+        self.core.upkeep.sort(bytes, restart)
     }
 }
 
@@ -151,10 +150,10 @@ impl Scatter {
     }
 }
 
-impl Core {
+impl Upkeep {
     fn sort(&self, bytes: u64, restart: bool) -> Result<SortReport> {
         self.vitals.check_failed()?;
-        let mut walk = self.upkeep.sorting.lock();
+        let mut walk = self.sorting.lock();
         let kept = self.vitals.env.store.get(KEY_SORT).map_err(store_error)?;
         // A damaged state only means starting over.
         let mut state = kept.and_then(|value| SortState::decode(&value).ok()).unwrap_or_default();

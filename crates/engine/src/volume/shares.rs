@@ -95,7 +95,7 @@ impl Volume {
 
     /// Notes durably that file numbers below `end` may be handed out.
     pub(crate) fn reserve_numbers(&self, end: u64) -> Result<()> {
-        let _admin = self.core.admin.lock();
+        let _admin = self.core.objects.admin.lock();
         let descriptor = self.object.descriptor.read().clone();
         if descriptor.numbers.reserved >= end || !self.object.is_live() {
             return Ok(());

@@ -354,7 +354,7 @@ mod tests {
             let _admin = admin.lock();
         });
         let text = text.expect("it was granted");
-        assert!(text.contains("waiting for the lock 'pool::admin' while 'objects::gate' is held"), "{text}");
+        assert!(text.contains("waiting for the lock 'objects::admin' while 'objects::gate' is held"), "{text}");
         // Nothing is held any more; in order both are granted, and so is the second one alone.
         assert_eq!(refusal(|| drop((admin.lock(), gate.write()))), None);
         assert_eq!(refusal(|| drop(gate.write())), None);
@@ -389,7 +389,7 @@ mod tests {
         let still = RwLock::<_, ranks::Still>::new(());
         assert_eq!(refusal(|| drop((still.read(), checkpoint.try_lock().unwrap()))), None);
         let text = refusal(|| drop((checkpoint.try_lock().unwrap(), admin.lock()))).expect("it was granted");
-        assert!(text.contains("waiting for the lock 'pool::admin' while 'checkpoint::state' is held"), "{text}");
+        assert!(text.contains("waiting for the lock 'objects::admin' while 'checkpoint::state' is held"), "{text}");
     }
 
     #[test]

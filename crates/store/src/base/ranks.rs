@@ -96,9 +96,10 @@ ranks! {
     [repair]
     /// Held by a slice of the scrub, and by other changes of the list of damages.
     Scrub "scrub";
-    [pool]
+    [history]
     /// Held while clones are reparented, and by a check, which excludes that.
     PassedOn "passed on";
+    [objects]
     /// Held by all changes to the table of objects.
     Admin "admin";
     [upkeep]

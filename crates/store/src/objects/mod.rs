@@ -41,7 +41,7 @@ use surface::{Error, ErrorKind, Result};
 use units::{Epoch, ObjectId};
 
 use crate::base::options::Properties;
-use crate::base::ranked::RwLock;
+use crate::base::ranked::{Mutex, RwLock};
 use crate::base::ranks;
 use crate::objects::level::Level;
 use crate::objects::names::{missing, name_list};
@@ -294,12 +294,15 @@ impl Table {
 #[derive(Default)]
 pub struct Objects {
     table: RwLock<Table, ranks::Objects>,
+    /// Held by all changes to the table.
+    pub admin: Mutex<(), ranks::Admin>,
 }
 
 impl Objects {
     pub fn new(pool: Properties, next: u64) -> Self {
         let clean_marks = settings(&pool, &Properties::new()).clean_marks;
-        Self { table: RwLock::new(Table { pool, clean_marks, next, ..Table::default() }) }
+        let table = Table { pool, clean_marks, next, ..Table::default() };
+        Self { table: RwLock::new(table), admin: Mutex::new(()) }
     }
 
     /// Enters the descriptors of a checkpoint, in the order of their ids.
