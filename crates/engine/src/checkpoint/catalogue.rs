@@ -42,11 +42,11 @@
 //!   new number, before any flush is.
 
 use format::{BATCH_FIXED_BYTES, CATALOGUE_FIXED_BYTES, CataloguePart, Entry, Incarnations, ObjectDescriptor};
+use store::log::Purpose;
+use store::log::prepared::Prepared;
 use units::Seq;
 
 use crate::checkpoint::Checkpoints;
-use crate::log::Purpose;
-use crate::log::prepared::Prepared;
 
 /// Bytes of entries since a catalogue that justify a new one, however small it is.
 const SINCE_BYTES_MIN: u64 = 64 << 10;

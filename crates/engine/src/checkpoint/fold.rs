@@ -23,18 +23,17 @@
 //! that were removed, and the record has it.
 
 use env::MapBatch;
+use store::base::canary::Canary;
+use store::base::group::{GroupKey, GroupRecords};
+use store::base::store_error::store_error;
+use store::map::overlay::Overlay;
+use store::objects::clone_needs::Needs;
+use store::objects::timeline::Timelines;
 use surface::Result;
 
-use crate::base::canary::Canary;
-use crate::base::group::{GroupKey, GroupRecords};
-use crate::base::store_error::store_error;
-use crate::checkpoint::CheckpointState;
 use crate::checkpoint::Checkpoints;
-use crate::checkpoint::merge::{SHARED_GROUPS_MIN, in_two};
-use crate::checkpoint::reap::put_group;
-use crate::map::overlay::Overlay;
-use crate::objects::clone_needs::Needs;
-use crate::objects::timeline::Timelines;
+use crate::checkpoint::merged::{SHARED_GROUPS_MIN, in_two, put_group};
+use crate::checkpoint::state::{CheckpointState, Folded, Sweep};
 
 /// Percentage of the settled overlay's memory that is used before anything is folded: the longer a
 /// group waits, the more changes are merged at once.
@@ -46,36 +45,6 @@ const FOLD_EVEN_PERCENT: usize = 10;
 const SLICE_MAX: usize = 32 << 10;
 /// Groups whose records are in memory at the same time: about 5 MB, twice in the store.
 const AT_ONCE_MAX: usize = SHARED_GROUPS_MIN;
-
-/// Settled changes, on their way into the records.
-struct Sweep {
-    /// Groups that have yet to be folded, the next one last.
-    groups: Vec<GroupKey>,
-    /// Groups that cannot be.
-    left: Vec<GroupKey>,
-    /// Number of the checkpoint before the sweep.
-    since: u64,
-}
-
-/// Deltas that can be dropped, and the changes to store again in their place.
-#[derive(Default)]
-pub(crate) struct Folded {
-    /// The last checkpoint whose deltas are not needed.
-    pub number: u64,
-    /// Groups for which they have the only copy of a change.
-    pub left: Vec<GroupKey>,
-}
-
-/// Progress of folding since the last full checkpoint.
-#[derive(Default)]
-pub(crate) struct Folding {
-    /// The sweep that is under way.
-    sweep: Option<Sweep>,
-    /// Deltas that the next light checkpoint removes.
-    pub folded: Folded,
-    /// Most settled changes cannot be folded: a full checkpoint must merge them.
-    is_vain: bool,
-}
 
 /// A slice in the making.
 #[derive(Default)]

@@ -11,10 +11,10 @@ use sim::{ContentKind, Machine, Rng, fill_content};
 use surface::{BlockDevice, WriteOptions};
 use units::BLOCK_BYTES;
 
-use crate::base::testing::{pool_on, reopen_on};
 use crate::clean::round::Round;
 use crate::pool::Pool;
 use crate::pool::core::Core;
+use crate::pool::testing::{pool_on, reopen_on};
 
 const BLOCKS: u64 = 64;
 
@@ -207,7 +207,7 @@ fn an_object_of_which_something_comes_back_is_not_passed_over() {
     world.checkpoint_beside_moves();
     // All of it was removed by that checkpoint, and all of it was moved after its capture.
     let clone = world.pool.core.objects.named("v").unwrap();
-    world.pool.core.pass_on();
+    world.pool.core.history.pass_on();
     assert_eq!(clone.levels().len(), 2);
     world.pool.checkpoint().unwrap();
     assert_eq!(clone.levels().len(), 1);

@@ -5,15 +5,15 @@
 //! previous content (`map::relocation_notes`); for other groups the map is read.
 
 use format::{DeltaWriter, RecordKey, delta_key};
+use store::base::group::{GroupKey, GroupRecords};
+use store::map::overlay::Overlay;
+use store::map::relocation_notes::{MovedFrom, Notes, base_of};
+use store::objects::Object;
 use surface::Result;
 
-use crate::base::group::{GroupKey, GroupRecords};
 use crate::checkpoint::Checkpoints;
-use crate::checkpoint::merge::{Merged, in_two};
-use crate::checkpoint::{Captured, CheckpointState};
-use crate::map::overlay::Overlay;
-use crate::map::relocation_notes::{MovedFrom, Notes, base_of};
-use crate::objects::Object;
+use crate::checkpoint::merged::{Merged, in_two};
+use crate::checkpoint::state::{Captured, CheckpointState};
 
 /// Puts a group's changes into deltas.
 fn say(writer: &mut DeltaWriter, key: GroupKey, changes: &GroupRecords) {

@@ -9,107 +9,26 @@
 //! along, and those of the origin's own. So a destroyed volume's space is freed as its clones are
 //! written over.
 
-use std::collections::{BTreeMap, BTreeSet, HashSet};
-use std::thread::Builder;
+use std::collections::HashSet;
 
-use env::MapBatch;
 use format::{FragmentRef, Record};
+use store::base::group::{GroupKey, GroupRecords};
+use store::map::overlay::Overlay;
+use store::map::{Base, laid_over};
+use store::objects::timeline::Timelines;
+use store::space::dead_map::Death;
 use surface::Result;
 use units::{BlockMask, ObjectId};
 
-use crate::base::group::{GroupKey, GroupRecords};
-use crate::base::vitals::Vitals;
-use crate::checkpoint::Captured;
 use crate::checkpoint::Checkpoints;
-use crate::checkpoint::reap::put_group;
-use crate::map::overlay::Overlay;
-use crate::map::{Base, laid_over};
-use crate::objects::Reaped;
-use crate::objects::timeline::Timelines;
-use crate::space::dead_map::{Death, Toll};
-use crate::space::extents::UsageChanges;
-
-/// Groups for which a second thread is worth it: tens of milliseconds.
-pub(crate) const SHARED_GROUPS_MIN: usize = 8192;
+use crate::checkpoint::merged::{Merged, in_two, put_group};
+use crate::checkpoint::state::Captured;
 
 /// Groups whose changes are fetched together: a few more than the processor loads at the same time.
 const ASKED_TOGETHER: usize = 16;
 
 /// Groups for which those below are collected together: a few megabytes of keys.
 const BELOW_MAX: usize = 64 << 10;
-
-/// Result of the merge.
-#[derive(Default)]
-pub(crate) struct Merged {
-    pub batch: MapBatch,
-    pub usage: UsageChanges,
-    /// Fragments that died, and their extents.
-    pub deaths: Toll,
-    /// Change of allocated blocks and stored bytes by object.
-    pub objects: BTreeMap<ObjectId, (i64, i64)>,
-    /// Groups whose records differ from the old ones with the changes laid over them, because more
-    /// blocks were removed; and their new records, if requested.
-    pub trimmed: Vec<(GroupKey, Option<GroupRecords>)>,
-    /// Groups without changes that were trimmed because the changed groups need less of them.
-    pub below: HashSet<GroupKey>,
-    /// Objects from which blocks were removed that a rollback had undone.
-    pub undone: BTreeSet<ObjectId>,
-    /// The progress of reaping.
-    pub reaped: Vec<Reaped>,
-    /// Deltas that were put into the batch.
-    pub deltas: Vec<(u64, u32)>,
-}
-
-impl Merged {
-    /// Appends the result for the groups after these.
-    pub(crate) fn append(&mut self, mut behind: Self) {
-        self.batch.changes.append(&mut behind.batch.changes);
-        self.deaths.append(behind.deaths);
-        for (extent, bytes) in behind.usage {
-            *self.usage.entry(extent).or_default() += bytes;
-        }
-        for (object, (blocks, bytes)) in behind.objects {
-            let figures = self.objects.entry(object).or_default();
-            *figures = (figures.0 + blocks, figures.1 + bytes);
-        }
-        self.trimmed.append(&mut behind.trimmed);
-        self.below.extend(behind.below);
-        self.undone.append(&mut behind.undone);
-        self.reaped.append(&mut behind.reaped);
-        self.deltas.append(&mut behind.deltas);
-    }
-}
-
-/// Runs `part` for groups, in two threads where there are many of them; `append` appends the second
-/// half's result to the first.
-///
-/// # Errors
-/// The first error of either half.
-pub(crate) fn in_two<G: Sync, T: Send>(
-    vitals: &Vitals,
-    groups: &[G],
-    part: impl Fn(&[G]) -> Result<T> + Sync,
-    append: impl Fn(&mut T, T),
-) -> Result<T> {
-    if vitals.is_inline() || groups.len() < SHARED_GROUPS_MIN {
-        return part(groups);
-    }
-    let (first, second) = groups.split_at(groups.len() / 2);
-    std::thread::scope(|scope| {
-        let helper = Builder::new().name("shale-merger".to_owned()).spawn_scoped(scope, || {
-            // A front end's thread that is bound to its client's CPU may run this checkpoint.
-            env::use_all_cpus();
-            part(second)
-        });
-        let mut done = part(first)?;
-        let behind = match helper {
-            Ok(helper) => helper.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))?,
-            Err(_) => part(second)?,
-        };
-        append(&mut done, behind);
-        Ok(done)
-    })
-}
 
 /// Returns the groups of which less may be needed because `some` have changed: without those that
 /// have changed themselves (`all`, sorted), and those that were `done`.
@@ -279,9 +198,9 @@ mod tests {
     use surface::{BlockDevice, WriteOptions};
     use units::{BLOCK_BYTES, GROUP_BYTES};
 
-    use super::*;
     use crate::Properties;
-    use crate::base::testing::pool_on;
+    use crate::checkpoint::merged::SHARED_GROUPS_MIN;
+    use crate::pool::testing::pool_on;
 
     const POOL_BYTES: u64 = 256 << 20;
     const GROUPS: u64 = SHARED_GROUPS_MIN as u64 + 1000;

@@ -32,118 +32,59 @@
 //! reopened.
 
 pub(crate) mod catalogue;
+#[cfg(test)]
+mod count_tests;
 pub(crate) mod fold;
 #[cfg(test)]
 pub(crate) mod late_moves_tests;
 pub(crate) mod light;
 pub(crate) mod merge;
+pub(crate) mod merged;
 mod needs;
 pub(crate) mod opening;
 mod punching;
 pub(crate) mod reap;
 pub(crate) mod schedule;
+pub(crate) mod state;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use format::{
-    Checkpoint, Filled, KEY_CHECKPOINT, KEY_LEARNED, ObjectDescriptor, Reap, delta_key, encode_usage_page, object_key,
-    usage_key,
-};
+use format::{Checkpoint, KEY_CHECKPOINT, KEY_LEARNED, delta_key, encode_usage_page, object_key, usage_key};
+use store::base::buffers::BufferPool;
+use store::base::canary::Canary;
+use store::base::ranked::{Mutex, MutexGuard, RwLock};
+use store::base::ranks;
+use store::base::shares::Shares;
+use store::base::signals::Signals;
+use store::base::store_error::store_error;
+use store::base::vitals::Vitals;
+use store::buffer::write_buffer::WriteBuffer;
+use store::log::Log;
+use store::log::catalogue::{Catalogue, Pins};
+use store::log::geometry::Geometry;
+use store::log::inventory::Stand;
+use store::log::write_over::write_over;
+use store::map::Map;
+use store::map::apply::Applier;
+use store::map::kind::Kind;
+use store::objects::{Object, Objects};
+use store::space::Space;
+use store::space::extents::ExtentPlan;
 use surface::Result;
-use units::{ExtentIndex, ObjectId};
+use units::ExtentIndex;
 
-use crate::base::buffers::BufferPool;
-use crate::base::canary::Canary;
-use crate::base::group::GroupKey;
-use crate::base::ranked::{Mutex, MutexGuard, RwLock};
-use crate::base::ranks;
-use crate::base::shares::Shares;
-use crate::base::signals::Signals;
-use crate::base::store_error::store_error;
-use crate::base::vitals::Vitals;
-use crate::buffer::write_buffer::WriteBuffer;
-use crate::checkpoint::fold::Folding;
-use crate::checkpoint::merge::Merged;
-use crate::checkpoint::opening::Noted;
+use crate::checkpoint::merged::Merged;
+use crate::checkpoint::state::{Captured, CheckpointState, Folding};
 use crate::codecs::chooser::Chooser;
-use crate::log::catalogue::{Catalogue, Pins};
-use crate::log::geometry::Geometry;
-use crate::log::inventory::Stand;
-use crate::log::write_over::write_over;
-use crate::log::{Log, Position};
-use crate::map::Map;
-use crate::map::apply::Applier;
-use crate::map::kind::Kind;
-use crate::objects::timeline::Timelines;
-use crate::objects::{Object, Objects};
 use crate::read::Reads;
-use crate::space::Space;
-use crate::space::extents::ExtentPlan;
 
 /// Minimum and maximum length of the log's list of extents. The maximum bounds the checkpoint's
 /// record to 16 KiB.
 const LISTED_MIN: u64 = 16;
 const LISTED_MAX: u64 = 4096;
-
-/// State captured by a checkpoint.
-pub(crate) struct Captured {
-    position: Position,
-    next_object: u64,
-    /// Number of objects.
-    objects: usize,
-    properties: BTreeMap<String, String>,
-    pins: Pins,
-    /// Descriptors that changed since the last checkpoint.
-    descriptors: Vec<ObjectDescriptor>,
-    /// Which points see which records at the position. An object destroyed since, however dead by
-    /// now, may be alive again after a crash.
-    pub timelines: Arc<Timelines>,
-    /// Reaping that was due.
-    pub reaping: Vec<(ObjectId, Reap, u64)>,
-    /// Extents that had been cleaned, and become free with this checkpoint.
-    evacuated: u64,
-    /// Groups of images that are dropped and that the store has.
-    pub drops: Vec<GroupKey>,
-    /// How far extents are filled.
-    filled: BTreeMap<ExtentIndex, Filled>,
-}
-
-impl Captured {
-    /// Whether any point saw records of that object.
-    pub(crate) fn sees(&self, object: ObjectId) -> bool {
-        self.timelines.get(&object).is_some_and(|timeline| !timeline.is_dead())
-    }
-}
-
-/// The one owner of a running checkpoint's state.
-pub(crate) struct CheckpointState {
-    /// Number of the last checkpoint.
-    pub number: u64,
-    /// Captured by a checkpoint that failed before its commit.
-    unfinished: Option<Captured>,
-    /// Deltas in the store, each the number of its checkpoint and its part of it: a full checkpoint
-    /// removes them.
-    deltas: Vec<(u64, u32)>,
-    /// Number of the last full one.
-    pub last_full: u64,
-    /// The part of them that is merged after light checkpoints.
-    pub folding: Folding,
-}
-
-impl CheckpointState {
-    pub(crate) fn new(number: u64, deltas: Vec<(u64, u32)>) -> Self {
-        Self { number, unfinished: None, deltas, last_full: number, folding: Folding::default() }
-    }
-
-    /// Returns whether one failed and waits to be repeated: then the map has changes that are
-    /// neither new nor in the store.
-    pub(crate) fn is_unfinished(&self) -> bool {
-        self.unfinished.is_some()
-    }
-}
 
 /// The state, held by the thread that takes a checkpoint.
 type Running<'a> = MutexGuard<'a, CheckpointState, ranks::Checkpoint>;
@@ -174,7 +115,8 @@ pub(crate) struct Checkpoints {
     pub map_version: AtomicU64,
     /// Number of the checkpoint that captured last.
     pub captured: AtomicU64,
-    noted: Noted,
+    /// The newest incarnation whose opening was noted, or for which that was tried.
+    noted: AtomicU64,
     /// Unreadable areas after the end of the log, until the first checkpoint is durable.
     unreadable: Mutex<Vec<Range<u64>>, ranks::Unreadable>,
     /// Bytes of the log since the last checkpoint when that figure last changed, and the time of
@@ -210,7 +152,7 @@ impl Checkpoints {
             still: RwLock::new(()),
             map_version: AtomicU64::new(0),
             captured: AtomicU64::new(captured),
-            noted: Noted::default(),
+            noted: AtomicU64::new(0),
             unreadable: Mutex::new(unreadable),
             resting: Mutex::new((0, 0)),
         }

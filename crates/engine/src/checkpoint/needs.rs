@@ -1,14 +1,14 @@
 //! The blocks of a group that clones need of it (`objects::clone_needs`), as of the state that a
 //! checkpoint writes.
 
+use store::base::group::{GroupKey, GroupRecords};
+use store::map::laid_over;
+use store::map::overlay::Overlay;
+use store::objects::clone_needs::{Needs, needs};
+use store::objects::timeline::Timelines;
 use units::BlockMask;
 
-use crate::base::group::{GroupKey, GroupRecords};
 use crate::checkpoint::Checkpoints;
-use crate::map::laid_over;
-use crate::map::overlay::Overlay;
-use crate::objects::clone_needs::{Needs, needs};
-use crate::objects::timeline::Timelines;
 
 impl Checkpoints {
     /// Returns the needed ones among the blocks that `of` knows in a group: as of the base, with

@@ -19,26 +19,19 @@
 //! - A copy is one sector, so it is the old one or the new one; the higher one wins. A damaged one
 //!   is ignored; without any, there is no result.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 
 use env::{AlignedBuf, Disk, MapBatch, MapStore};
 use format::{
     BATCH_ALIGN, Checkpoint, KEY_CHECKPOINT, KEY_NOTED, OPENING_NOTE_BYTES, OPENING_NOTE_OFFSETS, OpeningNote,
 };
+use store::base::canary::Canary;
+use store::base::store_error::store_error;
 use surface::{Error, ErrorKind, Result};
 
-use crate::base::canary::Canary;
-use crate::base::store_error::store_error;
 use crate::checkpoint::Checkpoints;
 
 const SALVAGE: &str = "make another pool from the data file alone: shale salvage DATA --into NEW";
-
-/// Progress of noting the openings of a running pool.
-#[derive(Debug, Default)]
-pub(crate) struct Noted {
-    /// The newest incarnation for which it was tried.
-    tried: AtomicU64,
-}
 
 /// Writes both copies and makes them durable. Returns `false` if one could not be written.
 ///
@@ -106,7 +99,7 @@ impl Checkpoints {
     /// # Errors
     /// When the sync of the data or of the map failed: then writes are refused.
     pub(crate) fn note_opening(&self, incarnation: u64) -> Result<()> {
-        if self.noted.tried.swap(incarnation, Ordering::Relaxed) == incarnation {
+        if self.noted.swap(incarnation, Ordering::Relaxed) == incarnation {
             return Ok(());
         }
         if write_note(&*self.vitals.env.disk, self.pool_id, incarnation).inspect_err(|error| self.vitals.fail(error))?

@@ -67,12 +67,12 @@ mod tests {
 
     use env::{Clock, Disk};
     use sim::Machine;
+    use store::base::options::{FormatOptions, PoolOptions};
+    use store::space::trim::TURN_EXTENTS;
 
     use super::*;
-    use crate::base::options::{FormatOptions, PoolOptions};
-    use crate::base::testing::env_on;
     use crate::pool::Pool;
-    use crate::space::trim::TURN_EXTENTS;
+    use crate::pool::testing::env_on;
 
     const EXTENT_BYTES: u64 = 32 << 10;
     const TURNS: u64 = 3;

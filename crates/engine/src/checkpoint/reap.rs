@@ -16,22 +16,21 @@
 
 use std::ops::ControlFlow;
 
-use env::MapBatch;
-use format::{Reap, Record, RecordKey, object_key, parse_record_key, record_key, record_key_range};
+use format::{Reap, Record, object_key, parse_record_key, record_key, record_key_range};
+use store::base::canary::Canary;
+use store::base::group::{GroupKey, GroupRecords};
+use store::base::store_error::store_error;
+use store::map::overlay::Overlay;
+use store::objects::Reaped;
+use store::objects::clone_needs::Needs;
+use store::objects::timeline::Timeline;
+use store::space::dead_map::Death;
 use surface::Result;
 use units::{GroupIndex, ObjectId};
 
-use crate::base::canary::Canary;
-use crate::base::group::{GroupKey, GroupRecords};
-use crate::base::store_error::store_error;
-use crate::checkpoint::Captured;
 use crate::checkpoint::Checkpoints;
-use crate::checkpoint::merge::Merged;
-use crate::map::overlay::Overlay;
-use crate::objects::Reaped;
-use crate::objects::clone_needs::Needs;
-use crate::objects::timeline::Timeline;
-use crate::space::dead_map::Death;
+use crate::checkpoint::merged::{Merged, put_group};
+use crate::checkpoint::state::Captured;
 
 /// Upper bound of records that one checkpoint examines: bounds its time to about a tenth of a
 /// second.
@@ -275,28 +274,4 @@ impl Checkpoints {
         }
         Ok(())
     }
-}
-
-/// Puts a group's changed records into the batch: those that differ from their old content
-/// (`before`), and those that the store has in another form because a part was only `settled`.
-/// Empty ones are deleted, and removed from `records`.
-pub(crate) fn put_group(
-    key: GroupKey,
-    before: &GroupRecords,
-    settled: &GroupRecords,
-    records: &mut GroupRecords,
-    batch: &mut MapBatch,
-) {
-    for (epoch, record) in records.iter() {
-        let stored = before.iter().find(|(e, _)| e == epoch).map(|(_, record)| record);
-        let is_settled = settled.iter().any(|(e, _)| e == epoch);
-        let id = record_key(&RecordKey { object: key.object, group: key.group, epoch: *epoch });
-        match stored {
-            Some(stored) if stored == record && !is_settled => {}
-            Some(_) if record.is_empty() => batch.delete(id),
-            None if record.is_empty() => {}
-            _ => batch.put(id, record.encode()),
-        }
-    }
-    records.retain(|(_, record)| !record.is_empty());
 }

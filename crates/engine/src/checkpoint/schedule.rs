@@ -4,11 +4,11 @@
 
 use std::cell::Cell;
 
+use store::log::Purpose;
+use store::map::kind::Kind;
 use surface::Result;
 
 use crate::checkpoint::Checkpoints;
-use crate::log::Purpose;
-use crate::map::kind::Kind;
 
 /// Idle time of the log, and the bytes since the last checkpoint, that justify a checkpoint without
 /// any other reason. Longer than data stays in the write buffer.

@@ -4,23 +4,23 @@
 //! 1. The batches list all fragments with their locations ([`extent_scan`]).
 //! 2. The map decides which of them are live, as of the last checkpoint. Fragments are looked up in
 //!    the order of their groups, each group once. The cleaner need not ask the map where all dead
-//!    fragments are known ([`space::dead_map`](crate::space::dead_map)).
+//!    fragments are known ([`space::dead_map`](store::space::dead_map)).
 //! 3. If this finds fewer live bytes than the checkpoint counted, headers are damaged, and all
 //!    records are searched for ones that point here: slow, but complete.
 
 use std::sync::Arc;
 
 use format::{FragmentEntry, FragmentRef, Record};
+use store::base::group::{GroupKey, GroupRecords};
+use store::log::extent_scan::{self, Stored};
+use store::map::Map;
+use store::objects::Object;
+use store::space::dead_map::Since;
+use store::space::extents::Victim;
 use surface::{Error, ErrorKind, Result};
 use units::{BlockIndex, Epoch, ExtentIndex, Seq};
 
-use crate::base::group::{GroupKey, GroupRecords};
 use crate::clean::Cleaning;
-use crate::log::extent_scan::{self, Stored};
-use crate::map::Map;
-use crate::objects::Object;
-use crate::space::dead_map::Since;
-use crate::space::extents::Victim;
 
 /// A live fragment in an extent.
 pub(crate) struct Resident {
@@ -245,7 +245,7 @@ mod tests {
 
     use super::*;
     use crate::Properties;
-    use crate::base::testing::pool_on;
+    use crate::pool::testing::pool_on;
 
     const POOL_BYTES: u64 = 64 << 20;
     const BLOCKS: u64 = 4096;

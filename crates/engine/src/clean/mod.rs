@@ -5,12 +5,15 @@
 //! 1. *When*: by how much space is left (`pacing`), or for a writer that waits.
 //! 2. *Which*: a round chooses victims (`round`) and reads them whole (`victim_reads`).
 //! 3. *Data*: the live fragments in them (`extent_liveness`), verified, cut down to the parts that
-//!    are still read, and in order (`survivors`). Cold ones are recompressed where that is wanted
+//!    are still read (`collect`), and in order (`survivors`). Cold ones are recompressed where that is wanted
 //!    (`cold`, `recode`); hot ones are kept apart (`write::write_heat`).
 //! 4. They are appended as moves, which take effect only where no newer data exists (`map::apply`).
 //! 5. The next checkpoint finds the victims empty, and frees them.
 
+mod cleaner;
 pub(crate) mod cold;
+mod cold_pace;
+pub(crate) mod collect;
 pub(crate) mod extent_liveness;
 pub(crate) mod pacing;
 pub(crate) mod recode;
@@ -21,24 +24,25 @@ pub(crate) mod walked;
 
 use std::sync::Arc;
 
-use crate::base::buffers::BufferPool;
-use crate::base::jobs::Jobs;
-use crate::base::ranked::{Mutex, RwLock};
-use crate::base::ranks;
-use crate::base::signals::Signals;
-use crate::base::vitals::Vitals;
+use store::base::buffers::BufferPool;
+use store::base::jobs::Jobs;
+use store::base::ranked::{Mutex, RwLock};
+use store::base::ranks;
+use store::base::signals::Signals;
+use store::base::vitals::Vitals;
+use store::log::Log;
+use store::log::geometry::Geometry;
+use store::map::Map;
+use store::map::apply::Applier;
+use store::objects::Objects;
+use store::space::Space;
+
 use crate::checkpoint::Checkpoints;
-use crate::clean::cold::ColdPace;
-use crate::clean::round::Cleaner;
+use crate::clean::cleaner::Cleaner;
+use crate::clean::cold_pace::ColdPace;
 use crate::codecs::chooser::Chooser;
 use crate::codecs::dictionaries::Dictionaries;
-use crate::log::Log;
-use crate::log::geometry::Geometry;
-use crate::map::Map;
-use crate::map::apply::Applier;
-use crate::objects::Objects;
 use crate::read::Reads;
-use crate::space::Space;
 use crate::write::Writes;
 
 /// Cleans extents.

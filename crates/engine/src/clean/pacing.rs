@@ -19,15 +19,16 @@ use std::sync::Weak;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use store::base::status::{CleanMark, CleanReport};
+use store::space::EVACUATED_MAX;
+use store::space::brake::BRAKE_NS_MAX;
+use store::space::rule::Rule;
 use surface::Result;
 use units::ExtentIndex;
 
-use crate::base::status::{CleanMark, CleanReport};
 use crate::clean::Cleaning;
-use crate::clean::round::{Cleaner, Round};
-use crate::space::EVACUATED_MAX;
-use crate::space::brake::BRAKE_NS_MAX;
-use crate::space::rule::Rule;
+use crate::clean::cleaner::Cleaner;
+use crate::clean::round::Round;
 
 /// Extents before the wall below which the cleaner is pressed, and up to which it continues, as
 /// parts of the extents that could be free at best; and the minimum of each.

@@ -10,10 +10,10 @@
 use codec::{CodecId, DictionaryNumber};
 use format::FragmentRef;
 use policy::{Compression, Settings, plan_units, wants_dictionary};
+use store::base::scratch;
 use surface::Hint;
 use units::{BLOCK_BYTES, BlockIndex, BlockMask, GROUP_BLOCKS, ObjectId};
 
-use crate::base::scratch;
 use crate::clean::Cleaning;
 use crate::clean::extent_liveness::Resident;
 use crate::clean::survivors::Survivors;

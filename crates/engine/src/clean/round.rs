@@ -3,7 +3,7 @@
 //!
 //! A round goes through these steps; only the last one excludes others:
 //! 1. *Choose* victims: `Extents::victims`, as of a checkpoint whose number is noted.
-//! 2. *Collect* their live data, until the round's budget is full: `survivors`. If it takes as much
+//! 2. *Collect* their live data, until the round's budget is full: `collect`. If it takes as much
 //!    space elsewhere as in the victims, these are shunned until something in them dies.
 //! 3. *Append* the moves, and wait until they are applied. If a checkpoint captured or was
 //!    published since step 1, the collected data is looked up again first. From the last look at
@@ -25,21 +25,22 @@
 //! Costs: an extent is read whole, once; live data is written once; where the dead fragments are
 //! not known (`space::dead_map`), each fragment costs a look-up in the map.
 
-use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::Ordering;
 
+use store::log::geometry::CLEAN_EXTENTS;
+use store::log::{Purpose, Refusal};
+use store::space::admission::Admitted;
+use store::space::extents::Victim;
+use store::space::rule::Rule;
 use surface::Result;
 use units::ExtentIndex;
 
 use crate::clean::Cleaning;
+use crate::clean::cleaner::Cleaner;
 use crate::clean::cold::ColdRecoder;
-use crate::clean::survivors::{Collected, Survivors};
+use crate::clean::collect::Collected;
+use crate::clean::survivors::Survivors;
 use crate::clean::victim_reads::VictimReads;
-use crate::log::geometry::CLEAN_EXTENTS;
-use crate::log::{Purpose, Refusal};
-use crate::space::admission::Admitted;
-use crate::space::extents::Victim;
-use crate::space::rule::Rule;
 
 /// Victims examined in one round: bounds the bytes read.
 const VICTIMS_MAX: usize = 64;
@@ -59,9 +60,6 @@ const APART_EXTENTS_MIN: u64 = CLEAN_EXTENTS + 2;
 pub(crate) const GAIN_DIVISOR: u64 = 32;
 /// Upper bound of damages that are remembered one by one.
 const DAMAGES_MAX: usize = 100;
-/// Extents shunned at the same time; beyond it, all are tried again.
-const SHUNNED_MAX: usize = 1 << 20;
-
 /// How a round ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Round {
@@ -85,32 +83,6 @@ struct Allowance<'a> {
     purpose: Purpose,
     /// Room reserved for the round, for the lifetime of this value.
     _aside: Option<Admitted<'a>>,
-}
-
-/// An extent that a round has left unchanged.
-#[derive(Debug, Clone, Copy)]
-struct Shunned {
-    live: u32,
-    /// Its live data could not be moved. Otherwise it was not worth it, which does not matter for
-    /// an extent that must be emptied.
-    is_stuck: bool,
-}
-
-/// State of the cleaner between rounds.
-#[derive(Debug, Default)]
-pub(crate) struct Cleaner {
-    /// Extents that are not tried again while they have that many live bytes.
-    shunned: BTreeMap<ExtentIndex, Shunned>,
-    /// Sets of extents with the number of the last checkpoint that had captured when they were
-    /// cleaned, oldest first.
-    evacuated: Vec<(u64, BTreeSet<ExtentIndex>)>,
-    /// Victims of rounds in progress.
-    busy: BTreeSet<ExtentIndex>,
-    /// Memory that is used again, round after round.
-    spare: Vec<Survivors>,
-    /// See `clean_pace`.
-    pub pressed: bool,
-    pub below: bool,
 }
 
 /// The victims of a round, which no other one may choose during its lifetime.
@@ -145,28 +117,6 @@ fn keep_within(victims: &mut Vec<Victim>, bytes: u64) {
     });
     let count = fit.count().max(1);
     victims.truncate(count);
-}
-
-impl Cleaner {
-    /// Forgets the extents evacuated before the checkpoint of that number.
-    fn forget_before(&mut self, number: u64) {
-        self.evacuated.retain(|(at, _)| *at >= number);
-    }
-
-    fn shun(&mut self, victim: Victim, is_stuck: bool) {
-        if self.shunned.len() >= SHUNNED_MAX {
-            self.shunned.clear();
-        }
-        self.shunned.insert(victim.extent, Shunned { live: victim.live, is_stuck });
-    }
-
-    fn shuns(&self, extent: ExtentIndex, live: u32, rule: Rule) -> bool {
-        let still_shunned = |shunned: &Shunned| {
-            // Damage that has stopped another round does not stop this one.
-            shunned.live == live && (shunned.is_stuck && !rule.despite_damage || !rule.away)
-        };
-        self.shunned.get(&extent).is_some_and(still_shunned)
-    }
 }
 
 impl Cleaning {

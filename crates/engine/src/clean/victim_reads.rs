@@ -15,14 +15,14 @@ use std::io;
 use std::sync::mpsc::{Receiver, sync_channel};
 
 use env::{AlignedBuf, ReadRing};
+use store::base::buffers::{BufferPool, large_reads_bytes};
+use store::base::vitals::Vitals;
+use store::log::geometry::Geometry;
+use store::log::log_reads::Source;
+use store::space::extents::Victim;
 use units::ExtentIndex;
 
-use crate::base::buffers::{BufferPool, large_reads_bytes};
-use crate::base::vitals::Vitals;
 use crate::clean::Cleaning;
-use crate::log::geometry::Geometry;
-use crate::log::log_reads::Source;
-use crate::space::extents::Victim;
 
 /// Upper bound of extents of a round in memory while there is other load: one in use, the others
 /// being read.

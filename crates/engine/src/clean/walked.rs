@@ -1,9 +1,8 @@
 //! Progress of work that goes from extent to extent, in live data done and left: capacity without
 //! data takes no time, so it is not included.
 
+use store::space::extents::Extents;
 use units::ExtentIndex;
-
-use crate::space::extents::Extents;
 
 /// Extents passed between two recounts of the rest: others write and free during the work. A
 /// recount looks at each extent, some 5 ms where there are ten million.

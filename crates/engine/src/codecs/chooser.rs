@@ -18,9 +18,9 @@ use policy::{
     Attempt, Attempts, Auto, Mode, Planner, Settings, Stored, TEST_CREDIT_NS, Why, dst_limit, test_credit_earned,
     wants_probe,
 };
+use store::base::counters::Counter;
 use units::{BlockIndex, ObjectId};
 
-use crate::base::counters::Counter;
 use crate::codecs::costs::Costs;
 use crate::codecs::dictionaries::Encoders;
 use crate::codecs::pressure::Meter;

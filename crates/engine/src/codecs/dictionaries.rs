@@ -17,7 +17,7 @@
 //! 4. Those that are dropped earlier have been shown to be needed by no fragment
 //!    (`dictionary_review`).
 //!
-//! [`Objects::newest_dictionaries`]: crate::objects::Objects::newest_dictionaries
+//! [`Objects::newest_dictionaries`]: store::objects::Objects::newest_dictionaries
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -28,14 +28,14 @@ use format::DICTIONARY_FRAME_BYTES;
 use policy::{DICTIONARIES_IN_FORCE_MAX, Settings, judging_level};
 use quick_cache::Weighter;
 use quick_cache::sync::Cache;
+use store::base::canary::Canary;
+use store::base::ranked::{Mutex, RwLock};
+use store::base::ranks;
+use store::objects::{Object, Objects};
 use surface::{Error, ErrorKind, Result};
 use units::ObjectId;
 
-use crate::base::canary::Canary;
-use crate::base::ranked::{Mutex, RwLock};
-use crate::base::ranks;
 use crate::codecs::samples::Sampling;
-use crate::objects::{Object, Objects};
 
 /// Minimum size of a cache of dictionaries, however small the memory budget is, in bytes.
 const CACHE_BYTES_MIN: u64 = 1 << 20;

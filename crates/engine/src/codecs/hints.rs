@@ -3,13 +3,13 @@
 
 use codec::{Codec, CodecId};
 use policy::{Compression, Settings, codec_fits, probe};
+use store::base::canary::Canary;
+use store::buffer::write_buffer::DirtyRun;
+use store::objects::file_layout::is_in_window;
 use surface::{Advice, Hint};
 use units::{BlockIndex, BlockMask};
 
-use crate::base::canary::Canary;
-use crate::buffer::write_buffer::DirtyRun;
 use crate::codecs::regions::Place;
-use crate::objects::file_layout::is_in_window;
 
 /// Returns the hint of the newest data among runs of a group: they are of one file, whose hint may
 /// have changed.

@@ -7,9 +7,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use env::{AlignedBuf, Clock, Disk, DiskLayer, ReadRing};
 use policy::Pressure;
-
-use crate::base::ranked::Mutex;
-use crate::base::ranks;
+use store::base::ranked::Mutex;
+use store::base::ranks;
 
 /// Busy time of the device for one sample of its speed: some writes of a megabyte.
 const DEVICE_SAMPLE_NS: u64 = 20_000_000;

@@ -5,9 +5,8 @@
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
 use policy::{REGION_BITS, Region};
+use store::base::hash::MULTIPLIER;
 use units::{BlockIndex, ObjectId};
-
-use crate::base::hash::MULTIPLIER;
 
 /// Blocks of a region (4 MiB): 128 units of the default size.
 pub(crate) const REGION_BLOCKS: u64 = 1024;

@@ -15,11 +15,11 @@
 use std::collections::BTreeMap;
 
 use policy::{SamplePart, divide_samples};
+use store::base::options::Training;
+use store::base::ranked::Mutex;
+use store::base::ranks;
 use units::ObjectId;
 
-use crate::base::options::Training;
-use crate::base::ranked::Mutex;
-use crate::base::ranks;
 use crate::codecs::regions::Place;
 
 /// Volumes that collect at the same time.

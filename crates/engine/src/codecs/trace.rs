@@ -4,8 +4,8 @@
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use crate::base::ranked::Mutex;
-use crate::base::ranks;
+use store::base::ranked::Mutex;
+use store::base::ranks;
 
 /// Records kept: 64 Ki units are 2 GiB of data at the default size, and some 10 MiB of memory.
 const RECORDS_MAX: usize = 1 << 16;

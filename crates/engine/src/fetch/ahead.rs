@@ -5,11 +5,12 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use crate::base::group::GroupKey;
+use store::base::group::GroupKey;
+use store::map::Map;
+use store::map::group_pages::image_below;
+use store::objects::Object;
+
 use crate::fetch::Fetches;
-use crate::map::Map;
-use crate::map::group_pages::image_below;
-use crate::objects::Object;
 use crate::read::read_ahead::ReadAhead;
 use crate::read::reader::groups_of;
 

@@ -12,19 +12,19 @@ use std::sync::Arc;
 
 use codec::CodecId;
 use format::{Entry, FragmentEntry, FragmentIdentity, fragment_checksum, header_bytes};
+use store::base::group::GroupKey;
+use store::base::options::Properties;
+use store::base::scratch;
+use store::log::Purpose;
+use store::log::prepared::Prepared;
+use store::objects::Object;
+use store::space::admission::GROUP_COST_BYTES;
 use surface::Result;
 use units::{BLOCK_BYTES, BlockIndex, Epoch, GROUP_BYTES, GroupIndex, ObjectId};
 
-use crate::base::group::GroupKey;
-use crate::base::options::Properties;
-use crate::base::scratch;
 use crate::codecs::compress::with_unit;
 use crate::fetch::Fetches;
-use crate::log::Purpose;
-use crate::log::prepared::Prepared;
-use crate::objects::Object;
 use crate::read::images::{Arrived, CHUNK_GROUPS};
-use crate::space::admission::GROUP_COST_BYTES;
 
 /// Epoch of all records of an image.
 const EPOCH: Epoch = Epoch(0);

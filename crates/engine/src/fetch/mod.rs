@@ -18,17 +18,18 @@ mod requests;
 
 use std::sync::Arc;
 
-use crate::base::buffers::BufferPool;
-use crate::base::jobs::Jobs;
-use crate::base::vitals::Vitals;
+use store::base::buffers::BufferPool;
+use store::base::jobs::Jobs;
+use store::base::vitals::Vitals;
+use store::log::Log;
+use store::log::geometry::Geometry;
+use store::map::Map;
+use store::map::apply::Applier;
+use store::objects::Objects;
+use store::space::Space;
+
 use crate::checkpoint::Checkpoints;
-use crate::log::Log;
-use crate::log::geometry::Geometry;
-use crate::map::Map;
-use crate::map::apply::Applier;
-use crate::objects::Objects;
 use crate::read::Reads;
-use crate::space::Space;
 use crate::write::Writes;
 
 /// Fetches groups of images, and keeps them.

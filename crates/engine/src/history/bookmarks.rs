@@ -23,16 +23,16 @@
 //! programs do not know their state.
 
 use format::{Entry, INCOMPAT_BOOKMARKS, ObjectDescriptor, ObjectState, Origin, SnapshotIdentity};
+use store::log::superblock_copies;
+use store::objects::Object;
+use store::objects::level::Level;
+use store::objects::names::check_name;
 use surface::{Error, ErrorKind, Result};
 use units::ObjectId;
 
 use crate::history::check_title;
-use crate::log::superblock_copies;
-use crate::objects::Object;
-use crate::objects::level::Level;
-use crate::objects::names::check_name;
+use crate::history::parts::History;
 use crate::pool::Pool;
-use crate::pool::core::Core;
 
 /// A bookmark.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -57,7 +57,7 @@ impl Pool {
     pub fn bookmark(&self, snapshot: &str, name: &str) -> Result<()> {
         check_name(name)?;
         let core = &self.core;
-        let _admin = core.admin.lock();
+        let _admin = core.objects.admin.lock();
         let object = core.objects.snapshot_named(snapshot)?;
         if object.is_share() {
             let text = format!(
@@ -91,7 +91,7 @@ impl Pool {
     /// # Errors
     /// [`ErrorKind::NotFound`].
     pub fn destroy_bookmark(&self, name: &str) -> Result<()> {
-        let _admin = self.core.admin.lock();
+        let _admin = self.core.objects.admin.lock();
         let bookmark = self.core.objects.bookmark_named(name)?;
         self.destroy_in_steps(&[bookmark])?;
         self.core.signals.wake_keeper();
@@ -112,7 +112,8 @@ impl Pool {
         };
         let mut snapshots = parent.map_or_else(Vec::new, |parent| objects.snapshots_of(parent));
         snapshots.retain(|snapshot| {
-            snapshot.descriptor.read().identity != identity && self.core.check_bookmark(&bookmark, snapshot).is_ok()
+            snapshot.descriptor.read().identity != identity
+                && self.core.history.check_bookmark(&bookmark, snapshot).is_ok()
         });
         Ok(snapshots.into_iter().map(|snapshot| snapshot.descriptor.read().name.clone()).collect())
     }
@@ -171,7 +172,7 @@ pub(crate) fn levels_from(origin: Origin, later: &[Level]) -> Option<Vec<Level>>
     Some(levels)
 }
 
-impl Core {
+impl History {
     /// Fails if a bookmark is no base for a difference up to the snapshot `to`.
     ///
     /// # Errors

@@ -3,9 +3,9 @@
 
 use surface::{Error, ErrorKind, Result};
 
-use crate::map::compare::Comparison;
-pub use crate::map::compare::{Changed, DiffPage};
 use crate::pool::Pool;
+use store::map::compare::Comparison;
+pub use store::map::compare::{Changed, DiffPage};
 
 impl Pool {
     /// Lists changes from `from`, a snapshot, to `to`, another snapshot or a volume, beginning at

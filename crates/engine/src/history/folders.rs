@@ -15,20 +15,20 @@ use format::{
     header_bytes,
 };
 use policy::Owner;
+use store::base::canary::Canary;
+use store::base::options::Properties;
+use store::base::status::FolderStatus;
+use store::log::superblock_copies;
+use store::objects::Object;
+use store::objects::names::{check_full_name, check_own_snapshot_name};
+use store::objects::properties;
 use surface::{DeviceId, Error, ErrorKind, Result};
 use units::{ObjectId, format_size};
 
-use crate::base::canary::Canary;
-use crate::base::options::Properties;
-use crate::base::status::FolderStatus;
 use crate::history::holds::check_unheld;
+use crate::history::parts::History;
 use crate::history::{LEVELS_MAX, check_title, next_epoch, titles, too_deep};
-use crate::log::superblock_copies;
-use crate::objects::Object;
-use crate::objects::names::{check_full_name, check_own_snapshot_name};
-use crate::objects::properties;
 use crate::pool::Pool;
-use crate::pool::core::Core;
 
 impl Pool {
     /// Creates a folder in the one that its name gives, which must exist. Names the feature in the
@@ -41,9 +41,9 @@ impl Pool {
         check_full_name(name)?;
         properties::check(Owner::Folder, properties)?;
         let core = &self.core;
-        let _admin = core.admin.lock();
+        let _admin = core.objects.admin.lock();
         self.check_free(name)?;
-        let (parent, own) = core.place_for(name, false)?;
+        let (parent, own) = core.history.place_for(name, false)?;
         let id = ObjectId(core.objects.next_id());
         let folder = ObjectDescriptor {
             created_unix_s: core.vitals.env.clock.unix_s(),
@@ -149,7 +149,7 @@ impl Pool {
         let core = &self.core;
         // Step 1. The lock is not needed for it, and others need not wait for it.
         core.writes.drain_all()?;
-        let _admin = core.admin.lock();
+        let _admin = core.objects.admin.lock();
         let volumes = wanted()?;
         let mut taken = Vec::with_capacity(volumes.len());
         for (volume, name) in &volumes {
@@ -249,7 +249,7 @@ impl Pool {
     /// [`ErrorKind::Full`] if it does not fit into the quota of its new folder.
     pub(crate) fn renamed(&self, object: &Arc<Object>, new: &str) -> Result<ObjectDescriptor> {
         let core = &self.core;
-        let (parent, own) = core.place_for(new, object.is_share())?;
+        let (parent, own) = core.history.place_for(new, object.is_share())?;
         let held = object.descriptor.read().clone();
         let (old, before, passed_on) = (object.title(), core.objects.inherited(&held), held.properties.clone());
         let descriptor = ObjectDescriptor { name: own, parent, ..held };
@@ -263,7 +263,7 @@ impl Pool {
             let after = core.objects.inherited_through(&held, object.id, &base, &passed_on);
             self.check_moved(&below, (&title, &before), (&then, &after))?;
         }
-        core.check_moved_into(object, parent)?;
+        core.history.check_moved_into(object, parent)?;
         Ok(descriptor)
     }
 
@@ -311,13 +311,13 @@ impl Pool {
     }
 }
 
-impl Core {
+impl History {
     /// Returns the folder for a new object of that full name; `is_share` says whether the object is
     /// a share. If the folder is a share, the superblock names that feature first. The caller holds
     /// `admin`.
     ///
     /// # Errors
-    /// Those of [`place`](crate::objects::Objects::place), and of the storage.
+    /// Those of [`place`](store::objects::Objects::place), and of the storage.
     pub(crate) fn place_for(&self, name: &str, is_share: bool) -> Result<(Option<ObjectId>, String)> {
         let place = self.objects.place(name, is_share)?;
         let holder = place.0.and_then(|id| self.objects.get(id));

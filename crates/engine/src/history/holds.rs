@@ -6,13 +6,13 @@
 //! snapshot.
 
 use format::{Entry, ObjectDescriptor};
+use store::base::options::Properties;
+use store::objects::Object;
+use store::objects::names::check_name;
+use store::objects::properties::HOLD_PREFIX;
 use surface::{Error, ErrorKind, Result};
 
-use crate::base::options::Properties;
 use crate::history::titles;
-use crate::objects::Object;
-use crate::objects::names::check_name;
-use crate::objects::properties::HOLD_PREFIX;
 use crate::pool::Pool;
 
 /// Upper bound of tags of a snapshot: they go into the log with its descriptor, in one piece, which
@@ -74,7 +74,7 @@ impl Pool {
     pub fn hold(&self, snapshot: &str, tag: &str) -> Result<()> {
         check_tag(tag)?;
         let core = &self.core;
-        let _admin = core.admin.lock();
+        let _admin = core.objects.admin.lock();
         let object = core.objects.snapshot_named(snapshot)?;
         let mut descriptor = object.descriptor.read().clone();
         if tags(&descriptor.properties).count() >= HOLDS_MAX {
@@ -94,7 +94,7 @@ impl Pool {
     /// [`ErrorKind::NotFound`], also if the snapshot has not got the tag.
     pub fn release(&self, snapshot: &str, tag: &str) -> Result<()> {
         let core = &self.core;
-        let _admin = core.admin.lock();
+        let _admin = core.objects.admin.lock();
         let object = core.objects.snapshot_named(snapshot)?;
         let mut descriptor: ObjectDescriptor = object.descriptor.read().clone();
         if descriptor.properties.remove(&format!("{HOLD_PREFIX}{tag}")).is_none() {

@@ -19,6 +19,7 @@ pub(crate) mod bookmarks;
 pub(crate) mod diff;
 pub(crate) mod folders;
 pub(crate) mod holds;
+pub(crate) mod parts;
 pub(crate) mod reparent;
 pub(crate) mod usage;
 
@@ -26,18 +27,18 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use format::{BATCH_FIXED_BYTES, CUTS_MAX, Cut, Entry, ObjectDescriptor, ObjectState, Origin, header_bytes};
+use store::base::options::Properties;
+use store::base::status::SnapshotStatus;
+use store::objects::level::Level;
+use store::objects::names::{TITLE_BYTES_MAX, check_full_name, check_name, check_own_snapshot_name};
+use store::objects::volume_ref::VolumeRef;
+use store::objects::{Object, properties};
 use surface::{DeviceId, Error, ErrorKind, Result};
 use units::{Epoch, ObjectId};
 
-use crate::base::options::Properties;
-use crate::base::status::SnapshotStatus;
 use crate::history::holds::check_unheld;
-use crate::objects::level::Level;
-use crate::objects::names::{TITLE_BYTES_MAX, check_full_name, check_name, check_own_snapshot_name};
-use crate::objects::volume_ref::VolumeRef;
-use crate::objects::{Object, properties};
+use crate::history::parts::History;
 use crate::pool::Pool;
-use crate::pool::core::Core;
 
 /// Longest chain below an object: each level without a block costs a look at the map.
 pub(crate) const LEVELS_MAX: usize = 32;
@@ -70,7 +71,7 @@ impl Pool {
         // Step 1. Done without the lock, so that others do not wait for it.
         core.objects.named(volume)?;
         core.writes.drain_all()?;
-        let _admin = core.admin.lock();
+        let _admin = core.objects.admin.lock();
         let object = core.objects.named(volume)?;
         self.check_free(&format!("{volume}@{name}"))?;
         self.core.objects.check_no_receive(&object)?;
@@ -108,10 +109,10 @@ impl Pool {
         check_full_name(name)?;
         properties::check(policy::Owner::Volume, properties)?;
         let core = &self.core;
-        let _admin = core.admin.lock();
+        let _admin = core.objects.admin.lock();
         let snapshot = core.objects.snapshot_named(snapshot)?;
         self.check_free(name)?;
-        let (folder, short) = core.place_for(name, snapshot.is_share())?;
+        let (folder, short) = core.history.place_for(name, snapshot.is_share())?;
         if snapshot.levels().len() >= LEVELS_MAX - 1 {
             return Err(too_deep(&snapshot.title()));
         }
@@ -146,7 +147,7 @@ impl Pool {
     /// another volume (see [`promote`](Self::promote)).
     pub fn rollback<'a>(&self, snapshot: impl Into<VolumeRef<'a>>, recursive: bool) -> Result<()> {
         let core = &self.core;
-        let _admin = core.admin.lock();
+        let _admin = core.objects.admin.lock();
         let snapshot = core.objects.resolve_snapshot(snapshot.into())?;
         let (volume, origin, newer) = self.check_goes_back(&snapshot, recursive)?;
         let ObjectDescriptor { size_bytes, properties: moment, .. } = snapshot.descriptor.read().clone();
@@ -155,7 +156,7 @@ impl Pool {
             core.checkpoints.take()?;
         }
         let cuts_that_stay = |head: &ObjectDescriptor, going: &[Arc<Object>]| {
-            let cuts = core.cuts_still_needed(head, origin.epoch, going);
+            let cuts = core.history.cuts_still_needed(head, origin.epoch, going);
             if cuts.len() < CUTS_MAX {
                 return Ok(cuts);
             }
@@ -194,7 +195,7 @@ impl Pool {
     /// # Errors
     /// Those of [`rollback`](Self::rollback).
     pub fn check_rollback<'a>(&self, snapshot: impl Into<VolumeRef<'a>>, recursive: bool) -> Result<()> {
-        let _admin = self.core.admin.lock();
+        let _admin = self.core.objects.admin.lock();
         let snapshot = self.core.objects.resolve_snapshot(snapshot.into())?;
         self.check_goes_back(&snapshot, recursive).map(drop)
     }
@@ -249,7 +250,7 @@ impl Pool {
     /// is not empty, and for a snapshot that is held.
     pub fn destroy<'a>(&self, target: impl Into<VolumeRef<'a>>, recursive: bool) -> Result<()> {
         let (core, target) = (&self.core, target.into());
-        let _admin = core.admin.lock();
+        let _admin = core.objects.admin.lock();
         if let VolumeRef::Name(name) = target
             && let Some(partial) = core.objects.partial_named(name)
         {
@@ -288,7 +289,7 @@ impl Pool {
     /// Those of [`destroy`](Self::destroy).
     pub fn check_destroy<'a>(&self, target: impl Into<VolumeRef<'a>>, recursive: bool) -> Result<()> {
         let (core, target) = (&self.core, target.into());
-        let _admin = core.admin.lock();
+        let _admin = core.objects.admin.lock();
         let folder = match target {
             VolumeRef::Name(name) if core.objects.partial_named(name).is_some() => return Ok(()),
             VolumeRef::Name(name) => core.objects.folder(name),
@@ -403,7 +404,7 @@ impl Pool {
     /// [`ErrorKind::NotFound`], [`ErrorKind::Exists`]; [`ErrorKind::Invalid`], also if the
     /// snapshots that are taken of it by the clock would get too long names.
     pub fn rename(&self, old: &str, new: &str) -> Result<()> {
-        let _admin = self.core.admin.lock();
+        let _admin = self.core.objects.admin.lock();
         match self.rename_entry(old, new)? {
             Some(descriptor) => self.core.writes.append_durably(vec![Entry::Object(descriptor)]),
             None => Ok(()),
@@ -415,7 +416,7 @@ impl Pool {
     /// # Errors
     /// As of that.
     pub fn check_rename(&self, old: &str, new: &str) -> Result<()> {
-        let _admin = self.core.admin.lock();
+        let _admin = self.core.objects.admin.lock();
         self.rename_entry(old, new).map(drop)
     }
 
@@ -465,7 +466,7 @@ impl Pool {
     /// [`ErrorKind::Exists`] if a name is taken.
     pub fn promote(&self, name: &str) -> Result<()> {
         let core = &self.core;
-        let _admin = core.admin.lock();
+        let _admin = core.objects.admin.lock();
         let object = core.objects.named(name)?;
         let origin = Self::origin_of(&object, &core.objects.snapshots_by_timeline());
         let Some(from) = origin.and_then(|s| s.descriptor.read().parent) else {
@@ -556,7 +557,7 @@ fn lies_on(snapshot: &Object, levels: &[Level]) -> bool {
     levels.iter().any(|level| level.object == origin.object && level.sees(origin.epoch))
 }
 
-impl Core {
+impl History {
     /// Returns the cuts of a volume that are still needed when it has been rolled back to the epoch
     /// `after`, and the snapshots `going`, which still exist, are gone. The new cut hides the
     /// records of an older cut within it from later readers. The older cut is not needed unless a

@@ -6,8 +6,8 @@ use bytes::Bytes;
 use sim::Machine;
 use surface::{BlockDevice, WriteOptions};
 
-use crate::base::testing::pool_on;
 use crate::pool::Pool;
+use crate::pool::testing::pool_on;
 use units::BLOCK_BYTES;
 
 const BLOCKS: u64 = 8;

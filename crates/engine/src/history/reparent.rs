@@ -18,13 +18,13 @@
 use std::ops::ControlFlow;
 
 use format::{BATCH_FIXED_BYTES, Entry, header_bytes, record_key_range};
+use store::base::store_error::store_error;
 use surface::Result;
 use units::{GroupIndex, ObjectId};
 
-use crate::base::store_error::store_error;
-use crate::pool::core::Core;
+use crate::history::parts::History;
 
-impl Core {
+impl History {
     /// Flushes, takes a full checkpoint, and reparents clones as far as that is possible then.
     ///
     /// # Errors
@@ -44,7 +44,7 @@ impl Core {
         if *last == checkpoints {
             return;
         }
-        let Some(_admin) = self.admin.try_lock() else { return };
+        let Some(_admin) = self.objects.admin.try_lock() else { return };
         for id in self.objects.bare() {
             match self.is_left(id) {
                 Ok(None) => return,

@@ -8,16 +8,16 @@ use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 
 use format::{FragmentRef, Record};
+use store::base::group::GroupRecords;
+use store::base::status::SnapshotUsage;
+use store::map::group_pages::look_down;
+use store::objects::level::Level;
+use store::objects::timeline::Timeline;
 use surface::Result;
 use units::{BLOCK_BYTES, BlockMask, Epoch, GroupIndex, ObjectId};
 
-use crate::base::group::GroupRecords;
-use crate::base::status::SnapshotUsage;
-use crate::map::group_pages::look_down;
-use crate::objects::level::Level;
-use crate::objects::timeline::Timeline;
+use crate::history::parts::History;
 use crate::pool::Pool;
-use crate::pool::core::Core;
 
 /// The figures of each point of a timeline, by index.
 struct Figures {
@@ -45,7 +45,7 @@ impl Pool {
             let Some(origin) = snapshot.descriptor.read().origin else { continue };
             let (points, figures) = match by_timeline.entry(origin.object) {
                 Entry::Occupied(entry) => &*entry.into_mut(),
-                Entry::Vacant(entry) => &*entry.insert(self.core.usage_of_timeline(origin.object)?),
+                Entry::Vacant(entry) => &*entry.insert(self.core.history.usage_of_timeline(origin.object)?),
             };
             let Ok(at) = points.binary_search(&origin.epoch) else { continue };
             let unique_bytes = if objects.is_alone_at(origin.object, origin.epoch) { figures.unique[at] } else { 0 };
@@ -71,11 +71,11 @@ impl Pool {
         if timelines.get(&volume.id).is_none_or(|timeline| timeline.points.len() < 2) {
             return Ok(0);
         }
-        Ok(self.core.usage_of_timeline(volume.id)?.1.earlier)
+        Ok(self.core.history.usage_of_timeline(volume.id)?.1.earlier)
     }
 }
 
-impl Core {
+impl History {
     /// The points of a timeline, and their figures.
     fn usage_of_timeline(&self, id: ObjectId) -> Result<(Vec<Epoch>, Figures)> {
         let timelines = self.objects.timelines();

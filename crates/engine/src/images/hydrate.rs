@@ -8,12 +8,12 @@
 use std::sync::Weak;
 use std::time::Duration;
 
+use store::base::group::GroupKey;
+use store::objects::{Object, clone_needs};
 use surface::Result;
 use units::{BlockMask, GROUP_BYTES, GroupIndex};
 
-use crate::base::group::GroupKey;
-use crate::objects::{Object, clone_needs};
-use crate::pool::core::Core;
+use crate::images::parts::Images;
 use crate::read::lacking::Patience;
 
 /// Bytes that are fetched in a tick of a pool without threads.
@@ -26,17 +26,17 @@ const LOOKED_MAX: u64 = 4096;
 const REST: Duration = Duration::from_secs(1);
 
 /// The thread.
-pub(crate) fn run(core: &Weak<Core>) {
-    while let Some(core) = core.upgrade() {
-        let fastest = core.objects.images().iter().filter_map(|image| core.objects.hydration_of(image.id)).max();
+pub(crate) fn run(images: &Weak<Images>) {
+    while let Some(images) = images.upgrade() {
+        let fastest = images.objects.images().iter().filter_map(|image| images.objects.hydration_of(image.id)).max();
         let rest = match fastest {
             None => REST,
             Some(rate) => {
                 // An error is in the image's status, and the store gets a pause.
                 let step = (rate / 10).max(GROUP_BYTES as u64).min(GROUPS as u64 * GROUP_BYTES as u64);
-                let began = core.vitals.env.clock.now_ns();
-                let done = core.hydrate_some(step);
-                let took = Duration::from_nanos(core.vitals.env.clock.now_ns().saturating_sub(began));
+                let began = images.vitals.env.clock.now_ns();
+                let done = images.hydrate_some(step);
+                let took = Duration::from_nanos(images.vitals.env.clock.now_ns().saturating_sub(began));
                 match done {
                     Ok(0) | Err(_) => REST,
                     Ok(_) if rate == u64::MAX => Duration::ZERO,
@@ -44,13 +44,13 @@ pub(crate) fn run(core: &Weak<Core>) {
                 }
             }
         };
-        if core.signals.rest(rest) || core.reads.images.is_stopped() {
+        if images.signals.rest(rest) || images.reads.images.is_stopped() {
             return;
         }
     }
 }
 
-impl Core {
+impl Images {
     /// Fetches about so many bytes of the rest; returns the bytes of the arrived groups.
     ///
     /// # Errors

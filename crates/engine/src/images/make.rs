@@ -3,17 +3,17 @@
 use env::RemoteImage;
 use format::{Entry, INCOMPAT_IMAGES, ImagePart, ObjectDescriptor, ObjectState, Origin};
 use policy::Owner;
+use store::base::options::Properties;
+use store::log::superblock_copies;
+use store::map::group_pages::image_below;
+use store::objects::Object;
+use store::objects::names::check_full_name;
+use store::objects::properties;
 use surface::{DeviceId, Error, ErrorKind, Result};
 use units::{BLOCK_BYTES, Epoch, OBJECT_BYTES_MAX, ObjectId, format_size};
 
-use crate::base::options::Properties;
-use crate::log::superblock_copies;
-use crate::map::group_pages::image_below;
-use crate::objects::Object;
-use crate::objects::names::check_full_name;
-use crate::objects::properties;
+use crate::images::parts::Images;
 use crate::pool::Pool;
-use crate::pool::core::Core;
 
 /// Longest part of a location in the name that messages give an image.
 const NAME_BYTES_MAX: usize = 200;
@@ -33,7 +33,7 @@ fn name_of(image: &ImagePart) -> String {
     format!("{location}@{}", image.version)
 }
 
-impl Core {
+impl Images {
     /// Returns the image at the bottom of an object's chain.
     pub(crate) fn image_below(&self, object: &Object) -> Option<ImagePart> {
         let id = image_below(&object.levels())?.object;
@@ -102,13 +102,13 @@ impl Pool {
         }
         let part = part_of(image);
         let core = &self.core;
-        let _admin = core.admin.lock();
+        let _admin = core.objects.admin.lock();
         self.check_free(name)?;
-        let (parent, short) = core.place_for(name, false)?;
+        let (parent, short) = core.history.place_for(name, false)?;
         let inherited = core.objects.inherited_in(parent);
         let reserved = properties::resolved_for(name, &inherited, own)?.reservation_bytes;
         core.writes.check_reservation(ObjectId(core.objects.next_id()), reserved)?;
-        let (object, entry) = core.object_of_image(part)?;
+        let (object, entry) = core.images.object_of_image(part)?;
         let mut entries: Vec<Entry> = entry.into_iter().collect();
         let id = ObjectId(core.objects.next_id().max(object.0 + 1));
         entries.push(Entry::Object(ObjectDescriptor {
@@ -120,7 +120,7 @@ impl Pool {
         }));
         core.writes.append_durably(entries)?;
         core.space.count_reservations();
-        core.mark_incomplete(object);
+        core.images.mark_incomplete(object);
         Ok(DeviceId(id.0))
     }
 }

@@ -20,6 +20,7 @@ pub(crate) mod push;
 pub(crate) mod pushed;
 
 mod make;
+pub(crate) mod parts;
 mod status;
 
 pub use status::ImageStatus;

@@ -7,15 +7,15 @@
 use codec::CodecId;
 use env::RemoteGroup;
 use format::crc32c;
+use store::base::canary::Canary;
+use store::base::scratch;
+use store::map::compare::{allocated, changed};
+use store::map::group_pages::{image_below, look_down};
+use store::objects::Object;
+use store::objects::level::Level;
 use surface::{BlockDevice, Error, ErrorKind, Result};
 use units::{BLOCK_BYTES, BlockMask, GROUP_BYTES, GroupIndex, ObjectId};
 
-use crate::base::canary::Canary;
-use crate::base::scratch;
-use crate::map::compare::{allocated, changed};
-use crate::map::group_pages::{image_below, look_down};
-use crate::objects::Object;
-use crate::objects::level::Level;
 use crate::pool::Pool;
 use crate::read::reader::Wanted;
 use crate::volume::Volume;
@@ -51,7 +51,7 @@ impl Pool {
         let core = &self.core;
         let object = core.objects.snapshot_named(snapshot)?;
         if from == 0 {
-            self.core.flush_and_checkpoint()?;
+            self.core.history.flush_and_checkpoint()?;
         }
         let size = object.size_bytes();
         let end = GroupIndex(size.div_ceil(GROUP_BYTES as u64));

@@ -3,9 +3,9 @@
 
 use env::RemoteImage;
 use format::{Entry, ObjectDescriptor};
+use store::objects::properties::PUSHED;
 use surface::Result;
 
-use crate::objects::properties::PUSHED;
 use crate::pool::Pool;
 
 fn text_of(image: &RemoteImage) -> String {
@@ -27,7 +27,7 @@ impl Pool {
     /// [`surface::ErrorKind::NotFound`], and those of the storage.
     pub fn note_pushed(&self, snapshot: &str, image: &RemoteImage) -> Result<()> {
         let core = &self.core;
-        let _admin = core.admin.lock();
+        let _admin = core.objects.admin.lock();
         let object = core.objects.snapshot_named(snapshot)?;
         let mut descriptor: ObjectDescriptor = object.descriptor.read().clone();
         descriptor.properties.insert(PUSHED.to_owned(), text_of(image));

@@ -3,11 +3,11 @@
 use std::sync::Arc;
 
 use env::RemoteImage;
+use store::objects::Object;
+use store::objects::images::remote_of;
 use surface::Result;
 use units::BLOCK_BYTES;
 
-use crate::objects::Object;
-use crate::objects::images::remote_of;
 use crate::pool::Pool;
 use crate::read::ending::Unwritten;
 use crate::read::lacking::Patience;

@@ -4,14 +4,14 @@
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use store::base::vitals::Vitals;
+use store::space::Space;
+use store::space::admission::Admitted;
 use surface::Result;
 
-use crate::base::vitals::Vitals;
 use crate::clean::pacing::STUCK_MAX;
 use crate::clean::round::{GAIN_DIVISOR, Round};
 use crate::make_room::MakeRoom;
-use crate::space::Space;
-use crate::space::admission::Admitted;
 
 /// Minimum that is dropped of images in one go.
 const DROPPED_MIN: u64 = 4 << 20;

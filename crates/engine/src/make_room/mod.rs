@@ -19,24 +19,24 @@ mod room_tests;
 
 use std::sync::Arc;
 
+use store::base::ranked::Mutex;
+use store::base::ranks;
+use store::base::signals::Signals;
+use store::base::vitals::Vitals;
+use store::buffer::write_buffer::WriteBuffer;
+use store::log::geometry::Geometry;
+use store::map::Map;
+use store::map::apply::Applier;
+use store::objects::Objects;
+use store::objects::object::Object;
+use store::space::Space;
+use store::space::admission::{Admitted, Ask, Decision, cost_of};
+use store::space::claims::Claim;
 use surface::Result;
 
-use crate::base::ranked::Mutex;
-use crate::base::ranks;
-use crate::base::signals::Signals;
-use crate::base::vitals::Vitals;
-use crate::buffer::write_buffer::WriteBuffer;
 use crate::checkpoint::Checkpoints;
 use crate::clean::Cleaning;
 use crate::fetch::Fetches;
-use crate::log::geometry::Geometry;
-use crate::map::Map;
-use crate::map::apply::Applier;
-use crate::objects::Objects;
-use crate::objects::object::Object;
-use crate::space::Space;
-use crate::space::admission::{Admitted, Ask, Decision, cost_of};
-use crate::space::claims::Claim;
 use crate::write::Writes;
 
 /// The kind of data for which a write needs room.

@@ -8,14 +8,15 @@ use bytes::Bytes;
 use env::{Disk, DiskLayer};
 use format::Entry;
 use sim::{ContentKind, Machine, Rng, fill_content};
+use store::log::Purpose;
+use store::space::admission::{Ask, BUFFER_TIMELY_MIN, Decision};
 use surface::{BlockDevice, ErrorKind, WriteOptions};
-use units::BlockIndex;
+use units::{BlockIndex, GROUP_BYTES};
 
-use crate::base::testing::pool_on;
-use crate::log::Purpose;
 use crate::make_room::Asks;
 use crate::pool::Pool;
 use crate::pool::core::Core;
+use crate::pool::testing::pool_on;
 
 /// Runs an action while a checkpoint syncs the log, or when it has put extents on the list.
 struct MeddlingDisk {
@@ -202,4 +203,22 @@ fn an_overwrite_finds_room_while_new_data_fills_the_pool() {
         });
         pool.close().unwrap();
     }
+}
+
+/// Data in the write buffer above its limit makes the next write wait, and no longer.
+#[test]
+fn a_full_write_buffer_is_waited_for() {
+    let machine = Machine::new(256 << 20, 1);
+    let pool = pool_on(&machine, machine.disk.handle(), 256 << 20, 0);
+    pool.create_volume("v", 32 << 20, &Default::default()).unwrap();
+    let space = &pool.core.space;
+    let ask = Ask { bytes: 4096, promised: 0, asking: 4096, paced_bytes: 0 };
+    let data = Bytes::from(vec![7; BUFFER_TIMELY_MIN + GROUP_BYTES]);
+    pool.volume("v").unwrap().write(0, data, WriteOptions::default()).unwrap();
+    assert!(matches!(space.decide(ask), Decision::Admit(_)) && !space.would_wait());
+    // As with a codec that drains next to nothing.
+    space.set_buffer_timely(1);
+    assert!(matches!(space.decide(ask), Decision::WaitForBuffer(_)) && space.would_wait());
+    pool.flush().unwrap();
+    assert!(matches!(space.decide(ask), Decision::Admit(_)) && !space.would_wait());
 }

@@ -1,8 +1,8 @@
 //! Cleaning that a user requests. Owns nothing; the caller's thread does the work.
 
+use store::base::status::{CleanMark, CleanReport};
 use surface::Result;
 
-use crate::base::status::{CleanMark, CleanReport};
 use crate::pool::Pool;
 
 impl Pool {

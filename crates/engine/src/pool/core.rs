@@ -6,33 +6,35 @@ use std::sync::Arc;
 
 use env::MapBatch;
 use format::KEY_END;
+use store::base::buffers::BufferPool;
+use store::base::jobs::Jobs;
+use store::base::shares::Shares;
+use store::base::signals::Signals;
+use store::base::vitals::Vitals;
+use store::buffer::write_buffer::WriteBuffer;
+use store::log::Log;
+use store::log::catalogue::Catalogue;
+use store::log::geometry::Geometry;
+use store::map::Map;
+use store::map::apply::Applier;
+use store::objects::Objects;
+use store::space::Space;
+use store::space::extents::Extents;
 
-use crate::base::buffers::BufferPool;
-use crate::base::jobs::Jobs;
-use crate::base::ranked::Mutex;
-use crate::base::ranks;
-use crate::base::shares::Shares;
-use crate::base::signals::Signals;
-use crate::base::vitals::Vitals;
-use crate::buffer::write_buffer::WriteBuffer;
-use crate::checkpoint::{CheckpointState, Checkpoints};
+use crate::checkpoint::Checkpoints;
+use crate::checkpoint::state::CheckpointState;
 use crate::clean::Cleaning;
 use crate::codecs::chooser::Chooser;
 use crate::codecs::dictionaries::Dictionaries;
 use crate::codecs::samples::Sampling;
 use crate::fetch::Fetches;
-use crate::log::Log;
-use crate::log::catalogue::Catalogue;
-use crate::log::geometry::Geometry;
+use crate::history::parts::History;
+use crate::images::parts::Images;
 use crate::make_room::MakeRoom;
-use crate::map::Map;
-use crate::map::apply::Applier;
-use crate::objects::Objects;
 use crate::pool::workers::Workers;
 use crate::read::Reads;
 use crate::repair::Repairs;
-use crate::space::Space;
-use crate::space::extents::Extents;
+use crate::replication::parts::Intake;
 use crate::upkeep::Upkeep;
 use crate::volume::shared_state::Volumes;
 use crate::write::Writes;
@@ -53,9 +55,12 @@ pub(crate) struct Core {
     pub writes: Arc<Writes>,
     pub fetches: Arc<Fetches>,
     pub clean: Arc<Cleaning>,
-    pub volumes: Volumes,
+    pub volumes: Arc<Volumes>,
+    pub history: History,
+    pub images: Arc<Images>,
+    pub intake: Intake,
     pub repairs: Repairs,
-    pub upkeep: Upkeep,
+    pub upkeep: Arc<Upkeep>,
     pub reads: Arc<Reads>,
     /// State of `compression=auto`.
     pub chooser: Arc<Chooser>,
@@ -63,12 +68,7 @@ pub(crate) struct Core {
     pub signals: Arc<Signals>,
     pub jobs: Arc<Jobs>,
     pub workers: Workers,
-    /// Held by all changes to the table of objects.
-    pub admin: Mutex<(), ranks::Admin>,
-    /// The full checkpoint after which clones were last reparented, by its count; held while that
-    /// is done.
-    pub passed_on: Mutex<u64, ranks::PassedOn>,
-    pub make_room: MakeRoom,
+    pub make_room: Arc<MakeRoom>,
 }
 
 /// Parts that `open` creates before the core.
@@ -133,10 +133,33 @@ impl Core {
             (&parts.applier, log.clone(), space.clone()),
             (reads.clone(), checkpoints.clone(), writes.clone()),
         ));
-        let make_room = MakeRoom::new(
+        let make_room = Arc::new(MakeRoom::new(
             (parts.vitals.clone(), &parts.applier, space.clone()),
             (checkpoints.clone(), writes.clone()),
             (fetches.clone(), clean.clone(), signals.clone()),
+        ));
+        let volumes = Arc::<Volumes>::default();
+        let upkeep = Arc::new(Upkeep::new(
+            (parts.vitals.clone(), shares, parts.buffers.clone(), signals.clone()),
+            (&parts.applier, log.clone(), space.clone()),
+            (reads.clone(), checkpoints.clone(), writes.clone()),
+            (clean.clone(), make_room.clone(), volumes.clone()),
+            (chooser.clone(), dictionaries.clone()),
+        ));
+        let history = History::new((parts.vitals.clone(), &parts.applier), (checkpoints.clone(), writes.clone()));
+        let images = Arc::new(Images::new(
+            (parts.vitals.clone(), &parts.applier, space.clone()),
+            (reads.clone(), fetches.clone(), signals.clone()),
+        ));
+        let intake = Intake::new(
+            (parts.vitals.clone(), parts.buffers.clone()),
+            (&parts.applier, log.clone()),
+            (checkpoints.clone(), writes.clone(), make_room.clone()),
+        );
+        let repairs = Repairs::new(
+            (parts.vitals.clone(), parts.pool_id, parts.buffers.clone()),
+            (&parts.applier, log.clone(), space.clone()),
+            (reads.clone(), checkpoints.clone(), writes.clone(), clean.clone()),
         );
         Self {
             shares,
@@ -145,16 +168,17 @@ impl Core {
             writes,
             fetches,
             clean,
-            volumes: Volumes::default(),
-            repairs: Repairs::default(),
-            upkeep: Upkeep::default(),
+            volumes,
+            history,
+            images,
+            intake,
+            repairs,
+            upkeep,
             reads,
             dictionaries,
             signals,
             jobs,
             workers: Workers::default(),
-            admin: Mutex::new(()),
-            passed_on: Mutex::new(0),
             make_room,
             chooser,
             vitals: parts.vitals,

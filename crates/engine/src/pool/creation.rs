@@ -4,16 +4,16 @@
 use bytes::Bytes;
 use format::{Entry, ObjectDescriptor};
 use policy::{Owner, Settings};
+use store::base::options::Properties;
+use store::log::Purpose;
+use store::objects::file_layout::{self, WINDOW_BYTES};
+use store::objects::names::check_full_name;
+use store::objects::{Object, properties};
 use surface::{DeviceId, Error, ErrorKind, Result};
 use units::{BLOCK_BYTES, BlockIndex, ObjectId, SHARE_BYTES};
 
 use super::check_size;
-use crate::base::options::Properties;
-use crate::log::Purpose;
 use crate::make_room::Asks;
-use crate::objects::file_layout::{self, WINDOW_BYTES};
-use crate::objects::names::check_full_name;
-use crate::objects::{Object, properties};
 use crate::pool::Pool;
 use crate::write::whole_object;
 
@@ -66,12 +66,12 @@ impl Pool {
         check_full_name(name)?;
         properties::check(Owner::Volume, properties)?;
         let core = &self.core;
-        let _admin = core.admin.lock();
+        let _admin = core.objects.admin.lock();
         if core.objects.named(name).is_ok() {
             return Err(Error::new(ErrorKind::Exists, format!("the pool has a volume '{name}' already")));
         }
         self.check_free(name)?;
-        let (parent, own) = core.place_for(name, size_bytes == SHARE_BYTES)?;
+        let (parent, own) = core.history.place_for(name, size_bytes == SHARE_BYTES)?;
         let descriptor = ObjectDescriptor {
             parent,
             created_unix_s: core.vitals.env.clock.unix_s(),

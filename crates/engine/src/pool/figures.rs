@@ -3,9 +3,9 @@
 
 use codec::CodecId;
 use policy::Power;
+use store::base::decode_counts::DecodeEffort;
+use store::base::status::{PoolRoom, QuotaUse};
 
-use crate::base::decode_counts::DecodeEffort;
-use crate::base::status::{PoolRoom, QuotaUse};
 use crate::codecs::trace::TraceRecord;
 use crate::pool::Pool;
 

@@ -1,9 +1,9 @@
 //! Losses and the end of the log as users ask for them. Owns nothing: `repair::loss` has the list.
 
 use format::{LOSS_TEXT_BYTES_MAX, LossNote};
+use store::base::loss::Loss;
 use surface::Result;
 
-use crate::base::loss::Loss;
 use crate::pool::Pool;
 use crate::repair::loss::remember;
 

@@ -6,11 +6,25 @@ mod clean;
 pub(crate) mod core;
 pub(crate) mod creation;
 pub(crate) mod figures;
+#[cfg(test)]
+mod log_failure_tests;
+#[cfg(test)]
+mod log_writer_tests;
 mod losses;
 pub(crate) mod pool_properties;
+#[cfg(test)]
+mod slow_disk_tests;
 pub(crate) mod standby;
+#[cfg(test)]
+mod superblock_copies_tests;
+#[cfg(test)]
+mod superblock_tests;
+#[cfg(test)]
+pub(crate) mod testing;
 mod threads;
 pub(crate) mod workers;
+#[cfg(test)]
+mod zero_ahead_tests;
 
 use std::sync::Arc;
 
@@ -21,39 +35,41 @@ use format::{
     ObjectDescriptor, Superblock,
 };
 use policy::Owner;
+use store::base::buffers::BufferPool;
+use store::base::options::{FormatOptions, PoolEnv, PoolOptions};
+use store::base::ranked::Mutex;
+use store::base::shares::Shares;
+use store::base::status::{PoolStatus, Problem, VolumeStatus};
+use store::base::storage_check::checked;
+use store::base::store_error::store_error;
+use store::base::vitals::Vitals;
+use store::buffer::write_buffer::WriteBuffer;
+use store::log::catalogue::{Catalogue, Pins};
+use store::log::geometry::EXTENTS_MIN;
+use store::log::geometry::Geometry;
+use store::log::inventory::{self, Inventories};
+use store::log::log_reads::{Source, extents_ahead};
+use store::log::{Log, Sink, superblock_copies, superblock_io};
+use store::map::Map;
+use store::map::apply::Applier;
+use store::map::loaded;
+use store::objects::volume_ref::VolumeRef;
+use store::objects::{Object, Objects, properties};
+use store::space::dead_map::Deaths;
+use store::space::extents::Extents;
 use surface::{DeviceId, Error, ErrorKind, Result};
 use units::{EXTENT_BYTES_MAX, EXTENT_BYTES_MIN, ExtentIndex, OBJECT_BYTES_MAX, Seq, format_size};
 
-use crate::base::buffers::BufferPool;
-use crate::base::options::{FormatOptions, PoolEnv, PoolOptions};
-use crate::base::ranked::Mutex;
-use crate::base::shares::Shares;
-use crate::base::status::{PoolStatus, Problem, VolumeStatus};
-use crate::base::storage_check::checked;
-use crate::base::store_error::store_error;
-use crate::base::vitals::Vitals;
-use crate::buffer::write_buffer::WriteBuffer;
-use crate::checkpoint::{CheckpointState, opening};
+use crate::checkpoint::opening;
+use crate::checkpoint::state::CheckpointState;
 use crate::codecs::chooser::Chooser;
 use crate::codecs::pressure::{Meter, MeteredDisk};
-use crate::log::catalogue::{Catalogue, Pins};
-use crate::log::geometry::EXTENTS_MIN;
-use crate::log::geometry::Geometry;
-use crate::log::inventory::{self, Inventories};
-use crate::log::log_reads::{Source, extents_ahead};
-use crate::log::{Log, Sink, superblock_copies, superblock_io};
-use crate::map::Map;
-use crate::map::apply::Applier;
-use crate::objects::volume_ref::VolumeRef;
-use crate::objects::{Object, Objects, properties};
 use crate::pool::core::{Core, Parts};
 use crate::repair::loss::Losses;
 use crate::repair::mend::identities;
 use crate::repair::recovery::Mending;
 use crate::repair::standby_open;
 use crate::repair::{loss, mend, recovery, standby_lost};
-use crate::space::dead_map::Deaths;
-use crate::space::extents::Extents;
 use crate::volume::Volume;
 
 /// An open pool. Clones share it. Without threads, dropping the last one without
@@ -165,7 +181,7 @@ impl Pool {
         let mut mended = if options.repair { mend::mend(&env, &superblock, &geometry)? } else { Vec::new() };
         mended.extend(beginning);
         let cut = loss::Cut::of(&env, cut_off)?;
-        let loaded = recovery::load(&*env.store, &superblock.pool, &geometry)?;
+        let loaded = loaded::load(&*env.store, &superblock.pool, &geometry)?;
         let checkpoint = loaded.checkpoint;
         let shares = Shares::of(options.memory_bytes);
         let objects = Arc::new(Objects::new(checkpoint.properties.clone(), checkpoint.next_object));
@@ -239,7 +255,7 @@ impl Pool {
             chooser,
             unreadable: replayed.unreadable,
         }));
-        mended.extend(core.estrange(&doubtful)?);
+        mended.extend(core.repairs.estrange(&doubtful)?);
         *core.repairs.mended.lock() = mended;
         *core.repairs.losses.lock() = losses;
         core.space.refresh_host_space();
@@ -270,7 +286,7 @@ impl Pool {
         }
         core.checkpoints.punch_at_open();
         core.vitals.counters.recovery_ns.set(core.vitals.env.clock.now_ns().saturating_sub(began));
-        let started = threads::start(&core).and_then(|()| core.take_over_standby(left, missing, is_missing));
+        let started = threads::start(&core).and_then(|()| core.repairs.take_over_standby(left, missing, is_missing));
         if let Err(error) = started {
             // Threads that wait for work would hold the pool's files until the process ends.
             core.reads.images.stop();
@@ -298,7 +314,7 @@ impl Pool {
     pub fn close(self) -> Result<()> {
         // Damage found by readers is entered into the list before the last checkpoint.
         let done = self.core.writes.flush();
-        let entered = done.is_ok().then(|| self.core.enter_suspects());
+        let entered = done.is_ok().then(|| self.core.repairs.enter_suspects());
         let done = done.and_then(|()| self.core.checkpoints.take_last()).and(entered.unwrap_or(Ok(())));
         self.core.reads.images.stop();
         self.core.workers.stop(&self.core.signals, &self.core.jobs, &self.core.log);
@@ -349,7 +365,7 @@ impl Pool {
 
     fn resize_volume_to(&self, target: VolumeRef<'_>, size_bytes: u64, may_shrink: bool) -> Result<()> {
         check_size(size_bytes)?;
-        let _admin = self.core.admin.lock();
+        let _admin = self.core.objects.admin.lock();
         let object = self.core.objects.resolve_volume(target)?;
         if object.is_share() {
             let text = format!("'{}' is a share, which has no size: set its quota instead", object.title());
@@ -501,7 +517,7 @@ impl Pool {
     /// # Errors
     /// When the storage fails.
     pub fn checkpoint(&self) -> Result<()> {
-        self.core.flush_and_checkpoint()
+        self.core.history.flush_and_checkpoint()
     }
 
     /// The same as cheaply as possible: dead extents become free, and recovery has less to do, but

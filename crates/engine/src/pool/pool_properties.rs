@@ -3,13 +3,13 @@
 
 use format::Entry;
 use policy::Owner;
+use store::base::status::{Property, PropertySource};
+use store::objects::Object;
+use store::objects::folders::OF_FOLDER_ITSELF;
+use store::objects::properties;
+use store::objects::volume_ref::VolumeRef;
 use surface::Result;
 
-use crate::base::status::{Property, PropertySource};
-use crate::objects::Object;
-use crate::objects::folders::OF_FOLDER_ITSELF;
-use crate::objects::properties;
-use crate::objects::volume_ref::VolumeRef;
 use crate::pool::Pool;
 
 impl Pool {
@@ -63,7 +63,7 @@ impl Pool {
     /// # Errors
     /// The same.
     pub fn set_properties_of(&self, volume: Option<VolumeRef<'_>>, changes: &[(String, Option<String>)]) -> Result<()> {
-        let _admin = self.core.admin.lock();
+        let _admin = self.core.objects.admin.lock();
         let objects = &self.core.objects;
         let folder = match volume {
             Some(VolumeRef::Name(name)) => objects.folder(name),

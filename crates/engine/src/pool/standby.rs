@@ -18,12 +18,12 @@ use std::sync::Arc;
 
 use env::MapBatch;
 use format::{STANDBY_RING_OFFSET, StandbyHeader, StandbyNeed, journal_key};
+use store::base::canary::Canary;
+use store::base::status::StandbyStatus;
+use store::buffer::standby::{LogFacts, Ring, SLACK_BYTES, ring_bytes, write_beginning};
 use surface::{DeviceId, Error, ErrorKind as Kind, Result};
 use units::{ObjectId, format_size};
 
-use crate::base::canary::Canary;
-use crate::base::status::StandbyStatus;
-use crate::buffer::standby::{LogFacts, Ring, SLACK_BYTES, ring_bytes, write_beginning};
 use crate::pool::Pool;
 use crate::pool::core::Core;
 use crate::repair::StandbyFacts;
@@ -66,7 +66,7 @@ impl Core {
             }
         };
         let header = header_of(memory.len());
-        if let Err(error) = self.note_need(StandbyNeed { boot, copy }) {
+        if let Err(error) = self.repairs.note_need(StandbyNeed { boot, copy }) {
             drop(memory);
             let _ = standby.remove(pool);
             return Err(error.to_string());
@@ -142,7 +142,7 @@ impl Core {
         if let Some(standby) = &self.vitals.env.standby
             && is_durable
             && ring.is_empty()
-            && self.forget_need().is_ok()
+            && self.repairs.forget_need().is_ok()
         {
             let _ = standby.remove(&self.pool_id);
         }
@@ -158,14 +158,14 @@ impl Pool {
         let Some(standby) = &self.core.vitals.env.standby else {
             return Err(Error::new(Kind::Unsupported, "there is no standby memory"));
         };
-        self.core.expect_open()?;
+        self.core.repairs.expect_open()?;
         if Canary::JournalNeedNotNoted.is_planted() {
             return Ok(());
         }
         let boot = standby.boot().map_err(|error| Error::from_io("the boot of this machine", error))?;
         let mut batch = MapBatch::default();
         batch.put(journal_key(ObjectId(share.0)), StandbyNeed { boot, copy: standby.copy() }.encode());
-        self.core.commit_durably(batch)
+        self.core.repairs.commit_durably(batch)
     }
 
     /// Returns the shares that [`Self::note_journal`] recorded on this boot.
@@ -173,7 +173,7 @@ impl Pool {
     /// # Errors
     /// When the map store fails.
     pub fn noted_journals(&self) -> Result<Vec<DeviceId>> {
-        Ok(self.core.noted_journals()?.ours.into_iter().map(|share| DeviceId(share.0)).collect())
+        Ok(self.core.repairs.noted_journals()?.ours.into_iter().map(|share| DeviceId(share.0)).collect())
     }
 
     /// Records that all names of a share's journal are in its tree, or that their loss is
@@ -182,7 +182,7 @@ impl Pool {
     /// # Errors
     /// When the map store fails.
     pub fn forget_journal(&self, share: DeviceId) -> Result<()> {
-        self.core.expect_open()?;
-        self.core.forget_journals(&[ObjectId(share.0)])
+        self.core.repairs.expect_open()?;
+        self.core.repairs.forget_journals(&[ObjectId(share.0)])
     }
 }

@@ -44,8 +44,8 @@ pub(super) fn start(core: &Arc<Core>) -> Result<()> {
     threads.push(spawn("shale-keeper".to_owned(), Arc::downgrade(core), keep)?);
     threads.push(spawn("shale-cleaner".to_owned(), Arc::downgrade(&core.clean), crate::clean::pacing::run)?);
     threads.push(spawn("shale-cleaner-2".to_owned(), Arc::downgrade(&core.clean), crate::clean::pacing::help)?);
-    threads.push(spawn("shale-trainer".to_owned(), Arc::downgrade(core), crate::upkeep::training::run)?);
-    threads.push(spawn("shale-hydrate".to_owned(), Arc::downgrade(core), crate::images::hydrate::run)?);
+    threads.push(spawn("shale-trainer".to_owned(), Arc::downgrade(&core.upkeep), crate::upkeep::training::run)?);
+    threads.push(spawn("shale-hydrate".to_owned(), Arc::downgrade(&core.images), crate::images::hydrate::run)?);
     Ok(())
 }
 
@@ -136,7 +136,7 @@ impl Core {
         if self.vitals.check_failed().is_err() {
             return Ok(());
         }
-        self.forget_shrinking();
+        self.upkeep.forget_shrinking();
         self.space.refresh_host_space();
         self.look_at_standby();
         let now = self.vitals.env.clock.now_ns();
@@ -156,12 +156,12 @@ impl Core {
             self.checkpoints.take_unless(self.checkpoints.kind_due(), || !self.checkpoints.is_due())?;
         }
         self.checkpoints.take_if_idle()?;
-        self.pass_on();
+        self.history.pass_on();
         self.checkpoints.punch_owed();
         if self.vitals.is_inline() {
             self.clean.clean_some(false)?;
-            self.train_some(false)?;
-            self.hydrate_some(crate::images::hydrate::TICK_BYTES)?;
+            self.upkeep.train_some(false)?;
+            self.images.hydrate_some(crate::images::hydrate::TICK_BYTES)?;
         }
         Ok(())
     }
@@ -176,7 +176,7 @@ mod tests {
     use units::BLOCK_BYTES;
 
     use super::*;
-    use crate::base::testing::pool_on;
+    use crate::pool::testing::pool_on;
 
     /// The failure does not concern the next writer that waits for room, and no worker may have had
     /// a reason to try again.

@@ -4,11 +4,11 @@
 
 use std::thread::JoinHandle;
 
-use crate::base::jobs::Jobs;
-use crate::base::ranked::Mutex;
-use crate::base::ranks;
-use crate::base::signals::Signals;
-use crate::log::Log;
+use store::base::jobs::Jobs;
+use store::base::ranked::Mutex;
+use store::base::ranks;
+use store::base::signals::Signals;
+use store::log::Log;
 
 /// See the module.
 #[derive(Default)]

@@ -1,11 +1,11 @@
 //! Determines which parts of an object hold data, and loads parts of it into memory.
 
+use store::base::group::GroupKey;
+use store::map::Piece;
+use store::objects::Object;
 use surface::{Allocation, Result, Run};
 use units::{BLOCK_BYTES, BlockIndex, BlockMask, GROUP_BLOCKS, GroupIndex};
 
-use crate::base::group::GroupKey;
-use crate::map::Piece;
-use crate::objects::Object;
 use crate::read::Reads;
 use crate::read::runs::Runs;
 
@@ -140,11 +140,11 @@ mod tests {
     use env::{MapError, MapStore, ScanStep, StoreLayer};
     use parking_lot::Mutex;
     use sim::Machine;
+    use store::base::options::PoolEnv;
     use surface::{BlockDevice, WriteOptions};
 
     use super::*;
-    use crate::base::options::PoolEnv;
-    use crate::base::testing::{env_on, pool_in};
+    use crate::pool::testing::{env_on, pool_in};
 
     /// A store that counts the keys of its scans, and remembers where they began.
     struct Counting(Arc<dyn MapStore>, AtomicU64, Mutex<Vec<Vec<u8>>>);

@@ -3,10 +3,9 @@
 //! destroyed while clones need the data.
 
 use format::ObjectState;
+use store::map::Map;
+use store::objects::{Object, Objects};
 use units::{BlockMask, Epoch, GroupIndex};
-
-use crate::map::Map;
-use crate::objects::{Object, Objects};
 
 /// Upper bound of other names in a message.
 const OTHERS_NAMED_MAX: usize = 4;

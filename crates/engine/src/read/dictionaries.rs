@@ -6,10 +6,10 @@ use std::sync::Arc;
 use codec::{CodecId, DictionaryNumber, EncodeDictionary, Workspace, ZstdLevel};
 use format::decode_dictionary;
 use policy::Settings;
+use store::objects::Object;
 use surface::{Error, ErrorKind, Result};
 
 use crate::codecs::dictionaries::{EncoderSource, Encoders, find_object};
-use crate::objects::Object;
 use crate::read::Reads;
 
 /// Whether the caller holds [`Reads::readers`].

@@ -4,9 +4,9 @@
 
 use std::ops::Range;
 
+use store::objects::Object;
 use surface::{Error, ErrorKind};
 
-use crate::objects::Object;
 use crate::read::images::Images;
 
 /// Changes of a volume that failed while the process was about to end.

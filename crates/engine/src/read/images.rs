@@ -5,12 +5,12 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 
+use store::base::group::GroupKey;
+use store::base::ranked::{Condvar, Mutex};
+use store::base::ranks;
+use store::map::Piece;
 use units::{BLOCK_BYTES, BlockMask, ObjectId};
 
-use crate::base::group::GroupKey;
-use crate::base::ranked::{Condvar, Mutex};
-use crate::base::ranks;
-use crate::map::Piece;
 use crate::read::ending::Unwritten;
 
 /// Groups whose last use is remembered together.

@@ -3,9 +3,8 @@
 
 use std::cell::Cell;
 
+use store::base::group::GroupKey;
 use surface::Error;
-
-use crate::base::group::GroupKey;
 
 /// Groups of an image that a request needs and that have not been fetched, or were lost: the source
 /// of an error.

@@ -30,15 +30,16 @@ pub(crate) mod unit_cache;
 
 use std::sync::Arc;
 
-use crate::base::buffers::BufferPool;
-use crate::base::users::Users;
-use crate::base::vitals::Vitals;
-use crate::buffer::write_buffer::WriteBuffer;
+use store::base::buffers::BufferPool;
+use store::base::users::Users;
+use store::base::vitals::Vitals;
+use store::buffer::write_buffer::WriteBuffer;
+use store::log::geometry::Geometry;
+use store::map::Map;
+use store::objects::Objects;
+
 use crate::codecs::chooser::Chooser;
 use crate::codecs::dictionaries::Dictionaries;
-use crate::log::geometry::Geometry;
-use crate::map::Map;
-use crate::objects::Objects;
 use crate::read::images::Images;
 use crate::read::suspects::Suspects;
 use crate::read::unit_cache::UnitCache;

@@ -14,12 +14,12 @@
 
 use bytes::Bytes;
 use codec::{CodecId, Workspace};
+use store::base::scratch;
+use store::map::Piece;
+use store::objects::Object;
 use surface::Result;
 use units::{BLOCK_BYTES, BlockMask};
 
-use crate::base::scratch;
-use crate::map::Piece;
-use crate::objects::Object;
 use crate::read::Reads;
 use crate::read::dictionaries::Readers;
 use crate::read::reader::{Wanted, at, groups_of, is_adjacent};
@@ -153,7 +153,7 @@ mod tests {
     use surface::{BlockDevice, ErrorKind, WriteOptions};
 
     use super::*;
-    use crate::base::testing::pool_on;
+    use crate::pool::testing::pool_on;
 
     /// A clone has all blocks that are read; blocks around them are searched in its origin, whose
     /// record is damaged.

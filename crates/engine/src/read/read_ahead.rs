@@ -3,8 +3,8 @@
 
 use std::ops::Range;
 
-use crate::base::ranked::Mutex;
-use crate::base::ranks;
+use store::base::ranked::Mutex;
+use store::base::ranks;
 
 /// Streams watched at the same time.
 const STREAMS: usize = 8;

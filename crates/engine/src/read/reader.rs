@@ -12,16 +12,16 @@ use std::time::Duration;
 
 use codec::{CodecId, Workspace};
 use format::{FragmentIdentity, FragmentRef, fragment_checksum};
+use store::base::canary::Canary;
+use store::base::group::GroupKey;
+use store::base::scratch::{self, READ_BYTES_MAX, Scratch};
+use store::map::Piece;
+use store::map::group_pages::image_below;
+use store::objects::Object;
 use surface::{Error, ErrorKind, Result};
 use units::{BLOCK_BYTES, BlockIndex, BlockMask, GROUP_BLOCKS, GROUP_BYTES, GroupIndex};
 
-use crate::base::canary::Canary;
-use crate::base::group::GroupKey;
-use crate::base::scratch::{self, READ_BYTES_MAX, Scratch};
 use crate::codecs::regions::RegionKey;
-use crate::map::Piece;
-use crate::map::group_pages::image_below;
-use crate::objects::Object;
 use crate::read::Reads;
 use crate::read::dictionaries::Readers;
 use crate::read::lacking::MissingGroups;
@@ -518,7 +518,7 @@ mod tests {
 
     use super::*;
     use crate::Properties;
-    use crate::base::testing::pool_on;
+    use crate::pool::testing::pool_on;
 
     #[test]
     fn what_cannot_be_read_between_two_fragments_fails_neither() {

@@ -5,12 +5,11 @@
 use std::collections::BTreeSet;
 
 use format::ScrubDamage;
+use store::base::ranked::Mutex;
+use store::base::ranks;
+use store::log::geometry::Geometry;
 use surface::{Error, ErrorKind};
 use units::ExtentIndex;
-
-use crate::base::ranked::Mutex;
-use crate::base::ranks;
-use crate::log::geometry::Geometry;
 
 /// Upper bound of suspected extents, and of damages that have none: as many as the list of known
 /// damage can have.

@@ -21,10 +21,9 @@ use bytes::Bytes;
 use env::{Arena, ArenaBuf, Pages};
 use quick_cache::sync::{Cache, DefaultLifecycle, GuardResult, PlaceholderGuard};
 use quick_cache::{DefaultHashBuilder, Weighter};
+use store::base::buffers::{BufferPool, PooledBuf};
+use store::map::Piece;
 use units::{GroupIndex, ObjectId};
-
-use crate::base::buffers::{BufferPool, PooledBuf};
-use crate::map::Piece;
 
 /// A unit by its location and its identity: an extent that was reused holds other units under other
 /// keys.
@@ -168,7 +167,7 @@ impl UnitCache {
     /// Whether the unit, which is not in the cache, should be kept now.
     pub(crate) fn is_wanted(&self, key: &UnitKey) -> bool {
         let mark = key.location ^ u64::from(key.checksum).rotate_left(32) | 1;
-        let slot = mark.wrapping_mul(crate::base::hash::MULTIPLIER) >> 50;
+        let slot = mark.wrapping_mul(store::base::hash::MULTIPLIER) >> 50;
         let again = self.recent[slot as usize % RECENT].swap(mark, Ordering::Relaxed) == mark;
         again || self.taken.load(Ordering::Relaxed) < self.bytes
     }

@@ -19,15 +19,15 @@ use std::collections::BTreeSet;
 
 use env::MapBatch;
 use format::{KEY_SCRUB, ScrubDamage, ScrubState};
+use store::base::status::{DamageReport, Problem};
+use store::base::store_error::store_error;
+use store::space::extents::{Extents, Victim};
 use surface::{Error, Result};
 use units::ExtentIndex;
 
-use crate::base::status::{DamageReport, Problem};
-use crate::base::store_error::store_error;
 use crate::pool::Pool;
-use crate::pool::core::Core;
 use crate::read::suspects::SUSPECTS_MAX;
-use crate::space::extents::{Extents, Victim};
+use crate::repair::Repairs;
 
 /// Upper bound of damages that are kept one by one; beyond them only the count matters. As many as
 /// there can be suspected extents, each with a damage of its own.
@@ -41,7 +41,7 @@ const UNDER_WAY_NS: u64 = 5_000_000_000;
 impl Pool {
     /// Returns the known damage. Verifies a few of the damaged places again.
     pub fn damage_report(&self) -> DamageReport {
-        self.core.damage_report()
+        self.core.repairs.damage_report()
     }
 
     /// Returns whether possible damage was found since the last report.
@@ -55,14 +55,14 @@ impl Pool {
     /// # Errors
     /// When the map cannot be written.
     pub fn acknowledge_damage(&self) -> Result<u64> {
-        self.core.acknowledge_damage()
+        self.core.repairs.acknowledge_damage()
     }
 }
 
-impl Core {
+impl Repairs {
     /// Stores the result of a scrub's slice.
     pub(crate) fn publish_damage(&self, report: DamageReport, slice_ended: bool) {
-        let mut reported = self.repairs.damage_reported.lock();
+        let mut reported = self.damage_reported.lock();
         reported.report = report;
         if slice_ended {
             reported.slice_ended_ns = Some(self.vitals.env.clock.now_ns());
@@ -72,7 +72,7 @@ impl Core {
     fn damage_report(&self) -> DamageReport {
         // While a slice is running, the list is reported as of the beginning of that slice.
         let (mut is_in_slice, mut cannot_look) = (true, false);
-        if let Some(mut known) = self.repairs.scrub.try_lock() {
+        if let Some(mut known) = self.scrub.try_lock() {
             (is_in_slice, cannot_look) = (false, true);
             // Without the map nothing can be verified; the last report stands.
             if self.vitals.failure().is_none()
@@ -84,7 +84,7 @@ impl Core {
             }
         }
         let (mut report, slice_ended_ns) = {
-            let reported = self.repairs.damage_reported.lock();
+            let reported = self.damage_reported.lock();
             (reported.report.clone(), reported.slice_ended_ns)
         };
         if cannot_look {
@@ -101,7 +101,7 @@ impl Core {
     }
 
     fn acknowledge_damage(&self) -> Result<u64> {
-        let mut known = self.repairs.scrub.lock();
+        let mut known = self.scrub.lock();
         let mut state = known.state(self)?;
         let count = state.damages.iter().filter(|damage| !damage.is_acknowledged).count() as u64 + state.unlisted;
         state.damages.iter_mut().for_each(|damage| damage.is_acknowledged = true);
@@ -126,7 +126,7 @@ impl Core {
         if !self.reads.suspects.is_waiting() {
             return Ok(());
         }
-        let mut known = self.repairs.scrub.lock();
+        let mut known = self.scrub.lock();
         let mut state = known.state(self)?;
         let result = self.look_again(&mut state, SUSPECTS_MAX);
         known.keep(state);
@@ -139,7 +139,7 @@ impl Core {
         let suspected = self.reads.suspects.take(max);
         let suspects: Vec<_> = suspected.extents.iter().copied().collect();
         let extents = {
-            let mut reported = self.repairs.damage_reported.lock();
+            let mut reported = self.damage_reported.lock();
             let known: BTreeSet<_> = state.damages.iter().map(|damage| damage.extent).collect();
             let next = reported.next;
             let in_turn = known.range(next..).chain(known.range(..next)).filter(|extent| extent.0 > 0);

@@ -21,16 +21,15 @@ use format::{
     Batch, BatchHeader, Entry, KEY_LOSSES, LOSS_TEXT_BYTES_MAX, LossNote, ObjectDescriptor, ObjectState, Record,
     Superblock, decode_losses, encode_losses, parse_record_key,
 };
+use store::base::canary::Canary;
+use store::base::loss::{Loss, LossOf};
+use store::base::options::{PoolEnv, PoolOptions};
+use store::base::status::Problem;
+use store::base::store_error::store_error;
+use store::log::superblock_io::{self, WithoutEnd};
+use store::objects::Objects;
 use surface::{Error, ErrorKind, Result};
 use units::{BLOCK_BYTES, ObjectId, Seq, format_size};
-
-use crate::base::canary::Canary;
-use crate::base::loss::{Loss, LossOf};
-use crate::base::options::{PoolEnv, PoolOptions};
-use crate::base::status::Problem;
-use crate::base::store_error::store_error;
-use crate::log::superblock_io::{self, WithoutEnd};
-use crate::objects::Objects;
 
 /// Upper bound of volumes and snapshots that are named one by one: more fit no report.
 const NAMED_MAX: usize = 1000;

@@ -1,7 +1,6 @@
-//! Opens, checks and repairs a pool after a crash or damage, and rescues data from one that cannot
-//! be repaired. Owns the lists of known damage (`damages`) and of losses (`loss`). The thread that
-//! opens a pool calls it before the pool has clients; checks and scrubs are called by threads of
-//! clients.
+//! Opens, checks and repairs a pool after a crash or damage. Owns the lists of known damage
+//! (`damages`) and of losses (`loss`). The thread that opens a pool calls it before the pool has
+//! clients; checks and scrubs are called by threads of clients.
 //!
 //! 1. An opening applies the log after the last checkpoint (`recovery`), replays writes that a dead
 //!    process had acknowledged and not drained (`standby_open`, `standby_left`), and reports the
@@ -10,7 +9,7 @@
 //! 2. With `check --repair`, a damaged map store is repaired before that (`mend`).
 //! 3. A check reads everything, and compares (`check`). A scrub verifies the data while the pool is
 //!    in use (`scrub`).
-//! 4. Where nothing else helps, `salvage` rebuilds volumes in another pool from the log alone.
+//! 4. Where nothing else helps, `rescue` rebuilds volumes in another pool from the log alone.
 
 pub(crate) mod check;
 pub(crate) mod damages;
@@ -19,7 +18,6 @@ pub(crate) mod mend;
 pub(crate) mod recovery;
 #[cfg(test)]
 pub(crate) mod recovery_tests;
-pub(crate) mod salvage;
 pub(crate) mod scrub;
 pub(crate) mod standby_left;
 pub(crate) mod standby_lost;
@@ -27,18 +25,46 @@ pub(crate) mod standby_open;
 #[cfg(test)]
 pub(crate) mod standby_tests;
 
+use std::sync::Arc;
+
 use format::ScrubState;
+use store::base::buffers::BufferPool;
+use store::base::ranked::Mutex;
+use store::base::ranks;
+use store::base::status::{DamageReport, Problem};
+use store::base::vitals::Vitals;
+use store::log::Log;
+use store::log::catalogue::Catalogue;
+use store::log::geometry::Geometry;
+use store::map::Map;
+use store::map::apply::Applier;
+use store::objects::Objects;
+use store::space::Space;
 use units::ExtentIndex;
 
-use crate::base::ranked::Mutex;
-use crate::base::ranks;
-use crate::base::status::{DamageReport, Problem};
+use crate::checkpoint::Checkpoints;
+use crate::clean::Cleaning;
 use crate::clean::walked::Walked;
+use crate::read::Reads;
 use crate::repair::loss::Losses;
+use crate::write::Writes;
 
-/// Known damage and losses, and what the opening of the pool found.
-#[derive(Default)]
+/// Checks and repairs the parts of a pool. Owns known damage and losses, and the findings of its
+/// opening.
 pub(crate) struct Repairs {
+    vitals: Arc<Vitals>,
+    geometry: Geometry,
+    pool_id: [u8; 16],
+    buffers: Arc<BufferPool>,
+    map: Arc<Map>,
+    objects: Arc<Objects>,
+    catalogue: Arc<Catalogue>,
+    log: Arc<Log>,
+    space: Arc<Space>,
+    reads: Arc<Reads>,
+    checkpoints: Arc<Checkpoints>,
+    writes: Arc<Writes>,
+    clean: Arc<Cleaning>,
     scrub: Mutex<Scrubbing, ranks::Scrub>,
     /// The last report of damage.
     damage_reported: Mutex<Reported, ranks::DamageReported>,
@@ -50,6 +76,36 @@ pub(crate) struct Repairs {
     pub losses: Mutex<Losses, ranks::Losses>,
     /// The state in which the standby memory was found when the pool was opened.
     pub standby: Mutex<StandbyFacts, ranks::StandbyFacts>,
+}
+
+impl Repairs {
+    pub(crate) fn new(
+        (vitals, pool_id, buffers): (Arc<Vitals>, [u8; 16], Arc<BufferPool>),
+        (applier, log, space): (&Applier, Arc<Log>, Arc<Space>),
+        (reads, checkpoints, writes, clean): (Arc<Reads>, Arc<Checkpoints>, Arc<Writes>, Arc<Cleaning>),
+    ) -> Self {
+        Self {
+            vitals,
+            geometry: applier.geometry.clone(),
+            pool_id,
+            buffers,
+            map: applier.map.clone(),
+            objects: applier.objects.clone(),
+            catalogue: applier.catalogue.clone(),
+            log,
+            space,
+            reads,
+            checkpoints,
+            writes,
+            clean,
+            scrub: Mutex::default(),
+            damage_reported: Mutex::default(),
+            mended: Mutex::default(),
+            opening_notes: Mutex::default(),
+            losses: Mutex::default(),
+            standby: Mutex::default(),
+        }
+    }
 }
 
 /// Scrubbing state of an open pool.

@@ -1,4 +1,4 @@
-//! Opens a pool: loads the last checkpoint, and applies the batches after it up to the first
+//! Opens a pool: applies the batches after the last checkpoint (`map::loaded`) up to the first
 //! incomplete one. Reads only the extents that the checkpoint lists, so that the time depends on
 //! the checkpoint interval alone.
 //!
@@ -27,28 +27,22 @@
 mod damage;
 mod tail;
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::ops::{ControlFlow, Range};
+use std::ops::Range;
 
 use env::MapStore;
 use format::{
-    BATCH_ALIGN, Batch, BatchHeader, Checkpoint, Entry, KEY_CHECKPOINT, KEY_END, LogEnd, ObjectDescriptor, OpenExtent,
-    STREAMS, Stream, decode_batch, decode_usage_page, object_key_range, parse_object_key, parse_usage_key,
-    usage_key_range,
+    BATCH_ALIGN, Batch, BatchHeader, Checkpoint, Entry, KEY_END, LogEnd, OpenExtent, STREAMS, Stream, decode_batch,
 };
+use store::base::canary::Canary;
+use store::base::loss::Loss;
+use store::base::store_error::store_error;
+use store::log::Position;
+use store::log::log_reads::{ExtentBytes, LogReads, Source};
+use store::map::apply::Applier;
 use surface::{Error, ErrorKind, Result};
 use units::{ExtentIndex, Seq};
 
-use crate::base::canary::Canary;
-use crate::base::loss::Loss;
-use crate::base::store_error::store_error;
 use crate::checkpoint::opening::older_map;
-use crate::log::Position;
-use crate::log::geometry::Geometry;
-use crate::log::log_reads::{ExtentBytes, LogReads, Source};
-use crate::map::apply::Applier;
-use crate::map::deltas::{Deltas, read_deltas};
-use crate::space::usage::{Pages, usage_bytes, usage_differs};
 
 use damage::leave_damaged_moves;
 use tail::{Found, Tail};
@@ -56,15 +50,6 @@ use tail::{Found, Tail};
 /// Recovery stops looking for proof of damage after this many consecutive listed extents without a
 /// head: one event may destroy that many, and reading them adds little to the opening of a pool.
 const HEADLESS_MAX: usize = 8;
-
-/// State loaded from the map store.
-pub(crate) struct Loaded {
-    pub checkpoint: Checkpoint,
-    pub objects: Vec<ObjectDescriptor>,
-    pub usage: Pages,
-    /// Changes that light checkpoints stored apart from the records.
-    pub deltas: Deltas,
-}
 
 /// Result of replaying the log.
 pub(crate) struct Replayed {
@@ -81,107 +66,11 @@ pub(crate) struct Replayed {
     pub unreadable: Vec<Range<u64>>,
 }
 
-fn damaged(error: format::FormatError) -> Error {
-    let text = "the pool's metadata is damaged (`check --repair` repairs it, or reports another remedy)";
-    Error::with_source(ErrorKind::Corrupt, text, error)
-}
-
-fn gone(what: String) -> Error {
-    let text = format!(
-        "the pool's metadata is damaged: {what} (`check --repair` repairs it, or reports another \
-         remedy)"
-    );
-    Error::new(ErrorKind::Corrupt, text)
-}
-
-/// Loads the last checkpoint from the map store.
-///
-/// # Errors
-/// [`ErrorKind::Corrupt`] if it is missing, damaged, or that of another pool, and if descriptors,
-/// usage pages or deltas are missing that it counts.
-pub(crate) fn load(store: &dyn MapStore, pool: &[u8; 16], geometry: &Geometry) -> Result<Loaded> {
-    let Some(bytes) = store.get(KEY_CHECKPOINT).map_err(store_error)? else {
-        let text = "the map store holds no checkpoint: the metadata directory is not that of this pool, or `init` was interrupted";
-        return Err(Error::new(ErrorKind::Corrupt, text));
-    };
-    let checkpoint = Checkpoint::decode(&bytes).map_err(damaged)?;
-    if checkpoint.pool != *pool {
-        let text = "the metadata directory and the data file belong to different pools: restore the matching \
-             one; a data file alone is enough for: shale salvage DATA --into NEW";
-        return Err(Error::new(ErrorKind::Corrupt, text));
-    }
-    let mut known = BTreeSet::new();
-    let is_new = |e: ExtentIndex| e.0 > 0 && e.0 < geometry.extents() && known.insert(e);
-    let beyond =
-        |open: &OpenExtent| open.offset > geometry.extent_bytes || !(open.offset as usize).is_multiple_of(BATCH_ALIGN);
-    if !checkpoint.log_extents().all(is_new) || known.is_empty() || checkpoint.open.iter().flatten().any(beyond) {
-        return Err(Error::new(ErrorKind::Corrupt, "the checkpoint lists extents that do not exist, or one twice"));
-    }
-    let mut objects = Vec::new();
-    let mut failure = None;
-    let mut misplaced = None;
-    let (from, to) = object_key_range();
-    store
-        .scan(from, to, &mut |key, value| match (parse_object_key(key), ObjectDescriptor::decode(value)) {
-            (Some(id), Ok(object)) if object.id == id => {
-                objects.push(object);
-                ControlFlow::Continue(())
-            }
-            (Some(id), Ok(object)) => {
-                misplaced = Some((id, object.id));
-                ControlFlow::Break(())
-            }
-            (_, Err(error)) => {
-                failure = Some(error);
-                ControlFlow::Break(())
-            }
-            (None, _) => ControlFlow::Continue(()),
-        })
-        .map_err(store_error)?;
-    if let Some((at, found)) = misplaced {
-        return Err(gone(format!(
-            "the descriptor of object {} was expected, but that of object {} was found",
-            at.0, found.0
-        )));
-    }
-    let mut usage = BTreeMap::new();
-    let (from, to) = usage_key_range();
-    store
-        .scan(from, to, &mut |key, value| match (parse_usage_key(key), decode_usage_page(value)) {
-            (Some(first), Ok(page)) => {
-                usage.insert(first.0, page);
-                ControlFlow::Continue(())
-            }
-            (_, Err(error)) => {
-                failure = Some(error);
-                ControlFlow::Break(())
-            }
-            (None, _) => ControlFlow::Continue(()),
-        })
-        .map_err(store_error)?;
-    if let Some(error) = failure {
-        return Err(damaged(error));
-    }
-    if objects.len() != checkpoint.objects as usize {
-        return Err(gone(objects_differ(objects.len(), checkpoint.objects)));
-    }
-    let live = usage_bytes(&usage, geometry);
-    if live != checkpoint.live_bytes {
-        return Err(gone(usage_differs(live, checkpoint.live_bytes)));
-    }
-    let deltas = read_deltas(store, checkpoint.deltas)?.map_err(gone)?;
-    Ok(Loaded { checkpoint, objects, usage, deltas })
-}
-
 /// Returns whether the log of that opening was ended for good exactly there. Nothing depends on a
 /// record that cannot be read.
 pub(crate) fn ended_at(store: &dyn MapStore, incarnation: u64, next_seq: Seq) -> Result<bool> {
     let end = store.get(KEY_END).map_err(store_error)?.and_then(|bytes| LogEnd::decode(&bytes).ok());
     Ok(end == Some(LogEnd { incarnation, next_seq }))
-}
-
-pub(crate) fn objects_differ(found: usize, expected: u32) -> String {
-    format!("there are descriptors of {found} objects, expected {expected}")
 }
 
 /// Identifies the batches of one log.

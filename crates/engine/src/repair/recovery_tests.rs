@@ -8,12 +8,12 @@ use bytes::Bytes;
 use env::{AlignedBuf, Disk};
 use format::{Checkpoint, KEY_CHECKPOINT, OpenExtent};
 use sim::{ContentKind, Machine, Rng, fill_content};
+use store::base::options::FormatOptions;
 use surface::{BlockDevice, WriteOptions};
 
 use crate::Properties;
-use crate::base::options::FormatOptions;
-use crate::base::testing::{env_on, reopen_on};
 use crate::pool::Pool;
+use crate::pool::testing::{env_on, reopen_on};
 
 const EXTENT_BYTES: u64 = 1 << 20;
 const BLOCK: u64 = 4096;

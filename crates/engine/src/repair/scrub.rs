@@ -22,23 +22,22 @@ use std::collections::BTreeSet;
 use codec::CodecId;
 use env::AlignedBuf;
 use format::{FragmentEntry, FragmentRef, ScrubDamage, ScrubState};
+use store::base::canary::Canary;
+use store::base::group::GroupKey;
+use store::base::scratch;
+use store::base::status::{DamageReport, Problem};
+use store::log::extent_scan::Stored;
+use store::space::extents::Victim;
 use surface::{Error, ErrorKind, Result};
 use units::{BLOCK_BYTES, BlockIndex, ExtentIndex, GROUP_BYTES, format_size};
 
-use crate::base::canary::Canary;
-use crate::base::group::GroupKey;
-use crate::base::scratch;
-use crate::base::status::{DamageReport, Problem};
 use crate::clean::extent_liveness::{Lookup, Resident, Residents, is_same};
 use crate::clean::victim_reads::VictimReads;
 use crate::clean::walked::Walked;
-use crate::log::extent_scan::Stored;
 use crate::pool::Pool;
-use crate::pool::core::Core;
 use crate::read::damage_owners::{Concerned, Place};
 use crate::read::dictionaries::Readers;
-use crate::repair::{Scrubbing, damages};
-use crate::space::extents::Victim;
+use crate::repair::{Repairs, Scrubbing, damages};
 
 /// Upper bound of a stored description, in bytes.
 const DETAIL_BYTES_MAX: usize = 500;
@@ -101,15 +100,15 @@ impl Pool {
     /// # Errors
     /// When the map cannot be read or written. Damage is reported, not returned.
     pub fn scrub(&self, bytes: u64, restart: bool) -> Result<ScrubReport> {
-        self.core.scrub(bytes, restart)
+        self.core.repairs.scrub(bytes, restart)
     }
 }
 
 impl Scrubbing {
     /// Takes the state; return it with [`keep`](Self::keep).
-    pub(crate) fn state(&mut self, core: &Core) -> Result<ScrubState> {
-        let state = self.state.take().map_or_else(|| core.load_scrub(), Ok)?;
-        self.walked.at(&core.space.extents.lock(), ExtentIndex(state.next.0.max(1)));
+    pub(crate) fn state(&mut self, repairs: &Repairs) -> Result<ScrubState> {
+        let state = self.state.take().map_or_else(|| repairs.load_scrub(), Ok)?;
+        self.walked.at(&repairs.space.extents.lock(), ExtentIndex(state.next.0.max(1)));
         Ok(state)
     }
 
@@ -136,10 +135,10 @@ impl Scrubbing {
     }
 }
 
-impl Core {
+impl Repairs {
     fn scrub(&self, bytes: u64, restart: bool) -> Result<ScrubReport> {
         self.vitals.check_failed()?;
-        let mut known = self.repairs.scrub.lock();
+        let mut known = self.scrub.lock();
         let mut state = known.state(self)?;
         if restart || (bytes > 0 && state.started_unix_s == 0) {
             if !Canary::ScrubSkipsRecent.is_planted() {
@@ -417,7 +416,7 @@ mod tests {
 
     use super::*;
     use crate::Properties;
-    use crate::base::testing::pool_on;
+    use crate::pool::testing::pool_on;
 
     /// A checkpoint between two slices, or during one, is no reason to skip fragments that the
     /// extent's own batches do not name any more.
@@ -445,7 +444,7 @@ mod tests {
             let live = pool.core.space.extents.lock().live_of(extent) - 4096 * stale;
             let read = pool.core.clean.read_extent(extent).ok();
             let victim = Victim { extent, live };
-            let verified = pool.core.scrub_extent(victim, number - u64::from(stale), read, false).unwrap();
+            let verified = pool.core.repairs.scrub_extent(victim, number - u64::from(stale), read, false).unwrap();
             assert_eq!(verified.damages.len(), 1, "{:?}", verified.damages);
             assert_eq!(verified.damages[0].volume, "v");
         }

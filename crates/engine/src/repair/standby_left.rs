@@ -15,12 +15,11 @@ use format::{
     STANDBY_ALIGN, STANDBY_COMMIT_OFFSET, STANDBY_HEAD_OFFSET, STANDBY_INCARNATION_OFFSET, STANDBY_RING_OFFSET,
     STANDBY_TAIL_OFFSET, StandbyHeader, StandbyKind, StandbyRecord, load_word,
 };
+use store::base::canary::Canary;
+use store::buffer::standby::set_word;
+use store::buffer::write_buffer::DirtyRun;
+use store::objects::Objects;
 use units::{BLOCK_BYTES, BlockIndex, GROUP_BLOCKS, ObjectId, format_size};
-
-use crate::base::canary::Canary;
-use crate::buffer::standby::set_word;
-use crate::buffer::write_buffer::DirtyRun;
-use crate::objects::Objects;
 
 /// Upper bound of damaged records named in a text.
 const NAMED_MAX: usize = 8;

@@ -1,7 +1,7 @@
 //! Reports acknowledged data that is missing, because a standby ring is damaged or gone.
 //!
 //! 1. Before the first request is taken, a durable note in the map says that a ring is in use: on
-//!    which boot of the machine, and for which copy of the pool ([`Core::note_need`]).
+//!    which boot of the machine, and for which copy of the pool ([`Repairs::note_need`]).
 //! 2. The note is removed durably before that ring is: when all of its data is in the log.
 //! 3. So an opening that finds the note of this boot and of this copy, and no matching ring, knows
 //!    that acknowledged writes may be missing ([`Missing::of`]). `status` reports that until it is
@@ -16,22 +16,22 @@
 //! The journal of a share, which accompanies the ring, has a note of the same kind: made before the
 //! journal takes the first name (`Pool::note_journal`), and removed before that journal is. It
 //! goes with the reason for it: of another boot or copy, or with a ring that is not replayed
-//! ([`Core::forget_journals`]). A program that opens a pool with such a note, and finds no journal,
+//! ([`Repairs::forget_journals`]). A program that opens a pool with such a note, and finds no journal,
 //! reports the loss.
 
 use std::ops::ControlFlow;
 
 use env::MapBatch;
 use format::{KEY_STANDBY, StandbyNeed, journal_key, journal_key_range, parse_journal_key};
+use store::base::canary::Canary;
+use store::base::loss::Loss;
+use store::base::options::PoolEnv;
+use store::base::store_error::store_error;
+use store::objects::Objects;
 use surface::{Error, ErrorKind, Result};
 use units::{ObjectId, Seq};
 
-use crate::base::canary::Canary;
-use crate::base::loss::Loss;
-use crate::base::options::PoolEnv;
-use crate::base::store_error::store_error;
-use crate::objects::Objects;
-use crate::pool::core::Core;
+use crate::repair::Repairs;
 use crate::repair::loss::Losses;
 use crate::repair::standby_open::Found;
 
@@ -157,7 +157,7 @@ pub(crate) fn short(found: &Found, next: Seq, of_log: Option<Loss>, repairs: boo
     Ok(Some(loss))
 }
 
-impl Core {
+impl Repairs {
     /// Step 1.
     pub(crate) fn note_need(&self, need: StandbyNeed) -> Result<()> {
         if Canary::StandbyNeedNotNoted.is_planted() {

@@ -27,14 +27,14 @@ use format::{
     STANDBY_DURABLE_OFFSET, STANDBY_HEADER_BYTES, STANDBY_INCARNATION_OFFSET, STANDBY_RING_OFFSET, STANDBY_SEQ_OFFSET,
     StandbyHeader,
 };
+use store::base::canary::Canary;
+use store::base::group::GroupKey;
+use store::base::options::PoolEnv;
+use store::buffer::standby::ring_bytes;
 use surface::{Error, ErrorKind, Result};
 use units::{BLOCK_BYTES, Seq};
 
-use crate::base::canary::Canary;
-use crate::base::group::GroupKey;
-use crate::base::options::PoolEnv;
-use crate::buffer::standby::ring_bytes;
-use crate::pool::core::Core;
+use crate::repair::Repairs;
 use crate::repair::StandbyFacts;
 use crate::repair::standby_left::Left;
 
@@ -139,7 +139,7 @@ pub(crate) fn find(env: &PoolEnv, pool: &[u8; 16], incarnation: u64, next_seq: S
     Ok(Found::Left(left))
 }
 
-impl Core {
+impl Repairs {
     /// Takes steps 3 and 4. `notes`: texts on missing data, for `status`; `is_missing`: a ring with
     /// data is gone.
     ///
@@ -164,12 +164,12 @@ impl Core {
             let is_late = Canary::StandbyLossNotedLate.is_planted();
             // Durable before the journals go: an opening after a crash in between finds none.
             if is_lost && !is_late {
-                self.repairs.losses.lock().add(&self.vitals.env, NAMES_LOST)?;
+                self.losses.lock().add(&self.vitals.env, NAMES_LOST)?;
             }
             self.forget_journals(&noted.ours)?;
             let kept = standby.pass_over_beside(&self.pool_id, is_void);
             if is_lost && is_late {
-                self.repairs.losses.lock().add(&self.vitals.env, NAMES_LOST)?;
+                self.losses.lock().add(&self.vitals.env, NAMES_LOST)?;
             }
             facts.notes.extend(kept.into_iter().map(|place| {
                 format!(
@@ -208,7 +208,7 @@ impl Core {
                     Error::with_source(error.kind(), text, error)
                 })?;
                 if Canary::StandbyReplayedTwice.is_planted() {
-                    *self.repairs.standby.lock() = facts;
+                    *self.standby.lock() = facts;
                     return Ok(());
                 }
                 self.forget_need()?;
@@ -226,7 +226,7 @@ impl Core {
             }
         }
         facts.is_wanted = wants_one;
-        *self.repairs.standby.lock() = facts;
+        *self.standby.lock() = facts;
         Ok(())
     }
 

@@ -11,14 +11,14 @@ use format::{
     STANDBY_TAIL_OFFSET, StandbyHeader, journal_key_range, word_stores,
 };
 use sim::Machine;
+use store::base::loss::Loss;
+use store::base::options::{FormatOptions, PoolEnv, PoolOptions};
+use store::base::status::StandbyStatus;
 use surface::{BlockDevice, ErrorKind, WriteOptions};
 use units::{BLOCK_BYTES, GROUP_BYTES};
 
-use crate::base::loss::Loss;
-use crate::base::options::{FormatOptions, PoolEnv, PoolOptions};
-use crate::base::status::StandbyStatus;
-use crate::base::testing::env_on;
 use crate::pool::Pool;
+use crate::pool::testing::env_on;
 use crate::volume::Volume;
 
 const BLOCK: u64 = BLOCK_BYTES as u64;
@@ -424,7 +424,7 @@ fn what_is_not_replayed_is_kept_and_what_may_be_lost_is_remembered() {
 #[test]
 fn what_an_opening_without_standby_memory_passed_over_is_stale() {
     let (machine, _) = died();
-    let env = crate::base::options::PoolEnv { standby: None, ..env_on(&machine, machine.disk.handle()) };
+    let env = store::base::options::PoolEnv { standby: None, ..env_on(&machine, machine.disk.handle()) };
     let pool = Pool::open(env, PoolOptions { standby_bytes_max: 0, ..options(0) }).unwrap();
     pool.close().unwrap();
     let pool = open(&machine);

@@ -10,6 +10,7 @@
 //!    share's seal (`receive_seal`). The descriptor records the progress (`receives`).
 //! 3. With the last chunk, one batch makes it visible.
 
+pub(crate) mod parts;
 pub(crate) mod receive;
 pub(crate) mod receive_chunk;
 pub(crate) mod receive_fit;

@@ -25,14 +25,14 @@ use format::{
     Entry, FormatError, ObjectDescriptor, ObjectState, Origin, ReceiveState, STREAM_HEAD_BYTES, STREAM_VERSION,
     StreamBegin, StreamChunk, StreamData, StreamHead, StreamReader,
 };
+use store::base::options::Properties;
+use store::objects::Object;
+use store::objects::names::{check_full_name, check_name};
+use store::objects::properties;
 use surface::{Error, ErrorKind, Result};
 use units::{Epoch, GROUP_BYTES, GroupIndex, ObjectId, SHARE_BYTES};
 
-use crate::base::options::Properties;
 use crate::history::{check_title, next_epoch};
-use crate::objects::Object;
-use crate::objects::names::{check_full_name, check_name};
-use crate::objects::properties;
 use crate::pool::Pool;
 use crate::replication::receive_chunk::Place;
 use crate::replication::receive_seal::without_seal;
@@ -288,7 +288,7 @@ impl Receiver {
     fn make(&self) -> Result<()> {
         let begin = self.begin()?;
         let core = &self.pool.core;
-        let _admin = core.admin.lock();
+        let _admin = core.objects.admin.lock();
         if self.existing(begin)?.is_some() {
             return Ok(());
         }
@@ -312,10 +312,10 @@ impl Receiver {
             }
             None => {
                 self.pool.check_free(&self.volume)?;
-                let (parent, name) = core.place_for(&self.volume, begin.size_bytes == SHARE_BYTES)?;
+                let (parent, name) = core.history.place_for(&self.volume, begin.size_bytes == SHARE_BYTES)?;
                 let (own, settings) = self.own_properties(begin)?;
                 core.writes.check_reservation(ObjectId(next_id), settings.reservation_bytes)?;
-                let below = begin.image.clone().map(|part| core.object_of_image(part)).transpose()?;
+                let below = begin.image.clone().map(|part| core.images.object_of_image(part)).transpose()?;
                 let (object, entry) = below.unzip();
                 entries.extend(entry.flatten());
                 image = object;
@@ -354,7 +354,7 @@ impl Receiver {
         let appended = core.writes.append_applied(entries);
         drop(gate);
         if let Some(image) = image {
-            core.mark_incomplete(image);
+            core.images.mark_incomplete(image);
         }
         appended
     }
@@ -404,10 +404,10 @@ impl Receiver {
         // If the parent has gone in the meantime, the end reports it.
         let parent = from.and_then(|from| self.pool.fitting(&volume, from, "").ok());
         let holes = match &parent {
-            Some(parent) => self.pool.core.holes_that_hide(&data.holes, &parent.levels())?,
+            Some(parent) => self.pool.core.intake.holes_that_hide(&data.holes, &parent.levels())?,
             None => data.holes.clone(),
         };
-        self.pool.core.take_in(&place, &StreamData { holes, ..data.into_owned() }, &payloads, descriptor)
+        self.pool.core.intake.take_in(&place, &StreamData { holes, ..data.into_owned() }, &payloads, descriptor)
     }
 
     /// Step 4.
@@ -416,7 +416,7 @@ impl Receiver {
         let core = &self.pool.core;
         // Draining dirty data takes long; the lock and the gate need not wait for it.
         core.writes.drain_all()?;
-        let _admin = core.admin.lock();
+        let _admin = core.objects.admin.lock();
         let _gates = (volume.gate.write(), partial.gate.write());
         core.writes.drain_past_current()?;
         let descriptor = partial.descriptor.read().clone();

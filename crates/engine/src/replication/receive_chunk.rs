@@ -13,16 +13,16 @@
 
 use codec::{CodecId, Workspace};
 use format::{Entry, FragmentEntry, ObjectDescriptor, STREAM_HEAD_BYTES, StreamData, header_bytes, stream_checksum};
+use store::base::canary::Canary;
+use store::base::scratch;
+use store::log::prepared::Prepared;
+use store::log::{Purpose, Ticket};
+use store::objects::Object;
 use surface::{Error, ErrorKind, Result};
 use units::{BLOCK_BYTES, BlockIndex, Epoch};
 
-use crate::base::canary::Canary;
-use crate::base::scratch;
 use crate::codecs::compress::with_unit;
-use crate::log::prepared::Prepared;
-use crate::log::{Purpose, Ticket};
-use crate::objects::Object;
-use crate::pool::core::Core;
+use crate::replication::parts::Intake;
 use crate::volume::punch::PIECE_BLOCKS_MIN;
 
 /// Upper bound of fragments and hole ranges of one batch: their entries, and the descriptor, fit
@@ -89,7 +89,7 @@ fn at_block(kind: ErrorKind, first: BlockIndex, text: &str) -> Error {
     Error::new(kind, format!("byte {} of the volume: {text}", first.offset_bytes()))
 }
 
-impl Core {
+impl Intake {
     /// Adds a chunk's data; `done` is the descriptor that records it. Durable with the next sync.
     /// The caller holds the gate of the object that `done` describes.
     ///

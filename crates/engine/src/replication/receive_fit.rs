@@ -5,15 +5,15 @@
 use std::sync::Arc;
 
 use format::SnapshotIdentity;
+use store::map::compare::allocated;
+use store::map::group_pages::look_down;
+use store::objects::Object;
+use store::objects::level::Level;
 use surface::{Error, Result};
 use units::{BlockIndex, BlockMask, GROUP_BLOCKS, GroupIndex, ObjectId};
 
-use crate::map::compare::allocated;
-use crate::map::group_pages::look_down;
-use crate::objects::Object;
-use crate::objects::level::Level;
 use crate::pool::Pool;
-use crate::pool::core::Core;
+use crate::replication::parts::Intake;
 use crate::replication::receive::conflict;
 use crate::replication::send_pages::push_holes;
 
@@ -68,7 +68,7 @@ impl Pool {
         let (name, snapshot) = (volume.title(), newest.title());
         Self::check_size_unchanged(volume, newest)?;
         // What is received is compared with the records of the last checkpoint.
-        self.core.flush_and_checkpoint()?;
+        self.core.history.flush_and_checkpoint()?;
         let mut start = Some(0);
         while let Some(at) = start {
             let page = self.diff(&snapshot, &name, at)?;
@@ -101,7 +101,7 @@ fn changed(volume: &Object, newest: &Object, how: &str) -> Error {
     conflict(format!("'{name}' {how} since '{snapshot}': {way}"))
 }
 
-impl Core {
+impl Intake {
     /// Returns the parts of `holes` that cover data, as seen through `levels`: a difference from a
     /// bookmark lists everything that reads as zeroes. As of the last checkpoint.
     ///

@@ -5,10 +5,9 @@
 use std::borrow::Cow;
 
 use format::StreamData;
+use store::objects::file_layout;
 use surface::SEAL;
 use units::BlockIndex;
-
-use crate::objects::file_layout;
 
 /// Removes the seal from a chunk of a share and its payloads.
 pub(crate) fn without_seal<'a>(data: &'a StreamData, payloads: &'a [u8]) -> (Cow<'a, StreamData>, Cow<'a, [u8]>) {

@@ -9,9 +9,9 @@
 use std::sync::Arc;
 
 use format::ResumeToken;
+use store::objects::Object;
 use surface::{Error, ErrorKind, Result};
 
-use crate::objects::Object;
 use crate::pool::Pool;
 
 /// A partially received snapshot.
@@ -66,7 +66,7 @@ impl Pool {
     /// [`ErrorKind::Exists`] if it is complete by now, [`ErrorKind::NotFound`] if nothing has come.
     pub fn give_up_received(&self, title: &str) -> Result<()> {
         let core = &self.core;
-        let _admin = core.admin.lock();
+        let _admin = core.objects.admin.lock();
         let Some(partial) = core.objects.partial_named(title) else {
             let is_there = core.objects.readable(title).is_ok();
             let (kind, text) = if is_there {

@@ -20,15 +20,15 @@ use std::sync::Arc;
 use codec::CodecId;
 use format::{FragmentEntry, ImagePart, ResumeToken, StreamBegin, StreamData, StreamWriter};
 use policy::Settings;
+use store::base::group::GroupKey;
+use store::base::scratch;
+use store::map::Piece;
+use store::map::group_pages::is_absent;
+use store::objects::{Object, properties};
 use surface::{Error, ErrorKind, Result};
 use units::{BLOCK_BYTES, BlockIndex, BlockMask, GROUP_BYTES, GroupIndex};
 
-use crate::base::group::GroupKey;
-use crate::base::scratch;
 use crate::codecs::compress::with_unit;
-use crate::map::Piece;
-use crate::map::group_pages::is_absent;
-use crate::objects::{Object, properties};
 use crate::pool::Pool;
 use crate::pool::core::Core;
 use crate::read::dictionaries::Readers;
@@ -142,7 +142,7 @@ impl Pool {
             return Err(Error::new(ErrorKind::Invalid, text));
         }
         if let Some(bookmark) = from.as_ref().filter(|from| !from.is_readable()) {
-            core.check_bookmark(bookmark, &to)?;
+            core.history.check_bookmark(bookmark, &to)?;
             if to.is_share() {
                 let text = format!(
                     "'{}' is a snapshot of a share, of which no difference from a bookmark can be sent: keep the \
@@ -152,7 +152,7 @@ impl Pool {
                 return Err(Error::new(ErrorKind::Unsupported, text));
             }
         }
-        self.core.flush_and_checkpoint()?;
+        self.core.history.flush_and_checkpoint()?;
         let identity = |object: &Object| {
             object.descriptor.read().identity.ok_or_else(|| {
                 Error::new(ErrorKind::Corrupt, format!("the descriptor of '{}' has no identity", object.title()))

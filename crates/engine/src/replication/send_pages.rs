@@ -5,17 +5,17 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use format::{HOLE_BLOCKS_MAX, ObjectState};
+use store::base::canary::Canary;
+use store::base::group::GroupKey;
+use store::map::Piece;
+use store::map::compare::{allocated, changed};
+use store::map::group_pages::{image_below, is_absent, look_down};
+use store::objects::Object;
+use store::objects::level::Level;
 use surface::{Error, ErrorKind, Result};
 use units::{BLOCK_BYTES, BlockIndex, BlockMask, GroupIndex, ObjectId};
 
-use crate::base::canary::Canary;
-use crate::base::group::GroupKey;
 use crate::history::bookmarks::levels_from;
-use crate::map::Piece;
-use crate::map::compare::{allocated, changed};
-use crate::map::group_pages::{image_below, is_absent, look_down};
-use crate::objects::Object;
-use crate::objects::level::Level;
 use crate::pool::core::Core;
 use crate::replication::thin;
 

@@ -7,7 +7,7 @@ use surface::{BlockDevice, WriteOptions};
 use units::GROUP_BYTES;
 
 use super::*;
-use crate::base::testing::pool_on;
+use crate::pool::testing::pool_on;
 
 #[test]
 fn no_more_than_a_page_with_a_change_is_read_while_checkpoints_wait() {

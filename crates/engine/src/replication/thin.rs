@@ -16,11 +16,11 @@ use std::sync::Arc;
 
 use env::RemoteImage;
 use format::{ImagePart, ObjectState, StreamBegin};
+use store::objects::Object;
+use store::objects::images::remote_of;
 use surface::{Error, ErrorKind, Result};
 use units::GroupIndex;
 
-use crate::objects::Object;
-use crate::objects::images::remote_of;
 use crate::pool::Pool;
 use crate::replication::receive::{Receiver, conflict};
 use crate::replication::send::Sender;
@@ -51,13 +51,13 @@ impl Pool {
     }
 
     pub(super) fn image_for(&self, to: &Object) -> Result<ImagePart> {
-        self.core.image_below(to).ok_or_else(|| no_image(to))
+        self.core.images.image_below(to).ok_or_else(|| no_image(to))
     }
 
     /// Fails if a volume being received is backed by another image than its rest would be.
     pub(super) fn check_image(&self, volume: &Object, begin: &StreamBegin) -> Result<()> {
         let is_new = volume.descriptor.read().state == ObjectState::Incoming;
-        let has = self.core.image_below(volume);
+        let has = self.core.images.image_below(volume);
         if !is_new || has == begin.image {
             return Ok(());
         }
@@ -74,7 +74,7 @@ impl Pool {
     /// Returns whether a part of a volume was received as the difference from an image.
     pub(super) fn is_thin(&self, volume: &Arc<Object>) -> bool {
         let is_new = volume.descriptor.read().state == ObjectState::Incoming;
-        is_new && self.core.image_below(volume).is_some()
+        is_new && self.core.images.image_below(volume).is_some()
     }
 }
 

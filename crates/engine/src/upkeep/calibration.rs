@@ -198,7 +198,7 @@ impl Pool {
         let counted = before_uj.zip(energy_uj()).map(|(before, after)| after.saturating_sub(before));
         let power = counted.and_then(|used| Power::measured(used, cpu_ns)).unwrap_or(Power::NOMINAL);
         costs.set_power(power);
-        self.core.flush_and_checkpoint()?;
+        self.core.history.flush_and_checkpoint()?;
         Ok(Calibration { speeds, cpu_ns, power })
     }
 

@@ -35,21 +35,20 @@ use bytes::Bytes;
 use env::MapBatch;
 use format::{KEY_SORT, SortState};
 use policy::{plan_units, unit_blocks};
+use store::base::canary::Canary;
+use store::base::group::GroupKey;
+use store::base::store_error::store_error;
+use store::buffer::sorted::Sorted;
+use store::buffer::write_buffer::DirtyRun;
+use store::map::Piece;
+use store::objects::object::Object;
+use store::space::admission::{Admitted, GROUP_COST_BYTES};
 use surface::{Error, ErrorKind, Result};
 use units::{BLOCK_BYTES, BlockMask, GROUP_BYTES, GroupIndex, ObjectId};
 
-use crate::base::canary::Canary;
-use crate::base::group::GroupKey;
-use crate::base::store_error::store_error;
-use crate::buffer::sorted::Sorted;
-use crate::buffer::write_buffer::DirtyRun;
 use crate::codecs::regions::RegionKey;
-use crate::map::Piece;
-use crate::objects::object::Object;
 use crate::pool::Pool;
-use crate::pool::core::Core;
-use crate::space::admission::{Admitted, GROUP_COST_BYTES};
-use crate::upkeep::SortWalk;
+use crate::upkeep::{SortWalk, Upkeep};
 
 /// Groups of a window: the raw size of one drained batch.
 const WINDOW_GROUPS: u64 = (crate::write::drain::BATCH_RAW_BYTES / GROUP_BYTES) as u64;
@@ -101,7 +100,7 @@ impl Pool {
     /// [`ErrorKind::Full`] when there is no room to rewrite anything, and those of the storage.
     /// Damage of data is counted, not returned.
     pub fn sort(&self, bytes: u64, restart: bool) -> Result<SortReport> {
-        self.core.sort(bytes, restart)
+        self.core.upkeep.sort(bytes, restart)
     }
 }
 
@@ -151,10 +150,10 @@ impl Scatter {
     }
 }
 
-impl Core {
+impl Upkeep {
     fn sort(&self, bytes: u64, restart: bool) -> Result<SortReport> {
         self.vitals.check_failed()?;
-        let mut walk = self.upkeep.sorting.lock();
+        let mut walk = self.sorting.lock();
         let kept = self.vitals.env.store.get(KEY_SORT).map_err(store_error)?;
         // A damaged state only means starting over.
         let mut state = kept.and_then(|value| SortState::decode(&value).ok()).unwrap_or_default();
@@ -376,7 +375,7 @@ mod tests {
     use surface::{BlockDevice, WriteOptions};
 
     use super::*;
-    use crate::base::testing::pool_on;
+    use crate::pool::testing::pool_on;
 
     /// The lock is held by a discard that takes arbitrarily long; a snapshot could wait for the
     /// volume in that time, and all later requests with it.

@@ -22,16 +22,16 @@ use std::ops::ControlFlow;
 
 use codec::{CodecId, DictionaryNumber};
 use format::{Entry, ObjectDescriptor, ObjectState, RecordKey, record_key};
+use store::base::canary::Canary;
+use store::base::group::GroupKey;
+use store::base::scratch;
+use store::map::Piece;
+use store::objects::object::Object;
 use surface::Result;
 use units::{Epoch, GroupIndex, ObjectId};
 
-use crate::base::canary::Canary;
-use crate::base::group::GroupKey;
-use crate::base::scratch;
-use crate::map::Piece;
-use crate::objects::object::Object;
-use crate::pool::core::Core;
 use crate::read::reader::verify;
+use crate::upkeep::Upkeep;
 
 /// Groups examined while checkpoints are held off.
 const PAGE_GROUPS: usize = 256;
@@ -44,7 +44,7 @@ struct Needed {
     is_unknown: bool,
 }
 
-impl Core {
+impl Upkeep {
     /// Runs all steps for the dictionaries of one volume; returns how many were dropped.
     /// Recompression must be held off by the caller.
     ///
@@ -87,7 +87,7 @@ impl Core {
         // Step 4.
         self.checkpoints.take()?;
         self.reads.readers.wait_until_gone();
-        let _admin = self.admin.lock();
+        let _admin = self.objects.admin.lock();
         let gone = old.iter().filter_map(|id| self.objects.get(*id)).map(|dictionary| {
             let descriptor = dictionary.descriptor.read().clone();
             Entry::Object(ObjectDescriptor { state: ObjectState::Deleting, ..descriptor })

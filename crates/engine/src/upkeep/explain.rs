@@ -10,15 +10,15 @@ use policy::{
     Class, Compression, Entrant, Estimate, Facts, Mode, Settings, SizeClass, decide, dst_limit, ln_cost, probe,
     wants_dictionary,
 };
+use store::base::status::{CodecUse, Remembered};
+use store::objects::Object;
 use surface::{Error, ErrorKind, Result};
 use units::{BLOCK_BYTES, BlockIndex, BlockMask, GROUP_BLOCKS, GROUP_BYTES, GroupIndex};
 
-use crate::base::status::{CodecUse, Remembered};
 use crate::codecs::dictionaries::Encoders;
 use crate::codecs::regions::{REGION_BLOCKS, RegionKey};
-use crate::objects::Object;
 use crate::pool::Pool;
-use crate::pool::core::Core;
+use crate::upkeep::Upkeep;
 use crate::upkeep::explain_map::{CodecMap, Looks, Uses, draw};
 
 /// Bytes of a region.
@@ -115,13 +115,13 @@ impl Pool {
             if reports.len() >= count || self.core.vitals.env.clock.now_ns() >= end_ns {
                 return Ok((reports, Some(at)));
             }
-            let report = self.core.region_report(&object, at)?;
+            let report = self.core.upkeep.region_report(&object, at)?;
             at += REGION_BYTES;
             if report.raw_bytes > 0 {
                 reports.push(report);
             } else {
                 // Most of a share is empty, and most of a new volume.
-                at = self.core.next_region(&object, at)?;
+                at = self.core.upkeep.next_region(&object, at)?;
             }
         }
         Ok((reports, None))
@@ -137,7 +137,7 @@ impl Pool {
         let end_ns = self.core.vitals.env.clock.now_ns().saturating_add(MAP_NS_MAX);
         let looks = Looks {
             known: &|from, to, most| self.core.reads.known_groups(&object, from, to, most),
-            uses: &|group| self.core.uses_of(&object, group),
+            uses: &|group| self.core.upkeep.uses_of(&object, group),
             winner: &|group| {
                 let region = self.core.chooser.regions.get(RegionKey::of(object.id, group.first_block()));
                 region.winner().map(|(_, winner)| winner.to_string())
@@ -166,12 +166,12 @@ impl Pool {
             let text = format!("byte {offset} is past the end of '{volume}', which has {} bytes", object.size_bytes());
             return Err(Error::new(ErrorKind::Invalid, text));
         }
-        let region = self.core.region_report(&object, offset / REGION_BYTES * REGION_BYTES)?;
-        self.core.region_detail(&object, region, offset)
+        let region = self.core.upkeep.region_report(&object, offset / REGION_BYTES * REGION_BYTES)?;
+        self.core.upkeep.region_detail(&object, region, offset)
     }
 }
 
-impl Core {
+impl Upkeep {
     fn groups_with_data(&self, object: &Object, offset: u64) -> Result<Vec<GroupIndex>> {
         let first = BlockIndex::containing(offset).group();
         let to = GroupIndex(first.0 + REGION_BLOCKS / GROUP_BLOCKS as u64);

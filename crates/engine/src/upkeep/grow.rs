@@ -6,11 +6,11 @@
 //!    new one, and either is right. A sync that fails ends all writing, here as anywhere. 3. The
 //!    new extents are free.
 
+use store::log::superblock_copies;
+use store::log::superblock_io;
 use surface::{Error, ErrorKind, Result};
 use units::format_size;
 
-use crate::log::superblock_copies;
-use crate::log::superblock_io;
 use crate::pool::Pool;
 
 impl Pool {
@@ -23,7 +23,7 @@ impl Pool {
     pub fn grow(&self, capacity_bytes: u64) -> Result<()> {
         let core = &self.core;
         core.vitals.check_failed()?;
-        let _admin = core.admin.lock();
+        let _admin = core.objects.admin.lock();
         let extent_bytes = u64::from(core.geometry.extent_bytes);
         let now = u64::from(core.geometry.extents()) * extent_bytes;
         let capacity_bytes = capacity_bytes / extent_bytes * extent_bytes;

@@ -17,15 +17,53 @@ pub(crate) mod recompress;
 pub(crate) mod shrink;
 pub(crate) mod training;
 
+use std::sync::Arc;
+
+use store::base::buffers::BufferPool;
+use store::base::ranked::Mutex;
+use store::base::ranks;
+use store::base::shares::Shares;
+use store::base::signals::Signals;
+use store::base::vitals::Vitals;
+use store::buffer::write_buffer::WriteBuffer;
+use store::log::Log;
+use store::log::geometry::Geometry;
+use store::map::Map;
+use store::map::apply::Applier;
+use store::objects::Objects;
+use store::space::Space;
 use units::{GroupIndex, ObjectId};
 
-use crate::base::ranked::Mutex;
-use crate::base::ranks;
+use crate::checkpoint::Checkpoints;
+use crate::clean::Cleaning;
 use crate::clean::walked::Walked;
+use crate::codecs::chooser::Chooser;
+use crate::codecs::dictionaries::Dictionaries;
+use crate::make_room::MakeRoom;
+use crate::read::Reads;
+use crate::volume::shared_state::Volumes;
+use crate::write::Writes;
 
-/// The tasks in progress.
-#[derive(Default)]
+/// Runs the tasks. Owns those in progress.
 pub(crate) struct Upkeep {
+    vitals: Arc<Vitals>,
+    shares: Shares,
+    geometry: Geometry,
+    buffers: Arc<BufferPool>,
+    buffer: Arc<WriteBuffer>,
+    map: Arc<Map>,
+    objects: Arc<Objects>,
+    log: Arc<Log>,
+    space: Arc<Space>,
+    reads: Arc<Reads>,
+    checkpoints: Arc<Checkpoints>,
+    writes: Arc<Writes>,
+    clean: Arc<Cleaning>,
+    make_room: Arc<MakeRoom>,
+    volumes: Arc<Volumes>,
+    chooser: Arc<Chooser>,
+    dictionaries: Arc<Dictionaries>,
+    signals: Arc<Signals>,
     /// The shrink in progress.
     shrinking: Mutex<Option<Shrinking>, ranks::Shrinking>,
     /// Held by a slice of the recompression.
@@ -34,6 +72,41 @@ pub(crate) struct Upkeep {
     recompressed: Mutex<Walked, ranks::Recompressed>,
     /// Held by the thread that sorts.
     sorting: Mutex<SortWalk, ranks::Sorting>,
+}
+
+impl Upkeep {
+    pub(crate) fn new(
+        (vitals, shares, buffers, signals): (Arc<Vitals>, Shares, Arc<BufferPool>, Arc<Signals>),
+        (applier, log, space): (&Applier, Arc<Log>, Arc<Space>),
+        (reads, checkpoints, writes): (Arc<Reads>, Arc<Checkpoints>, Arc<Writes>),
+        (clean, make_room, volumes): (Arc<Cleaning>, Arc<MakeRoom>, Arc<Volumes>),
+        (chooser, dictionaries): (Arc<Chooser>, Arc<Dictionaries>),
+    ) -> Self {
+        Self {
+            vitals,
+            shares,
+            geometry: applier.geometry.clone(),
+            buffers,
+            buffer: applier.buffer.clone(),
+            map: applier.map.clone(),
+            objects: applier.objects.clone(),
+            log,
+            space,
+            reads,
+            checkpoints,
+            writes,
+            clean,
+            make_room,
+            volumes,
+            chooser,
+            dictionaries,
+            signals,
+            shrinking: Mutex::default(),
+            recompressing: Mutex::default(),
+            recompressed: Mutex::default(),
+            sorting: Mutex::default(),
+        }
+    }
 }
 
 /// A shrink in progress.

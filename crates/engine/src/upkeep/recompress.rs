@@ -22,19 +22,19 @@ use std::sync::atomic::Ordering;
 use env::MapBatch;
 use format::{KEY_RECOMPRESS, RecompressState};
 use policy::{Compression, Mode, Settings};
+use store::base::store_error::store_error;
+use store::log::Purpose;
+use store::objects::volume_ref::VolumeRef;
+use store::space::extents::Victim;
 use surface::{Error, ErrorKind, Hint, Result};
 use units::{ExtentIndex, ObjectId};
 
-use crate::base::store_error::store_error;
 use crate::clean::extent_liveness::Resident;
 use crate::clean::recode::Recoder;
 use crate::clean::survivors::Survivors;
 use crate::clean::walked::Walked;
-use crate::log::Purpose;
-use crate::objects::volume_ref::VolumeRef;
 use crate::pool::Pool;
-use crate::pool::core::Core;
-use crate::space::extents::Victim;
+use crate::upkeep::Upkeep;
 
 /// Checkpoints taken for one extent before the pool is reported as full.
 const TRIES: usize = 4;
@@ -131,11 +131,11 @@ impl Pool {
         }
         let mode = mode.unwrap_or_default();
         let called = if part.is_empty() { mode.to_owned() } else { format!("{mode}{PART}{part}") };
-        self.core.recompress(object.id, &called, (&settings, advise), bytes, restart)
+        self.core.upkeep.recompress(object.id, &called, (&settings, advise), bytes, restart)
     }
 }
 
-impl Core {
+impl Upkeep {
     fn recompress(
         &self,
         object: ObjectId,
@@ -146,8 +146,8 @@ impl Core {
     ) -> Result<RecompressReport> {
         self.vitals.check_failed()?;
         // One at a time: two would read the same extents.
-        let _turn = (bytes > 0).then(|| self.upkeep.recompressing.lock());
-        let mut walked = self.upkeep.recompressed.lock().clone();
+        let _turn = (bytes > 0).then(|| self.recompressing.lock());
+        let mut walked = self.recompressed.lock().clone();
         let kept = self.vitals.env.store.get(KEY_RECOMPRESS).map_err(store_error)?;
         // A damaged state only means starting over.
         let kept = kept.and_then(|value| RecompressState::decode(&value).ok()).unwrap_or_default();
@@ -168,7 +168,7 @@ impl Core {
             let mut batch = MapBatch::default();
             batch.put(KEY_RECOMPRESS, state.encode());
             self.vitals.env.store.commit(batch).map_err(store_error)?;
-            *self.upkeep.recompressed.lock() = walked.clone();
+            *self.recompressed.lock() = walked.clone();
             result?;
             if !was_finished
                 && state.next.0 >= self.geometry.extents()

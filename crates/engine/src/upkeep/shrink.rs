@@ -17,17 +17,16 @@
 //! requested for a while, and at the end of the process: then the pool has its former size, and the
 //! next attempt has less to do.
 
+use store::base::status::CleanMark;
+use store::log::geometry::EXTENTS_MIN;
+use store::log::{superblock_copies, superblock_io};
+use store::space::rule::Rule;
 use surface::{Error, ErrorKind, Result};
 use units::{ExtentIndex, format_size};
 
-use crate::base::status::CleanMark;
 use crate::clean::round::Round;
-use crate::log::geometry::EXTENTS_MIN;
-use crate::log::{superblock_copies, superblock_io};
 use crate::pool::Pool;
-use crate::pool::core::Core;
-use crate::space::rule::Rule;
-use crate::upkeep::Shrinking;
+use crate::upkeep::{Shrinking, Upkeep};
 
 /// How long a mark stays when no slice is requested.
 const PATIENCE_NS: u64 = 60_000_000_000;
@@ -74,7 +73,7 @@ impl Pool {
 
     /// Lets the log use all extents again.
     pub fn give_up_shrinking(&self) {
-        self.core.mark(None);
+        self.core.upkeep.mark(None);
     }
 
     fn shrink_slice(&self, capacity_bytes: u64, rounds: u32) -> Result<ShrinkReport> {
@@ -84,9 +83,9 @@ impl Pool {
         let now = core.geometry.extents();
         let wanted = u32::try_from(capacity_bytes / extent_bytes).unwrap_or(u32::MAX);
         if wanted == now {
-            core.mark(None);
+            core.upkeep.mark(None);
             let moved = core.vitals.counters.moved_bytes.get();
-            return Ok(ShrinkReport { is_finished: true, ..core.shrink_report(moved) });
+            return Ok(ShrinkReport { is_finished: true, ..core.upkeep.shrink_report(moved) });
         }
         if wanted > now {
             let (now, wanted) = (format_size(u64::from(now) * extent_bytes), format_size(capacity_bytes));
@@ -102,21 +101,21 @@ impl Pool {
             );
             return Err(Error::new(ErrorKind::Invalid, text));
         }
-        core.check_fits(wanted)?;
+        core.upkeep.check_fits(wanted)?;
         let moved = core.vitals.counters.moved_bytes.get();
-        core.make_room_below(wanted)?;
-        core.mark(Some(Shrinking { extents: wanted, asked_ns: core.vitals.env.clock.now_ns() }));
-        let is_empty = core.move_below_mark(wanted, rounds)?;
+        core.upkeep.make_room_below(wanted)?;
+        core.upkeep.mark(Some(Shrinking { extents: wanted, asked_ns: core.vitals.env.clock.now_ns() }));
+        let is_empty = core.upkeep.move_below_mark(wanted, rounds)?;
         if is_empty && self.switch(wanted)? {
-            return Ok(ShrinkReport { is_finished: true, ..core.shrink_report(moved) });
+            return Ok(ShrinkReport { is_finished: true, ..core.upkeep.shrink_report(moved) });
         }
-        Ok(core.shrink_report(moved))
+        Ok(core.upkeep.shrink_report(moved))
     }
 
     /// Step 3. Returns `false` if there is data beyond the mark after all.
     fn switch(&self, extents: u32) -> Result<bool> {
         let core = &self.core;
-        let _admin = core.admin.lock();
+        let _admin = core.objects.admin.lock();
         // The mark stays set. So once there is no data beyond it, there can be no new data there.
         let mut shrinking = core.upkeep.shrinking.lock();
         if shrinking.map(|s| s.extents) != Some(extents) {
@@ -150,10 +149,10 @@ impl Pool {
     }
 }
 
-impl Core {
+impl Upkeep {
     /// Sets the mark, or lifts it.
     fn mark(&self, shrinking: Option<Shrinking>) {
-        let mut present = self.upkeep.shrinking.lock();
+        let mut present = self.shrinking.lock();
         let extents = shrinking.map(|s| s.extents);
         if present.map(|s| s.extents) != extents {
             self.geometry.set_mark(extents);
@@ -168,7 +167,7 @@ impl Core {
 
     /// Lifts the mark if no slice was requested for a while.
     pub(crate) fn forget_shrinking(&self) {
-        let Some(shrinking) = *self.upkeep.shrinking.lock() else { return };
+        let Some(shrinking) = *self.shrinking.lock() else { return };
         if self.vitals.env.clock.now_ns().saturating_sub(shrinking.asked_ns) > PATIENCE_NS {
             self.mark(None);
         }
@@ -322,7 +321,8 @@ mod tests {
     use surface::{BlockDevice, WriteOptions};
 
     use super::*;
-    use crate::base::testing::pool_on;
+    use crate::pool::core::Core;
+    use crate::pool::testing::pool_on;
 
     const EXTENT: u64 = 64 << 10;
     /// Remaining extents.

@@ -19,16 +19,16 @@ use std::time::Duration;
 
 use format::{ObjectDescriptor, ObjectState, encode_dictionary};
 use policy::{Settings, dst_limit, judging_level, train_dictionaries};
+use store::log::Purpose;
+use store::log::prepared::Prepared;
+use store::objects::object::Object;
 use surface::{ErrorKind, Result};
 use units::{BLOCK_BYTES, BlockIndex, ObjectId};
 
 use crate::codecs::samples::Samples;
-use crate::log::Purpose;
-use crate::log::prepared::Prepared;
-use crate::objects::object::Object;
 use crate::pool::Pool;
-use crate::pool::core::Core;
 use crate::read::dictionaries::Readers;
+use crate::upkeep::Upkeep;
 use crate::write::whole_object;
 
 /// Upper bound of dictionaries of one volume: a replaced one stays.
@@ -39,14 +39,14 @@ const EXTENT_DIVISOR: usize = 4;
 const PERIOD: Duration = Duration::from_millis(500);
 
 /// The trainer's thread.
-pub(crate) fn run(core: &Weak<Core>) {
-    while let Some(core) = core.upgrade() {
-        if core.signals.rest(PERIOD) {
+pub(crate) fn run(upkeep: &Weak<Upkeep>) {
+    while let Some(upkeep) = upkeep.upgrade() {
+        if upkeep.signals.rest(PERIOD) {
             return;
         }
         // Nothing depends on it: an error here occurs again where data is written.
-        if core.vitals.check_failed().is_ok() {
-            let _ = core.train_some(false);
+        if upkeep.vitals.check_failed().is_ok() {
+            let _ = upkeep.train_some(false);
         }
     }
 }
@@ -60,14 +60,14 @@ impl Pool {
     pub fn train(&self) -> Result<u64> {
         self.core.vitals.check_failed()?;
         let mut adopted = 0;
-        while let Some(one) = self.core.train_some(true)? {
+        while let Some(one) = self.core.upkeep.train_some(true)? {
             adopted += one;
         }
         Ok(adopted)
     }
 }
 
-impl Core {
+impl Upkeep {
     /// Runs all steps for one volume whose samples are complete, or with `now` for one that has
     /// some. Returns how many dictionaries it got; `None`: there is no such volume.
     pub(crate) fn train_some(&self, now: bool) -> Result<Option<u64>> {
@@ -111,7 +111,7 @@ impl Core {
     /// there is no room.
     fn adopt(&self, object: &Arc<Object>, dictionary: &[u8]) -> Result<bool> {
         let content = encode_dictionary(dictionary);
-        let _admin = self.admin.lock();
+        let _admin = self.objects.admin.lock();
         let id = ObjectId(self.objects.next_id());
         let is_wanted = object.is_live() && object.settings.read().dictionary;
         if !is_wanted

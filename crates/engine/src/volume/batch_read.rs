@@ -21,13 +21,13 @@
 
 use bytes::Bytes;
 use env::{EndedRead, ReadRing};
+use store::base::ranked::RwLockReadGuard;
+use store::base::ranks;
+use store::base::scratch::{self, Scratch};
+use store::objects::Object;
 use surface::{Error, ErrorKind, PendingRead, Result};
 use units::BLOCK_BYTES;
 
-use crate::base::ranked::RwLockReadGuard;
-use crate::base::ranks;
-use crate::base::scratch::{self, Scratch};
-use crate::objects::Object;
 use crate::pool::core::Core;
 use crate::read::lacking::MissingGroups;
 use crate::read::reader::{Request, Wanted, copy_live, payload_of, span_count, verify};

@@ -9,10 +9,9 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use store::base::ranked::{Condvar, Mutex};
+use store::base::ranks;
 use surface::{DeviceId, Error, ErrorKind, Result};
-
-use crate::base::ranked::{Condvar, Mutex};
-use crate::base::ranks;
 
 /// The purpose of a claim.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

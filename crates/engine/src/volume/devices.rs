@@ -3,11 +3,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use store::objects::Object;
+use store::objects::volume_ref::VolumeRef;
 use surface::{BlockDevice, Client, DeviceId, DeviceInfo, DeviceSet, Error, ErrorKind, FolderInfo, Result};
 use units::BLOCK_BYTES;
 
-use crate::objects::Object;
-use crate::objects::volume_ref::VolumeRef;
 use crate::pool::Pool;
 use crate::pool::core::Core;
 use crate::volume::Volume;

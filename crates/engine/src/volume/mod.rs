@@ -22,19 +22,19 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use smallvec::SmallVec;
+use store::base::group::GroupKey;
+use store::base::ranked::RwLockReadGuard;
+use store::base::ranks;
+use store::buffer::write_buffer::DirtyRun;
+use store::objects::Object;
+use store::objects::effort::VolumeEffort;
+use store::space::admission::Admitted;
 use surface::{BlockDevice, DeviceId, Error, ErrorKind, Hint, PendingRead, Result, Run, WriteOptions, ZeroOptions};
 use units::{BLOCK_BYTES, BlockIndex, BlockMask, GROUP_BLOCKS, GROUP_BYTES, GroupIndex};
 
-use crate::base::group::GroupKey;
-use crate::base::ranked::RwLockReadGuard;
-use crate::base::ranks;
-use crate::buffer::write_buffer::DirtyRun;
-use crate::objects::Object;
-use crate::objects::effort::VolumeEffort;
 use crate::pool::core::Core;
 use crate::read::lacking::MissingGroups;
 use crate::read::read_ahead::ReadAhead;
-use crate::space::admission::Admitted;
 use crate::volume::punch::Pace;
 
 const BLOCK: u64 = BLOCK_BYTES as u64;
@@ -495,7 +495,7 @@ mod tests {
     use sim::Machine;
 
     use super::*;
-    use crate::base::testing::pool_on;
+    use crate::pool::testing::pool_on;
 
     /// A request's buffer, which is counted while it is in memory.
     struct Tracked(Vec<u8>, Arc<AtomicUsize>);

@@ -10,11 +10,11 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use format::{Entry, HOLE_BLOCKS_MAX, ObjectDescriptor};
+use store::base::canary::Canary;
+use store::objects::Object;
 use surface::{Hint, Result};
 use units::{BLOCK_BYTES, BlockIndex, GROUP_BLOCKS, GroupIndex, format_size};
 
-use crate::base::canary::Canary;
-use crate::objects::Object;
 use crate::pool::core::Core;
 use crate::volume::Volume;
 
@@ -166,12 +166,12 @@ mod tests {
 
     use bytes::Bytes;
     use sim::{Fault, Machine};
+    use store::base::options::{FormatOptions, PoolOptions};
     use surface::{BlockDevice, WriteOptions};
 
     use super::*;
-    use crate::base::options::{FormatOptions, PoolOptions};
-    use crate::base::testing::env_on;
     use crate::pool::Pool;
+    use crate::pool::testing::env_on;
 
     const GROUP_BYTES: u64 = (GROUP_BLOCKS * BLOCK_BYTES) as u64;
 

@@ -3,8 +3,9 @@
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
-use crate::base::ranked::RwLock;
-use crate::base::ranks;
+use store::base::ranked::RwLock;
+use store::base::ranks;
+
 use crate::volume::claims::Claims;
 
 /// See the module.

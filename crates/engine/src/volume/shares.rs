@@ -7,14 +7,14 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use bytes::Bytes;
 use format::{Entry, INCOMPAT_SHARES, INCOMPAT_SMALL_FILES, ObjectDescriptor, TreeNumbers};
 use policy::{Resolved, SnapDir};
+use store::log::superblock_copies;
+use store::log::superblock_io;
+use store::space::admission::{GROUP_COST_BYTES, cost_of};
 use surface::{Hint, Lineage, Result};
 use units::BLOCK_BYTES;
 
-use crate::log::superblock_copies;
-use crate::log::superblock_io;
 use crate::make_room::Asks;
 use crate::pool::core::Core;
-use crate::space::admission::{GROUP_COST_BYTES, cost_of};
 use crate::volume::Volume;
 
 /// Odd numbers, so that products with the numbers of objects differ as these do: 2^32 over the
@@ -95,7 +95,7 @@ impl Volume {
 
     /// Notes durably that file numbers below `end` may be handed out.
     pub(crate) fn reserve_numbers(&self, end: u64) -> Result<()> {
-        let _admin = self.core.admin.lock();
+        let _admin = self.core.objects.admin.lock();
         let descriptor = self.object.descriptor.read().clone();
         if descriptor.numbers.reserved >= end || !self.object.is_live() {
             return Ok(());

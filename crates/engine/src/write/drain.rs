@@ -18,24 +18,24 @@ use std::sync::Arc;
 
 use format::{Entry, FragmentEntry, FragmentIdentity, Stream, fragment_checksum, fragment_entry_bytes, header_bytes};
 use policy::{Compression, Settings, plan_units, unit_blocks, wants_dictionary};
+use store::base::canary::Canary;
+use store::base::group::GroupKey;
+use store::base::scratch::{self, Scratch};
+use store::buffer::sorted::{came_from, compress_as_before, sorted_blocks, sorted_bytes};
+use store::buffer::write_buffer::{DirtyRun, Taken};
+use store::log::prepared::Prepared;
+use store::log::zero_ahead::TAIL_BYTES;
+use store::log::{Purpose, Refusal, Ticket};
+use store::objects::Object;
+use store::objects::effort::Compressing;
 use surface::{Error, ErrorKind, Hint, Result};
 use units::{BLOCK_BYTES, BlockIndex, BlockMask, Epoch, ObjectId};
 
-use crate::base::canary::Canary;
-use crate::base::group::GroupKey;
-use crate::base::scratch::{self, Scratch};
-use crate::buffer::sorted::{came_from, compress_as_before, sorted_blocks, sorted_bytes};
-use crate::buffer::write_buffer::{DirtyRun, Taken};
 use crate::codecs::chooser;
 use crate::codecs::compress::compress_with;
 use crate::codecs::dictionaries::Encoders;
 use crate::codecs::hints::{compression_of, hint_of, may_be_helped, place_of, taught_by};
 use crate::codecs::regions::RegionKey;
-use crate::log::prepared::Prepared;
-use crate::log::zero_ahead::TAIL_BYTES;
-use crate::log::{Purpose, Refusal, Ticket};
-use crate::objects::Object;
-use crate::objects::effort::Compressing;
 use crate::write::Writes;
 
 /// Raw bytes of a batch: large enough that its padding (2 KiB on average) and the tail of an extent

@@ -22,21 +22,22 @@ pub(crate) mod write_heat;
 
 use std::sync::Arc;
 
-use crate::base::buffers::BufferPool;
-use crate::base::shares::Shares;
-use crate::base::signals::Signals;
-use crate::base::vitals::Vitals;
-use crate::buffer::write_buffer::WriteBuffer;
+use store::base::buffers::BufferPool;
+use store::base::shares::Shares;
+use store::base::signals::Signals;
+use store::base::vitals::Vitals;
+use store::buffer::write_buffer::WriteBuffer;
+use store::log::Log;
+use store::log::geometry::Geometry;
+use store::map::Map;
+use store::map::apply::Applier;
+use store::objects::Objects;
+use store::space::Space;
+
 use crate::checkpoint::Checkpoints;
 use crate::codecs::chooser::Chooser;
 use crate::codecs::dictionaries::Dictionaries;
-use crate::log::Log;
-use crate::log::geometry::Geometry;
-use crate::map::Map;
-use crate::map::apply::Applier;
-use crate::objects::Objects;
 use crate::read::Reads;
-use crate::space::Space;
 use crate::write::precompress::Ahead;
 use crate::write::write_heat::Rewrites;
 

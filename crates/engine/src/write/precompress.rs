@@ -19,11 +19,11 @@
 
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 
+use store::base::ranked::Mutex;
+use store::base::ranks;
+use store::log::prepared::Prepared;
 use surface::Result;
 
-use crate::base::ranked::Mutex;
-use crate::base::ranks;
-use crate::log::prepared::Prepared;
 use crate::write::Writes;
 
 /// A flush that finds at most this much raw data is a small one.
@@ -214,8 +214,8 @@ mod tests {
     use units::{BLOCK_BYTES, GROUP_BYTES};
 
     use super::*;
-    use crate::base::testing::{pool_on, reopen_on};
     use crate::pool::Pool;
+    use crate::pool::testing::{pool_on, reopen_on};
     use crate::volume::Volume;
 
     const BURST: u64 = 24;

@@ -19,14 +19,14 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use store::base::options::Properties;
+use store::base::status::QuotaUse;
+use store::map::Piece;
+use store::objects::object::Object;
+use store::objects::properties;
 use surface::{Error, ErrorKind, Result};
 use units::{BlockIndex, BlockMask, GROUP_BLOCKS, GroupIndex, ObjectId, format_size};
 
-use crate::base::options::Properties;
-use crate::base::status::QuotaUse;
-use crate::map::Piece;
-use crate::objects::object::Object;
-use crate::objects::properties;
 use crate::write::Writes;
 
 impl Writes {

@@ -4,11 +4,11 @@
 
 use std::time::Duration;
 
+use store::base::group::GroupKey;
+use store::buffer::write_buffer::DirtyRun;
+use store::space::admission::Admitted;
 use surface::Result;
 
-use crate::base::group::GroupKey;
-use crate::buffer::write_buffer::DirtyRun;
-use crate::space::admission::Admitted;
 use crate::write::Writes;
 use crate::write::drain::BATCH_RAW_BYTES;
 

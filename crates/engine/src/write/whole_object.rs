@@ -4,12 +4,12 @@
 use codec::Codec;
 use format::{Entry, FragmentEntry, FragmentIdentity, ObjectDescriptor, fragment_checksum, header_bytes};
 use policy::Settings;
+use store::base::buffers::BufferPool;
+use store::base::scratch;
+use store::log::prepared::Prepared;
 use units::{BLOCK_BYTES, BlockIndex, Epoch};
 
-use crate::base::buffers::BufferPool;
-use crate::base::scratch;
 use crate::codecs::compress::compress_with;
-use crate::log::prepared::Prepared;
 
 /// The codec of the content: it is compressed once.
 const CONTENT_CODEC: &str = "zstd-9";

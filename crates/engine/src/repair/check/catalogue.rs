@@ -3,24 +3,24 @@
 
 use env::AlignedBuf;
 use format::{ObjectDescriptor, ObjectState, Undone};
+use salvage::{LogObjects, Table, read_log_objects};
 use surface::Result;
 use units::Seq;
 
 use crate::repair::check::Checker;
-use crate::repair::salvage::{LogObjects, Table, read_log_objects};
 
 impl Checker<'_> {
     /// With repair, a new catalogue is made when the pool is closed.
     pub(crate) fn catalogue(&mut self) -> Result<()> {
-        let pins = self.core.catalogue.pins();
+        let pins = self.parts.catalogue.pins();
         let Some(as_of) = pins.as_of else { return Ok(()) };
         let mut logged = LogObjects::default();
-        let mut buf = AlignedBuf::new(self.core.geometry.extent_bytes as usize);
+        let mut buf = AlignedBuf::new(self.parts.geometry.extent_bytes as usize);
         for extent in pins.extents() {
             read_log_objects(
-                &*self.core.vitals.env.disk,
-                &self.core.geometry,
-                self.core.log.pool(),
+                &*self.parts.vitals.env.disk,
+                &self.parts.geometry,
+                self.parts.log.pool(),
                 extent,
                 &mut buf,
                 &mut logged,
@@ -39,13 +39,13 @@ impl Checker<'_> {
             self.problem("catalogue", None, detail, self.repair);
         }
         if self.repair {
-            self.core.catalogue.want();
+            self.parts.catalogue.want();
         }
         Ok(())
     }
 
     fn compare(&self, table: &Table, wrong: &mut Vec<String>) {
-        let objects = self.core.objects.all();
+        let objects = self.parts.objects.all();
         for object in &objects {
             let held = object.descriptor.read().clone();
             let Some(logged) = table.objects.get(&object.id) else {
@@ -66,7 +66,7 @@ impl Checker<'_> {
                 wrong.push(format!("the log still has '{}' (object {})", descriptor.name, descriptor.id.0));
             }
         }
-        if table.properties != self.core.objects.pool_properties() {
+        if table.properties != self.parts.objects.pool_properties() {
             wrong.push("the log has other properties of the pool".to_owned());
         }
     }

@@ -18,20 +18,20 @@ use std::ops::ControlFlow;
 use codec::CodecId;
 use env::AlignedBuf;
 use format::{Record, RecordKey, parse_record_key};
+use store::base::scratch;
+use store::base::store_error::store_error;
+use store::log::extent_scan;
+use store::map::Piece;
+use store::space::extents::Victim;
 use surface::Result;
 use units::{BLOCK_BYTES, Epoch, ExtentIndex, ObjectId};
 
-use crate::base::scratch;
-use crate::base::store_error::store_error;
 use crate::clean::victim_reads::VictimReads;
-use crate::log::extent_scan;
-use crate::map::Piece;
-use crate::pool::core::Core;
 use crate::read::damage_owners::{Concerned, Place};
 use crate::read::dictionaries::Readers;
 use crate::read::reader::verify;
+use crate::repair::Repairs;
 use crate::repair::check::{Checker, DamagedHeaders, Entry};
-use crate::space::extents::Victim;
 
 /// Share of the memory budget for collected fragments, and their minimum number.
 const MEMORY_DIVISOR: u64 = 4;
@@ -40,8 +40,9 @@ const ENTRIES_MIN: u64 = 4096;
 impl Checker<'_> {
     /// Steps 2 and 3. `progress` gets bytes of fragments done and to do.
     pub(crate) fn data(&mut self, progress: &mut dyn FnMut(u64, u64)) -> Result<()> {
-        let total = self.core.space.extents.lock().live_bytes();
-        let max = (self.core.vitals.options.memory_bytes / MEMORY_DIVISOR / size_of::<Entry>() as u64).max(ENTRIES_MIN);
+        let total = self.parts.space.extents.lock().live_bytes();
+        let max =
+            (self.parts.vitals.options.memory_bytes / MEMORY_DIVISOR / size_of::<Entry>() as u64).max(ENTRIES_MIN);
         let counts: Vec<(ExtentIndex, u64)> = self.counted.iter().map(|(e, counted)| (*e, counted.fragments)).collect();
         let mut rest = &counts[..];
         progress(0, total);
@@ -57,12 +58,12 @@ impl Checker<'_> {
             rest = &rest[count..];
             let entries = self.collect(*first, last)?;
             self.overlaps(&entries);
-            let geometry = self.core.geometry.clone();
+            let geometry = self.parts.geometry.clone();
             let extent_of = |entry: &Entry| geometry.extent_at(entry.piece.fragment.location);
             let of_extents: Vec<_> = entries.chunk_by(|a, b| extent_of(a) == extent_of(b)).collect();
             let victim = |entries: &&[Entry]| Victim { extent: extent_of(&entries[0]), live: 0 };
             let victims = of_extents.iter().map(victim).collect();
-            let mut reads = VictimReads::while_alone(&self.core.clean, victims, None);
+            let mut reads = VictimReads::while_alone(&self.parts.clean, victims, None);
             for of_extent in of_extents {
                 let Some((victim, read)) = reads.next() else { break };
                 self.extent(victim.extent, of_extent, read);
@@ -80,18 +81,18 @@ impl Checker<'_> {
             let (Some(key), Ok(record)) = (parse_record_key(key), Record::decode(value)) else {
                 return ControlFlow::Continue(());
             };
-            if self.core.objects.get(key.object).is_none() {
+            if self.parts.objects.get(key.object).is_none() {
                 return ControlFlow::Continue(());
             }
             for fragment in record.fragments {
-                let extent = self.core.geometry.extent_at(fragment.location);
+                let extent = self.parts.geometry.extent_at(fragment.location);
                 if extent >= first && extent <= last {
                     entries.push(Entry { key, piece: Piece { object: key.object, epoch: key.epoch, fragment } });
                 }
             }
             ControlFlow::Continue(())
         };
-        self.core.vitals.env.store.scan(b"R", b"S", &mut visit).map_err(store_error)?;
+        self.parts.vitals.env.store.scan(b"R", b"S", &mut visit).map_err(store_error)?;
         entries.sort_unstable_by_key(|entry| entry.piece.fragment.location);
         Ok(entries)
     }
@@ -108,7 +109,7 @@ impl Checker<'_> {
 
     /// Step 3.
     fn extent(&mut self, extent: ExtentIndex, entries: &[Entry], read: io::Result<AlignedBuf>) {
-        let geometry = &self.core.geometry;
+        let geometry = &self.parts.geometry;
         let start = geometry.start(extent);
         let (mut readable, mut damaged_bytes) = (Vec::with_capacity(entries.len()), 0);
         for entry in entries {
@@ -120,7 +121,7 @@ impl Checker<'_> {
                 )),
                 (true, Ok(buf)) => {
                     let from = (fragment.location - start) as usize;
-                    decode(self.core, entry, &buf[from..from + fragment.stored as usize])
+                    decode(self.parts, entry, &buf[from..from + fragment.stored as usize])
                 }
                 (true, Err(_)) => self.read_alone(entry),
             };
@@ -132,16 +133,16 @@ impl Checker<'_> {
         }
         if let Ok(buf) = read {
             self.headers(extent, (&readable, damaged_bytes), &buf[..geometry.extent_bytes as usize]);
-            self.core.buffers.put(buf);
+            self.parts.buffers.put(buf);
         }
     }
 
     /// Verifies that the extent's own batches name all of its readable live data, as `scrub`
     /// requires.
     fn headers(&mut self, extent: ExtentIndex, (readable, damaged_bytes): (&[&Entry], u64), bytes: &[u8]) {
-        let start = self.core.geometry.start(extent);
+        let start = self.parts.geometry.start(extent);
         let mut named: BTreeSet<(usize, ObjectId, Epoch, u32)> = BTreeSet::new();
-        for (at, batch) in extent_scan::batches(self.core.log.pool(), extent, bytes) {
+        for (at, batch) in extent_scan::batches(self.parts.log.pool(), extent, bytes) {
             let fragments = extent_scan::fragments(at, &batch);
             named.extend(fragments.map(|f| (f.offset, f.object, f.epoch, f.fragment.checksum)));
         }
@@ -159,13 +160,13 @@ impl Checker<'_> {
     /// Reads, verifies and decodes one fragment.
     fn read_alone(&self, entry: &Entry) -> std::result::Result<(), String> {
         let fragment = &entry.piece.fragment;
-        let align = self.core.vitals.env.disk.read_alignment() as u64;
+        let align = self.parts.vitals.env.disk.read_alignment() as u64;
         let start = fragment.location / align * align;
         let len = ((fragment.location + u64::from(fragment.stored)).next_multiple_of(align) - start) as usize;
         let mut buf = AlignedBuf::new(len);
-        self.core.vitals.env.disk.read_at(start, &mut buf, len).map_err(|e| format!("reading it failed: {e}"))?;
+        self.parts.vitals.env.disk.read_at(start, &mut buf, len).map_err(|e| format!("reading it failed: {e}"))?;
         let from = (fragment.location - start) as usize;
-        decode(self.core, entry, &buf[from..from + fragment.stored as usize])
+        decode(self.parts, entry, &buf[from..from + fragment.stored as usize])
     }
 
     fn verified(&mut self, entry: &Entry, found: std::result::Result<(), String>) {
@@ -174,11 +175,11 @@ impl Checker<'_> {
         self.report.fragment_bytes += u64::from(fragment.stored);
         self.done_bytes += u64::from(fragment.stored);
         let Err(detail) = found else { return };
-        self.core.reads.suspects.note(fragment.location);
+        self.parts.reads.suspects.note(fragment.location);
         let RecordKey { object, group, epoch } = entry.key;
-        if let Some(object) = self.core.objects.get(object) {
+        if let Some(object) = self.parts.objects.get(object) {
             let place = Place { group, epoch, fragment: Some((fragment.location, fragment.live)) };
-            let seen = Concerned::of(&self.core.objects, &self.core.map, &object, place);
+            let seen = Concerned::of(&self.parts.objects, &self.parts.map, &object, place);
             let block = group.first_block().0 + u64::from(seen.blocks.0.trailing_zeros());
             let text = format!("{} blocks from here cannot be read: {detail}", seen.blocks.count());
             self.problem_seen("fragment", seen, block * BLOCK_BYTES as u64, text, false);
@@ -186,14 +187,15 @@ impl Checker<'_> {
     }
 }
 
-fn decode(core: &Core, entry: &Entry, payload: &[u8]) -> std::result::Result<(), String> {
+fn decode(parts: &Repairs, entry: &Entry, payload: &[u8]) -> std::result::Result<(), String> {
     let fragment = &entry.piece.fragment;
     verify(entry.key.group, &entry.piece, payload)?;
-    let Some(object) = core.objects.get(entry.key.object) else { return Ok(()) };
+    let Some(object) = parts.objects.get(entry.key.object) else { return Ok(()) };
     scratch::with(|scratch| {
         let raw = &mut scratch.unit[..usize::from(fragment.count) * BLOCK_BYTES];
         let (codec, raw_len) = (CodecId(fragment.codec), raw.len());
-        core.reads
+        parts
+            .reads
             .decode(Readers::Free, &object, &mut scratch.codecs, (codec, payload), raw, raw_len)
             .map_err(|e| e.to_string())
     })

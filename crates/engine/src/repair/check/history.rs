@@ -8,14 +8,14 @@ use std::sync::Arc;
 
 use env::MapBatch;
 use format::{ObjectDescriptor, ObjectState, Record, RecordKey, object_key, parse_record_key};
+use store::base::group::{GroupKey, GroupRecords};
+use store::base::store_error::store_error;
+use store::objects::Object;
+use store::objects::timeline::Timelines;
 use surface::Result;
 use units::{GroupIndex, ObjectId};
 
-use crate::base::group::{GroupKey, GroupRecords};
-use crate::base::store_error::store_error;
-use crate::objects::Object;
-use crate::objects::timeline::Timelines;
-use crate::pool::core::Core;
+use crate::repair::Repairs;
 
 /// Result of the audit for one object.
 #[derive(Default)]
@@ -36,7 +36,7 @@ pub(crate) struct Finding {
 }
 
 struct Audit<'a> {
-    core: &'a Core,
+    parts: &'a Repairs,
     timelines: &'a Timelines,
     counted: BTreeMap<ObjectId, Counted>,
     group: Option<(ObjectId, GroupIndex)>,
@@ -61,8 +61,8 @@ impl Audit<'_> {
         let Some((object, group)) = self.group.take() else { return };
         let Some(timeline) = self.timelines.get(&object) else { return };
         let key = GroupKey { object, group };
-        let settled = self.core.map.settled();
-        let needs = self.core.checkpoints.needs(self.timelines, (key, &records), (&settled, None), &mut 0);
+        let settled = self.parts.map.settled();
+        let needs = self.parts.checkpoints.needs(self.timelines, (key, &records), (&settled, None), &mut 0);
         let mut lost = 0;
         let mut trimmed = records;
         let count = &mut |_, fragment: &format::FragmentRef| lost += u64::from(fragment.live_bytes());
@@ -74,13 +74,13 @@ impl Audit<'_> {
     }
 }
 
-impl Core {
+impl Repairs {
     /// Audits the records in the store against the descriptors, and with `repair` corrects the
     /// figures in these. Everything must have been reaped, and no checkpoint may run.
     pub(crate) fn audit_history(&self, repair: bool) -> Result<Vec<Finding>> {
         let timelines = self.objects.timelines();
         let mut audit = Audit {
-            core: self,
+            parts: self,
             timelines: &timelines,
             counted: BTreeMap::new(),
             group: None,

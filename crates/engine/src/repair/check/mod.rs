@@ -14,20 +14,20 @@ use format::{
     Checkpoint, KEY_CHECKPOINT, KEY_LEARNED, ObjectDescriptor, Record, RecordKey, decode_learned, object_key,
     object_key_range, parse_object_key, parse_record_key, record_key,
 };
+use store::base::status::{CheckReport, CleanMark, Problem};
+use store::base::store_error::store_error;
+use store::log::{superblock_copies, superblock_io};
+use store::map::Piece;
+use store::objects::Object;
+use store::space::rule::Rule;
+use store::space::usage::{put_pages, usage_of_extent};
 use surface::Result;
 use units::{BLOCK_BYTES, Epoch, ExtentIndex, ObjectId};
 
-use crate::base::status::{CheckReport, CleanMark, Problem};
-use crate::base::store_error::store_error;
 use crate::clean::round::Round;
-use crate::log::{superblock_copies, superblock_io};
-use crate::map::Piece;
-use crate::objects::Object;
 use crate::pool::Pool;
-use crate::pool::core::Core;
 use crate::read::damage_owners::{Concerned, Place};
-use crate::space::rule::Rule;
-use crate::space::usage::{put_pages, usage_of_extent};
+use crate::repair::Repairs;
 
 /// Map records in memory at the same time.
 const RECORDS_MAX: usize = 4096;
@@ -59,7 +59,7 @@ pub(crate) struct DamagedHeaders {
 }
 
 pub(crate) struct Checker<'a> {
-    pub core: &'a Core,
+    pub parts: &'a Repairs,
     pub report: CheckReport,
     pub counted: BTreeMap<ExtentIndex, Counted>,
     pub repair: bool,
@@ -86,9 +86,9 @@ impl Pool {
         // Clones may still hold records that they no longer need. These are not damage: reap them
         // first.
         self.core.objects.begin_circles();
-        self.core.flush_and_checkpoint()?;
+        self.core.history.flush_and_checkpoint()?;
         // An object whose clones were reparented would be destroyed, unseen, and still there.
-        let passing_on = self.core.passed_on.lock();
+        let passing_on = self.core.history.passed_on.lock();
         while self.core.objects.has_reaping() {
             self.core.checkpoints.take()?;
         }
@@ -99,7 +99,7 @@ impl Pool {
         let mut report = CheckReport { log_end, notes, ..CheckReport::default() };
         std::mem::take(&mut *self.core.repairs.mended.lock()).into_iter().for_each(|problem| report.add(problem));
         let mut checker = Checker {
-            core: &self.core,
+            parts: &self.core.repairs,
             mended: report.problems_total,
             report,
             counted: BTreeMap::new(),
@@ -122,7 +122,7 @@ impl Pool {
         let Checker { mut report, headers, .. } = checker;
         drop((still, passing_on));
         for headers in headers {
-            let repaired = repair && self.core.evacuate(&headers)?;
+            let repaired = repair && self.core.repairs.evacuate(&headers)?;
             if !repaired {
                 self.core.reads.suspects.note_extent(headers.extent);
             }
@@ -130,7 +130,7 @@ impl Pool {
             report.add(Problem { kind: "header", detail, repaired, ..Problem::default() });
         }
         // So that `status` knows of it, too.
-        self.core.enter_suspects()?;
+        self.core.repairs.enter_suspects()?;
         Ok(report)
     }
 }
@@ -154,7 +154,7 @@ impl DamagedHeaders {
     }
 }
 
-impl Core {
+impl Repairs {
     /// Moves all readable live data out of an extent. Returns whether the extent is empty
     /// afterwards. Extents that the log has open or listed stay as they are.
     fn evacuate(&self, headers: &DamagedHeaders) -> Result<bool> {
@@ -216,7 +216,7 @@ impl Checker<'_> {
     }
 
     fn superblock(&mut self) -> Result<()> {
-        let disk = &*self.core.vitals.env.disk;
+        let disk = &*self.parts.vitals.env.disk;
         let copies = superblock_io::read_copies(disk)?;
         let good = superblock_io::choose(&copies)?;
         for (copy, offset) in copies.iter().zip(format::SUPERBLOCK_OFFSETS) {
@@ -232,10 +232,10 @@ impl Checker<'_> {
         }
         // Opening the pool has written both: any damage of them is newer.
         let end = superblock_copies::read_end(disk).filter(|(offset, _)| *offset >= good.capacity_bytes);
-        let stored = superblock_copies::stored_damage(&*self.core.vitals.env.store);
+        let stored = superblock_copies::stored_damage(&*self.parts.vitals.env.store);
         for wrong in superblock_copies::end_damage(end.as_ref()).into_iter().chain(stored) {
             if self.repair {
-                superblock_copies::write(disk, &*self.core.vitals.env.store, &good)?;
+                superblock_copies::write(disk, &*self.parts.vitals.env.store, &good)?;
             }
             self.problem("superblock", None, wrong, self.repair);
         }
@@ -243,7 +243,7 @@ impl Checker<'_> {
     }
 
     fn store(&mut self) -> Result<()> {
-        if let Err(error) = self.core.vitals.env.store.verify() {
+        if let Err(error) = self.parts.vitals.env.store.verify() {
             self.problem("map-store", None, error.to_string(), false);
         }
         Ok(())
@@ -251,7 +251,7 @@ impl Checker<'_> {
 
     /// The measured costs of codecs: worth reporting, although losing them does no harm.
     fn costs(&mut self) -> Result<()> {
-        let store = &self.core.vitals.env.store;
+        let store = &self.parts.vitals.env.store;
         let kept = store.get(KEY_LEARNED).map_err(store_error)?;
         let Some(Err(error)) = kept.map(|bytes| decode_learned(&bytes)) else { return Ok(()) };
         if self.repair {
@@ -265,14 +265,14 @@ impl Checker<'_> {
 
     /// Returns the checkpoint in the store; `None` if it is missing or unreadable.
     fn last_checkpoint(&self) -> Result<Option<Checkpoint>> {
-        let bytes = self.core.vitals.env.store.get(KEY_CHECKPOINT).map_err(store_error)?;
+        let bytes = self.parts.vitals.env.store.get(KEY_CHECKPOINT).map_err(store_error)?;
         Ok(bytes.and_then(|bytes| Checkpoint::decode(&bytes).ok()))
     }
 
     /// Compares descriptors in the store with those in memory. A damaged or missing one is
     /// rewritten.
     fn objects(&mut self) -> Result<()> {
-        let store = &self.core.vitals.env.store;
+        let store = &self.parts.vitals.env.store;
         let mut wrong: BTreeMap<ObjectId, String> = BTreeMap::new();
         let mut there = BTreeSet::new();
         let (from, to) = object_key_range();
@@ -290,7 +290,7 @@ impl Checker<'_> {
         // Descriptors of objects created since the checkpoint come with the next one.
         let next_object = self.last_checkpoint()?.map_or(0, |last| last.next_object);
         let mut batch = MapBatch::default();
-        for object in self.core.objects.all().into_iter().filter(|object| object.id.0 < next_object) {
+        for object in self.parts.objects.all().into_iter().filter(|object| object.id.0 < next_object) {
             if there.contains(&object.id) {
                 continue;
             }
@@ -315,7 +315,7 @@ impl Checker<'_> {
         let mut from = vec![b'R'];
         loop {
             let mut page: Vec<(Vec<u8>, Vec<u8>)> = Vec::new();
-            self.core
+            self.parts
                 .vitals
                 .env
                 .store
@@ -339,7 +339,7 @@ impl Checker<'_> {
             return Ok(());
         };
         self.report.records += 1;
-        let Some(object) = self.core.objects.get(id.object) else {
+        let Some(object) = self.parts.objects.get(id.object) else {
             self.problem("object", None, format!("records of object {}, which does not exist", id.object.0), false);
             return Ok(());
         };
@@ -348,7 +348,7 @@ impl Checker<'_> {
             Ok(record) => record,
             Err(error) => {
                 let place = Place { group: id.group, epoch: id.epoch, fragment: None };
-                let seen = Concerned::of(&self.core.objects, &self.core.map, &object, place);
+                let seen = Concerned::of(&self.parts.objects, &self.parts.map, &object, place);
                 let repaired = self.remove(&id)?;
                 self.problem_seen("record", seen, offset, format!("128 KiB from here: {error}"), repaired);
                 return Ok(());
@@ -360,7 +360,7 @@ impl Checker<'_> {
             self.problem("record", Some((&object, offset)), "is past the end of the volume".to_owned(), false);
         }
         for fragment in record.fragments {
-            let extent = self.core.geometry.extent_at(fragment.location);
+            let extent = self.parts.geometry.extent_at(fragment.location);
             let counted = self.counted.entry(extent).or_default();
             counted.live_bytes += u64::from(fragment.live_bytes());
             counted.fragments += 1;
@@ -372,26 +372,26 @@ impl Checker<'_> {
         if self.repair {
             let mut batch = MapBatch::default();
             batch.delete(record_key(id));
-            self.core.vitals.env.store.commit(batch).map_err(store_error)?;
-            self.core.map.drop_cache();
+            self.parts.vitals.env.store.commit(batch).map_err(store_error)?;
+            self.parts.map.drop_cache();
             let sees = |object: &&Arc<Object>| {
                 object.levels().iter().any(|level| level.object == id.object && level.sees(id.epoch))
             };
-            for object in self.core.objects.all().iter().filter(sees) {
+            for object in self.parts.objects.all().iter().filter(sees) {
                 if object.descriptor.read().identity.is_some() {
-                    object.estrange(self.core.vitals.env.new_identity()?);
+                    object.estrange(self.parts.vitals.env.new_identity()?);
                 }
             }
         }
         Ok(self.repair)
     }
 
-    /// See [`Core::audit_history`].
+    /// See [`Repairs::audit_history`].
     fn history(&mut self) -> Result<()> {
         // Unreadable records are in no count, so the figures can only be those of the readable
         // ones. Repaired data is counted.
         let is_sound = self.report.problems_total == self.mended;
-        for finding in self.core.audit_history(self.repair)? {
+        for finding in self.parts.audit_history(self.repair)? {
             if is_sound {
                 let place = finding.offset.map(|offset| (&*finding.object, offset));
                 self.problem("history", place, finding.text, finding.repaired);
@@ -404,8 +404,8 @@ impl Checker<'_> {
     fn usage(&mut self) -> Result<()> {
         let mut wrong = Vec::new();
         {
-            let extents = self.core.space.extents.lock();
-            for index in 0..self.core.geometry.extents() {
+            let extents = self.parts.space.extents.lock();
+            for index in 0..self.parts.geometry.extents() {
                 let extent = ExtentIndex(index);
                 let counted = self.counted.get(&extent).map_or(0, |counted| counted.live_bytes);
                 let recorded = u64::from(extents.live_of(extent));
@@ -433,13 +433,13 @@ impl Checker<'_> {
     }
 
     fn rewrite_usage(&mut self, wrong: &[(ExtentIndex, u64, u64)]) -> Result<()> {
-        let store = &self.core.vitals.env.store;
+        let store = &self.parts.vitals.env.store;
         let mut batch = MapBatch::default();
         let counted = |extent| self.counted.get(&extent).map_or(0, |counted| counted.live_bytes);
         put_pages(&mut batch, wrong.iter().map(|(extent, _, _)| extent.0), counted)?;
         // No checkpoint is taken during a check, so this is still the last one, and the extents
         // match it.
-        let mut extents = self.core.space.extents.lock();
+        let mut extents = self.parts.space.extents.lock();
         for (extent, _, counted) in wrong {
             extents.recount(*extent, usage_of_extent(*counted)?);
         }
@@ -447,7 +447,7 @@ impl Checker<'_> {
             last.live_bytes = extents.live_bytes();
             batch.put(KEY_CHECKPOINT, last.encode());
         }
-        self.core.space.publish(&extents);
+        self.parts.space.publish(&extents);
         drop(extents);
         store.commit(batch).and_then(|()| store.persist()).map_err(store_error)
     }

@@ -9,13 +9,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::ControlFlow;
 
 use format::{Record, RecordKey, parse_record_key, record_key_range};
+use store::base::group::{GroupKey, GroupRecords};
+use store::base::store_error::store_error;
+use store::log::geometry::Geometry;
+use store::map::absorb;
 use surface::Result;
 use units::{Epoch, ExtentIndex, GroupIndex, ObjectId};
 
-use crate::base::group::{GroupKey, GroupRecords};
-use crate::base::store_error::store_error;
-use crate::log::geometry::Geometry;
-use crate::map::absorb;
 use crate::repair::mend::Mender;
 
 /// Bytes by account.

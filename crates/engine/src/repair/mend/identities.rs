@@ -16,12 +16,12 @@ use std::sync::Arc;
 
 use env::{MapBatch, MapStore};
 use format::{RecordKey, doubt_key, doubt_key_range, parse_doubt_key};
+use store::base::status::Problem;
+use store::base::store_error::store_error;
+use store::objects::object::Object;
 use surface::Result;
 
-use crate::base::status::Problem;
-use crate::base::store_error::store_error;
-use crate::objects::object::Object;
-use crate::pool::core::Core;
+use crate::repair::Repairs;
 
 /// Step 1, for one record.
 pub(crate) fn note(batch: &mut MapBatch, key: &RecordKey) {
@@ -58,7 +58,7 @@ pub(crate) fn forget(store: &dyn MapStore, noted: &[RecordKey]) -> Result<()> {
     store.commit(batch).and_then(|()| store.persist()).map_err(store_error)
 }
 
-impl Core {
+impl Repairs {
     /// Steps 2 and 3, before the first checkpoint; returns the affected snapshots.
     ///
     /// # Errors

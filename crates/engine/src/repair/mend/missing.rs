@@ -27,14 +27,14 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use format::{Record, RecordKey, record_key};
+use salvage::{Rank, Scan};
+use store::base::store_error::store_error;
 use surface::{Error, Result};
 use units::ExtentIndex;
 
-use crate::base::store_error::store_error;
 use crate::repair::mend::balance::{Accounts, beyond};
 use crate::repair::mend::records::only;
 use crate::repair::mend::{Mender, hopeless};
-use crate::repair::salvage::{Rank, Scan};
 
 /// Upper bound of records that only the log has and that are considered: a few hundred bytes of
 /// memory each.

@@ -34,17 +34,16 @@ use format::{
     Checkpoint, KEY_CHECKPOINT, ObjectDescriptor, Record, RecordKey, Superblock, decode_usage_page, object_key,
     object_key_range, parse_object_key, parse_record_key, parse_usage_key, usage_key_range,
 };
+use store::base::options::PoolEnv;
+use store::base::status::Problem;
+use store::base::store_error::store_error;
+use store::log::geometry::Geometry;
+use store::log::superblock_io::{self, WithoutEnd};
+use store::map::deltas::read_deltas;
+use store::map::overlay::Overlay;
+use store::space::usage::{Pages, put_pages, usage_bytes, usage_differs};
 use surface::{Error, ErrorKind, Result};
 use units::{ExtentIndex, ObjectId};
-
-use crate::base::options::PoolEnv;
-use crate::base::status::Problem;
-use crate::base::store_error::store_error;
-use crate::log::geometry::Geometry;
-use crate::log::superblock_io::{self, WithoutEnd};
-use crate::map::deltas::read_deltas;
-use crate::map::overlay::Overlay;
-use crate::space::usage::{Pages, put_pages, usage_bytes, usage_differs};
 
 /// Upper bound of damaged records that are rebuilt in one go; with more, the store is not worth
 /// trusting.

@@ -15,12 +15,12 @@ use std::collections::BTreeSet;
 
 use env::AlignedBuf;
 use format::{ObjectDescriptor, ObjectState, Reap};
+use salvage::{LogObjects, Table, read_log_objects};
+use store::map::loaded::objects_differ;
 use surface::Result;
 use units::{GroupIndex, ObjectId, Seq};
 
 use crate::repair::mend::{Found, Mender, hopeless};
-use crate::repair::recovery::objects_differ;
-use crate::repair::salvage::{LogObjects, Table, read_log_objects};
 
 impl Found {
     fn has_key(&self, id: ObjectId) -> bool {

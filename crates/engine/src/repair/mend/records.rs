@@ -1,7 +1,7 @@
 //! Rebuilds map records from the log, as of the checkpoint.
 //!
 //! 1. *Facts*: all extents are read, and the newest facts about these groups win
-//!    ([`salvage`](crate::repair::salvage)). Facts after the checkpoint's position are ignored, and
+//!    ([`salvage`](salvage)). Facts after the checkpoint's position are ignored, and
 //!    so are facts of undone epochs.
 //! 2. *Records* follow from the facts. Records of undone epochs are removed: reaping skipped the
 //!    damaged group. The batches that made holes in a record may be gone, and their extents reused.
@@ -16,13 +16,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::ControlFlow;
 
 use format::{FragmentRef, Origin, Reap, Record, RecordKey, parse_record_key, record_key, record_key_range};
+use salvage::{Doubt, Fact, Rank, Resolved, Scan, counts, is_doubtful, is_whole, resolve};
+use store::base::store_error::store_error;
 use surface::Result;
 use units::{BlockMask, Epoch, ExtentIndex, GroupIndex, ObjectId};
 
-use crate::base::store_error::store_error;
 use crate::repair::mend::Mender;
 use crate::repair::mend::identities::note;
-use crate::repair::salvage::{Doubt, Fact, Rank, Resolved, Scan, counts, is_doubtful, is_whole, resolve};
 
 /// Groups of objects.
 type Groups = BTreeSet<(ObjectId, GroupIndex)>;

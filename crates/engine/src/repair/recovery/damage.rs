@@ -13,13 +13,13 @@
 //! batches after it, and reports which blocks are uncertain.
 
 use format::{BATCH_ALIGN, Batch, Entry, decode_batch};
+use store::base::loss::Loss;
+use store::log::log_reads::LogReads;
+use store::map::apply::Applier;
 use units::BlockMask;
 
 use super::tail::Tail;
 use super::{End, Replay, Taken};
-use crate::base::loss::Loss;
-use crate::log::log_reads::LogReads;
-use crate::map::apply::Applier;
 use crate::repair::loss::Dropped;
 
 /// The search ends after this many consecutive listed extents without a batch of this log: damage

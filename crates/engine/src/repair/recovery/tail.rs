@@ -7,11 +7,11 @@ use env::AlignedBuf;
 use format::{
     BATCH_ALIGN, BATCH_MAGIC, Batch, Entry, FragmentEntry, FragmentIdentity, Stream, decode_batch, fragment_checksum,
 };
+use store::base::pieces;
+use store::log::log_reads::Source;
 use units::{ExtentIndex, Seq};
 
 use super::LogId;
-use crate::base::pieces;
-use crate::log::log_reads::Source;
 
 /// The extent that a stream fills.
 pub(super) struct Tail {

@@ -16,13 +16,13 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use policy::{InForce, Resolved};
+use store::objects::file_layout::{self as layout, FILE_BYTES, FILES_END, Part};
 use surface::{
     Allocation, BlockDevice, Capacity, Error, ErrorKind, Hint, Lineage, OWN_FILES_END, ObjectSpace, Result, Run, Taken,
 };
 use units::BLOCK_BYTES;
 
 use self::tables::Tables;
-use crate::objects::file_layout::{self as layout, FILE_BYTES, FILES_END, Part};
 use crate::read::runs::Runs;
 use crate::volume::Volume;
 use crate::volume::claims::{TreeClaim, TreeUse};

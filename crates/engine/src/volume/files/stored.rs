@@ -6,10 +6,10 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 
 use codec::CodecId;
+use store::base::status::{CodecUse, Remembered};
 use surface::Result;
 use units::{BLOCK_BYTES, BlockIndex, BlockMask, GROUP_BYTES, GroupIndex};
 
-use crate::base::status::{CodecUse, Remembered};
 use crate::codecs::regions::RegionKey;
 use crate::volume::files::Files;
 

@@ -18,12 +18,12 @@ use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
 use bytes::Bytes;
+use store::base::ranked::{Mutex, RwLock};
+use store::base::ranks;
+use store::objects::file_layout::{self as layout, GIVEN_OUT, PIECES, PIECES_MAX};
 use surface::{BlockDevice, Error, ErrorKind, Hint, Result};
 use units::BLOCK_BYTES;
 
-use crate::base::ranked::{Mutex, RwLock};
-use crate::base::ranks;
-use crate::objects::file_layout::{self as layout, GIVEN_OUT, PIECES, PIECES_MAX};
 use crate::volume::Volume;
 use crate::volume::shares::Aside;
 
