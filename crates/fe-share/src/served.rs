@@ -278,6 +278,10 @@ impl Served {
                 let request = request.number();
                 moved.set(self.write(Write { request, node, offset, bytes, kill_suid_sgid, answer }));
             }
+            Operation::Fsync { data_only: true, .. } => {
+                fuse::before_wait();
+                finish(tree.sync_data(node), answer);
+            }
             Operation::Fsync { .. } | Operation::FsyncDirectory { .. } | Operation::SyncFs => {
                 fuse::before_wait();
                 finish(tree.sync(), answer);

@@ -336,6 +336,28 @@ fn what_fsync_has_acknowledged_survives_a_loss_of_power() {
     assert_eq!(tree.check().unwrap(), Vec::<String>::new());
 }
 
+/// The kernel says which of both it is.
+#[test]
+fn fdatasync_of_overwritten_data_writes_no_record_of_the_tree() {
+    let share = Mounted::new("fdatasync");
+    let mut file = File::create(share.path("kept")).unwrap();
+    file.write_all(&[7; 8192]).unwrap();
+    file.sync_all().unwrap();
+    // The log's file of the space: a record begins with a block of its own.
+    let records = || share.space.allocated_blocks(2..3);
+    let before = records();
+    file.write_all_at(&[8; 8192], 0).unwrap();
+    file.sync_data().unwrap();
+    assert_eq!(records(), before);
+    let space = share.space.after_power_loss(&mut Rng::new(4));
+    let tree = Tree::open(space, OPTIONS).unwrap();
+    let mut content = vec![0; 8192];
+    assert_eq!(tree.read(tree.lookup(Tree::ROOT, b"kept").unwrap().0, 0, &mut content).unwrap(), 8192);
+    assert_eq!(content, vec![8; 8192]);
+    file.sync_all().unwrap();
+    assert!(records() > before, "fsync has the times");
+}
+
 #[test]
 fn removed_files_live_while_they_are_open_and_nameless_ones_can_be_named() {
     let share = Mounted::new("open");

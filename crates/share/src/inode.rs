@@ -133,6 +133,21 @@ impl Inode {
         self.compression = (!compression.is_empty()).then(|| Box::new(compression));
     }
 
+    /// Whether two versions of an inode are equal but for their times.
+    pub(crate) fn differs_in_times_only(&self, other: &Self) -> bool {
+        // All fields, so that no new one is forgotten.
+        #[rustfmt::skip]
+        let Self {
+            mode, uid, gid, links, device, generation, size, data, parent, born, target, flags, content, compression,
+            accessed: _, modified: _, changed: _,
+        } = self;
+        let numbers = (*mode, *uid, *gid, *links, *device, *generation);
+        numbers == (other.mode, other.uid, other.gid, other.links, other.device, other.generation)
+            && (*size, *data, *parent, *born) == (other.size, other.data, other.parent, other.born)
+            && (target, flags, content, compression)
+                == (&other.target, &other.flags, &other.content, &other.compression)
+    }
+
     /// Whether it is a directory.
     pub const fn is_directory(&self) -> bool {
         self.kind() == libc::S_IFDIR
@@ -290,5 +305,40 @@ mod tests {
         assert!(Inode::decode(1, &small.encode()).is_err(), "a link has no content");
         flags.set(Flags::CAPABILITY, false);
         assert_eq!(flags, Flags::default());
+    }
+
+    #[test]
+    fn versions_that_differ_in_more_than_times_are_told_apart() {
+        let fixed = Inode { mode: libc::S_IFREG | 0o644, ..Inode::decode(1, &record_of_zeroes()).unwrap() };
+        let later = Time { seconds: 1, nanoseconds: 2 };
+        let touched = Inode { accessed: later, modified: later, changed: later, ..fixed.clone() };
+        assert!(touched.differs_in_times_only(&fixed) && fixed.differs_in_times_only(&touched));
+        let mut sparse = Flags::default();
+        sparse.set(Flags::SPARSE, true);
+        let others = [
+            Inode { mode: libc::S_IFREG | 0o600, ..touched.clone() },
+            Inode { uid: 1, ..touched.clone() },
+            Inode { gid: 1, ..touched.clone() },
+            Inode { links: 1, ..touched.clone() },
+            Inode { device: 1, ..touched.clone() },
+            Inode { generation: 1, ..touched.clone() },
+            Inode { size: 1, ..touched.clone() },
+            Inode { data: OWN_FILES_END, ..touched.clone() },
+            Inode { parent: 1, ..touched.clone() },
+            Inode { born: later, ..touched.clone() },
+            Inode { target: b"x"[..].into(), ..touched.clone() },
+            Inode { flags: sparse, ..touched.clone() },
+            Inode { content: Some(Box::default()), ..touched.clone() },
+            Inode { compression: Some(Box::default()), ..touched },
+        ];
+        for other in others {
+            assert!(!other.differs_in_times_only(&fixed), "{other:?}");
+        }
+    }
+
+    fn record_of_zeroes() -> Vec<u8> {
+        let mut record = vec![0; FIXED_BYTES];
+        record[0] = VERSION;
+        record
     }
 }

@@ -2,7 +2,8 @@
 //!
 //! Between flushes each 4 KiB block has a separate history: after a power loss it holds its durable
 //! content or any later one, independent of other blocks. The trait guarantees this much, and no
-//! more.
+//! more, except where writes are ordered: that begins a new *round*, and of all rounds since the
+//! last flush a power loss keeps the first ones whole, and one in part.
 //!
 //! The space's knowledge of a file, apart from its data, is represented by a *mark*, as if it were
 //! one more block of the file: it exists from the first write on, and is removed when all of the
@@ -25,16 +26,16 @@ const FILE_BYTES: u64 = 1 << 52;
 
 type Block = Option<Arc<[u8; BLOCK as usize]>>;
 
-/// A block's durable content, and later writes.
+/// A block's durable content, and later writes with their rounds.
 #[derive(Clone, Default)]
 struct History {
     durable: Block,
-    later: Vec<Block>,
+    later: Vec<(u64, Block)>,
 }
 
 impl History {
     fn now(&self) -> &Block {
-        self.later.last().unwrap_or(&self.durable)
+        self.later.last().map_or(&self.durable, |(_, block)| block)
     }
 }
 
@@ -44,6 +45,10 @@ struct Inner {
     unflushed: BTreeSet<(u64, u64)>,
     /// Files whose marks the next flush removes.
     to_go: BTreeSet<u64>,
+    /// Times that writes were ordered since the last flush.
+    round: u64,
+    /// Flushes until now.
+    flushes: u64,
     /// Changes and flushes until power goes.
     calls_left: Option<u64>,
     is_off: bool,
@@ -114,26 +119,34 @@ impl SimSpace {
         self.inner.lock().calls
     }
 
+    /// Flushes until now.
+    pub fn flushes(&self) -> u64 {
+        self.inner.lock().flushes
+    }
+
     /// Whether the power is off.
     pub fn is_off(&self) -> bool {
         self.inner.lock().is_off
     }
 
     /// The state when power returns: for each block the durable content or a later one, chosen by
-    /// `rng`.
+    /// `rng` within the order of the rounds.
     pub fn after_power_loss(&self, rng: &mut Rng) -> Arc<Self> {
         let inner = self.inner.lock();
         let mut blocks = BTreeMap::new();
         // The surviving part of the unflushed data is drawn once, so that runs with none, all and
         // anything in between occur.
         let share = rng.below(5);
+        // The round of which a part survives.
+        let last = if inner.round > 0 { rng.below(inner.round + 1) } else { 0 };
         for (&key, history) in &inner.blocks {
-            let versions = history.later.len() as u64;
+            let whole = history.later.partition_point(|(round, _)| *round < last);
+            let versions = history.later.partition_point(|(round, _)| *round <= last) - whole;
             let survives = rng.below(4) < share;
-            let kept = if survives && versions > 0 { rng.below(versions + 1) } else { 0 };
-            let block = match kept {
+            let kept = if survives && versions > 0 { rng.below(versions as u64 + 1) } else { 0 };
+            let block = match whole + kept as usize {
                 0 => history.durable.clone(),
-                number => history.later[number as usize - 1].clone(),
+                number => history.later[number - 1].1.clone(),
             };
             if block.is_some() {
                 blocks.insert(key, History { durable: block, later: Vec::new() });
@@ -241,10 +254,10 @@ impl Inner {
     }
 
     fn set(&mut self, key: (u64, u64), block: Block) {
-        let is_there = block.is_some();
+        let (is_there, round) = (block.is_some(), self.round);
         let history = self.blocks.entry(key).or_default();
         let was_there = history.now().is_some();
-        history.later.push(block);
+        history.later.push((round, block));
         if self.room.is_some() && key.1 != MARK {
             self.used = self.used + u64::from(is_there) - u64::from(was_there);
         }
@@ -362,6 +375,7 @@ impl ObjectSpace for SimSpace {
         if inner.count()? {
             return Err(off());
         }
+        (inner.round, inner.flushes) = (0, inner.flushes + 1);
         for key in std::mem::take(&mut inner.unflushed) {
             if let Some(history) = inner.blocks.get_mut(&key) {
                 history.durable = history.now().clone();
@@ -375,6 +389,15 @@ impl ObjectSpace for SimSpace {
         for file in std::mem::take(&mut inner.to_go) {
             inner.set((file, MARK), None);
         }
+        Ok(())
+    }
+
+    fn order_writes(&self) -> Result<()> {
+        let mut inner = self.inner.lock();
+        if inner.count()? {
+            return Err(off());
+        }
+        inner.round += 1;
         Ok(())
     }
 

@@ -70,6 +70,13 @@ pub trait ObjectSpace: Send + Sync {
     /// Makes all that was acknowledged before the call durable.
     fn flush(&self) -> Result<()>;
 
+    /// Orders writes and discards: a loss of power leaves none that is made after the call, unless
+    /// it leaves all that were acknowledged before the call. Cheaper than a flush where the space
+    /// keeps an order; makes nothing durable.
+    fn order_writes(&self) -> Result<()> {
+        self.flush()
+    }
+
     /// Returns the allocation of `length` bytes from `offset`, as
     /// [`BlockDevice::allocation`](crate::BlockDevice::allocation).
     fn allocation(&self, file: u64, offset: u64, length: u64, runs_max: usize) -> Result<Vec<Run>>;

@@ -3,11 +3,13 @@
 //! all places of a share's address space.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+use std::collections::BTreeMap;
+
 use crate::common::machine_env::{env, features};
 use crate::common::{Campaign, Failure, Shape, Tally, World};
 use bytes::Bytes;
 use engine::{Files, FormatOptions, Pool, PoolOptions, Properties};
-use sim::{Machine, Rng};
+use sim::{Fault, Machine, Rng};
 use surface::{DeviceSet, ErrorKind, ObjectSpace, SEAL};
 
 const BLOCK: usize = 4096;
@@ -169,6 +171,68 @@ fn discards_of_what_is_empty_cost_nothing() {
     share.read(30, 5 << 40, &mut found).unwrap();
     assert_eq!(found, block(1)[..]);
     pool.close().unwrap();
+}
+
+/// A block of noise that begins with the number of its round.
+fn noise(rng: &mut Rng, round: u8) -> Bytes {
+    let mut bytes = vec![0; BLOCK];
+    rng.fill(&mut bytes);
+    bytes[0] = round;
+    Bytes::from(bytes)
+}
+
+/// Rounds of writes, each followed by a mark that is ordered behind them, with power lost at any
+/// access to the disk.
+fn ordered_run(seed: u64) -> surface::Result<()> {
+    const MARKS: u64 = 2;
+    let (mut machine, mut rng) = (Machine::new(64 << 20, seed), Rng::new(seed));
+    let pool = new_pool(&machine);
+    pool.create_share("s", &Properties::new())?;
+    let share = files(&pool, "s");
+    machine.power.plan(machine.power.next_point() + rng.below(80), Fault::Crash);
+    // Rounds in which a block was written, in order; and the last one that was flushed.
+    let mut written: BTreeMap<(u64, u64), Vec<u8>> = BTreeMap::new();
+    let mut flushed = 0;
+    let mut run = |round: u8| -> surface::Result<()> {
+        // Now and then more than a batch.
+        let blocks = if rng.below(8) == 0 { 400 } else { rng.below(20) };
+        for _ in 0..blocks {
+            let (file, offset) = (16 + rng.below(3), rng.below(400) * BLOCK as u64);
+            written.entry((file, offset)).or_default().push(round);
+            share.write(file, offset, noise(&mut rng, round))?;
+        }
+        share.order_writes()?;
+        share.write(MARKS, 0, noise(&mut rng, round))?;
+        if rng.percent(30) {
+            share.flush()?;
+            flushed = round;
+        }
+        Ok(())
+    };
+    let _until_dark = (1..=30).try_for_each(&mut run);
+    machine.power.cut();
+    drop((share, pool));
+    machine.power.clear_plan();
+    machine.power_cycle();
+    let pool = open(&machine);
+    let share = files(&pool, "s");
+    let round_of = |file, offset| {
+        let mut first = [0; 1];
+        share.read(file, offset, &mut first).map(|()| first[0])
+    };
+    let mark = round_of(MARKS, 0)?;
+    assert!(mark >= flushed, "seed {seed}: round {flushed} was flushed, and only {mark} is left");
+    for ((file, offset), rounds) in &written {
+        let least = rounds.iter().copied().filter(|round| *round <= mark).max().unwrap_or(0);
+        let is = round_of(*file, *offset)?;
+        assert!(is >= least, "seed {seed}: the mark of round {mark} is left, of round {least} only {is}");
+    }
+    Ok(())
+}
+
+#[test]
+fn ordered_writes_survive_in_their_order() {
+    (0..300).for_each(|seed| ordered_run(seed).unwrap());
 }
 
 #[test]

@@ -35,7 +35,7 @@ mod database;
 mod rebuilt;
 mod tables;
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 
 use parking_lot::Mutex;
@@ -105,21 +105,30 @@ pub(crate) enum Due {
     Now,
 }
 
-/// Keys that have changed since the last record of the log.
+/// Changes since the last record of the log.
 #[derive(Default)]
 struct Unlogged {
-    keys: Vec<(Table, Key)>,
+    /// Keys that have changed.
+    keys: BTreeSet<(Table, Key)>,
+    /// Nodes of which more than times has changed.
+    nodes: BTreeSet<u64>,
     /// There were too many to record: only a commit makes them durable.
     is_too_much: bool,
 }
 
 impl Unlogged {
     fn add(&mut self, table: Table, key: &[u8]) {
-        if self.keys.len() < UNLOGGED_MAX {
-            self.keys.push((table, key.into()));
-        } else {
-            self.is_too_much = true;
+        self.keys.insert((table, key.into()));
+        self.is_too_much |= self.keys.len() > UNLOGGED_MAX;
+        if self.is_too_much {
+            self.keys.clear();
+            self.nodes.clear();
         }
+    }
+
+    /// Whether more than the times of a node may have changed.
+    fn may_concern(&self, node: u64) -> bool {
+        self.is_too_much || self.nodes.contains(&node)
     }
 }
 
@@ -131,8 +140,8 @@ pub(crate) enum ToLog {
     Record {
         commit: u64,
         body: Vec<u8>,
-        /// Whether it depends on data that may not be durable: a flush must come first.
-        must_flush_first: bool,
+        /// Whether it depends on data that may not be durable: writes must be ordered before it.
+        must_order_first: bool,
     },
     /// Too large for a record: a commit is required.
     TooMuch,
@@ -145,6 +154,8 @@ pub(crate) struct State {
     frozen: Option<Arc<Overlay>>,
     unlogged: Unlogged,
     unlogged_frozen: Unlogged,
+    /// Nodes whose changes are being made durable by the log.
+    in_log_turn: Unlogged,
     cache: Mutex<HashMap<u64, Inode>>,
     next: u64,
     reserved: u64,
@@ -158,7 +169,7 @@ pub(crate) struct State {
     trims: Vec<(u64, u64)>,
     /// Whether a change depends on something that no flush may have made durable: data that a size
     /// shows, or a discard.
-    pub(crate) must_flush_first: bool,
+    pub(crate) must_order_first: bool,
     /// Keys changed by the current operation, if there is a journal.
     touched: Vec<(Table, Key)>,
     pub(crate) keeps_journal: bool,
@@ -199,6 +210,7 @@ impl State {
             frozen: None,
             unlogged: Unlogged::default(),
             unlogged_frozen: Unlogged::default(),
+            in_log_turn: Unlogged::default(),
             cache: Mutex::default(),
             next: meta.used,
             reserved: meta.used,
@@ -208,7 +220,7 @@ impl State {
             // The changes made by opening must be committed.
             changes: 1,
             trims: Vec::new(),
-            must_flush_first: false,
+            must_order_first: false,
             touched: Vec::new(),
             keeps_journal: false,
             journal_bytes: 0,
@@ -374,6 +386,13 @@ impl State {
     }
 
     fn set(&mut self, table: Table, key: &[u8], value: Value) {
+        // Of an entry, this is the directory.
+        self.unlogged.nodes.insert(number(key));
+        self.set_times(table, key, value);
+    }
+
+    /// The same for a change of nothing but times.
+    fn set_times(&mut self, table: Table, key: &[u8], value: Value) {
         self.active.set(table, key, value);
         self.unlogged.add(table, key);
         if self.keeps_journal {
@@ -461,7 +480,15 @@ impl State {
     }
 
     pub(crate) fn put(&mut self, number: u64, inode: Inode) {
-        self.put_value(Table::Inodes, &number.to_be_bytes(), &inode.encode());
+        let (key, value) = (number.to_be_bytes(), Some(inode.encode().into()));
+        // An operation that changes an inode has just read it.
+        let before = self.cache.get_mut().get(&number);
+        let changes_times_only = before.is_some_and(|before| inode.differs_in_times_only(before));
+        if changes_times_only || crate::canary!("data-sync-loses-size") {
+            self.set_times(Table::Inodes, &key, value);
+        } else {
+            self.set(Table::Inodes, &key, value);
+        }
         self.remember(number, inode);
     }
 
@@ -494,17 +521,25 @@ impl State {
         Some(record)
     }
 
-    /// Takes the changes whose durability makes everything so far durable.
+    /// Whether the data of a node needs more than a flush to be found after a loss of power: more
+    /// than its times has changed since the last record or commit that is durable.
+    pub(crate) fn needs_record(&self, node: u64) -> bool {
+        [&self.unlogged, &self.unlogged_frozen, &self.in_log_turn].iter().any(|changes| changes.may_concern(node))
+    }
+
+    /// Takes the changes whose durability makes everything so far durable. [`Self::log_is_durable`]
+    /// or [`Self::log_failed`] must follow.
     pub(crate) fn take_for_log(&mut self) -> ToLog {
-        let must_flush_first = std::mem::take(&mut self.must_flush_first);
-        let (frozen, active) = (std::mem::take(&mut self.unlogged_frozen), std::mem::take(&mut self.unlogged));
-        if frozen.is_too_much || active.is_too_much {
+        let must_order_first = std::mem::take(&mut self.must_order_first);
+        let (frozen, mut active) = (std::mem::take(&mut self.unlogged_frozen), std::mem::take(&mut self.unlogged));
+        active.nodes.extend(frozen.nodes);
+        active.is_too_much |= frozen.is_too_much;
+        let mut keys = std::mem::take(&mut active.keys);
+        self.in_log_turn = active;
+        if self.in_log_turn.is_too_much {
             return ToLog::TooMuch;
         }
-        let mut keys = frozen.keys;
-        keys.extend(active.keys);
-        keys.sort_unstable();
-        keys.dedup();
+        keys.extend(frozen.keys);
         if keys.is_empty() {
             return ToLog::Nothing;
         }
@@ -519,14 +554,20 @@ impl State {
                 return ToLog::TooMuch;
             }
         }
-        ToLog::Record { commit: self.meta.commit, body, must_flush_first }
+        ToLog::Record { commit: self.meta.commit, body, must_order_first }
+    }
+
+    /// The changes that were taken for the log are durable.
+    pub(crate) fn log_is_durable(&mut self) {
+        self.in_log_turn = Unlogged::default();
     }
 
     /// A record taken for the log was not written.
     pub(crate) fn log_failed(&mut self) {
         // Only a commit is certain to contain all of it.
+        self.in_log_turn = Unlogged::default();
         self.unlogged.is_too_much = true;
-        self.must_flush_first = true;
+        self.must_order_first = true;
     }
 
     /// Returns the changes for a commit to write. `is_last`: the session ends with it.

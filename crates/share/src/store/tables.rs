@@ -48,6 +48,7 @@ impl State {
     /// Points an existing name to another inode.
     pub(crate) fn set_entry(&mut self, directory: u64, cookie: u64, name: &[u8], inode: u64, kind: u32) {
         self.put_value(Table::Entries, &names::key(directory, cookie), &names::encode(inode, kind, name));
+        self.unlogged.nodes.insert(inode);
     }
 
     pub(crate) fn remove_entry(&mut self, directory: u64, cookie: u64) {

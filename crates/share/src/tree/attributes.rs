@@ -234,7 +234,7 @@ impl Tree {
         let discarded = self.space.discard(cut.data, cut.size..u64::MAX);
         discarded.inspect_err(|_| self.has_failed.store(true, Ordering::Release))?;
         let mut state = self.change_anyway();
-        state.must_flush_first = true;
+        state.must_order_first = true;
         state.trim_done(cut.data);
         Ok(())
     }

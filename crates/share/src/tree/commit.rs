@@ -204,7 +204,7 @@ impl Tree {
         if !frozen.trims.is_empty() && !is_last {
             let mut state = self.state.write();
             let nothing_else = state.changes == frozen.changes;
-            state.must_flush_first = true;
+            state.must_order_first = true;
             let is_done = |trim: &&(u64, u64)| !left.contains(trim);
             frozen.trims.iter().filter(is_done).for_each(|&(data, from)| state.trim_done_from(data, from));
             // An interrupted cut is completed when its file grows, or by the next opening: data
@@ -263,12 +263,12 @@ impl Tree {
         let is_logged = match to_log {
             // If it fails, nothing is lost.
             ToLog::Nothing => {
-                self.space.flush().inspect_err(|_| self.state.write().must_flush_first = true)?;
+                self.space.flush().inspect_err(|_| self.state.write().must_order_first = true)?;
                 true
             }
             ToLog::TooMuch => false,
-            ToLog::Record { commit, body, must_flush_first } => {
-                let logged = self.write_log(&mut turn.log, commit, &body, must_flush_first);
+            ToLog::Record { commit, body, must_order_first } => {
+                let logged = self.write_log(&mut turn.log, commit, &body, must_order_first);
                 logged.inspect_err(|failure| {
                     self.note_failure(*failure);
                     self.state.write().log_failed();
@@ -281,19 +281,88 @@ impl Tree {
             let committed = self.commit_up_to(wanted, false);
             committed.inspect_err(|_| self.state.write().log_failed())?;
         }
+        self.state.write().log_is_durable();
         turn.served = all;
         Ok(())
     }
 
+    /// `fdatasync` of a file: makes its data durable, with all that is needed to find it. A change
+    /// of its times alone needs no record: a loss of power may leave them older than the data.
+    ///
+    /// # Errors
+    /// As [`Self::commit`].
+    pub fn sync_data(&self, node: u64) -> Result<()> {
+        self.check_health()?;
+        if self.state.read().needs_record(node) {
+            return self.sync();
+        }
+        if crate::canary!("data-sync-without-flush") {
+            return Ok(());
+        }
+        Ok(self.space.flush()?)
+    }
+
     /// Returns whether it fitted.
-    fn write_log(&self, log: &mut crate::log::Log, commit: u64, body: &[u8], must_flush_first: bool) -> Result<bool> {
-        if must_flush_first && !crate::canary!("size-before-data") {
-            self.space.flush()?;
+    fn write_log(&self, log: &mut crate::log::Log, commit: u64, body: &[u8], must_order_first: bool) -> Result<bool> {
+        // A loss of power leaves no record without the data that it shows.
+        if must_order_first && !crate::canary!("size-before-data") {
+            self.space.order_writes()?;
         }
         if !log.append(commit, body)? {
             return Ok(false);
         }
         self.space.flush()?;
         Ok(true)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use sim::SimSpace;
+
+    use super::*;
+    use crate::inode::Time;
+    use crate::tree::{Caller, Options};
+
+    const OPTIONS: Options = Options { now: || Time { seconds: 9, nanoseconds: 1 }, cache_bytes: 1 << 20 };
+
+    fn tree_with_a_file(name: &[u8]) -> (Tree, u64) {
+        let tree = Tree::create(SimSpace::new(), 7, OPTIONS).unwrap();
+        let made = tree.make(Tree::ROOT, name, Caller { uid: 0, gid: 0 }, libc::S_IFREG | 0o644, 0, 0);
+        (tree, made.unwrap().0)
+    }
+
+    /// Otherwise `fdatasync` would return before a record that another thread is writing.
+    #[test]
+    fn what_is_on_its_way_into_the_log_is_not_durable_yet() {
+        let (tree, node) = tree_with_a_file(b"f");
+        let mut state = tree.state.write();
+        assert!(state.needs_record(node));
+        assert!(matches!(state.take_for_log(), ToLog::Record { .. }));
+        assert!(state.needs_record(node));
+        state.log_is_durable();
+        assert!(!state.needs_record(node));
+    }
+
+    #[test]
+    fn what_the_log_did_not_take_waits_for_a_commit() {
+        let (tree, node) = tree_with_a_file(b"f");
+        let mut state = tree.state.write();
+        assert!(matches!(state.take_for_log(), ToLog::Record { .. }));
+        state.log_failed();
+        assert!(state.needs_record(node));
+        drop(state);
+        tree.commit().unwrap();
+        assert!(!tree.state.read().needs_record(node));
+    }
+
+    #[test]
+    fn what_a_commit_is_writing_is_not_durable_yet() {
+        let (tree, node) = tree_with_a_file(b"f");
+        let mut state = tree.state.write();
+        let frozen = state.freeze(false).unwrap();
+        assert!(state.needs_record(node));
+        state.unfreeze(frozen);
+        assert!(state.needs_record(node));
     }
 }

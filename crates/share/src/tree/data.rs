@@ -175,7 +175,7 @@ impl Tree {
         } else if end > inode.size {
             note_hole(&mut inode, offset);
             inode.size = end;
-            state.must_flush_first = true;
+            state.must_order_first = true;
         }
         if let Some(ruled) = found {
             // A value set by a user in the meantime stays.
@@ -196,7 +196,7 @@ impl Tree {
         if state.has_loose_end(data) {
             self.space.discard(data, size..u64::MAX)?;
             state.end_tidied(data);
-            state.must_flush_first = true;
+            state.must_order_first = true;
         }
         Ok(())
     }

@@ -59,7 +59,7 @@ impl Tree {
         let mut state = self.change_anyway();
         let mut inode = state.inode(node).inspect_err(|_| state.end_is_loose(data))?;
         inode.content = None;
-        state.must_flush_first = true;
+        state.must_order_first = true;
         state.put(node, inode);
         Ok(())
     }

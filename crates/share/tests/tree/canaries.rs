@@ -10,7 +10,7 @@ use crate::crash::{lose_power, refuse_and_go_on};
 use crate::ground::Ground;
 
 /// All bugs that can be planted in the state after a power loss.
-const CANARIES: [&str; 8] = [
+const CANARIES: [&str; 10] = [
     "size-before-data",
     "discard-before-durable",
     "rename-not-logged",
@@ -19,6 +19,8 @@ const CANARIES: [&str; 8] = [
     "link-not-counted",
     "overlay-not-in-snapshot",
     "content-stays-behind",
+    "data-sync-without-flush",
+    "data-sync-loses-size",
 ];
 
 /// Seeds that are spent on each.

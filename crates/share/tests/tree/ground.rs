@@ -116,7 +116,7 @@ struct State {
 const CAPACITY_BYTES: u64 = 8 << 20;
 const FILLER_BYTES: u64 = 16 << 20;
 
-fn env(machine: &Machine) -> PoolEnv {
+pub fn env(machine: &Machine) -> PoolEnv {
     PoolEnv {
         disk: machine.disk.handle(),
         store: machine.store.handle(),

@@ -154,6 +154,20 @@ impl Model {
         }
     }
 
+    /// Whether nothing but the content of a file differs from an earlier state, and not its length.
+    pub fn is_overwritten(&self, node: u64, before: &Self) -> bool {
+        let names = |model: &Self| {
+            let named = |(&directory, of): (&u64, &Node)| {
+                let names = of.names.iter().filter(|&(_, &named)| named == node).map(|(name, _)| name.clone());
+                (directory, names.collect::<Vec<_>>())
+            };
+            model.nodes.iter().map(named).filter(|(_, names)| !names.is_empty()).collect::<Vec<_>>()
+        };
+        let (now, Some(was)) = (&self.nodes[&node], before.nodes.get(&node)) else { return false };
+        let same = Node { content: was.content.clone(), is_held: was.is_held, ..now.clone() };
+        same == *was && now.content.len() == was.content.len() && names(self) == names(before)
+    }
+
     /// Forgets nodes that have no name and are not held.
     pub fn forget(&mut self, node: u64) {
         if self.links(node) == 0 {

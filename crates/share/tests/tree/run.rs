@@ -148,7 +148,8 @@ impl<G: Ground> Run<G> {
             70..75 => self.link(),
             75..80 => self.xattr(),
             80..84 => self.chmod(),
-            84..90 => self.forget(),
+            84..88 => self.forget(),
+            88..90 => self.sync_data(),
             90..93 => self.copy(),
             93 => self.nameless(),
             94 => self.snapshot(),
@@ -400,6 +401,36 @@ impl<G: Ground> Run<G> {
         if agree(synced, Ok(()), &self.space, "sync")?.is_ok() {
             self.committed();
         }
+        Some(())
+    }
+
+    /// `fdatasync` of a file: of the states that a loss of power might have left, those remain in
+    /// which the file differs in nothing but the bytes of its content, which are the current ones.
+    /// The current state is one of them: the tree may have found that it needs a record.
+    fn sync_data(&mut self) -> Option<()> {
+        let Some(node) = self.file() else { return Some(()) };
+        let synced = self.tree.sync_data(node);
+        if self.space.is_off() {
+            return None;
+        }
+        if agree(synced, Ok(()), &self.space, "fdatasync")?.is_err() {
+            return Some(());
+        }
+        let states = std::iter::once(self.durable.clone()).chain(std::mem::take(&mut self.between));
+        let mut left = states.filter(|state| self.model.is_overwritten(node, state)).collect::<Vec<_>>();
+        if left.is_empty() {
+            self.committed();
+            return Some(());
+        }
+        left.push(self.model.clone());
+        let content = &self.model.nodes[&node].content;
+        for file in left.iter_mut().filter_map(|state| state.nodes.get_mut(&node)) {
+            file.content.clone_from(content);
+        }
+        self.durable = left.remove(0);
+        self.between = left;
+        self.later.retain(|(of, _), _| *of != node);
+        self.grown.retain(|(of, _)| *of != node);
         Some(())
     }
 

@@ -15,8 +15,11 @@
 
 /// Batches up to this size come from a writer that syncs often.
 pub const SMALL_BATCH_BYTES: usize = 16 << 10;
-/// This many of them in a row, each after a sync of its own, form the pattern.
+/// This many of them in a row, each followed by a sync before many more, form the pattern.
 const STREAK_MIN: u32 = 4;
+/// Batches that a sync of such a writer may make durable: `fsync` of a share's file that has grown
+/// writes two, first the data and then the record that shows it.
+const BATCHES_OF_SYNC_MAX: u32 = 2;
 /// Zeroes that a large batch takes along.
 pub const TAIL_BYTES: usize = 8 << 10;
 /// Bytes filled at a time: 64 of the smallest batches share the journal's cost; more would delay
@@ -37,8 +40,10 @@ pub enum Ahead {
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Prefill {
     streak: u32,
-    /// Consecutive batches, of any size, each after a sync of its own.
+    /// Consecutive batches, of any size, that shared their syncs with few others.
     synced: u32,
+    /// Batches since the last sync.
+    since_sync: u32,
     /// Bytes of the last batch.
     last_bytes: usize,
     /// Number of syncs when the last batch was placed.
@@ -57,7 +62,8 @@ impl Prefill {
     /// the extent. One that needs a stretch first is not counted: it comes again when the stretch
     /// is written.
     pub fn before(&mut self, extent_bytes: u32, offset: u32, len: usize, syncs: u64) -> Ahead {
-        let is_synced = syncs != self.syncs;
+        let since_sync = if syncs == self.syncs { self.since_sync.saturating_add(1) } else { 1 };
+        let is_synced = since_sync <= BATCHES_OF_SYNC_MAX;
         let is_small = len <= SMALL_BATCH_BYTES;
         let streak = if is_small && is_synced { self.streak.saturating_add(1) } else { 0 };
         let after = offset + len as u32;
@@ -66,7 +72,7 @@ impl Prefill {
             return Ahead::Stretch((offset + STRETCH_BYTES).min(extent_bytes));
         }
         let last_bytes = std::mem::replace(&mut self.last_bytes, len);
-        self.syncs = syncs;
+        (self.syncs, self.since_sync) = (syncs, since_sync);
         self.synced = if is_synced { self.synced.saturating_add(1) } else { 0 };
         self.streak = streak;
         if !is_written && self.synced >= STREAK_MIN && !is_small && last_bytes <= TAIL_BYTES {
@@ -119,7 +125,24 @@ mod tests {
         // Not beyond the extent.
         assert_eq!(before(&mut prefill, EXTENT - (48 << 10) - 4096, 48 << 10, 100), 4096);
         assert_eq!(before(&mut prefill, 0, 4096, 101), 0);
-        // Not for those that share a sync.
-        assert_eq!(before(&mut prefill.in_another_extent(), 4096, 48 << 10, 101), 0);
+        // Not for those that share a sync with many.
+        let mut many = prefill.in_another_extent();
+        assert_eq!(before(&mut many, 4096, 4096, 101), 0);
+        assert_eq!(before(&mut many, 8192, 48 << 10, 101), 0);
+        // Two small ones for each sync: the data of a file that has grown, and its record.
+        let mut prefill = Prefill::default();
+        let until = [1, 1, 2, 2, 3, 3].map(|sync| {
+            offset += 4096;
+            assert_eq!(before(&mut prefill, offset, 4096, sync), 0);
+            prefill.until
+        });
+        assert_eq!(until[..3], [0; 3]);
+        assert!(until[3] > offset && until[3..].iter().all(|end| *end == until[3]), "{until:?}");
+        // Three of them: none.
+        let mut prefill = Prefill::default();
+        for sync in [1, 1, 1, 2, 2, 2, 3, 3, 3, 4, 4, 4] {
+            before(&mut prefill, 4096, 4096, sync);
+        }
+        assert_eq!(prefill.until, 0);
     }
 }

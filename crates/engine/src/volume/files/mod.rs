@@ -380,6 +380,12 @@ impl ObjectSpace for Files {
         self.tables.flush()
     }
 
+    /// Drains the write buffer: later writes are then in later batches, and recovery ends at the
+    /// first batch that is not whole.
+    fn order_writes(&self) -> Result<()> {
+        Self::settle(self)
+    }
+
     fn allocation(&self, file: u64, offset: u64, length: u64, runs_max: usize) -> Result<Vec<Run>> {
         let range = offset..offset.saturating_add(length);
         Self::check(file, &range)?;
