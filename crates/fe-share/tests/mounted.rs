@@ -358,6 +358,33 @@ fn fdatasync_of_overwritten_data_writes_no_record_of_the_tree() {
     assert!(records() > before, "fsync has the times");
 }
 
+/// So a page of a database is whole or not there after a loss of power.
+#[test]
+fn a_write_of_up_to_a_mebibyte_is_one_request() {
+    const MIB: usize = 1 << 20;
+    let share = Mounted::new("pages");
+    fs::write(share.path("file"), vec![1; 4 * MIB]).unwrap();
+    // Memory that nobody has touched is not there before the kernel copies it.
+    let (present, absent) = (vec![7_u8; 2 * MIB], vec![0_u8; 64 * MIB]);
+    let mut next = 0;
+    for flags in [0, libc::O_DIRECT] {
+        let file = OpenOptions::new().read(true).write(true).custom_flags(flags).open(share.path("file")).unwrap();
+        let pages = [(0, 4096), (8192, 8192), (16 << 10, 16 << 10), (MIB, 64 << 10), (2 * MIB, MIB)];
+        for (offset, bytes) in pages {
+            for is_present in [true, false] {
+                let memory = if is_present { &present[..] } else { &absent[next..] };
+                let start = memory.as_ptr().align_offset(4096);
+                let page = &memory[start..start + bytes];
+                next += if is_present { 0 } else { start + bytes };
+                let before = share.space.calls();
+                assert_eq!(file.write_at(page, offset as u64).unwrap(), bytes);
+                let requests = share.space.calls() - before;
+                assert_eq!(requests, 1, "{bytes} bytes at {offset}, flags {flags:#x}, in memory: {is_present}");
+            }
+        }
+    }
+}
+
 #[test]
 fn removed_files_live_while_they_are_open_and_nameless_ones_can_be_named() {
     let share = Mounted::new("open");

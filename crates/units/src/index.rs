@@ -105,6 +105,12 @@ impl BlockMask {
         // `count` is at most 32 - first, because the shift brings in zeros.
         Some((first, count))
     }
+    /// All blocks of the windows that hold a block of the set. A window has `window` blocks, a power
+    /// of two, and begins at a multiple of that.
+    pub fn widened(self, window: u32) -> Self {
+        let windows = (0..32).step_by(window.clamp(1, 32) as usize).map(|first| Self::run(first, window));
+        windows.filter(|blocks| !blocks.and(self).is_empty()).fold(Self::EMPTY, Self::or)
+    }
     /// All runs of consecutive blocks, in order.
     pub fn runs(self) -> impl Iterator<Item = (u32, u32)> {
         let mut rest = self;
@@ -131,6 +137,20 @@ mod tests {
                 again = again.or(run);
             }
             assert_eq!(again, mask);
+        }
+    }
+
+    #[test]
+    fn widened_sets_have_whole_windows() {
+        for (bits, window, expected) in [
+            (0, 4, 0),
+            (0b10_0000, 1, 0b10_0000),
+            (0b10_0000, 4, 0xf0),
+            (0x8000_0001, 8, 0xff00_00ff),
+            (0x0002_0000, 16, 0xffff_0000),
+            (1, 32, u32::MAX),
+        ] {
+            assert_eq!(BlockMask(bits).widened(window), BlockMask(expected), "{bits:#x} by {window}");
         }
     }
 

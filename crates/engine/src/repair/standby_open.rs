@@ -32,11 +32,14 @@ use store::base::group::GroupKey;
 use store::base::options::PoolEnv;
 use store::buffer::standby::ring_bytes;
 use surface::{Error, ErrorKind, Result};
-use units::{BLOCK_BYTES, Seq};
+use units::{BLOCK_BYTES, BlockIndex, BlockMask, Seq};
 
 use crate::repair::Repairs;
+use store::buffer::write_buffer::DirtyRun;
+use crate::pool::core::Core;
 use crate::repair::StandbyFacts;
 use crate::repair::standby_left::Left;
+use crate::volume::kept_blocks;
 
 /// Loss that is noted when journals are set aside and no other loss is noted with it.
 const NAMES_LOST: &str = "acknowledged names of shares are missing: their journals do not match the standby \
@@ -236,18 +239,35 @@ impl Repairs {
         if Canary::StandbyReplayOverNewer.is_planted() {
             records.reverse();
         }
-        for record in records {
-            let Some(run) = left.run(&record) else { continue };
-            let Some(object) = self.objects.get(record.object).filter(|object| object.is_live()) else { continue };
-            let end = (record.first.0 + u64::from(record.count)) * BLOCK_BYTES as u64;
-            if end > object.size_bytes().next_multiple_of(BLOCK_BYTES as u64) {
-                continue;
-            }
+        // All records of a group at once: if the power fails before the rest is in the log, no block
+        // is older than another one of its unit. Records of different groups have no order.
+        records.sort_by_key(|record| (record.object, record.first.group()));
+        for group in records.chunk_by(|a, b| (a.object, a.first.group()) == (b.object, b.first.group())) {
+            let key = GroupKey { object: group[0].object, group: group[0].first.group() };
+            let Some(object) = self.objects.get(key.object).filter(|object| object.is_live()) else { continue };
+            let size_bytes = object.size_bytes().next_multiple_of(BLOCK_BYTES as u64);
             self.writes.throttle_unadmitted()?;
-            facts.replayed += 1;
-            facts.replayed_bytes += record.payload_bytes() as u64;
-            self.writes.put(GroupKey { object: record.object, group: record.first.group() }, run)?;
+            let runs = group.iter().filter_map(|record| {
+                let end = (record.first.0 + u64::from(record.count)) * BLOCK_BYTES as u64;
+                let run = left.run(record).filter(|_| end <= size_bytes)?;
+                facts.replayed += 1;
+                facts.replayed_bytes += record.payload_bytes() as u64;
+                Some(with_holes(record.first, run))
+            });
+            self.buffer.insert_all(key, runs.flatten());
         }
         self.writes.flush()
     }
+}
+
+/// The parts of a record: zero blocks beside others become holes, as when they were written. Zeroes
+/// alone were asked for as data.
+fn with_holes(first: BlockIndex, run: DirtyRun) -> Vec<DirtyRun> {
+    let kept = run.data.as_ref().map_or(BlockMask::EMPTY, |data| kept_blocks(first, data, false));
+    if kept.is_empty() || kept == run.mask() {
+        return vec![run];
+    }
+    let data = kept.runs().map(|(first, count)| run.part(first as u8, count as u8));
+    let holes = run.mask().minus(kept).runs().map(|(first, count)| DirtyRun::hole(first as u8, count as u8));
+    data.chain(holes).collect()
 }

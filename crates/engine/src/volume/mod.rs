@@ -25,13 +25,13 @@ use smallvec::SmallVec;
 use store::base::group::GroupKey;
 use store::base::ranked::RwLockReadGuard;
 use store::base::ranks;
-use store::buffer::write_buffer::DirtyRun;
 use store::objects::Object;
 use store::objects::effort::VolumeEffort;
 use store::space::admission::Admitted;
 use surface::{BlockDevice, DeviceId, Error, ErrorKind, Hint, PendingRead, Result, Run, WriteOptions, ZeroOptions};
 use units::{BLOCK_BYTES, BlockIndex, BlockMask, GROUP_BLOCKS, GROUP_BYTES, GroupIndex};
 
+use store::buffer::write_buffer::{COPIED, DirtyRun};
 use crate::pool::core::Core;
 use crate::read::lacking::MissingGroups;
 use crate::read::read_ahead::ReadAhead;
@@ -185,7 +185,8 @@ impl Volume {
     }
 
     /// Writes whole blocks of one group, of which `kept` stay blocks. `pinned`: the number of
-    /// blocks in the request's buffer, which is kept; `None`: the blocks are copied.
+    /// blocks in the request's buffer, which is kept; `None`: the blocks are copied. All blocks of
+    /// one unit are written at once (RELIABILITY.md, "whole pages").
     fn write_group(
         &self,
         first: BlockIndex,
@@ -197,25 +198,30 @@ impl Volume {
         let key = self.key(first.group());
         let start = first.in_group();
         let end = start + (data.len() / BLOCK_BYTES) as u32;
-        let run_of = |first: u32, count: u32, data: Bytes| match pinned {
-            Some(pinned) => DirtyRun { pinned: pinned as u16, hint, ..DirtyRun::of(first as u8, count as u8, data) },
-            None => DirtyRun { hint, ..DirtyRun::of(first as u8, count as u8, Bytes::copy_from_slice(&data)) },
-        };
         if kept == BlockMask::run(start, end - start) {
             // By far the most frequent case: nothing is sliced, so no reference is counted.
-            return self.core.writes.put(key, run_of(start, end - start, data));
+            let run = |data| DirtyRun { hint, ..DirtyRun::of(start as u8, (end - start) as u8, data) };
+            let run = match pinned {
+                Some(pinned) => DirtyRun { pinned: pinned as u16, ..run(data) },
+                None => run(Bytes::copy_from_slice(&data)),
+            };
+            return self.core.writes.put(key, run);
         }
+        // Units of zeroes have no record of their bytes.
+        let units = kept.widened(self.object.settings.read().unit_blocks);
         let mut from = start;
         while from < end {
-            let is_kept = kept.has(from);
-            let to = (from..end).find(|block| kept.has(*block) != is_kept).unwrap_or(end);
-            let run = if is_kept {
+            let has_data = units.has(from);
+            let to = (from..end).find(|block| units.has(*block) != has_data).unwrap_or(end);
+            if has_data {
                 let range = (from - start) as usize * BLOCK_BYTES..(to - start) as usize * BLOCK_BYTES;
-                run_of(from, to - from, data.slice(range))
+                let run = DirtyRun::of(from as u8, (to - from) as u8, data.slice(range));
+                let run = DirtyRun { pinned: pinned.map_or(COPIED, |pinned| pinned as u16), hint, ..run };
+                let kept = kept.and(run.mask());
+                self.core.writes.put_with_holes(key, run, kept)?;
             } else {
-                DirtyRun::hole(from as u8, (to - from) as u8)
-            };
-            self.core.writes.put(key, run)?;
+                self.core.writes.put(key, DirtyRun::hole(from as u8, (to - from) as u8))?;
+            }
             from = to;
         }
         Ok(())
@@ -366,7 +372,7 @@ fn in_groups(first: BlockIndex, blocks: usize) -> impl Iterator<Item = (BlockInd
 
 /// Returns which blocks of a group stay blocks when `data` is written from `first` on: all, or
 /// those that are not zero.
-fn kept_blocks(first: BlockIndex, data: &[u8], keep_zeroes: bool) -> BlockMask {
+pub(crate) fn kept_blocks(first: BlockIndex, data: &[u8], keep_zeroes: bool) -> BlockMask {
     let blocks = data.as_chunks::<BLOCK_BYTES>().0.iter().zip(first.in_group()..);
     blocks
         .filter(|(block, _)| keep_zeroes || !policy::is_zero(&block[..]))

@@ -1,7 +1,8 @@
 //! From the write buffer to the log.
 //!
 //! 1. Groups are taken from the write buffer, about a megabyte of raw data.
-//! 2. Their consecutive blocks become units, in the order of (object, block).
+//! 2. Their consecutive blocks become units, in the order of (object, block). A hole that lies
+//!    beside data of its unit is listed apart from others, so that no division parts the two.
 //! 3. Each unit is compressed straight into the batch, after room for the header, with the codec
 //!    that its properties name or that `chooser` picks; one that saves too little is stored raw.
 //!    The checksum is computed while the bytes are hot.
@@ -174,11 +175,10 @@ impl Writes {
 
     /// Step 5: the copies of a part, if it has any, and the rest.
     fn without_copies(&self, mut part: Prepared, copies: &[GroupKey]) -> Vec<Prepared> {
-        let is_copy = |object: ObjectId, fragment: &FragmentEntry| {
-            copies.binary_search(&GroupKey { object, group: fragment.first.group() }).is_ok()
+        let is_copy = |object: ObjectId, unit: &[FragmentEntry]| {
+            copies.binary_search(&GroupKey { object, group: unit[0].first.group() }).is_ok()
         };
-        let has_other =
-            part.entries.iter().flat_map(Entry::payloads).any(|(object, _, fragment)| !is_copy(object, fragment));
+        let has_other = part.units().any(|(object, unit)| !is_copy(object, unit));
         let copied = if has_other { part.divide(is_copy, &self.buffers) } else { None };
         copied.into_iter().chain([part]).collect()
     }
@@ -196,17 +196,20 @@ impl Writes {
         let mut hot = Vec::new();
         // Bytes of payload of the cold part and of the hot one.
         let mut bytes = [0, 0];
-        for (object, _, fragment) in prepared.entries.iter().flat_map(Entry::payloads) {
-            let blocks = fragment.first.0..fragment.first.0 + u64::from(fragment.count);
-            let key = GroupKey { object, group: fragment.first.group() };
+        for (object, unit) in prepared.units() {
+            let key = GroupKey { object, group: unit[0].first.group() };
             // Groups are taken in the order of their keys.
             let is_hot = sorted.binary_search_by_key(&key, |(key, _)| *key).is_err() && {
-                let each = u64::from(fragment.stored) / u64::from(fragment.count);
-                let hot = blocks.filter(|block| self.rewrites.note(object, BlockIndex(*block), each)).count();
-                2 * hot >= usize::from(fragment.count)
+                let hot_blocks = |fragment: &FragmentEntry| {
+                    let blocks = fragment.first.0..fragment.first.0 + u64::from(fragment.count);
+                    let each = u64::from(fragment.stored) / u64::from(fragment.count);
+                    blocks.filter(|block| self.rewrites.note(object, BlockIndex(*block), each)).count()
+                };
+                let hot: usize = unit.iter().map(hot_blocks).sum();
+                2 * hot >= unit.iter().map(|fragment| usize::from(fragment.count)).sum()
             };
             hot.push(is_hot);
-            bytes[usize::from(is_hot)] += fragment.stored as usize;
+            bytes[usize::from(is_hot)] += unit.iter().map(|fragment| fragment.stored as usize).sum::<usize>();
         }
         let [cold_bytes, hot_bytes] = bytes;
         let mut parts = Vec::with_capacity(2);
@@ -353,7 +356,10 @@ impl Writes {
             chosen.finish();
         }
         debug_assert_eq!(header, header_bytes(&entries));
-        Prepared::new(entries, at - header, buf, taken)
+        let whole = runs.iter().flat_map(|run| &run.units).map(|unit| unit.settings.unit_blocks).max();
+        let mut prepared = Prepared::new(entries, at - header, buf, taken);
+        prepared.whole = whole.unwrap_or(1).max(1);
+        prepared
     }
 
     fn begin_choosing(&self) -> chooser::Batch<'_> {
@@ -438,13 +444,16 @@ fn purpose_of(prepared: &Prepared) -> Purpose {
 
 fn plan_group(run: &mut Run<'_>, group: &Taken, taken: usize, settings: Settings, read_in_pieces: bool) {
     let start = group.key.group.first_block().0;
-    let mut data = BlockMask::EMPTY;
+    let (mut data, mut holes) = (BlockMask::EMPTY, BlockMask::EMPTY);
     for dirty in group.runs.iter() {
-        if dirty.data.is_some() {
-            data = data.or(dirty.mask());
-        } else {
-            run.holes.push((BlockIndex(start + u64::from(dirty.first)), dirty.count.into()));
-        }
+        let mask = if dirty.data.is_some() { &mut data } else { &mut holes };
+        *mask = mask.or(dirty.mask());
+    }
+    // Each of those beside data lies in one unit.
+    let beside = holes.and(data.widened(settings.unit_blocks));
+    let beside_data = plan_units(beside, settings.unit_blocks).map(|unit| (unit.first, unit.count));
+    for (first, count) in beside_data.chain(holes.minus(beside).runs()) {
+        run.holes.push((BlockIndex(start + u64::from(first)), count));
     }
     for unit in plan_units(data, unit_blocks(&settings, data, read_in_pieces)) {
         let hint = hint_of(&group.runs, BlockMask::run(unit.first, unit.count));

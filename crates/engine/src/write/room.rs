@@ -8,7 +8,9 @@ use store::base::group::GroupKey;
 use store::buffer::write_buffer::DirtyRun;
 use store::space::admission::Admitted;
 use surface::Result;
+use units::BlockMask;
 
+use store::base::canary::Canary;
 use crate::write::Writes;
 use crate::write::drain::BATCH_RAW_BYTES;
 
@@ -83,6 +85,30 @@ impl Writes {
     pub(crate) fn put(&self, key: GroupKey, mut run: DirtyRun) -> Result<()> {
         loop {
             match self.buffer.insert(key, run) {
+                Ok(()) => return Ok(()),
+                Err(back) => run = back,
+            }
+            self.make_standby_room()?;
+        }
+    }
+
+    /// The same for a run of which only the blocks `kept` stay data; the others become holes in the
+    /// same moment.
+    ///
+    /// # Errors
+    /// The same.
+    pub(crate) fn put_with_holes(&self, key: GroupKey, mut run: DirtyRun, kept: BlockMask) -> Result<()> {
+        if Canary::HolesApart.is_planted() {
+            for (first, count) in kept.runs() {
+                self.put(key, run.part(first as u8, count as u8))?;
+            }
+            for (first, count) in run.mask().minus(kept).runs() {
+                self.put(key, DirtyRun::hole(first as u8, count as u8))?;
+            }
+            return Ok(());
+        }
+        loop {
+            match self.buffer.insert_with_holes(key, run, kept) {
                 Ok(()) => return Ok(()),
                 Err(back) => run = back,
             }

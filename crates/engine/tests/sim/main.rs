@@ -40,6 +40,7 @@ mod mend_identities;
 mod mend_lossy;
 mod model;
 mod openings;
+mod pages;
 mod reading;
 mod receive_limits;
 mod recompress;

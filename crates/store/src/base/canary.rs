@@ -34,6 +34,8 @@ canaries! {
     SkipChecksum = "skip-checksum", "Read data is not verified.";
     DoubleApply = "double-apply", "Recovery applies a batch twice.";
     RecoveryForgetsAStream = "recovery-forgets-a-stream", "Recovery loses the other stream when one changes its extent.";
+    UnitDivided = "unit-divided", "Batches are divided within units: between fragments, and between data and holes.";
+    HolesApart = "holes-apart", "The zero blocks of a write become holes after its data is in the write buffer.";
     MoveOverNewerWrite = "move-over-newer-write", "A moved copy takes effect even if newer data was written.";
     ExtentFreedUnderReader = "extent-freed-under-reader", "Extents are freed without waiting for their readers.";
     SnapshotDeleteLosesNeighbour = "snapshot-delete-loses-neighbour", "Destroying a snapshot removes a block that is still needed.";

@@ -1,13 +1,21 @@
 //! A batch on its way to the log: entries, their payloads packed after room for the header, and the
 //! groups that it completes.
+//!
+//! **Whole units.** A batch that is divided takes effect in parts if the power fails between them.
+//! All that a batch changes in one unit of an object, fragments and holes, is in one part: so no
+//! write within a unit is torn (RELIABILITY.md). A unit is all blocks from one multiple of `whole`
+//! to the next. It is larger than a fragment where units are written in pieces, or have holes.
+
+use std::collections::HashSet;
 
 use env::AlignedBuf;
 use format::{
     BATCH_ALIGN, Entry, FragmentEntry, Move, ObjectState, Stream, fragment_entry_bytes, header_bytes, move_entry_bytes,
 };
-use units::{Epoch, ObjectId};
+use units::{BlockIndex, Epoch, ObjectId};
 
 use crate::base::buffers::BufferPool;
+use crate::base::canary::Canary;
 use crate::base::group::StoredGroups;
 use crate::buffer::write_buffer::Taken;
 use crate::log::zero_ahead::TAIL_BYTES;
@@ -23,6 +31,8 @@ pub struct Prepared {
     pub foreseen: Vec<StoredGroups>,
     /// Its stream: cold for moves, hot for all others, unless the caller decides otherwise.
     pub stream: Stream,
+    /// Blocks of the units that are never divided, the largest of any object in it: a power of two.
+    pub whole: u32,
     /// Bytes of the header, at least those that `entries` make; the payloads follow it in `buf`.
     header: usize,
     payload: usize,
@@ -41,7 +51,7 @@ impl Prepared {
         let header = header_bytes(&entries);
         debug_assert!(buf.len() >= header + payload);
         let stream = if matches!(entries.first(), Some(Entry::Moves { .. })) { Stream::Cold } else { Stream::Hot };
-        Self { entries, foreseen: Vec::new(), stream, header, payload, buf, taken, begun: None }
+        Self { entries, foreseen: Vec::new(), stream, whole: 1, header, payload, buf, taken, begun: None }
     }
 
     /// A batch without payloads.
@@ -73,6 +83,7 @@ impl Prepared {
         taken.sort_unstable_by_key(|taken| taken.key);
         let header = header_bytes(&entries);
         let payload: usize = parts.iter().map(|part| part.payload).sum();
+        let whole = parts.iter().map(|part| part.whole).max().unwrap_or(1);
         // A little more, in case the batch takes zeroes along.
         let mut buf = buffers.get(header + payload + TAIL_BYTES);
         let mut at = header;
@@ -81,7 +92,7 @@ impl Prepared {
             at += part.payload;
             buffers.put(part.buf);
         }
-        Some(Self::new(entries, at - header, buf, taken))
+        Some(Self { whole, ..Self::new(entries, at - header, buf, taken) })
     }
 
     /// Bytes in the log.
@@ -101,18 +112,36 @@ impl Prepared {
         self.header
     }
 
-    /// Moves as many fragments as fit in `room` bytes into a new part, from any position: their
-    /// blocks are different, so that their order does not matter. Returns `None` if nothing fits.
-    /// The groups that it completes stay with the rest.
+    /// The unit to which a block belongs.
+    fn unit_of(&self, object: ObjectId, block: BlockIndex) -> (ObjectId, u64) {
+        (object, block.0 / if Canary::UnitDivided.is_planted() { 1 } else { u64::from(self.whole) })
+    }
+
+    /// The fragments that were written, those of one unit together.
+    pub fn units(&self) -> impl Iterator<Item = (ObjectId, &[FragmentEntry])> {
+        self.entries.iter().flat_map(move |entry| {
+            let (object, fragments): (_, &[_]) = match entry {
+                Entry::Fragments { object, fragments, .. } => (*object, fragments),
+                _ => (ObjectId(0), &[]),
+            };
+            let units = fragments.chunk_by(move |a, b| self.unit_of(object, a.first) == self.unit_of(object, b.first));
+            units.map(move |fragments| (object, fragments))
+        })
+    }
+
+    /// Moves as many units as fit in `room` bytes into a new part, from any position: their blocks
+    /// are different, so that their order does not matter. Returns `None` if nothing fits. The
+    /// groups that it completes stay with the rest.
     pub fn split(&mut self, room: usize, buffers: &BufferPool) -> Option<Self> {
         let is_moves = self.entries.iter().any(|entry| matches!(entry, Entry::Moves { .. }));
         let entry_bytes = if is_moves { move_entry_bytes } else { fragment_entry_bytes };
         let items: usize = self.entries.iter().map(item_bytes).sum();
         let header_stays = self.header <= room / HEADER_STAYS_DIVISOR;
+        // Holes are in it already, whichever part they go to.
         let mut used = if header_stays { self.header } else { self.header - items };
-        let fits = |_: ObjectId, item: &FragmentEntry| {
-            let entry_bytes = if header_stays { 0 } else { entry_bytes(item.first) };
-            let cost = entry_bytes + item.stored as usize;
+        let fits = |_: ObjectId, unit: &[FragmentEntry]| {
+            let entry_bytes = |item: &FragmentEntry| if header_stays { 0 } else { entry_bytes(item.first) };
+            let cost: usize = unit.iter().map(|item| entry_bytes(item) + item.stored as usize).sum();
             let fits = used + cost <= room;
             used += if fits { cost } else { 0 };
             fits
@@ -120,9 +149,10 @@ impl Prepared {
         self.divide_by(fits, header_stays, buffers).or_else(|| self.split_holes(room, buffers))
     }
 
-    /// Moves the fragments that `takes` selects into a new part. Returns `None` if it selects none;
-    /// then nothing changes. The groups that it completes stay with the rest, and so do entries
-    /// without payload.
+    /// Moves the units that `takes` selects by their fragments, in the order of
+    /// [`units`](Self::units), into a new part; moves are selected one by one. Returns `None` if it
+    /// selects none; then nothing changes. The groups that it completes stay with the rest, and so
+    /// do entries without payload, except for holes in units that the part takes.
     ///
     /// A batch with a dictionary is never divided: before its descriptor its content would be
     /// meaningless.
@@ -131,7 +161,7 @@ impl Prepared {
     /// copied.
     pub fn divide(
         &mut self,
-        takes: impl FnMut(ObjectId, &FragmentEntry) -> bool,
+        takes: impl FnMut(ObjectId, &[FragmentEntry]) -> bool,
         buffers: &BufferPool,
     ) -> Option<Self> {
         self.divide_by(takes, false, buffers)
@@ -141,7 +171,7 @@ impl Prepared {
     /// beginning on need not move.
     fn divide_by(
         &mut self,
-        mut takes: impl FnMut(ObjectId, &FragmentEntry) -> bool,
+        mut takes: impl FnMut(ObjectId, &[FragmentEntry]) -> bool,
         header_stays: bool,
         buffers: &BufferPool,
     ) -> Option<Self> {
@@ -151,6 +181,8 @@ impl Prepared {
         let mut part = Side::default();
         let mut rest = Side::default();
         let mut at = self.header;
+        let has_holes = self.entries.iter().any(|entry| matches!(entry, Entry::Holes { .. }));
+        let (mut others, mut taken, mut fragments) = (Vec::new(), HashSet::new(), Vec::new());
         for entry in std::mem::take(&mut self.entries) {
             let (object, epoch, items): (_, _, Vec<Item>) = match entry {
                 Entry::Fragments { object, epoch, fragments } => {
@@ -158,16 +190,37 @@ impl Prepared {
                 }
                 Entry::Moves { object, epoch, moves } => (object, epoch, moves.into_iter().map(Item::Moved).collect()),
                 other => {
-                    rest.entries.push(other);
+                    others.push(other);
                     continue;
                 }
             };
-            for item in items {
-                let fragment = item.fragment();
-                let stored = fragment.stored as usize;
-                let side = if takes(object, &fragment) { &mut part } else { &mut rest };
-                side.push(object, epoch, item, at..at + stored);
-                at += stored;
+            let unit_of = |item: &Item| self.unit_of(object, item.fragment().first);
+            let is_one = |a: &Item, b: &Item| matches!(a, Item::Written(_)) && unit_of(a) == unit_of(b);
+            for unit in items.chunk_by(is_one) {
+                fragments.clear();
+                fragments.extend(unit.iter().map(Item::fragment));
+                let is_taken = takes(object, &fragments);
+                if is_taken && has_holes {
+                    taken.insert(unit_of(&unit[0]));
+                }
+                let side = if is_taken { &mut part } else { &mut rest };
+                for (item, stored) in unit.iter().zip(fragments.iter().map(|fragment| fragment.stored as usize)) {
+                    side.push(object, epoch, *item, at..at + stored);
+                    at += stored;
+                }
+            }
+        }
+        for other in others {
+            let Entry::Holes { object, epoch, ranges } = other else {
+                rest.entries.push(other);
+                continue;
+            };
+            let (with_part, left): (Vec<_>, Vec<_>) =
+                ranges.into_iter().partition(|(first, _)| taken.contains(&self.unit_of(object, *first)));
+            for (side, ranges) in [(&mut part, with_part), (&mut rest, left)] {
+                if !ranges.is_empty() {
+                    side.entries.push(Entry::Holes { object, epoch, ranges });
+                }
             }
         }
         if part.entries.is_empty() {
@@ -175,7 +228,7 @@ impl Prepared {
             return None;
         }
         let rest = rest.copied(self, buffers);
-        let Self { stream, mut buf, begun, header: before, .. } = std::mem::replace(self, rest);
+        let Self { stream, whole, mut buf, begun, header: before, .. } = std::mem::replace(self, rest);
         let header = if header_stays { before } else { header_bytes(&part.entries) };
         let mut at = header;
         for range in part.payloads {
@@ -192,6 +245,7 @@ impl Prepared {
             entries: part.entries,
             foreseen: Vec::new(),
             stream,
+            whole,
             header,
             payload,
             buf,
@@ -207,17 +261,33 @@ impl Prepared {
     /// together.
     fn split_holes(&mut self, room: usize, buffers: &BufferPool) -> Option<Self> {
         let empty = |object, epoch| Entry::Holes { object, epoch, ranges: Vec::new() };
-        let index = self.entries.iter().position(|entry| matches!(entry, Entry::Holes { .. }))?;
-        let Entry::Holes { object, epoch, ranges } = &mut self.entries[index] else { return None };
-        let fixed = header_bytes(&[empty(*object, *epoch)]);
+        // Holes in units with data stay: there are no more of them than blocks of data.
+        let with_data: HashSet<_> =
+            self.units().map(|(object, fragments)| self.unit_of(object, fragments[0].first)).collect();
+        let is_alone =
+            |whole: &Self, object: ObjectId, first: BlockIndex| !with_data.contains(&whole.unit_of(object, first));
+        let index = self.entries.iter().position(|entry| {
+            matches!(entry, Entry::Holes { object, ranges, .. }
+                if ranges.iter().any(|(first, _)| is_alone(self, *object, *first)))
+        })?;
+        let Entry::Holes { object, epoch, ranges } = &self.entries[index] else { return None };
+        let (object, epoch) = (*object, *epoch);
+        let fixed = header_bytes(&[empty(object, epoch)]);
         let each = ranges.first().map(|(first, _)| format::hole_bytes(*first))?;
-        let count = (room.checked_sub(fixed)? / each).min(ranges.len());
-        if count == 0 || self.taken.is_empty() {
+        let mut left = room.checked_sub(fixed)? / each;
+        if left == 0 || self.taken.is_empty() {
             return None;
         }
-        let part = Entry::Holes { object: *object, epoch: *epoch, ranges: ranges.drain(..count).collect() };
+        let (taken, ranges): (Vec<_>, Vec<_>) = ranges.iter().copied().partition(|(first, _)| {
+            let is_taken = left > 0 && is_alone(self, object, *first);
+            left -= usize::from(is_taken);
+            is_taken
+        });
+        let part = Entry::Holes { object, epoch, ranges: taken };
         if ranges.is_empty() {
             self.entries.remove(index);
+        } else {
+            self.entries[index] = Entry::Holes { object, epoch, ranges };
         }
         let header = header_bytes(&self.entries);
         self.buf.copy_within(self.header..self.header + self.payload, header);
@@ -243,6 +313,7 @@ fn item_bytes(entry: &Entry) -> usize {
 }
 
 /// The entry that a payload belongs to.
+#[derive(Clone, Copy)]
 enum Item {
     Written(FragmentEntry),
     Moved(Move),
@@ -287,9 +358,9 @@ impl Side {
             at += len;
         }
         let taken = std::mem::take(&mut from.taken);
-        let Prepared { stream, begun, .. } = *from;
+        let Prepared { stream, whole, begun, .. } = *from;
         let payload = at - header;
-        Prepared { entries: self.entries, foreseen: Vec::new(), stream, header, payload, buf, taken, begun }
+        Prepared { entries: self.entries, foreseen: Vec::new(), stream, whole, header, payload, buf, taken, begun }
     }
 }
 
@@ -462,6 +533,46 @@ mod tests {
         encoded.resize(part.batch_bytes(), 0);
         let decoded = format::decode_batch(&encoded).unwrap();
         assert_eq!((decoded.header_bytes, &decoded.entries), (header, &part.entries));
+    }
+
+    #[test]
+    fn pieces_and_holes_of_a_unit_stay_together() {
+        let buffers = BufferPool::default();
+        let fragment = |(first, stored)| FragmentEntry {
+            first: BlockIndex(first),
+            count: 1,
+            codec: 0,
+            stored,
+            checksum: first as u32,
+        };
+        // A unit with a hole between two pieces, a unit of one piece, and a hole alone.
+        let fragments: Vec<_> = [(0, 4000), (2, 4000), (4, 2000)].into_iter().map(fragment).collect();
+        let holes = [(BlockIndex(1), 1), (BlockIndex(100), 1)];
+        let batch = || {
+            let entries = vec![
+                Entry::Holes { object: ObjectId(1), epoch: Epoch(0), ranges: holes.to_vec() },
+                Entry::Fragments { object: ObjectId(1), epoch: Epoch(0), fragments: fragments.clone() },
+            ];
+            let buf = buffers.get(header_bytes(&entries) + 10_000);
+            let mut batch = Prepared::new(entries, 10_000, buf, Vec::new());
+            batch.whole = 4;
+            batch
+        };
+        let found = |batch: &Prepared| {
+            let fragments = batch.entries.iter().flat_map(Entry::payloads).map(|(_, _, fragment)| fragment.first.0);
+            let holes = batch.entries.iter().map(|entry| match entry {
+                Entry::Holes { ranges, .. } => ranges.iter().map(|(first, _)| first.0).collect(),
+                _ => Vec::new(),
+            });
+            (fragments.collect::<Vec<_>>(), holes.flatten().collect::<Vec<_>>())
+        };
+        let mut rest = batch();
+        let part = rest.split(8 << 10, &buffers).unwrap();
+        assert_eq!((found(&part), found(&rest)), ((vec![4], vec![]), (vec![0, 2], vec![1, 100])));
+        let mut rest = batch();
+        let part = rest.divide(|_, unit| unit.len() == 2, &buffers).unwrap();
+        assert_eq!((found(&part), found(&rest)), ((vec![0, 2], vec![1]), (vec![4], vec![100])));
+        assert_eq!(batch().units().map(|(_, unit)| unit.len()).collect::<Vec<_>>(), [2, 1]);
     }
 
     #[test]
