@@ -6,14 +6,13 @@ use std::io;
 use std::sync::{Arc, OnceLock};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use fuse::{Attributes, Errno, SetAttributes, Time, TimeToSet};
+use fuse::{Attributes, Errno, LaneOptions, Lanes, SetAttributes, Time, TimeToSet};
 use surface::{BlockDevice, DeviceInfo, DeviceSet, Error, Held, NamedClient};
 
 use crate::complaints::Complaints;
 use crate::file_io::{self, Failure};
 use crate::folders::Entries;
 use crate::handles::Handles;
-use crate::lane::Lane;
 use crate::nodes::{Node, Nodes, device_of};
 use crate::open_file::File;
 use crate::open_files::OpenFiles;
@@ -48,15 +47,8 @@ pub(crate) struct DeviceDirectory {
     /// Of open directories.
     pub(crate) listings: Handles<Entries>,
     pub(crate) complaints: Arc<Complaints>,
-    /// Reads that may wait for the disk.
-    pub(crate) reads: Lane,
-    /// Writes, flushes and discards that may wait.
-    pub(crate) changes: Lane,
-    /// Opening files: may wait for the end of an exclusive operation on the device.
-    pub(crate) opens: Lane,
-    /// Opening files with `O_TRUNC`: may wait for others to close them, and for all of the
-    /// emptying.
-    pub(crate) emptyings: Lane,
+    /// By their numbers below.
+    pub(crate) lanes: Lanes,
     pub(crate) now: fn() -> SystemTime,
     /// The modification time of the directory.
     pub(crate) mounted_unix_ns: u64,
@@ -68,9 +60,27 @@ pub(crate) struct DeviceDirectory {
     pub(crate) is_taken_over: bool,
 }
 
+/// Lane of reads that may wait for the disk.
+pub(crate) const READS: usize = 0;
+/// Lane of writes, flushes and discards that may wait.
+pub(crate) const CHANGES: usize = 1;
+/// Lane of opening files: may wait for the end of an exclusive operation on the device.
+pub(crate) const OPENS: usize = 2;
+/// Lane of opening files with `O_TRUNC`: may wait for others to close them, and for all of the
+/// emptying.
+pub(crate) const EMPTYINGS: usize = 3;
+
 impl DeviceDirectory {
-    pub(crate) fn new(devices: Arc<dyn DeviceSet>, options: &MountOptions, over_rings: bool) -> io::Result<Self> {
+    pub(crate) fn new(devices: Arc<dyn DeviceSet>, options: &MountOptions) -> io::Result<Self> {
         let complaints = Arc::new(Complaints::default());
+        let lane = |threads, may_borrow| LaneOptions { threads, may_borrow };
+        // In the order of their numbers.
+        let lanes = [
+            lane(options.reads_waiting, true),
+            lane(CHANGES_WAITING, true),
+            lane(OPENS_WAITING, false),
+            lane(EMPTYINGS_WAITING, false),
+        ];
         Ok(Self {
             nodes: Nodes::default(),
             files: Arc::new(OpenFiles {
@@ -85,12 +95,7 @@ impl DeviceDirectory {
             devices,
             listings: Handles::default(),
             complaints,
-            // One thread is always left that takes requests. The queues of a ring have but one
-            // each.
-            reads: Lane::new("fuse-read", options.reads_waiting, options.threads > 2 && !over_rings)?,
-            changes: Lane::new("fuse-change", CHANGES_WAITING, options.threads > 1 && !over_rings)?,
-            opens: Lane::new("fuse-open", OPENS_WAITING, false)?,
-            emptyings: Lane::new("fuse-empty", EMPTYINGS_WAITING, false)?,
+            lanes: Lanes::new("fuse", &lanes)?,
             now: options.now,
             mounted_unix_ns: unix_ns((options.now)()),
             directory_permissions: if options.allow_other { 0o755 } else { 0o700 },

@@ -13,7 +13,7 @@ use fuse::wire::reply::{self, OpenFlags};
 use fuse::{Answer, Capabilities, Entry, Errno, FileSystem, Limits, Operation, Request, SetAttributes, StatFs};
 use surface::{Allocation, Client, process_name, program_file};
 
-use crate::directory::{BLOCK_BYTES, DeviceDirectory, FileState};
+use crate::directory::{BLOCK_BYTES, DeviceDirectory, EMPTYINGS, FileState, OPENS, READS};
 use crate::file_io;
 use crate::nodes::Node;
 use crate::opener::Opener;
@@ -53,10 +53,7 @@ impl FileSystem for DeviceDirectory {
     fn ended(&self) {
         // Every accepted request is answered, even if no caller is left to receive it.
         self.files.held.close();
-        self.reads.close();
-        self.changes.close();
-        self.opens.close();
-        self.emptyings.close();
+        self.lanes.close();
     }
 
     fn forget(&self, node: u64, lookups: u64) {
@@ -171,8 +168,8 @@ impl DeviceDirectory {
         let program = std::fs::read(program_file(request.pid)).unwrap_or_default();
         let process = process_name(request.pid, &program, Some(request.uid));
         let client: Arc<dyn Client> = Arc::new(Opener { pid: request.pid, process });
-        let lane = if flags & libc::O_TRUNC == 0 { &self.opens } else { &self.emptyings };
-        lane.run(0, move || {
+        let lane = if flags & libc::O_TRUNC == 0 { OPENS } else { EMPTYINGS };
+        self.lanes.run(lane, 0, move || {
             answer.result(files.open(node, flags, &client, number).map(|handle| reply::opened(handle, OPEN_FLAGS)));
         });
     }
@@ -188,7 +185,7 @@ impl DeviceDirectory {
             Ok((file, offset, wanted?))
         });
         match request {
-            Ok((file, offset, wanted)) => self.reads.run(0, move || {
+            Ok((file, offset, wanted)) => self.lanes.run(READS, 0, move || {
                 let found = file_io::seek(&*file.device, offset, wanted).map_err(|failure| file.fail("lseek", failure));
                 answer.result(found.map(reply::offset));
             }),

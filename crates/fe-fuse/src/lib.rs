@@ -68,7 +68,6 @@ mod file_io;
 mod filesystem;
 mod folders;
 mod handles;
-mod lane;
 mod mount;
 mod nodes;
 mod open_file;

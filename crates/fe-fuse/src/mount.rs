@@ -195,7 +195,7 @@ fn take_over(
     options: &MountOptions,
 ) -> io::Result<Session<DeviceDirectory>> {
     let memory = descriptors.pop().ok_or_else(|| io::Error::from(io::ErrorKind::InvalidData))?;
-    let mut directory = DeviceDirectory::new(devices.clone(), options, false)?;
+    let mut directory = DeviceDirectory::new(devices.clone(), options)?;
     directory.take_over(SurvivingHandles::left(memory)?);
     Session::take_over(descriptors, Arc::new(directory))
 }
@@ -262,9 +262,8 @@ fn begin_over(
     transport: Transport,
 ) -> Result<(Session<DeviceDirectory>, Arc<DeviceDirectory>)> {
     let about = |what: &str, error| Error::from_io(format!("mount at {}: {what}", dir.display()), error);
-    let directory = DeviceDirectory::new(devices.clone(), options, transport == Transport::Rings)
-        .map_err(|error| about("cannot start its threads", error))?;
-    let directory = Arc::new(directory);
+    let directory = DeviceDirectory::new(devices.clone(), options);
+    let directory = Arc::new(directory.map_err(|error| about("cannot start its threads", error))?);
     let connection = kernel_mount::mount(dir, &how(options))?;
     let session_options = SessionOptions { transport, threads: options.threads, can_clone: connection.can_clone };
     // The kernel alone decides which users may enter, by the options of the mount.

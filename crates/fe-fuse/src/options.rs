@@ -10,7 +10,7 @@ use fuse::keep::KeeperSlot;
 pub(crate) const DOOR: &str = "mount";
 
 /// Threads that receive requests from the kernel, and run those that need not wait. Few are better
-/// than many: see the measurement in `lane`. Each keeps a buffer of [`REQUEST_BYTES_MAX`] once it
+/// than many: see the measurement in `fuse/lanes.rs`. Each keeps a buffer of [`REQUEST_BYTES_MAX`] once it
 /// has handled a large write.
 pub const THREADS_DEFAULT: usize = 4;
 

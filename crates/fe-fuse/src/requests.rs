@@ -6,7 +6,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use fuse::{Answer, Errno, WriteData};
 
-use crate::directory::DeviceDirectory;
+use crate::directory::{CHANGES, DeviceDirectory, READS};
 use crate::file_io;
 use crate::open_file::File;
 use crate::options::REQUEST_BYTES_MAX;
@@ -24,7 +24,7 @@ impl DeviceDirectory {
         let wanted = size.min(REQUEST_BYTES_MAX) as usize;
         let at_once = file.read(wanted, answer, |device, buffer| file_io::read_cached(device, offset, buffer));
         if let Some(answer) = at_once {
-            self.reads.run(0, move || {
+            self.lanes.run(READS, 0, move || {
                 file.read(wanted, answer, |device, buffer| file_io::read(device, offset, buffer).map(Some));
             });
         }
@@ -40,7 +40,7 @@ impl DeviceDirectory {
             // The thread of a ring's queue leaves a large copy to a thread of the lane. So far it
             // only holds the buffer that it arrived in.
             WriteData::InAnswer(_) if length >= LARGE_WRITE_BYTES => {
-                return self.changes.run(0, move || {
+                return self.lanes.run(CHANGES, 0, move || {
                     let data = Bytes::copy_from_slice(answer.data());
                     file.write(offset, data, fua, answer);
                 });
@@ -48,7 +48,7 @@ impl DeviceDirectory {
             WriteData::InAnswer(_) => Bytes::copy_from_slice(answer.data()),
         };
         if fua || file.device.write_would_wait() {
-            self.changes.run(length, move || file.write(offset, data, fua, answer));
+            self.lanes.run(CHANGES, length, move || file.write(offset, data, fua, answer));
         } else {
             file.write(offset, data, fua, answer);
         }
@@ -71,7 +71,7 @@ impl DeviceDirectory {
     /// There is no metadata that `fsync` would add to `fdatasync`.
     pub(crate) fn serve_fsync(&self, fh: u64, answer: impl Answer) {
         match self.file(fh) {
-            Ok(file) => self.changes.run(0, move || {
+            Ok(file) => self.lanes.run(CHANGES, 0, move || {
                 finish(answer, file.device.flush().map_err(|error| file.fail("fsync", error.into())));
             }),
             Err(errno) => answer.fail(errno),
@@ -80,7 +80,7 @@ impl DeviceDirectory {
 
     pub(crate) fn serve_fallocate(&self, fh: u64, offset: u64, length: u64, mode: i32, answer: impl Answer) {
         let Some((file, answer)) = self.file_to_change(fh, answer) else { return };
-        self.changes.run(0, move || {
+        self.lanes.run(CHANGES, 0, move || {
             let done = file_io::allocate(&*file.device, offset, length, mode);
             finish(answer, done.map_err(|failure| file.fail("fallocate", failure)));
         });

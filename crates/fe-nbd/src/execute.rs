@@ -6,7 +6,10 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
-use surface::{Allocation, BlockDevice, Client, Error, ErrorKind, Held, Job, PendingRead, WriteOptions, ZeroOptions};
+use surface::{
+    Allocation, BlockDevice, CHANGES, Client, Error, ErrorKind, Held, Job, PendingRead, READS, WriteOptions,
+    ZeroOptions,
+};
 
 use crate::admit::{Command, Range, Session};
 use crate::caller::Caller;
@@ -119,6 +122,13 @@ pub struct Task {
 }
 
 impl Job for Task {
+    fn class(&self) -> usize {
+        match self.request.command {
+            Command::Read(_) | Command::Cache(_) | Command::BlockStatus { .. } => READS,
+            _ => CHANGES,
+        }
+    }
+
     fn run(mut self) -> Option<Self> {
         // Writes are bounded by the account. The others may cover the whole device: a server that
         // stops would wait for all steps of requests that nobody can be told are done.

@@ -38,6 +38,7 @@ mod served;
 mod set_id;
 mod shown_tree;
 mod snapshots;
+mod waiting;
 mod writing;
 mod xattr_support;
 

@@ -139,10 +139,9 @@ pub fn mount_with_snapshots(
     }
     let tree = ShownTree::new(tree, options.xattrs);
     let snapshots = snapshots.map(|snapshots| SnapshotDirs::new(snapshots, &tree));
-    let mut served = Served::new(tree.clone(), LookupCounts::default(), snapshots, options.counts.clone());
-    served.has_access_times = options.has_access_times;
-    served.is_read_only.store(options.is_read_only, Ordering::Relaxed);
-    let served = served.shared();
+    let served = Served::new(tree.clone(), LookupCounts::default(), snapshots, options)
+        .map_err(|error| about("cannot start a thread", error))?
+        .shared();
     let first = Transport::best();
     let session = match begin(&served, &dir_path, options, first) {
         Err(error) if first == Transport::Rings => {
@@ -229,9 +228,8 @@ fn resume_served(
     };
     let tree = ShownTree::new(tree, xattrs);
     let snapshots = snapshots.map(|snapshots| SnapshotDirs::new(snapshots, &tree));
-    let mut served = Served::new(tree.clone(), LookupCounts::taken_over(), snapshots, options.counts.clone());
+    let mut served = Served::new(tree.clone(), LookupCounts::taken_over(), snapshots, options).map_err(about)?;
     served.has_access_times = place.has_access_times();
-    served.is_read_only.store(options.is_read_only, Ordering::Relaxed);
     let served = served.shared();
     let session = Session::take_over(devices, served.clone()).map_err(about)?;
     place.remount(session.notifier().device(), &how(options), options.overlay)?;

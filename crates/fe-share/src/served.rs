@@ -2,6 +2,7 @@
 //! requests need. Called by any thread that takes requests.
 
 use std::cell::Cell;
+use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
@@ -19,10 +20,12 @@ use crate::closing::Closing;
 use crate::flags;
 use crate::growing::Growing;
 use crate::lookups::LookupCounts;
+use crate::mount::MountOptions;
 use crate::process::Process;
-use crate::request_kind::{Counts, is_change, kind_of};
+use crate::request_kind::{Counting, Counts, is_change};
 use crate::shown_tree::ShownTree;
 use crate::snapshots::{self, SnapshotDirs};
+use crate::waiting::{CHANGES, READS, Waiting};
 use crate::writing::Write;
 
 /// Lifetime of cached entries, practically without limit: a share changes only through its mount.
@@ -52,12 +55,14 @@ pub(crate) struct Served {
     /// Its snapshots, if any can be shown.
     pub(crate) snapshots: Option<SnapshotDirs>,
     /// Counters of requests.
-    counts: Option<Arc<dyn Counts>>,
+    pub(crate) counts: Option<Arc<dyn Counts>>,
     /// Writes that wait for space; started with the first of them, `None` if that failed.
     pub(crate) held: OnceLock<Option<Held>>,
     /// Set while the mount ends: writes do not wait any longer.
     pub(crate) is_unmounting: AtomicBool,
-    /// For the thread that retries held writes.
+    /// Requests that may wait for a disk.
+    pub(crate) waiting: Waiting,
+    /// For the threads of lanes, and the one that retries held writes.
     pub(crate) this: Weak<Self>,
 }
 
@@ -120,20 +125,19 @@ impl FileSystem for Served {
         }
     }
 
-    /// Tries held writes a last time, and answers them.
+    /// Does the requests in lanes, then tries held writes a last time, and answers them.
     fn ended(&self) {
+        self.waiting.close();
         if let Some(Some(held)) = self.held.get() {
             held.close();
         }
     }
 
     fn serve<A: Answer>(&self, request: &Request<'_>, answer: A) {
-        let moved = Cell::new(0);
-        let Some(counts) = &self.counts else { return self.serve_uncounted(request, answer, &moved) };
-        let traffic = counts.of(request.pid);
-        let began = traffic.begin();
-        self.serve_uncounted(request, answer, &moved);
-        traffic.end(kind_of(&request.operation), began, moved.get());
+        let traffic = self.counts.as_ref().map(|counts| counts.of(request.pid));
+        let counting = Counting::begin(traffic, request);
+        self.serve_counted(request, answer, &counting);
+        counting.end(traffic);
     }
 }
 
@@ -142,32 +146,32 @@ impl Served {
         tree: ShownTree,
         lookups: LookupCounts,
         snapshots: Option<SnapshotDirs>,
-        counts: Option<Arc<dyn Counts>>,
-    ) -> Self {
-        Self {
+        options: &MountOptions,
+    ) -> io::Result<Self> {
+        Ok(Self {
             tree,
             lookups,
             growing: Growing::default(),
             closing: Closing::default(),
-            has_access_times: false,
-            is_read_only: AtomicBool::new(false),
+            has_access_times: options.has_access_times,
+            is_read_only: AtomicBool::new(options.is_read_only),
             notifier: OnceLock::new(),
             snapshots,
-            counts,
+            counts: options.counts.clone(),
             held: OnceLock::new(),
             is_unmounting: AtomicBool::new(false),
+            waiting: Waiting::new()?,
             this: Weak::new(),
-        }
+        })
     }
 
-    /// Shares it with the threads that serve, and with the one that retries held writes.
+    /// Shares it with the threads that serve, those of lanes, and the one that retries held writes.
     pub(crate) fn shared(self) -> Arc<Self> {
         Arc::new_cyclic(|this| Self { this: this.clone(), ..self })
     }
 
-    /// Carries out a request and answers it. `moved` is set to the number of bytes read or written,
-    /// if any.
-    fn serve_uncounted<A: Answer>(&self, request: &Request<'_>, answer: A, moved: &Cell<u64>) {
+    /// Carries out a request and answers it, here or in a lane, which takes `counting`.
+    fn serve_counted<A: Answer>(&self, request: &Request<'_>, answer: A, counting: &Counting) {
         if self.closing.takes(request) {
             return Closing::serve(request, answer);
         }
@@ -180,7 +184,7 @@ impl Served {
             return answer.opened(0, flags);
         }
         if let Some(shown) = self.snapshots.as_ref().filter(|_| SnapshotDirs::takes(request)) {
-            return shown.serve(request, answer, moved);
+            return shown.serve(self, request, answer, counting);
         }
         if snapshots::names_another_view(&request.operation) {
             return answer.fail(Errno::new(libc::EXDEV));
@@ -194,11 +198,12 @@ impl Served {
         if self.is_read_only.load(Ordering::Relaxed) && is_change(&request.operation) {
             return answer.fail(Errno::EROFS);
         }
-        share::answering(request.number(), || self.do_and_answer(request, answer, moved));
+        share::answering(request.number(), || self.do_and_answer(request, answer, counting));
     }
 
-    fn do_and_answer<A: Answer>(&self, request: &Request<'_>, answer: A, moved: &Cell<u64>) {
+    fn do_and_answer<A: Answer>(&self, request: &Request<'_>, answer: A, counting: &Counting) {
         let node = request.node;
+        let numbered = (request.number(), counting);
         let caller = Caller { uid: request.uid, gid: request.gid };
         let tree = &self.tree;
         match request.operation {
@@ -254,15 +259,7 @@ impl Served {
                 self.answer_made(tree.link(existing, node, name).map(|inode| (existing, inode)), answer);
             }
             Operation::Read { offset, size, .. } => {
-                let size = size.min(fuse::REQUEST_BYTES_MAX) as usize;
-                answer.fill(size, |buffer| {
-                    let length = tree.read_yielding(node, offset, buffer).map_err(errno)?;
-                    moved.set(length as u64);
-                    if length > 0 {
-                        self.note_access(node);
-                    }
-                    Ok(Some(length))
-                });
+                self.read(tree, (node, offset, size), numbered, answer, move |served| served.note_access(node));
             }
             Operation::Write { offset, data, kill_suid_sgid, .. } => {
                 if kill_suid_sgid
@@ -276,15 +273,14 @@ impl Served {
                     WriteData::InAnswer(_) => Bytes::copy_from_slice(answer.data()),
                 };
                 let request = request.number();
-                moved.set(self.write(Write { request, node, offset, bytes, kill_suid_sgid, answer }));
+                self.write(Write { request, node, offset, bytes, kill_suid_sgid, answer }, counting);
             }
             Operation::Fsync { data_only: true, .. } => {
                 fuse::before_wait();
                 finish(tree.sync_data(node), answer);
             }
             Operation::Fsync { .. } | Operation::FsyncDirectory { .. } | Operation::SyncFs => {
-                fuse::before_wait();
-                finish(tree.sync(), answer);
+                self.sync(counting, answer);
             }
             Operation::SetXattr { name, value, flags, clears_sgid } => {
                 finish(tree.set_xattr(node, name, value, flags, clears_sgid), answer);
@@ -306,11 +302,14 @@ impl Served {
             }
             Operation::Allocate { offset, length, mode, .. } => {
                 let end = if mode & libc::FALLOC_FL_KEEP_SIZE == 0 { offset.saturating_add(length) } else { 0 };
-                let allocate = || {
-                    let change = |set_id| tree.allocate(node, offset, length, mode, set_id);
-                    self.with_set_id(node, Process::of(request), change)
-                };
-                self.growing.through(tree, node, end, allocate, |done| finish(done, answer));
+                let process = Process::of(request);
+                self.run_in_lane(CHANGES, 0, numbered, move |served, _| {
+                    let allocate = || {
+                        let change = |set_id| served.tree.allocate(node, offset, length, mode, set_id);
+                        served.with_set_id(node, process, change)
+                    };
+                    served.growing.through(&served.tree, node, end, allocate, |done| finish(done, answer));
+                });
             }
             Operation::Seek { offset, whence, .. } => {
                 let wanted = match whence {
@@ -318,21 +317,27 @@ impl Served {
                     libc::SEEK_HOLE => Allocation::Hole,
                     _ => return answer.fail(Errno::EINVAL),
                 };
-                answer.result(tree.seek(node, offset, wanted).map(reply::offset).map_err(errno));
+                self.run_in_lane(READS, 0, numbered, move |served, _| {
+                    answer.result(served.tree.seek(node, offset, wanted).map(reply::offset).map_err(errno));
+                });
             }
             Operation::CopyRange { offset, to_node, to_offset, length, wide, .. } => {
                 // The answer has no room for 64 bits; the caller copies the rest with another
                 // request.
                 let length = if wide { length } else { length.min(1 << 30) };
-                let copy = || {
-                    let change = |set_id| tree.copy_range((node, offset), (to_node, to_offset), length, set_id);
-                    self.with_set_id(to_node, Process::of(request), change).map_err(errno)
-                };
-                self.growing.through(tree, to_node, to_offset.saturating_add(length), copy, |copied| {
-                    moved.set(*copied.as_ref().unwrap_or(&0));
-                    answer.result(copied.map(|bytes| {
-                        if wide { reply::offset(bytes) } else { reply::written(u32::try_from(bytes).unwrap_or(0)) }
-                    }));
+                let (process, end) = (Process::of(request), to_offset.saturating_add(length));
+                self.run_in_lane(CHANGES, 0, numbered, move |served, counting| {
+                    let tree = &served.tree;
+                    let copy = || {
+                        let change = |set_id| tree.copy_range((node, offset), (to_node, to_offset), length, set_id);
+                        served.with_set_id(to_node, process, change).map_err(errno)
+                    };
+                    served.growing.through(tree, to_node, end, copy, |copied| {
+                        counting.moved.set(*copied.as_ref().unwrap_or(&0));
+                        answer.result(copied.map(|bytes| {
+                            if wide { reply::offset(bytes) } else { reply::written(u32::try_from(bytes).unwrap_or(0)) }
+                        }));
+                    });
                 });
             }
             Operation::StatFs => answer.result(self.stat_fs().map(|found| reply::statfs(&found)).map_err(errno)),
@@ -509,7 +514,7 @@ mod tests {
 
     fn served(xattrs: XattrSupport) -> Served {
         let tree = Arc::new(Tree::create(SimSpace::new(), 7, OPTIONS).unwrap());
-        Served::new(ShownTree::new(tree, xattrs), LookupCounts::default(), None, None)
+        Served::new(ShownTree::new(tree, xattrs), LookupCounts::default(), None, &MountOptions::default()).unwrap()
     }
 
     fn taken(has_access_times: bool) -> Capabilities {

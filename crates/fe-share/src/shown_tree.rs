@@ -64,17 +64,6 @@ impl ShownTree {
         Entry { node, generation, name_valid: TTL, attributes_valid: TTL, attributes }
     }
 
-    /// Reads content of a file, and calls another reader of requests before it waits for the space.
-    pub(crate) fn read_yielding(&self, node: u64, offset: u64, buffer: &mut [u8]) -> share::Result<usize> {
-        let mut cached = None;
-        fuse::before_wait_unless(|| {
-            // `read` reports the error.
-            cached = self.tree.read_cached(node, offset, buffer).ok().flatten();
-            cached.is_some()
-        });
-        cached.map_or_else(|| self.tree.read(node, offset, buffer), Ok)
-    }
-
     /// Returns the names of an inode's extended attributes that the mount has and the process may
     /// see, each terminated by a zero byte.
     pub(crate) fn xattr_names_shown(&self, inode: u64, process: Process) -> share::Result<Vec<u8>> {

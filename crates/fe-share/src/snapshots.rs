@@ -9,7 +9,6 @@
 //! over a mount understands the kernel's node numbers. A snapshot's tree is opened when it is
 //! accessed.
 
-use std::cell::Cell;
 use std::collections::{BTreeMap, btree_map};
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,8 +20,10 @@ use share::{Failure, Inode, KEPT_NAME, Tree};
 use surface::Allocation;
 
 use crate::process::Process;
-use crate::served::{self, TTL, answer_sized, errno};
+use crate::request_kind::Counting;
+use crate::served::{self, Served, TTL, answer_sized, errno};
 use crate::shown_tree::ShownTree;
+use crate::waiting::READS;
 use crate::xattr_support::XattrSupport;
 
 const VIEW_SHIFT: u32 = 48;
@@ -255,8 +256,8 @@ impl SnapshotDirs {
         Ok(opened)
     }
 
-    /// Answers a request. `moved` is set to the number of bytes read, if any.
-    pub(crate) fn serve<A: Answer>(&self, request: &Request<'_>, answer: A, moved: &Cell<u64>) {
+    /// Answers a request to a mount.
+    pub(crate) fn serve<A: Answer>(&self, served: &Served, request: &Request<'_>, answer: A, counting: &Counting) {
         let is_off = self.snapshots.visibility() == Visibility::Off;
         match (request.node, request.operation) {
             (Tree::ROOT, Operation::Lookup { .. }) if is_off => answer.fail(Errno::new(libc::ENOENT)),
@@ -274,7 +275,7 @@ impl SnapshotDirs {
             (Tree::ROOT, _) => answer.fail(Errno::new(libc::EPERM)),
             (node @ (SHALE | SNAPSHOTS), operation) => self.serve_sign(node, &operation, answer),
             (node, _) => match self.tree(node >> VIEW_SHIFT) {
-                Ok(tree) => serve_snapshot(&tree, request, answer, moved),
+                Ok(tree) => serve_snapshot(&tree, served, request, answer, counting),
                 Err(failure) => answer.fail(errno(failure)),
             },
         }
@@ -358,8 +359,8 @@ impl SnapshotDirs {
 }
 
 /// Answers requests that only read a snapshot; all others would change it.
-fn serve_snapshot<A: Answer>(tree: &ShownTree, request: &Request<'_>, answer: A, moved: &Cell<u64>) {
-    let node = request.node;
+fn serve_snapshot<A: Answer>(tree: &ShownTree, served: &Served, request: &Request<'_>, answer: A, counting: &Counting) {
+    let (node, numbered) = (request.node, (request.number(), counting));
     let (view, inode) = (node >> VIEW_SHIFT << VIEW_SHIFT, node & !(u64::MAX << VIEW_SHIFT));
     let shown = |(inode, found): (u64, Inode)| tree.entry(view | inode, &found);
     match request.operation {
@@ -374,12 +375,7 @@ fn serve_snapshot<A: Answer>(tree: &ShownTree, request: &Request<'_>, answer: A,
         }
         Operation::ReadLink => answer.result(tree.read_link(inode).map_err(errno)),
         Operation::Read { offset, size, .. } => {
-            let size = size.min(fuse::REQUEST_BYTES_MAX) as usize;
-            answer.fill(size, |buffer| {
-                let length = tree.read_yielding(inode, offset, buffer).map_err(errno)?;
-                moved.set(length as u64);
-                Ok(Some(length))
-            });
+            served.read(tree, (inode, offset, size), numbered, answer, |_| ());
         }
         Operation::GetXattr { name, size } => answer_sized(tree.xattr(inode, name), size, answer),
         Operation::ListXattr { size } => {
@@ -408,7 +404,10 @@ fn serve_snapshot<A: Answer>(tree: &ShownTree, request: &Request<'_>, answer: A,
                 libc::SEEK_HOLE => Allocation::Hole,
                 _ => return answer.fail(Errno::EINVAL),
             };
-            answer.result(tree.seek(inode, offset, wanted).map(reply::offset).map_err(errno));
+            let tree = tree.clone();
+            served.run_in_lane(READS, 0, numbered, move |_, _| {
+                answer.result(tree.seek(inode, offset, wanted).map(reply::offset).map_err(errno));
+            });
         }
         _ => answer.fail(Errno::new(libc::EROFS)),
     }

@@ -8,7 +8,9 @@ use bytes::Bytes;
 use fuse::{Answer, Errno};
 use surface::Held;
 
+use crate::request_kind::Counting;
 use crate::served::{Served, errno};
+use crate::waiting::CHANGES;
 
 /// The queue of all held writes of a mount: space for one file is space for another.
 const QUEUE: usize = 0;
@@ -25,10 +27,19 @@ pub(crate) struct Write<A> {
 }
 
 impl Served {
+    /// Writes and answers, here or in a lane.
+    pub(crate) fn write<A: Answer>(&self, write: Write<A>, counting: &Counting) {
+        if !self.tree.write_would_wait() {
+            return counting.moved.set(self.write_or_hold(write));
+        }
+        self.run_in_lane(CHANGES, write.bytes.len(), (write.request, counting), |served, counting| {
+            counting.moved.set(served.write_or_hold(write));
+        });
+    }
+
     /// Writes and answers, or holds the write until there is space. Returns the number of bytes
     /// written by now.
-    pub(crate) fn write<A: Answer>(&self, write: Write<A>) -> u64 {
-        fuse::before_wait_unless(|| !self.tree.write_would_wait());
+    fn write_or_hold<A: Answer>(&self, write: Write<A>) -> u64 {
         let (write, most) = match self.try_write(write, false) {
             Ok(written_bytes) => return written_bytes,
             Err(left) => left,

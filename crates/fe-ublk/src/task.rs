@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 
-use surface::{Error, ErrorKind, Held, Job, Lane, PendingRead, Pool};
+use surface::{CHANGES, Error, ErrorKind, Held, Job, Lane, PendingRead, Pool, READS};
 
 use crate::execute::{Disk, Outcome, failure, finish_read};
 use crate::queue::Serve;
@@ -117,6 +117,10 @@ impl Task {
 }
 
 impl Job for Task {
+    fn class(&self) -> usize {
+        if matches!(self.work, Work::Read { .. }) { READS } else { CHANGES }
+    }
+
     fn run(self) -> Option<Self> {
         self.step()
     }

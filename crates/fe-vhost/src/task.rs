@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 
-use surface::{Client, Error, ErrorKind, Held, Job, PendingRead};
+use surface::{CHANGES, Client, Error, ErrorKind, Held, Job, PendingRead, READS};
 use vm_memory::Bytes;
 
 use crate::caller::Caller;
@@ -143,6 +143,10 @@ impl Task {
 }
 
 impl Job for Task {
+    fn class(&self) -> usize {
+        if matches!(self.request.work, Work::Read(_)) { READS } else { CHANGES }
+    }
+
     fn run(self) -> Option<Self> {
         self.step()
     }

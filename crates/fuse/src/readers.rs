@@ -312,7 +312,7 @@ thread_local! {
 
 /// Says that the request that the calling thread carries out may wait for a disk, so that another
 /// reader is there for the next ones. Does nothing on a thread that takes no requests.
-pub fn before_wait() {
+pub(crate) fn before_wait() {
     SEAT.with(|seat| {
         let readers = seat.readers.borrow();
         let Some(readers) = &*readers else { return };
@@ -328,15 +328,6 @@ pub fn before_wait() {
             readers.call(&mut state);
         }
     });
-}
-
-/// Like [`before_wait`], unless `is_quick` says that the request will not wait. It is not called on
-/// a thread for which that makes no difference.
-pub fn before_wait_unless(is_quick: impl FnOnce() -> bool) {
-    let matters = |readers: &Arc<Readers>| !readers.is_led_here();
-    if SEAT.with(|seat| !seat.is_away.get() && seat.readers.borrow().as_ref().is_some_and(matters)) && !is_quick() {
-        before_wait();
-    }
 }
 
 /// Says that the calling thread is about to start another one, which would inherit the one CPU to

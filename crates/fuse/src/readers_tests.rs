@@ -260,21 +260,6 @@ fn a_reader_that_starts_when_the_others_are_away_reads() {
     connection.end();
 }
 
-#[test]
-fn a_request_that_is_not_quick_brings_another_reader() {
-    let (tell, is_away) = mpsc::channel();
-    let handler = move |node| {
-        before_wait_unless(|| node < 100);
-        tell.send(SEAT.with(|seat| seat.is_away.get())).unwrap();
-    };
-    let mut connection = Connection::plain(2, Box::new(handler));
-    for node in [1, 100, 99, 101] {
-        connection.ask(node);
-        assert_eq!(is_away.recv().unwrap(), node >= 100);
-    }
-    connection.end();
-}
-
 /// The handler waits for the next request without having said that it may wait.
 #[test]
 fn a_reader_that_waits_unexpectedly_is_relieved() {

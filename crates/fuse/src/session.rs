@@ -13,6 +13,7 @@ use crate::answer::Answer;
 use crate::device::{self, Reader};
 use crate::handover::{Handover, HandoverCounts};
 use crate::io_flusher::become_io_flusher;
+use crate::lanes;
 use crate::notify::Notifier;
 use crate::readers::Readers;
 use crate::ring::Rings;
@@ -226,9 +227,13 @@ impl<F: FileSystem> Session<F> {
             let handover = Handover::new(counts.clone()).inspect_err(|reason| warn_plain(reason));
             Readers::new(self.threads, self.devices[0].clone(), counts, handover.ok())
         });
-        let serve = |number, mut reader: Reader, readers: Option<Arc<Readers>>, file_system: &F| match readers {
-            Some(readers) => readers.serve(number, &mut reader, file_system),
-            None => reader.serve(file_system),
+        let receivers = self.threads;
+        let serve = move |number, mut reader: Reader, readers: Option<Arc<Readers>>, file_system: &F| {
+            lanes::receive_with(receivers);
+            match readers {
+                Some(readers) => readers.serve(number, &mut reader, file_system),
+                None => reader.serve(file_system),
+            }
         };
         let mut threads: Vec<JoinHandle<io::Result<()>>> = Vec::new();
         for number in 1..self.threads {
@@ -259,25 +264,18 @@ impl<F: FileSystem> Session<F> {
 mod tests {
     use std::os::fd::AsFd;
     use std::sync::Barrier;
-    use std::sync::atomic::{AtomicBool, Ordering};
 
     use rustix::net::{AddressFamily, SocketFlags, SocketType};
 
     use super::*;
-    use crate::before_wait_unless;
     use crate::readers::tests::{Answering, answer, send};
 
     #[test]
     fn without_handing_over_all_threads_read() {
         let (kernel, device) =
             rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
-        let (meeting, is_asked) = (Barrier::new(4), Arc::new(AtomicBool::new(false)));
-        let asks = is_asked.clone();
-        let handler = move |_| {
-            // Asked only where another reader may be parked.
-            before_wait_unless(|| !asks.swap(true, Ordering::SeqCst));
-            meeting.wait();
-        };
+        let meeting = Barrier::new(4);
+        let handler = move |_| _ = meeting.wait();
         let session = Session {
             file_system: Arc::new(Answering(Box::new(handler))),
             devices: vec![Arc::new(device)],
@@ -289,7 +287,6 @@ mod tests {
         let serving = thread::spawn(move || session.serve_device());
         (1..=4).for_each(|number| send(kernel.as_fd(), number, opcode::STATFS, 1, 1));
         (1..=4).for_each(|_| _ = answer(kernel.as_fd()));
-        assert!(!is_asked.load(Ordering::SeqCst));
         drop(kernel);
         serving.join().unwrap().unwrap();
     }

@@ -15,6 +15,7 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 use surface::{Allocation, Capacity, Error, ErrorKind, OWN_FILES_END, ObjectSpace, Result, Run};
+use testkit::Gate;
 
 use crate::Rng;
 
@@ -74,6 +75,10 @@ struct Room {
 #[derive(Default)]
 pub struct SimSpace {
     inner: Mutex<Inner>,
+    /// Where flushes wait.
+    pub flushes: Gate,
+    /// Where reads of files wait that do not belong to the tree itself.
+    pub reads: Gate,
 }
 
 impl SimSpace {
@@ -152,7 +157,7 @@ impl SimSpace {
                 blocks.insert(key, History { durable: block, later: Vec::new() });
             }
         }
-        Arc::new(Self { inner: Mutex::new(Inner { blocks, ..Inner::default() }) })
+        Arc::new(Self { inner: Mutex::new(Inner { blocks, ..Inner::default() }), ..Self::default() })
     }
 
     /// The current state, as a snapshot.
@@ -161,7 +166,7 @@ impl SimSpace {
         let blocks = inner.blocks.iter().filter(|(_, history)| history.now().is_some());
         let durable = |history: &History| History { durable: history.now().clone(), later: Vec::new() };
         let blocks = blocks.map(|(&key, history)| (key, durable(history))).collect();
-        Arc::new(Self { inner: Mutex::new(Inner { blocks, ..Inner::default() }) })
+        Arc::new(Self { inner: Mutex::new(Inner { blocks, ..Inner::default() }), ..Self::default() })
     }
 
     /// Files that hold data, or have a mark.
@@ -284,6 +289,9 @@ fn pieces(offset: u64, length: u64) -> impl Iterator<Item = (u64, usize, usize)>
 
 impl ObjectSpace for SimSpace {
     fn read(&self, file: u64, offset: u64, buf: &mut [u8]) -> Result<()> {
+        if file >= OWN_FILES_END {
+            self.reads.pass(file);
+        }
         let inner = self.inner.lock();
         if inner.is_off {
             return Err(off());
@@ -371,6 +379,7 @@ impl ObjectSpace for SimSpace {
     }
 
     fn flush(&self) -> Result<()> {
+        self.flushes.pass(0);
         let mut inner = self.inner.lock();
         if inner.count()? {
             return Err(off());

@@ -41,6 +41,37 @@ fn a_slow_request_does_not_keep_later_ones_waiting() {
     }
 }
 
+/// As many flushes as the pool has threads used to stop all reads that were not in memory.
+#[test]
+fn reads_go_on_while_flushes_wait() {
+    let device = device();
+    let other = Memory::with_capacity(SIZE, SIZE);
+    let setup = Setup::new(&[("disk", &device), ("other", &other)]);
+    for count in [16, 64_usize] {
+        // New ones: the only request of a client that sends one at a time is executed by the thread
+        // that receives them.
+        let (mut client, mut elsewhere) = (setup.simple("disk"), setup.structured("other"));
+        device.flushes.shut();
+        let flushes: HashMap<_, _> =
+            (0..count).map(|_| (client.request(command::FLUSH, 0, 0, 0, &[]), (0, 0))).collect();
+        device.flushes.wait_for(16);
+        for is_cached in [true, false] {
+            device.cached.store(is_cached, Ordering::Release);
+            other.cached.store(is_cached, Ordering::Release);
+            for _ in 0..50 {
+                assert_eq!(client.read(4096, 4096), Answer::Ok(vec![0; 4096]));
+                assert_eq!(elsewhere.read(4096, 4096), Answer::Ok(vec![0; 4096]));
+            }
+        }
+        assert_eq!((client.write(0, &[1; 100]), elsewhere.write(0, &[1; 100])), (DONE, DONE));
+        assert_eq!((client.read(0, 100), elsewhere.read(0, 100)), (Answer::Ok(vec![1; 100]), Answer::Ok(vec![1; 100])));
+        device.release();
+        for _ in 0..count {
+            assert_eq!(client.answer(&flushes).1, DONE);
+        }
+    }
+}
+
 #[test]
 fn requests_of_one_connection_are_executed_at_the_same_time() {
     let device = device();

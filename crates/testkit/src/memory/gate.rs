@@ -65,7 +65,7 @@ impl Gate {
     }
 
     /// Lets an operation pass, or makes it wait.
-    pub(super) fn pass(&self, offset: u64) {
+    pub fn pass(&self, offset: u64) {
         let mut state = self.state.lock();
         if !state.is_shut_at(offset) {
             return;
