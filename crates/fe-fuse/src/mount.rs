@@ -207,7 +207,6 @@ fn start(
     options: &MountOptions,
     (over_rings, is_resumed): (bool, bool),
 ) -> Result<Mount> {
-    let session = session.with_handover(options.handover.clone());
     let state = Arc::new(EndedState::default());
     let connection = session.notifier();
     let served = {

@@ -3,7 +3,6 @@
 use std::sync::Arc;
 use std::time::SystemTime;
 
-use fuse::HandoverCounts;
 use fuse::keep::KeeperSlot;
 
 /// Name of this door in operation counts.
@@ -56,8 +55,6 @@ pub struct MountOptions {
     /// The keeper that holds the mount so that it survives this program: the next one to mount
     /// continues it. Unused if requests come over rings.
     pub kept_by: Option<KeeperSlot>,
-    /// Hands replies over to a lone caller on its CPU, and counts that; `None` does not.
-    pub handover: Option<Arc<HandoverCounts>>,
     /// The wall clock, for modification times only.
     pub now: fn() -> SystemTime,
 }
@@ -72,7 +69,6 @@ impl Default for MountOptions {
             replaces_dead: false,
             overlay: false,
             kept_by: None,
-            handover: None,
             now: wall_clock,
         }
     }

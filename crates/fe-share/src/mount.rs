@@ -16,7 +16,7 @@ use std::time::Duration;
 
 use fuse::keep::KeeperSlot;
 use fuse::mount::{self as kernel_mount, MountParams, MountPoint};
-use fuse::{HandoverCounts, Notifier, Session, SessionOptions, Transport};
+use fuse::{Notifier, Session, SessionOptions, Transport};
 use parking_lot::{Condvar, Mutex};
 use rustix::mount::UnmountFlags;
 use share::{Left, Tree};
@@ -61,8 +61,6 @@ pub struct MountOptions {
     pub journal: Option<Arc<dyn JournalPlace>>,
     /// Where requests are counted.
     pub counts: Option<Arc<dyn Counts>>,
-    /// Hands replies over to a lone caller on its CPU, and counts that; `None` does not.
-    pub handover: Option<Arc<HandoverCounts>>,
 }
 
 impl Default for MountOptions {
@@ -79,7 +77,6 @@ impl Default for MountOptions {
             kept_by: None,
             journal: None,
             counts: None,
-            handover: None,
         }
     }
 }
@@ -301,7 +298,6 @@ fn start(
     held_mount: Option<HeldMount>,
 ) -> Result<Mount> {
     let about = |error| Error::from_io(format!("share at {}: cannot start a thread", place.dir().display()), error);
-    let session = session.with_handover(options.handover.clone());
     let connection = session.notifier();
     let _ = served.notifier.set(connection.clone());
     let tree = served.tree.clone();

@@ -44,11 +44,7 @@ impl Served {
             Ok(written_bytes) => return written_bytes,
             Err(left) => left,
         };
-        let start = || {
-            fuse::before_spawn();
-            Held::start("share-held").ok()
-        };
-        let Some(held) = self.held.get_or_init(start) else {
+        let Some(held) = self.held.get_or_init(|| Held::start("share-held").ok()) else {
             return self.try_write(write, true).unwrap_or(0);
         };
         let served = self.this.clone();

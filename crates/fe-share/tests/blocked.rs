@@ -8,7 +8,6 @@ use std::sync::{Arc, mpsc};
 use std::thread::{self, JoinHandle};
 
 use fe_share::{Mount, MountOptions, mount};
-use fuse::HandoverCounts;
 use rustix::thread::gettid;
 use share::{Options, Time, Tree};
 use sim::SimSpace;
@@ -123,12 +122,6 @@ fn goes_on_while_syncs_wait(share: Share) {
 #[test]
 fn a_share_goes_on_while_syncs_wait_for_the_disk() {
     goes_on_while_syncs_wait(Share::new("syncs"));
-}
-
-#[test]
-fn a_share_goes_on_while_syncs_wait_and_replies_are_handed_over() {
-    let handover = Some(Arc::<HandoverCounts>::default());
-    goes_on_while_syncs_wait(Share::with("syncs-handover", MountOptions { handover, ..MountOptions::default() }));
 }
 
 #[test]

@@ -11,11 +11,10 @@ use rustix::event::{PollFd, PollFlags};
 use rustix::io::Errno as Os;
 
 use crate::answer::Answer;
-use crate::readers;
 use crate::session::{FileSystem, dispatch};
 use crate::wire::errno::Errno;
 use crate::wire::request::{self, Operation};
-use crate::wire::{IN_HEADER_BYTES, opcode, reply};
+use crate::wire::{IN_HEADER_BYTES, reply};
 use crate::{REQUEST_BYTES_MAX, wire};
 
 /// Buffer that the kernel requires for a read of the device: the largest write and its headers.
@@ -41,7 +40,7 @@ impl DeviceAnswer {
         let header = reply::header(self.unique, error, payload.len());
         let parts = [IoSlice::new(&header), IoSlice::new(payload)];
         let write = || rustix::io::retry_on_intr(|| rustix::io::writev(&*self.device, &parts));
-        match readers::reply(write) {
+        match write() {
             Ok(_) => {}
             // The caller was interrupted, or the connection has ended.
             Err(Os::NOENT | Os::NODEV | Os::CONNABORTED | Os::NOTCONN | Os::PERM) => {}
@@ -166,22 +165,6 @@ impl Reader {
     /// Returns the last message read.
     pub(crate) fn message(&self) -> &[u8] {
         &self.message[..self.length]
-    }
-
-    /// Returns the thread whose request the last message is; 0 if it has none.
-    pub(crate) fn caller(&self) -> u32 {
-        wire::u32_at(self.message(), 32)
-    }
-
-    /// Returns whether the last message drops look-ups, which has no answer.
-    pub(crate) fn is_forget(&self) -> bool {
-        matches!(wire::u32_at(self.message(), 4), opcode::FORGET | opcode::BATCH_FORGET)
-    }
-
-    /// Returns whether the last message reads or writes content: its caller may not wait for the
-    /// answer (read-ahead, asynchronous I/O).
-    pub(crate) fn is_data(&self) -> bool {
-        matches!(wire::u32_at(self.message(), 4), opcode::READ | opcode::WRITE)
     }
 
     /// Serves messages until the connection has ended.

@@ -35,7 +35,6 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use surface::{Job, Pool};
 
 use crate::io_flusher::become_io_flusher;
-use crate::readers::before_wait;
 
 /// Most requests queued in a lane: as many as the kernel sends without a waiting caller for each.
 const QUEUE_MAX: usize = 256;
@@ -126,14 +125,12 @@ impl Lanes {
     /// Runs `work`, which holds `bytes` of data, here or on a thread of the lane.
     pub fn run(&self, lane: usize, bytes: usize, work: impl FnOnce() + Send + 'static) {
         if let Some(_borrowed) = self.borrow(lane) {
-            before_wait();
             return work();
         }
         let queued = self.queued_bytes.fetch_add(bytes, Ordering::Relaxed);
         let work = Work { lane, bytes, queued_bytes: Arc::clone(&self.queued_bytes), run: Box::new(work) };
         let queue_max = if bytes > 0 && queued.saturating_add(bytes) > QUEUE_BYTES_MAX { 0 } else { QUEUE_MAX };
         if let Err(work) = self.pool.offer(self.place, work, queue_max) {
-            before_wait();
             work.run();
         }
     }

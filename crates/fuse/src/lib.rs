@@ -8,36 +8,29 @@
 //!
 //! # The life of a request
 //!
-//! 1. A transport takes a message from the kernel: a reader thread from `/dev/fuse` (`device`), of
-//!    which one reads while requests come one at a time if replies are handed over (`readers`), or
+//! 1. A transport takes a message from the kernel: a reader thread from `/dev/fuse` (`device`), or
 //!    the thread of a CPU's queue from a ring (`ring`).
 //! 2. [`wire::decode`] turns the message into a [`Request`]. A malformed message is answered with
 //!    `EIO`; an operation that this crate does not know with `ENOSYS`.
 //! 3. [`FileSystem::serve`] answers at once, or, if that may wait for a disk, moves the [`Answer`] to
 //!    another thread ([`Lanes`]) and returns.
-//! 4. The answer is sent over the same transport, to a lone caller from its own CPU (`handover`).
-//!    An answer that is dropped sends `EIO`, so that no caller waits indefinitely.
+//! 4. The answer is sent over the same transport. An answer that is dropped sends `EIO`, so that no caller waits indefinitely.
 
 mod answer;
 mod device;
-mod handover;
 mod io_flusher;
 pub mod keep;
 mod lanes;
 pub mod mount;
 mod notify;
-mod readers;
 mod ring;
-mod scheduler;
 mod session;
 pub mod wire;
 
 pub use answer::{Answer, WriteData};
-pub use handover::{HandoverCounts, HandoverFigures, why_no_handover};
 pub use io_flusher::become_io_flusher;
 pub use lanes::{LaneOptions, Lanes};
 pub use notify::Notifier;
-pub use readers::before_spawn;
 pub use session::{FileSystem, Session, SessionOptions, Transport};
 pub use wire::attributes::{Attributes, Entry, StatFs, Time};
 pub use wire::errno::Errno;

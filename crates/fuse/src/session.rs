@@ -1,5 +1,4 @@
-//! A connection to the kernel: negotiated, served, and ended. Owns the threads that take requests;
-//! which of them read at a time is decided in `readers`.
+//! A connection to the kernel: negotiated, served, and ended. Owns the threads that take requests.
 //!
 //! A connection ends when the kernel drops it (an unmount, an abort). All reader threads notice
 //! that and end, and then [`FileSystem::ended`] is called once.
@@ -11,11 +10,9 @@ use std::thread::{self, JoinHandle};
 
 use crate::answer::Answer;
 use crate::device::{self, Reader};
-use crate::handover::{Handover, HandoverCounts};
 use crate::io_flusher::become_io_flusher;
 use crate::lanes;
 use crate::notify::Notifier;
-use crate::readers::Readers;
 use crate::ring::Rings;
 use crate::wire::errno::Errno;
 use crate::wire::init::{self, Capabilities, Limits};
@@ -94,12 +91,6 @@ pub struct Session<F> {
     threads: usize,
     rings: Option<Rings<F>>,
     can_resend: bool,
-    /// Counts of replies that are handed over; `None`: replies are plain, and all threads read.
-    handover: Option<Arc<HandoverCounts>>,
-}
-
-fn warn_plain(reason: &str) {
-    log::warn!("replies of a mount are not handed over on the caller's CPU: {reason}");
 }
 
 /// Used by every connection if offered: they change the layout of messages that [`crate::wire`]
@@ -153,7 +144,7 @@ impl<F: FileSystem> Session<F> {
             let can_clone = options.can_clone && rings.is_none();
             devices.extend(can_clone.then(|| device::clone_of(&devices[0]).ok()).flatten().map(Arc::new));
         }
-        Ok(Self { file_system, devices, threads: options.threads.max(1), rings, can_resend, handover: None })
+        Ok(Self { file_system, devices, threads: options.threads.max(1), rings, can_resend })
     }
 
     /// Takes over a connection that another program has negotiated and served, through the same
@@ -169,19 +160,7 @@ impl<F: FileSystem> Session<F> {
             return Err(io::Error::from(io::ErrorKind::NotConnected));
         }
         Notifier(first.clone()).resend()?;
-        Ok(Self { file_system, threads: devices.len(), devices, rings: None, can_resend: true, handover: None })
-    }
-
-    /// Has one thread read while requests come one at a time, hands replies over to a lone caller
-    /// on its CPU, and counts them; `None` does neither. Over rings nothing changes, and without
-    /// the privilege for it replies are plain: a warning gives the reason.
-    #[must_use]
-    pub fn with_handover(mut self, counts: Option<Arc<HandoverCounts>>) -> Self {
-        if counts.is_some() && self.rings.is_some() {
-            warn_plain("its requests come over io_uring");
-        }
-        self.handover = counts;
-        self
+        Ok(Self { file_system, threads: devices.len(), devices, rings: None, can_resend: true })
     }
 
     /// Returns the reason why no other program can [take it over](Self::take_over); `None` if one
@@ -223,26 +202,19 @@ impl<F: FileSystem> Session<F> {
     }
 
     fn serve_device(&self) -> io::Result<()> {
-        let readers = self.handover.clone().filter(|_| self.threads > 1).map(|counts| {
-            let handover = Handover::new(counts.clone()).inspect_err(|reason| warn_plain(reason));
-            Readers::new(self.threads, self.devices[0].clone(), counts, handover.ok())
-        });
         let receivers = self.threads;
-        let serve = move |number, mut reader: Reader, readers: Option<Arc<Readers>>, file_system: &F| {
+        let serve = move |mut reader: Reader, file_system: &F| {
             lanes::receive_with(receivers);
-            match readers {
-                Some(readers) => readers.serve(number, &mut reader, file_system),
-                None => reader.serve(file_system),
-            }
+            reader.serve(file_system)
         };
         let mut threads: Vec<JoinHandle<io::Result<()>>> = Vec::new();
         for number in 1..self.threads {
             let device = self.devices.get(number).unwrap_or(&self.devices[0]);
             let reader = Reader::new(device.clone());
-            let (readers, file_system) = (readers.clone(), self.file_system.clone());
+            let file_system = self.file_system.clone();
             let started = thread::Builder::new().name(format!("fuse-{number}")).spawn(move || {
                 become_io_flusher();
-                serve(number, reader, readers, &file_system)
+                serve(reader, &file_system)
             });
             match started {
                 Ok(thread) => threads.push(thread),
@@ -250,44 +222,12 @@ impl<F: FileSystem> Session<F> {
                 Err(error) => log::warn!("a thread that takes requests cannot be started: {error}"),
             }
         }
-        let mut result = serve(0, Reader::new(self.devices[0].clone()), readers, &self.file_system);
+        let mut result = serve(Reader::new(self.devices[0].clone()), &self.file_system);
         for thread in threads {
             let ended =
                 thread.join().unwrap_or_else(|_| Err(io::Error::other("a thread that takes requests panicked")));
             result = result.and(ended);
         }
         result
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use std::os::fd::AsFd;
-    use std::sync::Barrier;
-
-    use rustix::net::{AddressFamily, SocketFlags, SocketType};
-
-    use super::*;
-    use crate::readers::tests::{Answering, answer, send};
-
-    #[test]
-    fn without_handing_over_all_threads_read() {
-        let (kernel, device) =
-            rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
-        let meeting = Barrier::new(4);
-        let handler = move |_| _ = meeting.wait();
-        let session = Session {
-            file_system: Arc::new(Answering(Box::new(handler))),
-            devices: vec![Arc::new(device)],
-            threads: 4,
-            rings: None,
-            can_resend: false,
-            handover: None,
-        };
-        let serving = thread::spawn(move || session.serve_device());
-        (1..=4).for_each(|number| send(kernel.as_fd(), number, opcode::STATFS, 1, 1));
-        (1..=4).for_each(|_| _ = answer(kernel.as_fd()));
-        drop(kernel);
-        serving.join().unwrap().unwrap();
     }
 }

@@ -33,9 +33,9 @@ pub use image_line::{ImageLine, PushedLine};
 pub use jobs::{HIDDEN_NAME, JobFault, JobKind, JobPace, JobReport, JobResult, JobState, JobWish};
 pub use losses::{LossLine, LossOfReport, LossReport};
 pub use pool::{
-    BookmarkLine, ChangeReport, CheckSummary, DiffReport, HandoverLine, HoldLine, ObjectKind, ProblemReport,
-    PropertiesReport, PropertyReport, QuotaLine, ReceiveLine, ReservedLine, ScrubLine, SnapshotReport, StatusReport,
-    TransferSummary, UnservedLine, VolumeReport, ratio, show_ratio, write_amplification,
+    BookmarkLine, ChangeReport, CheckSummary, DiffReport, HoldLine, ObjectKind, ProblemReport, PropertiesReport,
+    PropertyReport, QuotaLine, ReceiveLine, ReservedLine, ScrubLine, SnapshotReport, StatusReport, TransferSummary,
+    UnservedLine, VolumeReport, ratio, show_ratio, write_amplification,
 };
 pub use reload::ReloadReport;
 pub use slices::{CleanSlice, CleanTotal, ScrubSlice, ShrinkSlice, SortSlice};

@@ -244,8 +244,6 @@ pub struct StatusReport {
     pub shares: Option<String>,
     /// Shares that could not be mounted there.
     pub unserved_shares: Vec<UnservedLine>,
-    /// Replies of its mounts that were handed over on their callers' CPU.
-    pub handover: HandoverLine,
     /// Seconds since the pool was opened.
     pub uptime_s: u64,
     /// The most severe state: `ok`, `scrubbing`, `nearly-full`, `incomplete`, `full`,
@@ -413,24 +411,6 @@ impl StatusReport {
         let stored = self.images.iter().map(|image| image.stored_bytes).sum();
         (self.unlisted_allocated_bytes.saturating_sub(local), self.unlisted_bytes.saturating_sub(stored))
     }
-}
-
-/// Replies through FUSE that were handed over on their callers' CPU (`serve --handover`), since
-/// the pool was opened.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub struct HandoverLine {
-    /// Replies that were handed over.
-    pub handoffs: u64,
-    /// Times when another thread began to take requests because some waited.
-    pub takeovers: u64,
-    /// Times when it was given up because a request was queued.
-    pub given_up_queued: u64,
-    /// The same, because replies delayed callers.
-    pub given_up_late: u64,
-    /// The same, because the thread that replies was stuck behind a busy program or a disk.
-    pub given_up_stuck: u64,
-    /// The same, because the server may not use the caller's CPU.
-    pub given_up_elsewhere: u64,
 }
 
 /// A volume, a share or a folder at its quota.

@@ -25,7 +25,6 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use engine::{Pool, Volume, VolumeRef};
-use fuse::HandoverCounts;
 use parking_lot::{Mutex, RwLock};
 use surface::{BlockDevice, Client, DeviceId, Error, ErrorKind, Result};
 
@@ -95,8 +94,6 @@ pub struct Service {
     /// The network servers of the shares, if the server runs any.
     exports: Mutex<Option<Arc<Exports>>>,
     journals: Arc<Journals>,
-    /// Counts of FUSE replies that were handed over.
-    handover: Arc<HandoverCounts>,
     /// Damages that were logged.
     damage_told: Mutex<BTreeSet<String>>,
     fullness: Fullness,
@@ -135,7 +132,6 @@ impl Service {
             shares: Mutex::new(None),
             exports: Mutex::new(None),
             journals: Arc::new(journals),
-            handover: Arc::default(),
             damage_told: Mutex::default(),
             fullness: Fullness::default(),
             recompressing: Recompressing::default(),
@@ -176,11 +172,6 @@ impl Service {
     /// Returns the audit log, for events that are not operations.
     pub fn audit_log(&self) -> &AuditLog {
         &self.audit_log
-    }
-
-    /// Returns the counts of FUSE replies that were handed over.
-    pub(crate) fn handover(&self) -> &Arc<HandoverCounts> {
-        &self.handover
     }
 
     /// Returns the journals of its shares' names.

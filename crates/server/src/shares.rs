@@ -20,7 +20,6 @@ use std::time::Duration;
 
 use engine::{Files, Pool, TreeUse, Volume};
 use fe_share::{KeeperSlot, Mount, MountOptions, OrphanedMount, Snapshots};
-use fuse::HandoverCounts;
 use fuse::keep::Keeper;
 use parking_lot::Mutex;
 use share::{Options, Tree};
@@ -99,8 +98,6 @@ pub struct SharesWish<'a> {
     /// Process that holds the mounts, so that they outlive this server; `None` where that is
     /// impossible.
     pub keeper: Option<Arc<Keeper>>,
-    /// Counts replies that are handed over to a lone caller on its CPU; none: they are not.
-    pub handover: Option<Arc<HandoverCounts>>,
 }
 
 /// The mounted shares of a served pool.
@@ -114,7 +111,6 @@ pub struct Shares {
     memory_bytes: u64,
     overlay: bool,
     keeper: Option<Arc<Keeper>>,
-    handover: Option<Arc<HandoverCounts>>,
     journals: Arc<Journals>,
     /// Acknowledged data must survive the death of this server: so must names.
     keeps_acknowledged: bool,
@@ -129,7 +125,7 @@ impl Shares {
     /// [`ErrorKind::NotFound`] for `dir`; the first error, if no share can be mounted, for another
     /// reason than a tree that cannot be opened.
     pub fn start(service: &Service, wish: &SharesWish<'_>) -> Result<Arc<Self>> {
-        let SharesWish { dir, names, memory_bytes, overlay, ref keeper, ref handover } = *wish;
+        let SharesWish { dir, names, memory_bytes, overlay, ref keeper } = *wish;
         let dir = dir.canonicalize().map_err(|error| {
             let text = format!("shares at {}: no such directory: create it first", dir.display());
             Error::with_source(ErrorKind::NotFound, text, error)
@@ -143,7 +139,6 @@ impl Shares {
             memory_bytes,
             overlay,
             keeper: keeper.clone(),
-            handover: handover.clone(),
             journals: service.journals().clone(),
             keeps_acknowledged: service.pool().status().standby.is_wanted,
             state: Mutex::default(),
@@ -305,7 +300,6 @@ impl Shares {
             journal: self.keeps_acknowledged.then(|| self.journals.place(&self.pool, id)),
             counts: Some(Arc::new(ShareCounts::new(self.devices.clone(), id))),
             overlay: self.overlay,
-            handover: self.handover.clone(),
             ..MountOptions::default()
         };
         self.journals.bring_back_of(&self.pool, id).map_err(Fault::of_share)?;

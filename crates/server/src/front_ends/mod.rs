@@ -155,8 +155,6 @@ pub struct Wanted {
     pub allow_other: bool,
     /// Mounts over directories that are not empty, and over other mounts.
     pub overlay: bool,
-    /// Whether replies through FUSE are handed over to a lone caller on its CPU.
-    pub handover: bool,
     /// The volumes, shares and folders that are served; empty: all.
     pub volume: Vec<String>,
     /// Bytes for buffers and caches.

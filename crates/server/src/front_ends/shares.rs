@@ -41,7 +41,6 @@ fn start(asked: &Asked<'_>) -> Started {
         memory_bytes: args.memory,
         overlay: args.overlay,
         keeper: asked.keeper.clone(),
-        handover: args.handover.then(|| service.handover().clone()),
     };
     let shares = Shares::start(service, &wish)?;
     service.set_shares(shares.clone());

@@ -49,7 +49,6 @@ fn start(asked: &Asked<'_>) -> Started {
         replaces_dead: true,
         overlay: asked.args.overlay,
         kept_by: asked.keeper.clone().map(|keeper| KeeperSlot { keeper, name: KEPT_AS.to_owned() }),
-        handover: asked.args.handover.then(|| asked.service.handover().clone()),
         ..MountOptions::default()
     };
     let mount = fe_fuse::mount(asked.devices.clone(), dir, &options)?;

@@ -9,18 +9,7 @@ use super::{Served, Service};
 use crate::fullness::{self, Gauge};
 use crate::health;
 use crate::{documents, share_losses};
-use report::{HandoverLine, LossLine, ReservedLine, ScrubLine, StatusReport, ratio, write_amplification};
-
-fn handover_line(figures: fuse::HandoverFigures) -> HandoverLine {
-    HandoverLine {
-        handoffs: figures.handoffs,
-        takeovers: figures.takeovers,
-        given_up_queued: figures.given_up_queued,
-        given_up_late: figures.given_up_late,
-        given_up_stuck: figures.given_up_stuck,
-        given_up_elsewhere: figures.given_up_elsewhere,
-    }
-}
+use report::{LossLine, ReservedLine, ScrubLine, StatusReport, ratio, write_amplification};
 
 impl Service {
     /// Returns new warnings for the server's log: the pool is filling up, or a share or a folder is
@@ -76,7 +65,6 @@ impl Service {
         });
         StatusReport {
             jobs: self.jobs.under_way(),
-            handover: handover_line(self.handover().figures()),
             unserved_shares: mounted.map(|shares| shares.unserved()).unwrap_or_default(),
             cleaned_extents: status.cleaned_extents,
             moved_bytes: status.moved_bytes,

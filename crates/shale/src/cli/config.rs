@@ -57,7 +57,7 @@ The server of the pool reloads the file with which it was started (serve --confi
 are added and removed while clients of the others stay. If the file is invalid, or one of its doors cannot be served, nothing is
 changed, and the message is in the log of the server as well.
 
-The keys memory, standby, keep-mounts, handover and wait take effect at the next start: if one of them has changed, the others are
+The keys memory, standby, keep-mounts and wait take effect at the next start: if one of them has changed, the others are
 applied, and it is reported. A file that names another pool is refused. A mount that is removed or moved must not be in use.
 Clients keep volumes and shares open that are no longer served.
 

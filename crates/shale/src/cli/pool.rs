@@ -73,9 +73,6 @@ JSON fields (bytes, counts, or as named; counters begin when the pool is opened)
   served, pid, nbd, mount, uptime_s        its server, and the server's addresses
   shares                                   the directory of its mounted shares, or null
   unserved_shares                          those that could not be mounted there: list of {share, why}
-  handover                                 replies of the mounts that were handed over on their callers' CPU (serve --handover): {handoffs,
-                                           takeovers (another thread began to read because requests waited), given_up_queued,
-                                           given_up_late, given_up_stuck, given_up_elsewhere}
   nbd_connections, nbd_connections_max     NBD connections now; their maximum (serve --connections)
   capacity_bytes, extent_bytes, extents_free, extents_total
   volumes, logical_bytes                   number and summed sizes of the volumes

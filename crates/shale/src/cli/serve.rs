@@ -222,10 +222,6 @@ pub struct ServeSettings {
     /// or d, or 'forever'
     #[arg(long, value_name = "TIME|forever", default_value = "10m", value_parser = wait_for_server)]
     pub wait_for_server: WaitForServer,
-    /// Serve a mount with one thread while one program uses it, and wake that program on its own
-    /// CPU: for small requests. Needs CAP_SYS_NICE, two CPUs, and no FUSE over io_uring
-    #[arg(long, value_name = "on|off", default_value = "off", hide_possible_values = true)]
-    pub handover: Switch,
     /// Seconds to wait for another command that has the pool open
     #[arg(long, value_name = "SECONDS", default_value_t = 1)]
     pub wait: u32,

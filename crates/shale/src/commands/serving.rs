@@ -22,7 +22,7 @@ use crate::output::Output;
 use crate::settings::Settings;
 
 /// Keys that a running server cannot apply.
-const OFFLINE: [&str; 5] = ["memory", "standby", "keep-mounts", "handover", "wait"];
+const OFFLINE: [&str; 4] = ["memory", "standby", "keep-mounts", "wait"];
 
 /// Source of a server's settings.
 pub enum Source {
@@ -209,7 +209,6 @@ impl<'a> Serving<'a> {
         let needs_restart = needs_restart.into_iter().filter(is_offline).collect();
         let mut serve = new.serve.clone();
         (serve.memory, serve.keep_mounts) = (started.serve.memory, started.serve.keep_mounts);
-        serve.handover = started.serve.handover;
         let wanted = wanted(&serve, self.dir, &self.output);
         check_volumes(&wanted, self.service).map_err(|error| error.context("nothing was changed"))?;
         let has_standby = self.service.pool().status().standby.place.is_some();
@@ -279,7 +278,6 @@ fn wanted(settings: &ServeSettings, dir: &PoolDir, output: &Output) -> Wanted {
         connections: settings.connections,
         allow_other: settings.allow_other,
         overlay: settings.overlay,
-        handover: settings.handover == Switch::On,
         volume: settings.volume.clone(),
         memory: settings.memory,
     }
