@@ -237,6 +237,27 @@ def rule_is_set_in_the_table(pool):
 
 
 @test()
+def rule_set_brings_its_rules(pool):
+    """Choosing a rule set shows its rules as rows; a codec chosen in one of them is a rule of the object, and the others stay those of the set."""
+    with session() as s:
+        one = data_object(s)
+        s.go(f"/o/{one['id']}/rules")
+
+        def row(name):
+            return s.page.get_by_role("row").filter(has=s.page.get_by_role("rowheader", name=name, exact=True))
+
+        expect(row("redo")).to_have_count(0)
+        s.page.get_by_label("Rule set").select_option("database")
+        expect(row("redo")).to_contain_text("rule set database")
+        expect(s.page.get_by_label("wal, all modes")).to_have_value("lz4")
+        s.page.get_by_label("wal, all modes").select_option("off")
+        expect(row("wal")).to_contain_text("set here")
+        expect(row("redo")).to_contain_text("rule set database")
+        own = {p["key"]: p["value"] for p in s.of(one, "properties")["properties"]}
+        check((own["rule-set"], own["rule.wal"]) == ("database", "off"), f"{own}")
+
+
+@test()
 def property_is_set_and_inherited_in_place(pool):
     """A property is changed in its row, a bad value is refused with the allowed ones, and it is inherited again."""
     with session() as s:

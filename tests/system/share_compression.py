@@ -3,6 +3,7 @@
 import errno
 import json
 import os
+import sqlite3
 
 from harness import EXIT, Pool, test
 from harness.pool import BINARY
@@ -94,6 +95,45 @@ def shares_compress_by_rule_and_mode(t):
     report = explained(pool, "home", "noname")
     t.equal((report["file_type"], report["parts"][0]["codec"]), ("nc", "lz4"), "by the first bytes")
     t.expect("by its first bytes" in report["compression"], f"where that comes from: {report}")
+    server.stop()
+    pool.check()
+
+
+@test(seconds_max=600)
+def shares_of_databases_have_a_rule_set(t):
+    """rule-set=database, at create and by set: a log written by SQLite itself and the names of other databases' logs get lz4, tables the share's codec; explain names the set"""
+    pool = Pool(t)
+    pool.shale("create", "db", "--share", "-o", "compression=zstd-6", "-o", "rule-set=database")
+    t.expect("rule-set" in pool.shale("set", "--help").stdout, "help of set names the property")
+    known = json.loads(pool.shale("get", "db", "rule-set", "--json").stdout)[0]
+    t.equal((known["value"], known["source"], known["rules"]["redo"]), ("database", "share", "lz4"), "what get says of it")
+    server = pool.serve(shares=True)
+    share = server.share("db")
+    (share / "pg_wal").mkdir()
+    (share / "pg_wal" / "xlogtemp.71").write_bytes(lines())
+    os.rename(share / "pg_wal" / "xlogtemp.71", share / "pg_wal" / "000000010000000000000001")
+    for path, codec in {"pg_wal/000000010000000000000001": "lz4", "ib_logfile0": "lz4", "mysql-bin.000001": "lz4", "stock.ibd": "zstd-6"}.items():
+        if not (share / path).exists():
+            (share / path).write_bytes(lines())
+        only(t, pool, "db", path, codec, "rule-set=database")
+    t.equal(explained(pool, "db", "ib_logfile0")["compression"], "lz4 (rule for redo of rule set database, by its name)", "explain names the set")
+    # Two connections keep the log from being merged and removed.
+    database, other = [sqlite3.connect(share / "app.db") for _ in range(2)]
+    database.execute("pragma journal_mode=wal")
+    database.execute("pragma wal_autocheckpoint=0")
+    database.execute("create table t (line text)")
+    database.executemany("insert into t values (?)", [(line,) for line in lines(4000).decode().splitlines()])
+    database.commit()
+    t.equal(other.execute("select count(*) from t").fetchone(), (4000,), "rows seen by the other connection")
+    only(t, pool, "db", "app.db-wal", "lz4", "SQLite's log")
+    database.execute("pragma wal_checkpoint(truncate)")
+    only(t, pool, "db", "app.db", "zstd-6", "SQLite's tables")
+    database.close()
+    other.close()
+    pool.shale("set", "db", "rule-set=none")
+    (share / "ib_logfile1").write_bytes(lines())
+    only(t, pool, "db", "ib_logfile1", "zstd-6", "rule-set=none")
+    t.expect("database" in pool.shale("set", "db", "rule-set=databases", status=EXIT["usage"]).stderr, "a wrong value lists the sets")
     server.stop()
     pool.check()
 

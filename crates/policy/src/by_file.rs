@@ -238,6 +238,10 @@ mod tests {
             (&[("compression", "lz4")], &[("rule.c", "archive:zstd-9")], "a.c", NOISE, "properties:usual"),
             (&[("compression", "lz4")], &[("mode", "archive")], "a.c", NOISE, "name:auto?"),
             (&[("compression", "lz4")], &[("mode", "archive")], "a.weird", NOISE, "properties:usual"),
+            // So does a rule set, for the files that it has rules for.
+            (&[], &[("compression", "zstd-6"), ("rule-set", "database")], "app.db-wal", NOISE, "name:lz4"),
+            (&[], &[("compression", "zstd-6"), ("rule-set", "database")], "app.db", NOISE, "properties:usual"),
+            (&[("rule-set", "database")], &[("compression", "zstd-6")], "app.db-wal", NOISE, "properties:usual"),
             // With a mode, files of unknown type are tested although compression is off.
             (&[("compression", "off")], &[("mode", "energy")], "a.c", NOISE, "name:zstd-1?"),
             (&[("compression", "off")], &[("mode", "energy")], "a.weird", NOISE, "properties:auto"),

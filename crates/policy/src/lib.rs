@@ -17,6 +17,7 @@ mod decide;
 mod dictionary;
 mod energy;
 mod learned;
+mod log_names;
 mod magic;
 mod mode;
 mod plan;
@@ -25,6 +26,7 @@ mod probe;
 mod properties;
 mod region;
 mod remote;
+mod rule_sets;
 mod rule_trial;
 mod rules;
 mod schedule;
@@ -59,6 +61,7 @@ pub use properties::{
 };
 pub use region::{REGION_BITS, Region, STRAYS_MAX, UNITS_PER_TEST};
 pub use remote::{Remote, Share};
+pub use rule_sets::{RULE_SET, RuleSet};
 pub use rule_trial::{RULE_REGION_BYTES, RULE_UNITS_MAX, RULE_UNITS_MIN, RuleTrial, rule_units};
 pub use rules::{
     ParseRuleError, RULE_PREFIX, Rule, RuleChoice, RuleError, RuleMatch, Rules, check_rule, default_rules,

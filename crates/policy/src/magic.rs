@@ -1,6 +1,8 @@
 //! Detects the type of a file from its first bytes or its name: one word, its usual extension. Owns
 //! the signatures and the synonyms of extensions; [`crate::rules`] uses the type.
 
+use crate::log_names::{type_of_ending, type_of_log};
+
 /// Bytes at the start of a file that matter: the last signature ends here.
 pub const HEAD_BYTES: usize = 512;
 
@@ -77,7 +79,7 @@ const SIGNATURES: &[(usize, &[u8], &str)] = &[
     (0, b"From ", "mbox"),
 ];
 
-/// Other extensions of the same thing.
+/// Other extensions of the same thing; [`crate::log_names`] has those of logs.
 const SYNONYMS: &[(&str, &str)] = &[
     ("jpeg", "jpg"),
     ("jpe", "jpg"),
@@ -138,9 +140,13 @@ pub fn type_of_content(head: &[u8]) -> Option<&'static str> {
 }
 
 /// Returns the type identified by a file's name: its last extension in lower case, synonyms
-/// replaced. The version of a shared library (`libz.so.1.2.13`) is not an extension.
+/// replaced. The version of a shared library (`libz.so.1.2.13`) is not an extension. Logs of
+/// databases are known by their whole names.
 pub fn type_of_name(name: &str) -> Option<String> {
     let base = name.rsplit('/').next().unwrap_or(name);
+    if let Some(log) = type_of_log(base) {
+        return Some(log.to_owned());
+    }
     let is_version = |rest: &str| rest.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.');
     let base = match base.rsplit_once(".so.") {
         Some((stem, version)) if is_version(version) => &base[..stem.len() + ".so".len()],
@@ -161,8 +167,8 @@ pub fn canonical(extension: &str) -> Option<String> {
         return None;
     }
     let small = extension.to_ascii_lowercase();
-    let synonym = SYNONYMS.iter().find(|(other, _)| *other == small);
-    Some(synonym.map_or(small, |(_, word)| (*word).to_owned()))
+    let synonym = SYNONYMS.iter().find(|(other, _)| *other == small).map(|(_, word)| *word);
+    Some(synonym.or_else(|| type_of_ending(&small)).map_or(small, str::to_owned))
 }
 
 /// Text in ASCII, UTF-8 or Latin-1: no zeroes, and almost no other control characters.

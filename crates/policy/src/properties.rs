@@ -10,6 +10,7 @@ use units::{BLOCK_BYTES, GROUP_BLOCKS, did_you_mean, parse_size};
 use crate::clean_marks::CleanMarks;
 use crate::plan::Auto;
 use crate::remote::{Remote, parse_cache, parse_hydrate, parse_timeout};
+use crate::rule_sets::{RULE_SET, RuleSet};
 use crate::rules::{RULE_PREFIX, RuleError, Rules, check_rule};
 use crate::values::values;
 use crate::{Candidates, ColdMode, Mode, Schedule, SnapDir, WhenFull};
@@ -200,6 +201,7 @@ pub const KEYS: &[Key] = &[
         default: "auto",
         only_of: None,
     },
+    crate::rule_sets::KEY,
     Key {
         name: "snapshots",
         description: "how often a served pool takes a snapshot automatically: one at once, then on the hour, at midnight or on Mondays, in UTC",
@@ -530,6 +532,7 @@ fn apply(settings: &mut Settings, name: &str, value: &str) -> Result<(), Propert
         "min-saving" => settings.min_saving_permille = parse_permille(value).ok_or_else(bad)?,
         "dictionary" => settings.dictionary = parse_switch(value).ok_or_else(bad)?,
         "cold-mode" => settings.cold_mode = value.parse().map_err(|_| bad())?,
+        RULE_SET => _ = RuleSet::parse(value).ok_or_else(bad)?,
         // These do not affect writes.
         "snapshots" => drop(Schedule::parse(value, "1h").ok_or_else(bad)?),
         "keep" => drop(Schedule::parse("off", value).ok_or_else(bad)?),
@@ -717,7 +720,7 @@ mod tests {
             (
                 "compresion",
                 "lz4",
-                "compression, mode, candidates, unit, min-saving, dictionary, cold-mode, snapshots, keep, snapdir, readonly, quota, reservation, when-full, hydrate, remote-timeout, incomplete, atime, xattr, acl, nfs, smb, http, ftp, clean-low, clean-high, remote-cache, and rule.TYPE",
+                "compression, mode, candidates, unit, min-saving, dictionary, cold-mode, rule-set, snapshots, keep, snapdir, readonly, quota, reservation, when-full, hydrate, remote-timeout, incomplete, atime, xattr, acl, nfs, smb, http, ftp, clean-low, clean-high, remote-cache, and rule.TYPE",
             ),
             ("rule.nc", "lz5", "MODE:CODEC"),
             ("rule.jpeg", "off", "rule.jpg"),
@@ -739,6 +742,7 @@ mod tests {
             ("quota", "lots", "none, or a size"),
             ("reservation", "-1", "none, or a size"),
             ("when-full", "hang", "wait:SECONDS"),
+            ("rule-set", "databases", "none, or database"),
             ("snapdir", "yes", "root only"),
             ("readonly", "yes", "off, on"),
             ("hydrate", "yes", "50M/s"),
@@ -778,6 +782,7 @@ mod tests {
                 ("min-saving", "12.5", Source::Default),
                 ("dictionary", "auto", Source::Default),
                 ("cold-mode", "auto", Source::Default),
+                ("rule-set", "none", Source::Default),
                 ("snapshots", "off", Source::Default),
                 ("keep", "24h,7d,4w", Source::Default),
                 ("snapdir", "root", Source::Default),

@@ -8,6 +8,8 @@
 //! Precedence: a rule set for the type by name, a rule set for the type by content, a default for
 //! the content's type, a default for the name's. But content that only identifies a family (text,
 //! zip) ranks after the name among the defaults. A rule that does not mention the mode is skipped.
+//! A rule of the rule set in force ([`crate::rule_sets`]) counts as set where the property
+//! `rule-set` was set; a rule for the same type that was set there too replaces it.
 //! This applies where name and content are known together, as in blob uploads; for files of a tree
 //! see [`crate::by_file`].
 
@@ -18,6 +20,7 @@ use std::str::FromStr;
 use codec::Codec;
 
 use crate::magic::{canonical, type_of_content, type_of_name};
+use crate::rule_sets::{RULE_SET, RuleSet};
 use crate::{Mode, Source};
 
 /// Prefix of the properties that are rules.
@@ -186,7 +189,16 @@ pub fn check_rule(key: &str, value: &str) -> Result<Rule, RuleError> {
 /// The rules in force.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Rules {
-    set: BTreeMap<String, (Rule, Source)>,
+    set: BTreeMap<String, SetRule>,
+}
+
+/// A rule that was set, by itself or with a rule set.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct SetRule {
+    rule: Rule,
+    source: Source,
+    /// The set that has it, if it was not set by itself.
+    of: RuleSet,
 }
 
 /// The rule that applies to a file.
@@ -194,7 +206,7 @@ pub struct Rules {
 pub struct RuleMatch {
     /// The type that it is for.
     pub word: String,
-    /// Where it was set.
+    /// Where it, or its rule set, was set.
     pub source: Source,
     /// Its choice.
     pub choice: RuleChoice,
@@ -202,25 +214,42 @@ pub struct RuleMatch {
 
 impl Rules {
     /// The rules among the properties that were set on the pool and on the volume; the volume's
-    /// win.
+    /// win. At each level, single rules win over those of the rule set.
     ///
     /// # Errors
     /// When one is not allowed.
     pub fn resolve(pool: &BTreeMap<String, String>, volume: &BTreeMap<String, String>) -> Result<Self, RuleError> {
         let mut set = BTreeMap::new();
-        for (properties, source) in [(pool, Source::Pool), (volume, Source::Volume)] {
+        let levels = [(pool, Source::Pool), (volume, Source::Volume)];
+        let named = |(properties, _): &(&BTreeMap<String, String>, Source)| properties.contains_key(RULE_SET);
+        let of_set = levels.iter().rev().copied().find(named);
+        for (properties, source) in levels {
+            if let Some((named, _)) = of_set.filter(|(_, at)| *at == source) {
+                // A value that is not allowed was refused before.
+                let of = named.get(RULE_SET).and_then(|value| RuleSet::parse(value)).unwrap_or_default();
+                for (word, value) in of.rules() {
+                    let rule = check_rule(&format!("{RULE_PREFIX}{word}"), value)?;
+                    set.insert((*word).to_owned(), SetRule { rule, source, of });
+                }
+            }
             for (key, value) in properties {
                 if let Some(word) = key.strip_prefix(RULE_PREFIX) {
-                    set.insert(word.to_owned(), (check_rule(key, value)?, source));
+                    let rule = check_rule(key, value)?;
+                    set.insert(word.to_owned(), SetRule { rule, source, of: RuleSet::None });
                 }
             }
         }
         Ok(Self { set })
     }
 
+    /// The rule set whose rule for a type is in force.
+    pub fn set_with(&self, word: &str) -> Option<RuleSet> {
+        self.set.get(word).map(|found| found.of).filter(|of| *of != RuleSet::None)
+    }
+
     /// Whether a rule was set for a type without mentioning the mode.
     pub fn is_silent(&self, word: &str, mode: Mode) -> bool {
-        self.set.get(word).is_some_and(|(rule, _)| rule.choice(mode).is_none())
+        self.set.get(word).is_some_and(|found| found.rule.choice(mode).is_none())
     }
 
     /// Returns the rule that applies to a file, by its name and its first bytes (either may be
@@ -230,8 +259,8 @@ impl Rules {
         let by_content = type_of_content(head).map(str::to_owned);
         let set = |word: &Option<String>| {
             let word = word.as_ref()?;
-            let (rule, source) = self.set.get(word)?;
-            Some(RuleMatch { word: word.clone(), source: *source, choice: rule.choice(mode)? })
+            let found = self.set.get(word)?;
+            Some(RuleMatch { word: word.clone(), source: found.source, choice: found.rule.choice(mode)? })
         };
         let default = |word: &Option<String>| {
             let word = word.as_ref()?;
@@ -346,6 +375,35 @@ mod tests {
             let expected = expected.map(|(word, source, choice)| (word.to_owned(), source, choice.to_owned()));
             assert_eq!(found.map(|m| (m.word, m.source, m.choice.to_string())), expected, "{name} {head:?} {mode}");
         }
+    }
+
+    #[test]
+    fn rule_sets_count_where_they_are_set_and_after_single_rules() {
+        let database: &[(&str, &str)] = &[("rule-set", "database")];
+        let none: &[(&str, &str)] = &[("rule-set", "none")];
+        /// Properties of the pool and of the share; source, choice and whether it is the set's.
+        type Row<'a> = (&'a [(&'a str, &'a str)], &'a [(&'a str, &'a str)], Option<(Source, &'a str, bool)>);
+        let rows: &[Row<'_>] = &[
+            (&[], &[], None),
+            (&[], database, Some((Source::Volume, "lz4", true))),
+            (database, &[], Some((Source::Pool, "lz4", true))),
+            (database, none, None),
+            (none, database, Some((Source::Volume, "lz4", true))),
+            // A single rule wins at its level and below it.
+            (&[("rule-set", "database"), ("rule.wal", "off")], &[], Some((Source::Pool, "off", false))),
+            (database, &[("rule.wal", "zstd-1")], Some((Source::Volume, "zstd-1", false))),
+            (&[("rule.wal", "off")], database, Some((Source::Volume, "lz4", true))),
+        ];
+        for (pool, volume, expected) in rows {
+            let rules = Rules::resolve(&map(pool), &map(volume)).unwrap();
+            let found = rules.find("pg_wal/000000010000000000000001", b"", Mode::Balanced);
+            let is_of_set = rules.set_with("wal") == Some(RuleSet::Database);
+            let found = found.map(|found| (found.source, found.choice.to_string(), is_of_set));
+            let expected = expected.map(|(source, choice, of)| (source, choice.to_owned(), of));
+            assert_eq!(found, expected, "{pool:?} {volume:?}");
+            assert_eq!(rules.find("stock.ibd", b"", Mode::Balanced), None, "files with tables have no rule");
+        }
+        assert_eq!(Rules::resolve(&map(&[]), &map(none)).unwrap(), Rules::default());
     }
 
     #[test]

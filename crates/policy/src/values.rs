@@ -46,6 +46,7 @@ pub fn values(key: &str) -> Vec<String> {
         "dictionary" => &["auto", "off"],
         "unit" => &["4K", "8K", "16K", "32K", "64K", "128K"],
         "snapshots" => &["off", "hourly", "daily", "weekly"],
+        "rule-set" => &["none", "database"],
         "snapdir" => &["root", "hidden", "visible", "off"],
         "readonly" => &["off", "on"],
         "quota" | "reservation" => &["none"],

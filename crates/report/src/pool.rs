@@ -206,6 +206,8 @@ pub struct PropertyReport {
     pub allowed: String,
     /// What it does.
     pub description: String,
+    /// Rules that the value puts in force, by type of file; only `rule-set` has any.
+    pub rules: BTreeMap<String, String>,
 }
 
 /// Properties of an object or of the pool.

@@ -366,6 +366,8 @@ pub fn property_report(property: Property, own: &str, is_folder: impl Fn(&str) -
     let known = policy::PropertyKey::named(&property.key);
     // A single value is the default of a size, a number or a list.
     let values = Some(policy::values(&property.key)).filter(|values| values.len() > 1).unwrap_or_default();
+    let set = policy::RuleSet::parse(&property.value).filter(|_| property.key == policy::RULE_SET).unwrap_or_default();
+    let rules = set.rules().iter().map(|(word, rule)| ((*word).to_owned(), (*rule).to_owned())).collect();
     PropertyReport {
         key: property.key,
         value: property.value,
@@ -374,6 +376,7 @@ pub fn property_report(property: Property, own: &str, is_folder: impl Fn(&str) -
         values,
         allowed: known.map_or_else(String::new, |known| known.allowed.to_owned()),
         description: known.map_or_else(String::new, |known| known.description.to_owned()),
+        rules,
     }
 }
 

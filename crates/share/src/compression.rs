@@ -154,6 +154,9 @@ impl Compression {
         }
         let RuleOutcome { origin, choice, is_default, word } = &self.ruled;
         let by = if *is_default { "default rule" } else { "rule" };
+        // The inode does not say whether the rule was of a set: the one in force does.
+        let of_set = in_force.filter(|_| !*is_default).and_then(|resolved| resolved.rules.set_with(word));
+        let of_set = of_set.map_or_else(String::new, |set| format!(" of rule set {set}"));
         let usual = in_force.map_or(FileChoice::Usual, Resolved::usual);
         // A rule that was set may not cover this mode: then it would appear to be missing.
         let silent =
@@ -162,8 +165,8 @@ impl Compression {
             format!("; rule.{word} has no entry for the mode in force, {}", resolved.settings.mode)
         });
         match (origin, choice) {
-            (Origin::Name, choice) => format!("{choice} ({by} for {word}, by its name{but})"),
-            (Origin::Content, choice) => format!("{choice} ({by} for {word}, by its first bytes{but})"),
+            (Origin::Name, choice) => format!("{choice} ({by} for {word}{of_set}, by its name{but})"),
+            (Origin::Content, choice) => format!("{choice} ({by} for {word}{of_set}, by its first bytes{but})"),
             _ if usual == FileChoice::Auto => format!("auto (no rule matches, and the mode tests such files{but})"),
             _ => match in_force.map(|resolved| &resolved.settings.compression) {
                 Some(policy::Compression::Fixed(codec)) => format!("{codec} (properties of the share{but})"),
@@ -233,6 +236,18 @@ mod tests {
         let archive = told(b"a.log", &resolved.in_mode(policy::Mode::Archive));
         assert_eq!(archive, "zstd-9 (rule for log, by its name)");
         assert!(!told(b"a.c", &resolved).contains("rule.log"));
+    }
+
+    #[test]
+    fn a_rule_of_a_set_is_told_with_its_set() {
+        let share = [("rule-set", "database"), ("rule.redo", "off")].map(|(k, v)| (k.to_owned(), v.to_owned()));
+        let resolved = policy::resolve(&Default::default(), &share.into()).unwrap();
+        let told = |name: &[u8]| {
+            Compression { ruled: resolved.of_name(name), ..Compression::default() }.describe(Some(&resolved))
+        };
+        assert_eq!(told(b"xlogtemp.12"), "lz4 (rule for wal of rule set database, by its name)");
+        assert_eq!(told(b"ib_logfile0"), "off (rule for redo, by its name)");
+        assert_eq!(told(b"a.c"), "zstd-3 (default rule for c, by its name)");
     }
 
     #[test]

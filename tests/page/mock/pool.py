@@ -26,6 +26,7 @@ KEYS = [
     ("unit", "32K", ["4K", "8K", "16K", "32K", "64K", "128K"], "most bytes that are compressed together", None),
     ("min-saving", "12.5", [], "least saving for which data is stored compressed, in percent", None),
     ("dictionary", "auto", ["auto", "off"], "whether auto trains zstd dictionaries from a volume's own data", None),
+    ("rule-set", "none", ["none", "database"], "rules for types of files that belong together; database: logs get a codec that is quick", None),
     ("snapshots", "off", ["off", "hourly", "daily", "weekly"], "how often a served pool takes a snapshot by itself", None),
     ("keep", "24h,7d,4w", [], "how many of those snapshots are kept", None),
     ("quota", "none", [], "most space that it may take, as stored", None),
@@ -37,6 +38,7 @@ KEYS = [
     ("ftp", "off", ["off", "ro", "rw"], "whether clients reach a share by FTP", "share"),
     ("clean-low", "10", [], "free space below which the cleaner begins in the background, in percent", "pool"),
 ]
+DATABASE_RULES = {"binlog": "lz4", "dblwr": "lz4", "redo": "lz4", "wal": "lz4"}
 TREE = [  # name, kind, logical GiB, saving %, properties
     ("projects", "folder", 0, 0, {"compression": "zstd-3"}), ("projects/home", "share", 361, 58.2, {"compression": "lz4", "nfs": "rw", "smb": "on"}),
     ("projects/media", "share", 80.8, 1, {"compression": "off", "smb": "ro"}), ("projects/mail", "share", 37, 75.7, {}),
@@ -174,7 +176,8 @@ class Pool:
             if only and only != kind and not (only == "share" and kind == "folder"):
                 continue
             found = [(own[key], source, folder, owner) for own, source, folder, owner in chain if key in own] + [(default, "default", None, None)]
-            lines.append({"key": key, "value": found[0][0], "source": found[0][1], "folder": found[0][2], "values": values, "allowed": ", ".join(values) or "see the manual", "description": words})
+            lines.append({"key": key, "value": found[0][0], "source": found[0][1], "folder": found[0][2], "values": values, "allowed": ", ".join(values) or "see the manual", "description": words,
+                          "rules": DATABASE_RULES if (key, found[0][0]) == ("rule-set", "database") else {}})
         return {"etag": self.etag(number).strip('"'), "properties": lines, "notes": []}
 
     def in_force(self, number, key):

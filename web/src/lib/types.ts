@@ -39,6 +39,8 @@ export interface Property {
   /** Allowed values, in words. */
   allowed: string
   description: string
+  /** Rules that a rule set puts in force, by type of file. */
+  rules: Record<string, string>
   /** Set on the object that was asked for. */
   here?: boolean
   /** The value without the one that is set here. */

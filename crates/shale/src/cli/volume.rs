@@ -69,7 +69,7 @@ Examples:
   shale set /srv/pool home nfs=rw@10.0.0.0/8 http=ro  exports a share (serve --exports)
   shale set /srv/pool rule.nc=archive:gzip-1,performance:lz4    for files of one type
 
-JSON: the properties that were set, a list of {key, value, source, folder, values, allowed, description}, as of get.
+JSON: the properties that were set, a list of {key, value, source, folder, values, allowed, description, rules}, as of get.
 
 Properties take effect at once, for data written from now on:
 "
@@ -116,8 +116,9 @@ Examples:
   shale get /srv/pool vm compression -H -o value      for scripts: the value alone
 
 The source is default, pool, volume, or folder: its own value, or inherited from the named one, which may be a share.
-JSON: a list of {key, value, source, folder, values, allowed, description}: source is default, pool, volume, folder or share,
-folder the name of the object that the value is inherited from, or null, values the choices, and allowed a description of them."
+JSON: a list of {key, value, source, folder, values, allowed, description, rules}: source is default, pool, volume, folder or share,
+folder the name of the object that the value is inherited from, or null, values the choices, allowed a description of them, and
+rules those of the rule set, by type of file."
 )]
 pub struct GetArgs {
     /// Directory of the pool

@@ -157,6 +157,7 @@ mod tests {
             values: Vec::new(),
             allowed: String::new(),
             description: String::new(),
+            rules: Default::default(),
         }
     }
 

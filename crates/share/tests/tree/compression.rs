@@ -308,6 +308,26 @@ fn chattr_sets_what_the_attribute_shows() {
     assert_eq!((errno(COMPRESS | NOT), errno(0x10)), (libc::EINVAL, libc::EOPNOTSUPP));
 }
 
+/// Logs of a database get the codec of the set, under the names that they are made with, and tables
+/// that of the share.
+#[test]
+fn logs_of_databases_follow_their_rule_set() {
+    let world = World::new(&[], &[("compression", "zstd-6")]);
+    let before = world.file("app.db-wal", &text());
+    world.set("rule-set", "database");
+    let log = world.file("xlogtemp.4711", &text());
+    world.tree.rename(Tree::ROOT, b"xlogtemp.4711", Tree::ROOT, b"000000010000000000000002", 0).unwrap();
+    for (name, codec) in [("ib_logfile101", "lz4"), ("mysql-bin.000001", "lz4"), ("stock.ibd", "zstd-6")] {
+        assert_eq!(world.codecs(world.file(name, &text())), codec, "{name}");
+    }
+    assert_eq!((world.codecs(log).as_str(), world.codecs(before).as_str()), ("lz4", "zstd-6"));
+    assert_eq!(world.told(log), "lz4 (rule for wal of rule set database, by its name)");
+    world.set("rule.wal", "off");
+    assert_eq!(world.codecs(world.file("000000010000000000000003", &text())), "raw");
+    world.set("rule-set", "none");
+    assert_eq!(world.codecs(world.file("ib_logfile0", &text())), "zstd-6");
+}
+
 /// Files that no rule should be trusted with are probed: a wrong extension or signature does not
 /// cost the savings.
 #[test]
