@@ -9,7 +9,7 @@ import re
 import pytest
 
 from harness import Pool, data, test
-from harness.pool import BINARY, ROOT
+from harness.pool import ROOT
 
 from .http import Web, make_token
 
