@@ -79,7 +79,7 @@ e2e: build ## Every door with its real clients: machines with disks by vhost-use
 	@tools/setup test e2e
 	SHALE_E2E=1 tests/run --jobs 1 $(if $(ARGS),$(ARGS),--only '^e2e_')
 
-soak: build ## Crash simulation and fuzzing for SECONDS=600, 50 kill -9 rounds, a full pool overwritten 20 times
+soak: build ## Crash simulation and fuzzing for SECONDS=600, a page open on a pool under load, 50 kill -9 rounds, a full pool overwritten 20 times
 	@tools/setup build soak
 	tools/soak $(SECONDS_SOAK)
 

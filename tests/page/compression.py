@@ -41,7 +41,8 @@ def compression_is_changed_by_the_drop_down_and_undone(pool):
         s.page.get_by_role("button", name="Apply").click()
         expect(s.page.get_by_role("status").filter(has_text=choice)).to_be_visible()
         check(in_force(s, one)["value"] == choice, f"the property is {in_force(s, one)}")
-        expect(s.page.get_by_text(re.compile(r"^┆ .*compression")).last).to_be_visible()
+        # The server's mark has the number of the object.
+        expect(s.page.get_by_text(re.compile(rf"^┆ set .*compression.* on '{one['name']}'")).last).to_be_visible()
         expect(s.page.get_by_role("button", name="since the change")).to_have_attribute("aria-pressed", "true")
         s.page.get_by_role("button", name="Undo").click()
         expect(s.page.get_by_role("button", name=OPEN)).to_contain_text(before["value"])
@@ -103,7 +104,7 @@ def old_data_is_rewritten_as_a_job(pool):
         one = data_object(s)
         s.go(f"/o/{one['id']}")
         s.page.get_by_role("button", name=OPEN).click()
-        s.page.get_by_role("radio", name=re.compile("and rewrite the old")).check()
+        s.page.get_by_role("radio", name=re.compile("also rewrite existing data")).check()
         s.page.get_by_role("button", name="Apply").click()
         check(any(j["kind"] == "recompress" and j["target"] == one["name"] for j in s.api("/jobs")) or
               s.page.get_by_text(re.compile("recompress .*: done")).count(), "no job was started")
@@ -122,7 +123,7 @@ def stale_page_is_refused_and_reads_again(pool):
         with s.page.expect_response(lambda r: r.request.method == "PATCH") as patched:
             s.page.get_by_role("button", name="Apply").click()
         if patched.value.status == 412:
-            expect(s.page.get_by_role("alert")).to_contain_text("changed meanwhile")
+            expect(s.page.get_by_role("alert")).to_contain_text("changed in the meantime")
             check(in_force(s, one)["value"] == another(before["value"]), "it was overwritten")
         s.patch(one, {"compression": before["value"]})
 
@@ -137,7 +138,7 @@ def stale_page_is_refused_without_events(pool):
         s.page.get_by_role("radio", name="off", exact=True).check()
         s.mock.state.pool.own[one["id"]]["unit"] = "64K"
         s.page.get_by_role("button", name="Apply").click()
-        expect(s.page.get_by_role("alert")).to_contain_text("changed meanwhile")
+        expect(s.page.get_by_role("alert")).to_contain_text("changed in the meantime")
         s.page.get_by_role("button", name="Apply").click()
         expect(s.page.get_by_role("status").filter(has_text="off")).to_be_visible()
 
@@ -148,7 +149,7 @@ def value_is_inherited_again(pool):
     with session() as s:
         one = data_object(s)
         s.go(f"/o/{one['id']}")
-        expect(s.page.get_by_text("set here (else zstd-3 from folder projects)")).to_be_visible()
+        expect(s.page.get_by_text("set here; folder projects has zstd-3")).to_be_visible()
         s.page.get_by_role("button", name=OPEN).click()
         s.page.get_by_role("radio", name="inherit (zstd-3)").check()
         s.page.get_by_role("button", name="Apply").click()
@@ -182,20 +183,34 @@ def an_estimate_that_others_cancel_is_started_again(pool):
         def estimates():
             return [job for job in s.api("/jobs") if job["kind"] == "estimate"]
 
-        # Slowed down before it begins, not when it may have ended.
+        # This one is slow, the next one is not.
         s.steer(estimate_pace=0.1)
         found = s.api(f"/objects/{one['id']}/estimates", "POST", choices=["off", "lz4", "zstd-3", "gzip-9"])["id"]
+        s.steer(estimate_pace=1.2)
         s.go(f"/o/{one['id']}")
         s.page.get_by_role("button", name=OPEN).click()
         region = s.page.get_by_role("region", name="Compression", exact=True)
-        expect(region).to_contain_text("going on")
+        expect(region).to_contain_text("in progress")
         s.page.locator("#choices").get_by_role("button", name="Cancel").click()
         check([job["state"] for job in estimates()] == ["running"], f"another's estimate was cancelled: {estimates()}")
         s.page.get_by_role("button", name=OPEN).click()
-        expect(region).to_contain_text("going on")
+        expect(region).to_contain_text("in progress")
         s.api(f"/jobs/{found}", "DELETE")
         expect(region).to_contain_text(re.compile("estimated from .* (ago|just now)"))
         check([job["id"] for job in estimates()][0] == found and len(estimates()) == 2, f"one was started instead: {estimates()}")
+
+
+@test(mock_only=True)
+def data_that_was_not_sampled_yet_is_estimated_later(pool):
+    """An estimate that found nothing, because the data is in the write buffer, is made again while the list is open."""
+    with session() as s:
+        s.mock.state.pool.is_unsampled = True
+        s.go(f"/o/{data_object(s)['id']}")
+        s.page.get_by_role("button", name=OPEN).click()
+        region = s.page.get_by_role("region", name="Compression", exact=True)
+        expect(region).to_contain_text("no data to estimate from yet")
+        s.mock.state.pool.is_unsampled = False
+        expect(region).to_contain_text(re.compile("estimated from .* (ago|just now)"))
 
 
 @test()

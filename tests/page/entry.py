@@ -112,7 +112,7 @@ def empty_pool_leads_to_a_share_in_three_clicks(pool):
         expect(s.page.get_by_role("heading", level=1)).to_contain_text("home")
         expect(s.page.get_by_role("treeitem")).to_have_count(1)
         s.page.get_by_role("button", name="change compression").click()
-        expect(s.page.get_by_text("nothing is stored yet")).to_be_visible()
+        expect(s.page.get_by_text("no data to estimate from yet")).to_be_visible()
 
 
 @test()
@@ -123,7 +123,7 @@ def volume_is_created_renamed_and_destroyed(pool):
         s.page.get_by_label("Name").fill("page-test")
         s.page.get_by_label("Size", exact=True).fill("ten")
         s.page.get_by_role("button", name="Create the volume").click()
-        expect(s.page.get_by_role("alert")).to_contain_text("'ten' is not a size")
+        expect(s.page.get_by_role("alert")).to_contain_text("invalid size 'ten'")
         s.page.get_by_label("Size", exact=True).fill("64M")
         s.page.get_by_role("button", name="Create the volume").click()
         expect(s.page.get_by_role("heading", level=1)).to_contain_text("page-test")

@@ -21,6 +21,8 @@ CHROMIUM = os.environ.get("CHROMIUM", "/usr/bin/chromium")
 # A log-in link of a served pool: http://127.0.0.1:8080/#key=...
 SERVED = os.environ.get("SHALE_PAGE")
 SHARES = Path(os.environ["SHALE_PAGE_SHARES"]) if SERVED and os.environ.get("SHALE_PAGE_SHARES") else None
+# The page as it is built, for a program that has another one in it: crates/fe-http/assets.
+ASSETS = Path(os.environ["SHALE_PAGE_ASSETS"]) if os.environ.get("SHALE_PAGE_ASSETS") else None
 WAIT_MS = 15_000
 expect.set_options(timeout=WAIT_MS)
 TESTS = []
@@ -45,6 +47,12 @@ def test(mock_only=False, writes=False, **pool):
     return add
 
 
+def built(route):
+    """Answers with a file of ASSETS."""
+    path = route.request.url.split("://", 1)[1].partition("/")[2].partition("?")[0]
+    route.fulfill(path=ASSETS / (path or "index.html"))
+
+
 class Browser:
     """Chromium with one profile: its tabs share a session, as those of a user do."""
 
@@ -54,6 +62,8 @@ class Browser:
         self.chromium = playwright.chromium.launch(executable_path=CHROMIUM, args=[*sandbox, "--disable-gpu"])
         self.context, self.address, self.faults = self.chromium.new_context(**{"viewport": {"width": 1440, "height": 900}, **context}), address, []
         self.context.set_default_timeout(WAIT_MS)
+        if ASSETS:
+            self.context.route(re.compile(r"^http://[^/]+/(?!api/)"), built)
 
     def tab(self):
         """An empty tab; what goes wrong in it fails the test."""

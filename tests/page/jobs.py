@@ -1,6 +1,7 @@
 """Jobs to their end, paused, cancelled; scrub from the dashboard and from health."""
 
 import re
+import time
 
 from playwright.sync_api import expect
 
@@ -24,6 +25,20 @@ def job_is_paused_resumed_and_cancelled(pool):
         expect(s.page.get_by_text("recompress projects/home: cancelled")).to_be_visible()
 
 
+@test(mock_only=True)
+def an_open_page_keeps_no_more_jobs_than_the_server(pool):
+    """Of many jobs that end while the page is open, it keeps the last 200, as the server does."""
+    with session() as s:
+        s.go("/jobs")
+        expect(s.page.get_by_role("region", name="Active").locator(".job")).to_have_count(1)
+        with s.mock.state.pool.lock:
+            # The mock reports jobs that ended only while none goes on.
+            s.mock.state.pool.jobs[0]["state"] = "paused"
+            for _ in range(250):
+                s.mock.state.pool.start_job("clean", None).update(state="done", ended_unix_s=int(time.time()))
+        expect(s.page.get_by_role("region", name="Finished")).to_contain_text("last 200")
+
+
 @test()
 def scrub_is_started_and_shown(pool):
     """A scrub is started from the dashboard; the side bar counts it and the list of jobs has it."""
@@ -43,4 +58,4 @@ def finding_has_words_advice_and_a_button(pool):
         expect(s.page.get_by_text("DAMAGED in 1 place")).to_be_visible()
         expect(s.page.get_by_text("Restore the damaged data, then acknowledge the damage.")).to_be_visible()
         s.page.get_by_role("button", name="Acknowledge").click()
-        expect(s.page.get_by_text("Nothing is wrong.")).to_be_visible()
+        expect(s.page.get_by_text("No problems found.")).to_be_visible()

@@ -52,7 +52,7 @@ def audit_has_who_changed_what(pool):
         s.go("/settings/audit")
         expect(s.page.get_by_role("row").filter(has_text=one["name"])).to_contain_text('"unit": "64K"')
         s.page.get_by_role("searchbox", name="Filter the audit log").fill("nothing of that")
-        expect(s.page.get_by_text("Nothing has 'nothing of that' in it.")).to_be_visible()
+        expect(s.page.get_by_text("No entry contains 'nothing of that'.")).to_be_visible()
 
 
 @test(mock_only=True)
@@ -66,8 +66,8 @@ def export_is_set_checked_and_its_fault_shown(pool):
         ftp.fill("ro")
         ftp.press("Enter")
         expect(s.page.get_by_role("row", name=re.compile("^FTP"))).to_contain_text("vsftpd is not installed")
-        s.page.get_by_role("button", name="Check what clients see").click()
-        expect(s.page.get_by_role("row", name=re.compile("samba"))).to_contain_text("look at it")
+        s.page.get_by_role("button", name="Check as a client").click()
+        expect(s.page.get_by_role("row", name=re.compile("samba"))).to_contain_text("warning")
 
 
 @test(mock_only=True)
@@ -80,7 +80,7 @@ def reader_sees_and_changes_nothing(pool):
         s.go(f"/o/{one['id']}")
         s.page.get_by_role("button", name="change compression").click()
         expect(s.page.get_by_role("button", name="Apply")).to_be_disabled()
-        expect(s.page.get_by_text("needs the role admin; you have read").first).to_be_visible()
+        expect(s.page.get_by_text("needs the role admin; yours is read").first).to_be_visible()
         for route, button in [(f"/o/{one['id']}/snapshots", "Take a snapshot"), (f"/o/{one['id']}/properties", "Destroy this share"), ("/jobs", "Start scrub")]:
             s.go(route)
             expect(s.page.get_by_role("button", name=button)).to_be_disabled()

@@ -89,7 +89,7 @@ def newer_file_is_not_replaced_unasked(pool):
         s.page.get_by_role("button", name="Restore").click()
         s.page.get_by_role("dialog").get_by_role("button", name="Restore").click()
         expect(s.page.get_by_role("alert")).to_contain_text("newer")
-        s.page.get_by_role("checkbox", name="replace what is newer there").check()
+        s.page.get_by_role("checkbox", name="overwrite existing files").check()
         s.page.get_by_role("dialog").get_by_role("button", name="Restore").click()
         expect(s.page.get_by_role("dialog")).to_have_count(0)
 
@@ -103,12 +103,12 @@ def rollback_tells_what_is_lost_and_asks_for_the_name(pool):
         s.page.get_by_role("row", name=re.compile("monday-0015")).click()
         s.page.get_by_role("button", name="Roll back").click()
         dialog = s.page.get_by_role("dialog")
-        expect(dialog).to_contain_text("8 newer snapshots are lost")
+        expect(dialog).to_contain_text("8 newer snapshots are destroyed")
         expect(dialog).to_contain_text("nbd 10.0.0.7:51123")
         expect(dialog.get_by_role("button", name="Roll back")).to_be_disabled()
         dialog.get_by_role("textbox").fill(one["name"])
         dialog.get_by_role("button", name="Roll back").click()
-        expect(s.page.get_by_text("16, ")).to_be_visible()
+        expect(s.page.get_by_text("16; ")).to_be_visible()
 
 
 @test(mock_only=True)
@@ -136,7 +136,7 @@ def schedule_is_set_and_names_its_source(pool):
         one = s.named("vms/web")
         s.go(f"/o/{one['id']}/snapshots")
         expect(s.page.get_by_text("from vms")).to_be_visible()
-        s.page.get_by_label("A snapshot").select_option("hourly")
+        s.page.get_by_label("Frequency").select_option("hourly")
         expect(s.page.get_by_text("set here")).to_be_visible()
 
 
@@ -146,9 +146,9 @@ def folder_is_snapshotted_at_one_moment(pool):
     with session() as s:
         folder = s.named("vms")
         s.go(f"/o/{folder['id']}")
-        s.page.get_by_role("button", name="Take a snapshot of all").click()
+        s.page.get_by_role("button", name="Snapshot everything").click()
         s.page.get_by_role("textbox", name="Name").fill("together")
-        s.page.get_by_role("button", name="Take them").click()
-        expect(s.page.get_by_text("of all in vms are taken")).to_be_visible()
+        s.page.get_by_role("button", name="Take snapshots").click()
+        expect(s.page.get_by_text("of everything in vms taken")).to_be_visible()
         for name in ("vms/web", "vms/build", "vms/windows"):
             check(any(x["name"] == "together" for x in s.of(s.named(name), "snapshots")), name)

@@ -70,6 +70,8 @@ class Pool:
                       {"name": "rita", "role": "read", "password_set_unix_s": int(self.begun) - 3 * 86400}]
         self.tokens = [{"name": "grafana", "role": "read", "created_unix_s": int(self.begun) - 86400, "expires_unix_s": int(self.begun) + 86400 * 90, "last_used_unix_s": int(self.begun) - 12}]
         self.worksheets, self.pool_own, self.generation, self.restored = {}, {"rule.log": "zstd-9", "rule.sqlite": "archive:zstd-9,performance:lz4"}, 0, []
+        # Rounds a second of estimates that begin; whether they find no data yet, as while it is in the write buffer.
+        self.estimate_pace, self.is_unsampled = 1.2, False
         self.scrub_finished, self.findings, self.capacity = int(self.begun) - 3 * 86400, [], 1000 * GIB
         if empty:
             return
@@ -202,7 +204,8 @@ class Pool:
         words = ", ".join(f"{k}={v}" if v is not None else f"{k} inherited" for k, v in changes.items())
         name = self.objects[number]["name"] if number else None
         self.log(who, "set", f"set {json.dumps(changes)} on '{name or 'the pool'}'", "done")
-        of = f"'{name}'" if name else "the pool"
+        # As the server says it of a request of the page.
+        of = f"object {number}" if name else "the pool"
         self.marks.append({"unix_s": int(time.time()), "text": f"set {words} on {of}", "object": number, "old": before})
         self.touch(number)
         return {**self.properties(number), "notes": notes}
@@ -329,8 +332,8 @@ class Pool:
         if begun is None:
             raise Problem(404, "not-found", "nothing was estimated of this object yet")
         passed = (now or time.time()) - begun["at"]
-        step = min(3, int(passed * begun["pace"]))
-        sampled, o = (4, 16, 64, 96)[step] << 20, self.object(number)
+        step = 3 if self.is_unsampled else min(3, int(passed * begun["pace"]))
+        sampled, o = 0 if self.is_unsampled else (4, 16, 64, 96)[step] << 20, self.object(number)
         raw, factor = o["allocated_bytes"], max(0.02, (1 - o["stored_bytes"] / max(o["allocated_bytes"], 1)) / 0.582) if o["allocated_bytes"] else 1
         configured, mode = self.in_force(number, "compression"), self.in_force(number, "mode")
         configured = f"auto, {mode}" if configured == "auto" else configured

@@ -105,12 +105,13 @@ def heatmap(pool, query):
     return {"version": 1, "from_unix_s": begin, "step_s": step, "covered_s": [step] * len(times), "bucket_ends_ns": [1024 << n for n in range(25)], "counts": [list(row) for row in zip(*columns)]}
 
 
-def figures(pool, now):
+def figures(pool, now, wanted):
+    """Rates of the pool, and of the objects whose numbers are wanted."""
     status, by_codec = pool.status(), shares_of(pool, "codec.stored", "codec", now, {})
     load = wave("figures", now) if pool.objects else 0
     objects = {}
-    for number, o in list(pool.objects.items())[:200]:
-        if not o["folder"]:
+    for number, o in pool.objects.items():
+        if str(number) in wanted and not o["folder"]:
             objects[str(number)] = {"ops_per_s": round(40 * load * wave(o["name"], now), 1), "written_bytes_per_s": int(38e6 * load * wave(o["name"] + "w", now)) if o["share"] else int(3e6 * load), "read_bytes_per_s": int(9e6 * load * wave(o["name"], now))}
     written = {codec: int(15e6 * part * load) for codec, part in by_codec.items()}
     return {"boot": pool.boot, "unix_s": int(now), "pool": {"ops_per_s": round(412 * load, 1), "written_bytes_per_s": int(38e6 * load), "read_bytes_per_s": int(9e6 * load), "p99_ns": int(4.1e6 * load) or None,

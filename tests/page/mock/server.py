@@ -44,7 +44,7 @@ class State:
     """The pool and those who are logged in."""
 
     def __init__(self, pool):
-        self.pool, self.sessions, self.keys, self.mode, self.streams = pool, {}, set(), {"delay_ms": 0, "refuse": "", "silent": False}, 0
+        self.pool, self.sessions, self.keys, self.mode, self.streams = pool, {}, set(), {"delay_ms": 0, "refuse": "", "silent": False, "ahead_s": 0}, 0
         self.csp_reports = []
 
     def key(self):
@@ -220,7 +220,7 @@ def estimate(h, pool, query, body, number):
 def start_estimate(h, pool, query, body, number):
     h.status = 202
     job = pool.start_job("estimate", pool.object(number)["name"], seconds=3, total=96 << 20)
-    pool.estimates[number] = {"at": time.time(), "pace": 1.2, "job": job["id"], "choices": body.get("choices") or ["lz4", "zstd-1", "zstd-3", "zstd-9", "zstd-19"]}
+    pool.estimates[number] = {"at": time.time(), "pace": pool.estimate_pace, "job": job["id"], "choices": body.get("choices") or ["lz4", "zstd-1", "zstd-3", "zstd-9", "zstd-19"]}
     return pool.shown(job)
 
 
@@ -476,13 +476,13 @@ class Handler(BaseHTTPRequestHandler):
         self.end_headers()
         self.close_connection = True
         state.streams += 1
-        generation, states = pool.generation, {}
+        generation, states, wanted = pool.generation, {}, set(filter(None, query.get("objects", "").split(",")))
         health_sent = None
         try:
             while not state.mode["silent"] and self.user in state.sessions.values():
                 with pool.lock:
-                    now = time.time()
-                    frames = [("figures", series.figures(pool, now))]
+                    now = time.time() + state.mode["ahead_s"]
+                    frames = [("figures", series.figures(pool, now, wanted))]
                     moved = pool.tick()
                     if moved:
                         frames.append(("jobs", {"jobs": moved}))
@@ -521,7 +521,7 @@ class Handler(BaseHTTPRequestHandler):
         """Changes how the mock behaves: what the harness asks for."""
         state = self.server.state
         for key, value in wish.items():
-            if key in ("delay_ms", "refuse", "silent"):
+            if key in ("delay_ms", "refuse", "silent", "ahead_s"):
                 state.mode[key] = value
             elif key == "role":
                 for session in state.sessions.values():
@@ -531,7 +531,7 @@ class Handler(BaseHTTPRequestHandler):
             elif key == "boot":
                 state.pool.boot = value
             elif key == "estimate_pace":
-                state.pool.estimates = {n: {**e, "pace": value} for n, e in state.pool.estimates.items()}
+                state.pool.estimate_pace = value
         answer = {"key": state.key(), "streams": state.streams, "csp": state.csp_reports, "restored": state.pool.restored}
         return self.answer(200, json.dumps(answer).encode())
 

@@ -69,7 +69,7 @@ async function send(method: string, path: string, options: Options = {}): Promis
   } catch (error) {
     if (options.signal?.aborted) throw error
     hooks.onLost()
-    throw new Problem(0, 'lost', 'the server does not answer')
+    throw new Problem(0, 'lost', 'the server is not responding')
   }
   hooks.onFound()
   if (response.ok) return response
@@ -142,6 +142,9 @@ async function guarded(id: number, method: string, rest: string, options: Option
 
 const wishOf = ({ kind, object, ...more }: { kind: string; object?: number; mode?: string; path?: string }) =>
   object === undefined ? { kind } : { kind, volume: hooks.nameOf(object), ...more }
+
+/** Requests of the page say `object 17`: its name in quotes, where there still is one. */
+const named = (text: string) => text.replace(/\bobject (\d+)\b/g, (all, id: string) => (hooks.nameOf(Number(id)) === id ? all : `'${hooks.nameOf(Number(id))}'`))
 
 export const api = {
   session: () => json<T.Session>('GET', '/session'),
@@ -243,7 +246,11 @@ export const api = {
     const columns = found.covered_s.map((_, at) => found.counts.map((row) => row[at] ?? 0))
     return { from: found.from_unix_s, step: found.step_s, bucket_ends_ns: found.bucket_ends_ns, columns }
   },
-  marks: (from: number, to: number) => json<T.Mark[]>('GET', '/analytics/marks', { query: { from_unix_s: Math.floor(from), to_unix_s: Math.ceil(to) } }),
+  /** Without those of estimates, which change nothing: the page starts and cancels them whenever a list is opened. */
+  marks: async (from: number, to: number) => {
+    const marks = await json<T.Mark[]>('GET', '/analytics/marks', { query: { from_unix_s: Math.floor(from), to_unix_s: Math.ceil(to) } })
+    return marks.filter(({ text }) => !/^(estimate of |cancel job )/.test(text)).map((mark) => ({ ...mark, text: named(mark.text) }))
+  },
   worksheets: () => json<{ name: string; body: string }[]>('GET', '/worksheets'),
   saveWorksheet: (name: string, sheet: T.Worksheet) => json<null>('PUT', `/worksheets/${enc(name)}`, { body: { body: JSON.stringify(sheet) } }),
   dropWorksheet: (name: string) => json<null>('DELETE', `/worksheets/${enc(name)}`),
@@ -254,20 +261,24 @@ export const api = {
   tokens: () => json<{ tokens: T.Token[] }>('GET', '/tokens'),
   addToken: (body: { name: string; role: T.Role; expires_unix_s?: number }) => json<{ token: string }>('POST', '/tokens', { body }),
   dropToken: (name: string) => json<null>('DELETE', `/tokens/${enc(name)}`),
-  audit: (limit: number) => json<{ entries: T.AuditEntry[] }>('GET', '/audit', { query: { limit } }),
+  audit: async (limit: number) => {
+    const { entries } = await json<{ entries: T.AuditEntry[] }>('GET', '/audit', { query: { limit } })
+    return { entries: entries.map((entry) => ({ ...entry, about: named(entry.about) })) }
+  },
 }
 
 export interface SeriesWish {
   dataset: string
   by?: string | null
-  only?: Record<string, string>
+  /** Values of breakdowns; several of one: any of them. */
+  only?: Record<string, string | string[]>
   from: number
   to: number
   points: number
 }
 
 function seriesQuery(wish: SeriesWish): Query {
-  const only = Object.entries(wish.only ?? {}).map(([key, value]) => `${key}=${value}`)
+  const only = Object.entries(wish.only ?? {}).flatMap(([key, values]) => [values].flat().map((value) => `${key}=${value}`))
   const span = { from_unix_s: Math.floor(wish.from), to_unix_s: Math.ceil(wish.to) }
   return { dataset: wish.dataset, by: wish.by ?? undefined, only, ...span, step_s: Math.max(1, Math.ceil((wish.to - wish.from) / wish.points)) }
 }

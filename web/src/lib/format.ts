@@ -54,6 +54,13 @@ export function latency(ns: number | null | undefined): string {
   return ns < 1e9 ? `${digits(ns / 1e6)} ms` : `${digits(ns / 1e9)} s`
 }
 
+/** The bucket in which this part of all counts is reached; -1: all are 0. */
+export function quantileBucket(counts: number[], part: number): number {
+  const wanted = Math.ceil(counts.reduce((sum, count) => sum + count, 0) * part)
+  let passed = 0
+  return wanted ? counts.findIndex((count) => (passed += count) >= wanted) : -1
+}
+
 export function energy(joules: number): string {
   if (joules < 1000) return `${digits(joules)} J`
   return joules < 1e6 ? `${digits(joules / 1e3)} kJ` : `${digits(joules / 1e6)} MJ`

@@ -7,8 +7,12 @@ import type { Figures, Health, Job, Properties, Property, Role, Session, ShaleOb
 
 /** Seconds of live figures that are kept for the small graphs. */
 const HISTORY_S = 120
+/** A longer pause between figures is a gap: the page was hidden, or its computer slept. */
+const GAP_S = 10
 const OBJECTS_REFRESH_MS = 30_000
 const STATUS_REFRESH_MS = 10_000
+/** Ended jobs that are kept: as many as the server keeps. */
+const ENDED_MAX = 200
 const RANK: Record<Role, number> = { read: 0, operate: 1, admin: 2 }
 
 export interface Notice {
@@ -81,7 +85,7 @@ export class PropertySet {
       return true
     } catch (error) {
       const { status, message } = problemOf(error)
-      this.fault = status === 412 ? 'The properties were changed meanwhile. They were read again: check them, then apply the change again.' : message
+      this.fault = status === 412 ? 'The properties were changed in the meantime, and were reloaded. Check them, then apply your change again.' : message
       await this.load()
       return false
     }
@@ -110,6 +114,8 @@ class App {
   rem = $state(14)
   /** Raised when an object's properties, snapshots or figures may have changed. */
   generation = $state(0)
+  /** Raised when `history` begins again. */
+  histories = $state(0)
 
   readonly byId = $derived(new Map(this.objects.map((object) => [object.id, object])))
   readonly byName = $derived(new Map(this.objects.map((object) => [object.name, object])))
@@ -149,7 +155,7 @@ class App {
 
   /** Why a control is off, or nothing. */
   why(role: Role): string | undefined {
-    return this.can(role) ? undefined : `needs the role ${role}; you have ${this.session?.role ?? 'none'}`
+    return this.can(role) ? undefined : `needs the role ${role}; yours is ${this.session?.role ?? 'none'}`
   }
 
   async begin() {
@@ -261,12 +267,21 @@ class App {
 
   private tick(figures: Figures) {
     if (this.figures && this.figures.boot !== figures.boot) {
-      this.history = []
-      this.say('The server was started again; everything was read again.')
+      this.forget()
+      this.say('The server restarted; everything was reloaded.')
       void this.reload()
+    } else if (this.figures && figures.unix_s - this.figures.unix_s > GAP_S) {
+      // Changes of the meantime were not reported.
+      this.forget()
+      void this.refresh()
     }
     this.figures = figures
     this.history = [...this.history.slice(1 - HISTORY_S), figures]
+  }
+
+  private forget() {
+    this.history = []
+    this.histories += 1
   }
 
   /** Reads everything again, and the page itself if it is another one now. */
@@ -285,7 +300,8 @@ class App {
       fresh.delete(job.id)
       return found ?? job
     })
-    this.jobs = [...fresh.values(), ...rest]
+    let kept = 0
+    this.jobs = [...fresh.values(), ...rest].sort((a, b) => b.id - a.id).filter((job) => job.ended_unix_s === null || ++kept <= ENDED_MAX)
     for (const job of ended) {
       const what = `${job.kind}${job.target ? ` ${job.target}` : ''}`
       if (job.state === 'failed') this.complain(new Problem(500, 'job', `${what} failed: ${job.error?.message ?? 'no reason given'}`))

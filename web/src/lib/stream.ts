@@ -54,6 +54,7 @@ export class Stream {
   }
 
   readonly end = () => {
+    this.post({ t: 'want', tab: this.tab, ids: [] })
     this.ended = true
     document.removeEventListener('visibilitychange', this.visibility)
     window.removeEventListener('pagehide', this.end)
@@ -71,7 +72,9 @@ export class Stream {
     else if (message.t === 'link') this.listener.link(message.link)
     else if (message.t === 'ask') this.post({ t: 'want', tab: this.tab, ids: this.wants.get(this.tab) ?? [] })
     else {
-      this.wants.set(message.tab, message.ids)
+      // A tab that closes wants nothing.
+      if (message.ids.length) this.wants.set(message.tab, message.ids)
+      else this.wants.delete(message.tab)
       this.reopen()
     }
   }
