@@ -3,7 +3,7 @@
 
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: python-wheel python-test bench-python help setup build demo test system web page kernel-nbd posix xfstests e2e soak bench bench-adaptive bench-codecs bench-space peers paper-sandforce paper-zbd paper-blobseer paper-zfs bench-blobs bench-get bench-shares fuzz lint completions man deb deb-test install uninstall clean paper-sun bench-appliance
+.PHONY: python-wheel python-test bench-python help setup build demo test system web page kernel-nbd posix xfstests e2e soak bench bench-adaptive bench-codecs bench-space peers paper-sandforce paper-zbd paper-blobseer paper-zfs bench-blobs bench-get bench-shares fuzz lint completions man deb deb-test install uninstall clean paper-sun bench-appliance bench-doors
 
 # Under sudo, rustup's cargo is in the home of the user who called it, and sudo's secure_path hides it. What root builds in that
 # user's checkout is given back to the user, so that the next `make build` without sudo can go on.
@@ -143,6 +143,11 @@ paper-sun: build ## Ten NFS clients at each compression level, drawn from the se
 bench-appliance: build ## Measure the cost of history, REST, metrics and page; writes bench/results/appliance.json (ARGS=--quick; make page before: its browser)
 	@tools/setup build bench paper
 	tools/bench-appliance $(ARGS)
+	tools/performance-table
+
+bench-doors: build ## Measure vhost-user-blk against qemu-storage-daemon and NBD, and NBD with TLS; writes bench/results/doors.json (ARGS=--quick)
+	@tools/setup build bench
+	tools/bench-doors $(ARGS)
 	tools/performance-table
 
 bench-blobs: build ## Measure blobs against the goals of their design; writes bench/results/blobs.json (ARGS=--quick)
