@@ -35,11 +35,10 @@ use surface::{Error, ErrorKind, Result};
 use units::{BLOCK_BYTES, BlockIndex, BlockMask, Seq};
 
 use crate::repair::Repairs;
-use store::buffer::write_buffer::DirtyRun;
-use crate::pool::core::Core;
 use crate::repair::StandbyFacts;
 use crate::repair::standby_left::Left;
 use crate::volume::kept_blocks;
+use store::buffer::write_buffer::DirtyRun;
 
 /// Loss that is noted when journals are set aside and no other loss is noted with it.
 const NAMES_LOST: &str = "acknowledged names of shares are missing: their journals do not match the standby \
@@ -254,7 +253,7 @@ impl Repairs {
                 facts.replayed_bytes += record.payload_bytes() as u64;
                 Some(with_holes(record.first, run))
             });
-            self.buffer.insert_all(key, runs.flatten());
+            self.writes.put_replayed(key, runs.flatten());
         }
         self.writes.flush()
     }

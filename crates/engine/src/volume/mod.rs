@@ -31,11 +31,11 @@ use store::space::admission::Admitted;
 use surface::{BlockDevice, DeviceId, Error, ErrorKind, Hint, PendingRead, Result, Run, WriteOptions, ZeroOptions};
 use units::{BLOCK_BYTES, BlockIndex, BlockMask, GROUP_BLOCKS, GROUP_BYTES, GroupIndex};
 
-use store::buffer::write_buffer::{COPIED, DirtyRun};
 use crate::pool::core::Core;
 use crate::read::lacking::MissingGroups;
 use crate::read::read_ahead::ReadAhead;
 use crate::volume::punch::Pace;
+use store::buffer::write_buffer::{COPIED, DirtyRun};
 
 const BLOCK: u64 = BLOCK_BYTES as u64;
 /// Groups of a discard up to which it goes through the write buffer; larger ones go to the log as

@@ -4,13 +4,13 @@
 
 use std::time::Duration;
 
+use store::base::canary::Canary;
 use store::base::group::GroupKey;
 use store::buffer::write_buffer::DirtyRun;
 use store::space::admission::Admitted;
 use surface::Result;
 use units::BlockMask;
 
-use store::base::canary::Canary;
 use crate::write::Writes;
 use crate::write::drain::BATCH_RAW_BYTES;
 
@@ -114,6 +114,12 @@ impl Writes {
             }
             self.make_standby_room()?;
         }
+    }
+
+    /// Puts runs of records of standby memory into the write buffer, in their order and at once.
+    /// They are not kept a second time.
+    pub(crate) fn put_replayed(&self, key: GroupKey, runs: impl Iterator<Item = DirtyRun>) {
+        self.buffer.insert_all(key, runs);
     }
 
     /// Waits for a drain, or drains: the ring is full.

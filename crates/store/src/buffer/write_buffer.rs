@@ -44,7 +44,7 @@ const GROUP_OVERHEAD_BYTES: usize = 256;
 const PINNED_TIMES_MAX: usize = 8;
 
 /// Blocks of a request of which no part may stay in memory for the sake of another.
-pub(crate) const COPIED: u16 = u16::MAX;
+pub const COPIED: u16 = u16::MAX;
 
 /// Number of attempts on a lock that is held for a fraction of a microsecond before sleeping, and
 /// the pause between two attempts.
@@ -104,7 +104,7 @@ impl DirtyRun {
         if self.data.is_some() { usize::from(self.count) * BLOCK_BYTES } else { 0 }
     }
     /// The part of the run from block `first`, `count` blocks long.
-    pub(crate) fn part(&self, first: u8, count: u8) -> Self {
+    pub fn part(&self, first: u8, count: u8) -> Self {
         let start = usize::from(first - self.first) * BLOCK_BYTES;
         let range = start..start + usize::from(count) * BLOCK_BYTES;
         let is_copied = usize::from(count) * PINNED_TIMES_MAX < usize::from(self.pinned);
@@ -321,7 +321,7 @@ impl WriteBuffer {
     /// Lays a run over a group, of which only the blocks `kept` stay data; the others become holes.
     /// All of it becomes dirty at once, and has one record, so that neither a drain nor the death
     /// of the process tears it. Returns the run if the standby memory has no room for it.
-    pub(crate) fn insert_with_holes(&self, key: GroupKey, mut run: DirtyRun, kept: BlockMask) -> Result<(), DirtyRun> {
+    pub fn insert_with_holes(&self, key: GroupKey, mut run: DirtyRun, kept: BlockMask) -> Result<(), DirtyRun> {
         let mut shard = self.shard(key);
         if !self.keep(key, &mut run) {
             return Err(run);
@@ -337,7 +337,7 @@ impl WriteBuffer {
     }
 
     /// Lays runs over a group, in their order and at once. They are not kept in standby memory.
-    pub(crate) fn insert_all(&self, key: GroupKey, runs: impl Iterator<Item = DirtyRun>) {
+    pub fn insert_all(&self, key: GroupKey, runs: impl Iterator<Item = DirtyRun>) {
         let mut shard = self.shard(key);
         runs.for_each(|run| self.insert_into(&mut shard, key, run));
     }
