@@ -1,9 +1,9 @@
 //! Accepts connections and speaks HTTP on them. Owns the bounds on connections and on how long a
 //! client may take. All of it runs on the runtime's threads.
 //!
-//! Clients that connect and say nothing must not keep others out. When all places are taken, a
-//! newcomer gets that of a connection that has nothing to answer, of the address that has the most
-//! of these.
+//! Clients that connect and send nothing, or never finish a request, must not keep others out. When
+//! all places are taken, a newcomer gets that of a connection that has nothing to answer, of the
+//! address that has the most of these.
 
 use std::collections::{BTreeMap, HashMap};
 use std::convert::Infallible;
@@ -11,13 +11,13 @@ use std::future::Future;
 use std::net::IpAddr;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
 use axum::Router;
 use axum::body::{Body, Bytes};
-use hyper::body::{Frame, SizeHint};
+use hyper::body::{Body as _, Frame, Incoming, SizeHint};
 use hyper::server::conn::http1;
 use hyper::service::{Service, service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
@@ -93,8 +93,13 @@ struct Place {
     connection: Arc<Connection>,
 }
 
-/// An answer under way.
-struct Answering(Arc<Connection>);
+/// A request and its answer. The answer is under way once all of the request has arrived and there
+/// is room for the answer: a client that sends a body without end, or takes no answers, is as silent
+/// as one that sends nothing.
+struct Exchange {
+    connection: Arc<Connection>,
+    is_answering: AtomicBool,
+}
 
 impl Limits {
     /// Counts a connection; none: there are too many.
@@ -131,16 +136,24 @@ impl Open {
     }
 }
 
-impl Answering {
-    fn begin(connection: &Arc<Connection>) -> Self {
-        connection.answering.fetch_add(1, Ordering::Relaxed);
-        Self(Arc::clone(connection))
+impl Exchange {
+    fn new(connection: &Arc<Connection>) -> Self {
+        Self { connection: Arc::clone(connection), is_answering: AtomicBool::new(false) }
+    }
+
+    /// The answer is under way from now on until this is dropped.
+    fn begin_answer(&self) {
+        if !self.is_answering.swap(true, Ordering::Relaxed) {
+            self.connection.answering.fetch_add(1, Ordering::Relaxed);
+        }
     }
 }
 
-impl Drop for Answering {
+impl Drop for Exchange {
     fn drop(&mut self) {
-        self.0.answering.fetch_sub(1, Ordering::Relaxed);
+        if *self.is_answering.get_mut() {
+            self.connection.answering.fetch_sub(1, Ordering::Relaxed);
+        }
     }
 }
 
@@ -150,10 +163,40 @@ impl Drop for Place {
     }
 }
 
-/// A body that counts as an answer under way until it ends.
+/// The body of a request. At its end the answer is under way.
+struct Asked {
+    body: Incoming,
+    exchange: Arc<Exchange>,
+}
+
+impl hyper::body::Body for Asked {
+    type Data = Bytes;
+    type Error = hyper::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
+        let polled = Pin::new(&mut self.body).poll_frame(context);
+        if matches!(polled, Poll::Ready(None)) {
+            self.exchange.begin_answer();
+        }
+        polled
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
+
+/// The body of an answer, which is under way until it ends.
 struct Answer {
     body: Body,
-    _answering: Answering,
+    _exchange: Arc<Exchange>,
 }
 
 impl hyper::body::Body for Answer {
@@ -258,12 +301,20 @@ where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
     let app = TowerToHyperService::new(app);
-    let service = service_fn(move |mut request: hyper::Request<hyper::body::Incoming>| {
+    let service = service_fn(move |request: hyper::Request<Incoming>| {
+        let exchange = Arc::new(Exchange::new(&connection));
+        let has_body = !request.body().is_end_stream();
+        let mut request = request.map(|body| Asked { body, exchange: Arc::clone(&exchange) });
         request.extensions_mut().insert(peer);
-        let (answer, answering) = (app.call(request), Answering::begin(&connection));
+        let answer = app.call(request);
+        // Polled once earlier answers have been sent.
         async move {
+            if !has_body {
+                exchange.begin_answer();
+            }
             let answer = answer.await.map_err(|error: Infallible| error)?;
-            Ok::<_, Infallible>(answer.map(|body| Answer { body, _answering: answering }))
+            exchange.begin_answer();
+            Ok::<_, Infallible>(answer.map(|body| Answer { body, _exchange: exchange }))
         }
     });
     let http = http1::Builder::new()
@@ -281,6 +332,9 @@ where
 #[cfg(test)]
 #[allow(clippy::unwrap_used)]
 mod tests {
+    use futures_util::StreamExt;
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
     use super::*;
 
     fn address(last: u8) -> Option<IpAddr> {
@@ -291,13 +345,19 @@ mod tests {
         limits.open.lock().all.len()
     }
 
+    fn answering(connection: &Arc<Connection>) -> Exchange {
+        let exchange = Exchange::new(connection);
+        exchange.begin_answer();
+        exchange
+    }
+
     #[test]
     fn connections_are_bounded_in_all_and_by_address() {
         let limits = Arc::new(Limits::default());
         let mut first: Vec<_> = std::iter::repeat_with(|| limits.admit(address(1))).take(40).flatten().collect();
         assert_eq!(first.len(), CONNECTIONS_OF_ADDRESS_MAX);
-        let answers: Vec<_> = first.iter().map(|place| Answering::begin(&place.connection)).collect();
-        let busy = |place: Place| (Answering::begin(&place.connection), place);
+        let answers: Vec<_> = first.iter().map(|place| answering(&place.connection)).collect();
+        let busy = |place: Place| (answering(&place.connection), place);
         let others: Vec<_> = (2..=250).filter_map(|last| limits.admit(address(last))).map(busy).collect();
         assert_eq!(first.len() + others.len(), CONNECTIONS_MAX, "answers under way keep their places");
         assert!(limits.admit(None).is_none() && limits.admit(address(251)).is_none());
@@ -313,15 +373,44 @@ mod tests {
         let limits = Arc::new(Limits::default());
         let mut silent: Vec<_> =
             (0..CONNECTIONS_MAX).map(|number| limits.admit(address((number / 32) as u8)).unwrap()).collect();
-        let answering = Answering::begin(&silent[0].connection);
+        let answer = answering(&silent[0].connection);
         let newcomer = limits.admit(address(100)).unwrap();
         assert_eq!(count(&limits), CONNECTIONS_MAX);
         // The oldest that has nothing to answer; the address of the first one has fewer of these now.
         until_displaced(silent.remove(32), std::future::pending()).await;
-        drop(answering);
+        drop(answer);
         // A flood from one address displaces no client that has a few connections.
         let flood: Vec<_> = (0..100).filter_map(|_| limits.admit(address(200))).collect();
         assert!(flood.len() < CONNECTIONS_OF_ADDRESS_MAX, "{}", flood.len());
         assert!(limits.open.lock().all.contains_key(&newcomer.number));
+    }
+
+    /// Bodies without end kept all places: newcomers were refused for 30 s.
+    #[tokio::test]
+    async fn an_answer_is_under_way_once_its_request_is_complete() {
+        let connection =
+            Arc::new(Connection { address: None, answering: AtomicUsize::new(0), displaced: Notify::new() });
+        let counted = Arc::clone(&connection);
+        let begun = Arc::new(Notify::new());
+        let seen = Arc::clone(&begun);
+        let count = move || counted.answering.load(Ordering::Relaxed);
+        let app = axum::routing::any(move |body: Body| async move {
+            let mut parts = body.into_data_stream();
+            let first = (parts.next().await.is_some(), count());
+            seen.notify_one();
+            while parts.next().await.is_some() {}
+            format!("{first:?} {}", count())
+        });
+        let (mut client, server) = tokio::io::duplex(4096);
+        let peer = Peer { address: None, process: None, local: None, port: 0, is_tls: false };
+        let speaks = tokio::spawn(speak(server, peer, Arc::clone(&connection), Router::new().route("/", app)));
+        client.write_all(b"POST / HTTP/1.1\r\nConnection: close\r\nContent-Length: 4\r\n\r\nab").await.unwrap();
+        begun.notified().await;
+        client.write_all(b"cd").await.unwrap();
+        let mut text = String::new();
+        client.read_to_string(&mut text).await.unwrap();
+        assert!(text.ends_with("(true, 0) 1"), "{text}");
+        speaks.await.unwrap();
+        assert_eq!(connection.answering.load(Ordering::Relaxed), 0);
     }
 }

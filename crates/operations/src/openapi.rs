@@ -17,10 +17,47 @@ fn doc_of(about: &About) -> String {
     about.doc.lines().map(str::trim).collect::<Vec<_>>().join(" ").trim().to_owned()
 }
 
+/// The alternatives of a schema, also those of a definition that it refers to.
+fn alternatives(schema: &Value) -> Vec<Value> {
+    let inner = |schema: &Value| Some(schema["anyOf"].as_array()?.iter().flat_map(alternatives).collect());
+    let definition = || SCHEMAS.definitions.get(schema["$ref"].as_str()?.rsplit('/').next()?);
+    inner(schema).or_else(|| inner(definition()?)).unwrap_or_else(|| vec![schema.clone()])
+}
+
+/// The schema of a parameter that is text: absent instead of null, and a number or a name instead
+/// of a document.
+fn text_schema(schema: &Value) -> Value {
+    let is_text = |schema: &Value| schema["type"] != "null" && schema["type"] != "object";
+    let mut texts: Vec<_> = alternatives(schema).into_iter().filter(is_text).collect();
+    let mut text = match (texts.pop(), texts.is_empty()) {
+        (None, _) => return schema.clone(),
+        (Some(only), true) => only,
+        (Some(last), false) => {
+            texts.push(last);
+            json!({ "anyOf": texts })
+        }
+    };
+    let only_kind = text["type"].as_array().and_then(|kinds| {
+        let mut others = kinds.iter().filter(|kind| **kind != "null");
+        let kind = others.next()?.clone();
+        others.next().is_none().then_some(kind)
+    });
+    if let Some(kind) = only_kind {
+        text["type"] = kind;
+    }
+    for key in ["description", "default"] {
+        if let Some(value) = schema.get(key) {
+            text[key] = value.clone();
+        }
+    }
+    text
+}
+
 fn parameter(field: &Field<'_>, place: &str) -> Value {
     let description = field.schema["description"].as_str().unwrap_or_default();
     let is_required = place == "path" || field.is_required;
-    json!({ "name": field.name, "in": place, "required": is_required, "description": description, "schema": field.schema })
+    let schema = text_schema(field.schema);
+    json!({ "name": field.name, "in": place, "required": is_required, "description": description, "schema": schema })
 }
 
 /// The request body: an object of these fields.
@@ -51,7 +88,14 @@ fn answers(about: &About) -> Value {
             (status, document)
         }
     };
-    json!({ status: success, "default": failure })
+    let mut answers = json!({ status: success, "default": failure });
+    if about.reply == "Files" {
+        let bytes = json!({ "application/octet-stream": {} });
+        answers["200"]["content"]["application/octet-stream"] = json!({});
+        answers["206"] = json!({ "description": "A range of a file.", "content": bytes });
+        answers["416"] = json!({ "description": "The range begins after the end of the file." });
+    }
+    answers
 }
 
 fn operation(about: &About, method: Method, path: &str, paths: &[&str]) -> Value {
@@ -166,6 +210,27 @@ mod tests {
         assert_eq!((&set["x-role"], &set["parameters"][0]["name"]), (&json!("admin"), &json!("object")));
         let schema = &set["requestBody"]["content"]["application/json"]["schema"];
         assert_eq!(schema["required"], json!(["changes"]));
+    }
+
+    #[test]
+    fn a_parameter_is_text() {
+        let document = openapi();
+        let of = |path: &str, name: &str| {
+            let parameters = document["paths"][path]["get"]["parameters"].as_array().unwrap();
+            let mut schema = parameters.iter().find(|parameter| parameter["name"] == name).unwrap()["schema"].clone();
+            schema.as_object_mut().unwrap().retain(|key, _| key != "description");
+            schema
+        };
+        assert_eq!(of("/objects", "name"), json!({ "type": "string" }));
+        assert_eq!(of("/objects", "kind"), json!({ "$ref": "#/components/schemas/ObjectKind" }));
+        assert_eq!(of("/objects", "sort"), json!({ "$ref": "#/components/schemas/ObjectOrder", "default": "name" }));
+        for (path, name) in [("/objects", "parent"), ("/objects/{object}/snapshots", "object")] {
+            let schema = of(path, name);
+            let kinds: Vec<_> = schema["anyOf"].as_array().unwrap().iter().map(|choice| &choice["type"]).collect();
+            assert_eq!(kinds, ["integer", "string"], "{path} {name}");
+        }
+        let files = &document["paths"]["/objects/{object}/files/{path}"]["get"]["responses"]["200"]["content"];
+        assert!(files["application/octet-stream"].is_object() && files["application/json"].is_object());
     }
 
     #[test]

@@ -54,7 +54,7 @@ impl Service {
             return Ok(volume);
         }
         let text = format!("'{}' is a volume, which has no files: specify a share", volume.name());
-        Err(Error::new(ErrorKind::Unsupported, text))
+        Err(Error::new(ErrorKind::Invalid, text))
     }
 
     /// Returns a path of a share, or of a snapshot of one, for listing or reading.
