@@ -1,6 +1,5 @@
 //! Mount options, and the reasons for their defaults.
 
-use std::sync::Arc;
 use std::time::SystemTime;
 
 use fuse::keep::KeeperSlot;

@@ -275,12 +275,9 @@ impl Served {
                 let request = request.number();
                 self.write(Write { request, node, offset, bytes, kill_suid_sgid, answer }, counting);
             }
-            Operation::Fsync { data_only: true, .. } => {
-                fuse::before_wait();
-                finish(tree.sync_data(node), answer);
-            }
+            Operation::Fsync { data_only: true, .. } => self.sync(Some(node), counting, answer),
             Operation::Fsync { .. } | Operation::FsyncDirectory { .. } | Operation::SyncFs => {
-                self.sync(counting, answer);
+                self.sync(None, counting, answer);
             }
             Operation::SetXattr { name, value, flags, clears_sgid } => {
                 finish(tree.set_xattr(node, name, value, flags, clears_sgid), answer);

@@ -29,8 +29,8 @@ const SYNCS: usize = 2;
 /// that are queued.
 const WAITING_MAX: [usize; 3] = [32, 8, 4];
 
-/// A caller of `fsync`, to be answered with the result.
-type SyncCaller = Box<dyn FnOnce(&Served, share::Result<()>) + Send>;
+/// A caller of `fsync`, to be answered with the result, and the file if it asked for `fdatasync`.
+type SyncCaller = (Option<u64>, Box<dyn FnOnce(&Served, share::Result<()>) + Send>);
 
 /// The lanes of a mount.
 pub(crate) struct Waiting {
@@ -101,16 +101,17 @@ impl Served {
         });
     }
 
-    /// Makes all changes durable, and answers.
-    pub(crate) fn sync(&self, counting: &Counting, answer: impl Answer) {
+    /// Makes all changes durable, or the data of one file, and answers.
+    pub(crate) fn sync(&self, data_of: Option<u64>, counting: &Counting, answer: impl Answer) {
         let Some(served) = self.this.upgrade() else { return };
         let counting = counting.take();
-        self.waiting.syncs.lock().push(Box::new(move |served: &Self, synced: share::Result<()>| {
+        let end = move |served: &Self, synced: share::Result<()>| {
             counting.end_after(served.counts.as_deref(), || match synced {
                 Ok(()) => answer.done(),
                 Err(failure) => answer.fail(errno(failure)),
             });
-        }));
+        };
+        self.waiting.syncs.lock().push((data_of, Box::new(end)));
         self.waiting.lanes.run(SYNCS, 0, move || served.sync_all_waiting());
     }
 
@@ -120,7 +121,11 @@ impl Served {
         if callers.is_empty() {
             return;
         }
-        let synced = self.tree.sync();
-        callers.into_iter().for_each(|answer| answer(self, synced));
+        let files: Option<Vec<u64>> = callers.iter().map(|(data_of, _)| *data_of).collect();
+        let synced = match files {
+            Some(files) => self.tree.sync_data(&files),
+            None => self.tree.sync(),
+        };
+        callers.into_iter().for_each(|(_, answer)| answer(self, synced));
     }
 }

@@ -286,20 +286,25 @@ impl Tree {
         Ok(())
     }
 
-    /// `fdatasync` of a file: makes its data durable, with all that is needed to find it. A change
-    /// of its times alone needs no record: a loss of power may leave them older than the data.
+    /// `fdatasync` of files: makes their data durable, with all that is needed to find it. A change
+    /// of times alone needs no record: a loss of power may leave them older than the data.
     ///
     /// # Errors
     /// As [`Self::commit`].
-    pub fn sync_data(&self, node: u64) -> Result<()> {
+    pub fn sync_data(&self, nodes: &[u64]) -> Result<()> {
         self.check_health()?;
-        if self.state.read().needs_record(node) {
+        if self.needs_record(nodes) {
             return self.sync();
         }
         if crate::canary!("data-sync-without-flush") {
             return Ok(());
         }
         Ok(self.space.flush()?)
+    }
+
+    fn needs_record(&self, nodes: &[u64]) -> bool {
+        let state = self.state.read();
+        nodes.iter().any(|node| state.needs_record(*node))
     }
 
     /// Returns whether it fitted.

@@ -62,7 +62,7 @@ fn overwritten_data_is_durable_without_a_record() {
         // Of another file more has changed.
         let other = make(&tree, &[b'a' + round]);
         write(&tree, other, 0, b"other");
-        tree.sync_data(node).unwrap();
+        tree.sync_data(&[node]).unwrap();
         for seed in 0..5 {
             let left = after_power_loss(&space, seed);
             let expected = [&[b'o'; 4096][..], &[b'0' + round; 4096], &[b'o'; 4096]].concat();
@@ -107,7 +107,7 @@ fn all_but_times_is_in_a_record() {
         // Only times change after it.
         write(&tree, node, 0, b"new");
         let before = records(&space);
-        tree.sync_data(node).unwrap();
+        tree.sync_data(&[node]).unwrap();
         assert!(records(&space) > before, "{what}");
         let (is, was) = (after_power_loss(&space, 3), &tree);
         let seen = |tree: &Tree| {
@@ -120,7 +120,7 @@ fn all_but_times_is_in_a_record() {
         // The record is durable: from here on times are all that changes.
         let before = records(&space);
         write(&tree, node, 0, b"newer");
-        tree.sync_data(node).unwrap();
+        tree.sync_data(&[node]).unwrap();
         assert_eq!(records(&space), before, "{what}");
     }
 }
@@ -135,9 +135,9 @@ fn a_small_file_is_in_a_record_with_its_content() {
     let (space, tree, _) = tree_with_a_file();
     let node = make(&tree, b"small");
     write(&tree, node, 0, b"old");
-    tree.sync_data(node).unwrap();
+    tree.sync_data(&[node]).unwrap();
     write(&tree, node, 0, b"new");
-    tree.sync_data(node).unwrap();
+    tree.sync_data(&[node]).unwrap();
     assert_eq!(content(&after_power_loss(&space, 5), node), b"new");
 }
 
@@ -149,16 +149,16 @@ fn a_size_that_a_refused_commit_had_is_not_forgotten() {
     space.limit(0, 0, 0);
     assert_eq!(tree.commit().unwrap_err().errno(), libc::ENOSPC);
     space.limit(0, 0, 0);
-    assert_eq!(tree.sync_data(node).unwrap_err().errno(), libc::ENOSPC);
+    assert_eq!(tree.sync_data(&[node]).unwrap_err().errno(), libc::ENOSPC);
     space.lift_limit();
-    tree.sync_data(node).unwrap();
+    tree.sync_data(&[node]).unwrap();
     assert_eq!(content(&after_power_loss(&space, 2), node).len(), BYTES + 4);
 }
 
 /// The data is ordered before its record, and one flush makes both durable.
 #[test]
 fn a_file_that_has_grown_is_durable_with_one_flush() {
-    let syncs: [fn(&Tree, u64) -> share::Result<()>; 2] = [|tree, _| tree.sync(), Tree::sync_data];
+    let syncs: [fn(&Tree, u64) -> share::Result<()>; 2] = [|tree, _| tree.sync(), |tree, node| tree.sync_data(&[node])];
     let (space, tree, node) = tree_with_a_file();
     for (round, sync) in syncs.into_iter().enumerate() {
         let (flushes, before) = (space.flushes(), records(&space));

@@ -117,7 +117,7 @@ fn an_fsync_on_a_pool_is_one_sync_of_the_disk() {
         // A page of a database is overwritten: no record.
         let before = ground.log_blocks();
         write(tree, node, PAGE, b'0' + round, PAGE).unwrap();
-        assert_eq!(ground.accesses(|| tree.sync_data(node)).0, 1, "fdatasync of a page");
+        assert_eq!(ground.accesses(|| tree.sync_data(&[node])).0, 1, "fdatasync of a page");
         assert_eq!(ground.log_blocks(), before);
         // `fsync` has its times.
         write(tree, node, PAGE, b'0' + round, PAGE).unwrap();
@@ -168,14 +168,14 @@ const CASES: [Case; 5] = [
     Case {
         what: "fdatasync of a page",
         change: |ground, node| write(&ground.tree, node, PAGE, b'p', PAGE),
-        sync: Tree::sync_data,
+        sync: |tree, node| tree.sync_data(&[node]),
         is_new: |tree, node| {
             let content = content(tree, node);
             assert_eq!(content.len(), OLD_PAGES * PAGE, "HARNESS: the size");
             content[PAGE..2 * PAGE] == noise(b'p', PAGE)
         },
     },
-    Case { what: "fdatasync of growth", change: grow, sync: Tree::sync_data, is_new: has_grown },
+    Case { what: "fdatasync of growth", change: grow, sync: |tree, node| tree.sync_data(&[node]), is_new: has_grown },
     Case { what: "fsync of growth", change: grow, sync: |tree, _| tree.sync(), is_new: has_grown },
     Case {
         what: "fdatasync of a mode",
@@ -184,7 +184,7 @@ const CASES: [Case; 5] = [
             ground.tree.set_attributes(node, &mode)?;
             write(&ground.tree, node, PAGE, b'o', 1)
         },
-        sync: Tree::sync_data,
+        sync: |tree, node| tree.sync_data(&[node]),
         is_new: |tree, node| tree.inode(node).unwrap().mode & 0o7777 == 0o600,
     },
     Case {
@@ -226,7 +226,7 @@ fn lose_power_in(case: &Case, seed: u64) {
         let is_acknowledged = done.is_ok();
         if is_acknowledged {
             // More data, with a sync that the power loss may interrupt.
-            let _ = write(&ground.tree, other, PAGE, b'z', 4 * PAGE).and_then(|()| ground.tree.sync_data(other));
+            let _ = write(&ground.tree, other, PAGE, b'z', 4 * PAGE).and_then(|()| ground.tree.sync_data(&[other]));
         }
         has_ended = !ground.machine.power.is_lost();
         let ground = ground.after_power_loss();

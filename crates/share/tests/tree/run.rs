@@ -409,7 +409,7 @@ impl<G: Ground> Run<G> {
     /// The current state is one of them: the tree may have found that it needs a record.
     fn sync_data(&mut self) -> Option<()> {
         let Some(node) = self.file() else { return Some(()) };
-        let synced = self.tree.sync_data(node);
+        let synced = self.tree.sync_data(&[node]);
         if self.space.is_off() {
             return None;
         }
