@@ -135,7 +135,7 @@ fn a_share_goes_on_while_cold_reads_and_copies_wait_for_the_disk() {
     for number in 0..64 {
         fs::write(share.dir.join(format!("blocked-{number}")), [number; LARGE_BYTES]).unwrap();
     }
-    let target = File::create(share.dir.join("copy")).unwrap();
+    let target = Arc::new(File::create(share.dir.join("copy")).unwrap());
     share.space.reads.shut();
     let reads = share.block(48, libc::SYS_pread64, |file| {
         // Not through the kernel's cache, in which the pages are.
