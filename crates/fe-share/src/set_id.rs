@@ -95,6 +95,7 @@ mod tests {
 
     use super::*;
     use crate::lookups::LookupCounts;
+    use crate::mount::MountOptions;
     use crate::shown_tree::ShownTree;
     use crate::xattr_support::XattrSupport;
 
@@ -106,7 +107,13 @@ mod tests {
         let tree = Arc::new(Tree::create(SimSpace::new(), 7, OPTIONS).unwrap());
         let owner = Caller { uid: rustix::process::geteuid().as_raw(), gid: 0 };
         let node = tree.make(Tree::ROOT, b"f", owner, libc::S_IFREG | 0o6777, 0, 0).unwrap().0;
-        let served = Served::new(ShownTree::new(tree, XattrSupport::All), LookupCounts::default(), None, None);
+        let served = Served::new(
+            ShownTree::new(tree, XattrSupport::All),
+            LookupCounts::default(),
+            None,
+            &MountOptions::default(),
+        )
+        .unwrap();
         let (ends, (tell, told)) = (AtomicBool::new(false), mpsc::channel());
         thread::scope(|threads| {
             threads.spawn(|| {
