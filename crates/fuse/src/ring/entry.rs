@@ -48,7 +48,7 @@ impl Memory {
                 ptr::null_mut(),
                 entries * ENTRY_BYTES,
                 ProtFlags::READ | ProtFlags::WRITE,
-                MapFlags::PRIVATE,
+                MapFlags::PRIVATE | MapFlags::NORESERVE,
             )
         }?;
         Ok(Self { base: base.cast(), entries, is_released: AtomicBool::new(false) })

@@ -50,10 +50,12 @@ const ENABLED: &str = "/sys/module/fuse/parameters/enable_uring";
 /// The CPUs that the machine may have, each of which needs a queue.
 const POSSIBLE_CPUS: &str = "/sys/devices/system/cpu/possible";
 
-/// Requests of one queue in flight: when all of them wait for a disk, so do all other requests from
-/// that CPU, and those of a loop device come from one CPU at a time. Each has room for 1 MiB, of
-/// which only the used part takes memory: the kernel prefers the entry that it used last.
-const QUEUE_ENTRIES: usize = 32;
+/// Requests of one queue in flight. A request keeps its entry while it waits for a disk, in a lane
+/// too: when all entries wait, so do all other requests from that CPU. So there are about as many
+/// as the kernel has background requests (256), which a loop device sends from one CPU at a time.
+/// Each has room for 1 MiB, of which only the used part takes memory: the kernel prefers the entry
+/// that it used last. With the wake-up, a power of two.
+const QUEUE_ENTRIES: usize = 255;
 
 /// Most queues: each is a thread.
 const QUEUES_MAX: usize = 256;
