@@ -546,15 +546,15 @@ mod tests {
             checksum: first as u32,
         };
         // A unit with a hole between two pieces, a unit of one piece, and a hole alone.
-        let fragments: Vec<_> = [(0, 4000), (2, 4000), (4, 2000)].into_iter().map(fragment).collect();
+        let fragments: Vec<_> = [(0, 4096), (2, 4096), (4, 2000)].into_iter().map(fragment).collect();
         let holes = [(BlockIndex(1), 1), (BlockIndex(100), 1)];
         let batch = || {
             let entries = vec![
                 Entry::Holes { object: ObjectId(1), epoch: Epoch(0), ranges: holes.to_vec() },
                 Entry::Fragments { object: ObjectId(1), epoch: Epoch(0), fragments: fragments.clone() },
             ];
-            let buf = buffers.get(header_bytes(&entries) + 10_000);
-            let mut batch = Prepared::new(entries, 10_000, buf, Vec::new());
+            let buf = buffers.get(header_bytes(&entries) + 10_192);
+            let mut batch = Prepared::new(entries, 10_192, buf, Vec::new());
             batch.whole = 4;
             batch
         };
