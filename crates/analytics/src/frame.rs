@@ -149,6 +149,13 @@ impl Frame {
         }
     }
 
+    /// Clears the levels of a step that is sampled again. Amounts stay: a sample has the increment
+    /// since the sample before, which no other sample has.
+    pub(crate) fn clear_levels(&mut self, step: usize) {
+        let levels = self.series.iter_mut().filter(|(key, _)| key.dataset.shape() == Shape::Gauge);
+        levels.filter_map(|(_, points)| points.get_mut(step)).for_each(|point| *point = Point::default());
+    }
+
     /// Bytes of clients and of data by object, by which objects are ranked.
     fn weights(&self) -> BTreeMap<u64, (u128, usize)> {
         let mut weights: BTreeMap<u64, (u128, usize)> = BTreeMap::new();

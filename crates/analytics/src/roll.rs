@@ -2,6 +2,9 @@
 //!
 //! To sum the same frame up again changes nothing: the steps that it covers are replaced. So a
 //! frame that was under way at a crash is summed up whenever its end is known.
+//!
+//! When the clock is set back to a span of which only the sums are left, these are spread over the
+//! seconds of a new frame, which then adds to them.
 
 use crate::dataset::{Dataset, Shape};
 use crate::frame::{Frame, Key, Point};
@@ -58,6 +61,54 @@ impl Frame {
         }
         self.folded = self.folded.max(finer.folded);
         self.left_out = self.left_out.max(finer.left_out);
+    }
+
+    /// Spreads the sums of `coarser`, a frame of the tier above whose span holds this one's, evenly
+    /// over the steps of this empty frame: summed up again they are the same.
+    pub(crate) fn spread_from(&mut self, coarser: &Frame) {
+        let step_s = self.tier.step_s();
+        let each = (coarser.tier.step_s() / step_s) as usize;
+        let mut begun = Vec::new();
+        for first in (0..self.covered.len()).step_by(each) {
+            let theirs = coarser.step_of(self.start + first as u64 * step_s);
+            let mut left = coarser.covered.get(theirs).copied().unwrap_or(0);
+            if left > 0 {
+                begun.push((first, theirs));
+            }
+            for covered in self.covered[first..].iter_mut().take(each) {
+                *covered = left.min(step_s as u32);
+                left -= *covered;
+            }
+        }
+        for (key, points) in &coarser.series {
+            let sums = begun.iter().filter_map(|(first, theirs)| Some((*first, *points.get(*theirs)?)));
+            for (first, point) in sums.filter(|(_, point)| *point != Point::default()) {
+                self.spread_point(key, first, each, point);
+            }
+        }
+        if !begun.is_empty() {
+            self.names.clone_from(&coarser.names);
+            (self.folded, self.left_out) = (coarser.folded, coarser.left_out);
+        }
+    }
+
+    /// Divides a point by the seconds that its steps cover.
+    fn spread_point(&mut self, key: &Key, first: usize, each: usize, point: Point) {
+        let covered = self.covered[first..first + each].to_vec();
+        let seconds: u64 = covered.iter().copied().map(u64::from).sum();
+        let is_fine = self.tier == Tier::Seconds;
+        let Some(points) = self.points_mut(key) else { return };
+        points.resize(points.len().max(first + each), Point::default());
+        let (mut left, mut left_s) = (point.sum, seconds);
+        for (own, covered) in points[first..].iter_mut().zip(covered) {
+            let covered = u64::from(covered).min(left_s);
+            let sum = if covered == left_s { left } else { left / left_s * covered };
+            (left, left_s) = (left - sum, left_s - covered);
+            let part = if is_fine { Point::of_second(sum) } else { Point { sum, ..point } };
+            if covered > 0 && sum > 0 {
+                *own = part;
+            }
+        }
     }
 }
 

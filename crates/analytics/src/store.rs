@@ -11,6 +11,7 @@
 //! A commit that fails changes nothing: its frames are written by a later one. For want of room the
 //! database is opened again after a minute. A database that does not open is set aside.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 use env::FilePlace;
@@ -109,7 +110,8 @@ impl Store {
         self.ensure_open(now);
     }
 
-    /// Records the second `now`; `name_of` tells names of objects.
+    /// Records the second `now`; `name_of` tells names of objects. In a second that was recorded
+    /// before, amounts add up and levels are replaced: no amount is ever lost.
     pub fn record(&mut self, now: u64, samples: &[Sample], name_of: &dyn Fn(u64) -> Option<String>) {
         let second = self.second_for(now);
         // A caller that was late by some seconds has samples of all of them.
@@ -121,12 +123,7 @@ impl Store {
             let Some(frame) = self.frame_for(at) else { continue };
             let step = frame.step_of(at);
             if std::mem::replace(&mut frame.covered[step], 1) > 0 {
-                // The clock was set back: newer figures of a second take the place of older ones.
-                frame
-                    .series
-                    .values_mut()
-                    .filter_map(|points| points.get_mut(step))
-                    .for_each(|point| *point = Default::default());
+                frame.clear_levels(step);
             }
             for Sample { key, value } in samples {
                 if *value > 0 && (at == second || key.dataset.shape() == Shape::Gauge) {
@@ -148,11 +145,11 @@ impl Store {
     /// The second that a row of `now` gets.
     fn second_for(&mut self, now: u64) -> u64 {
         match self.last {
-            Some(last) if now <= last && last - now < BEHIND_MAX_S && self.rows_behind < BEHIND_MAX_S => {
+            Some(last) if now < last && last - now < BEHIND_MAX_S && self.rows_behind < BEHIND_MAX_S => {
                 self.rows_behind += 1;
                 last + 1
             }
-            Some(last) if now <= last => {
+            Some(last) if now < last => {
                 self.rows_behind = 0;
                 self.end_frames();
                 self.notes.mark(now, &format!("clock set back by {} s", last - now));
@@ -185,10 +182,31 @@ impl Store {
             Some(Ok(frame)) => frame,
             Some(Err(())) => {
                 self.health.damaged_frames += 1;
-                Frame::new(tier, start)
+                self.spread(tier, start)
             }
-            None => Frame::new(tier, start),
+            None => self.spread(tier, start),
         }
+    }
+
+    /// A frame that is missing, with the sums of the tier above: those would be replaced by the
+    /// steps that are recorded now. Empty if that tier has none.
+    fn spread(&self, tier: Tier, start: u64) -> Frame {
+        let mut frame = Frame::new(tier, start);
+        if let Some(coarse) = self.above(tier, start) {
+            frame.spread_from(&coarse);
+        }
+        frame
+    }
+
+    /// The frame of the tier above that a frame is summed up in.
+    fn above(&self, tier: Tier, start: u64) -> Option<Cow<'_, Frame>> {
+        let above = tier.above()?;
+        let start = above.start_of(start);
+        let waiting = self.unwritten.iter().map(|(_, _, frame)| frame);
+        let mut newer = self.under_way[above as usize].iter().chain(waiting);
+        let newer = newer.find(|frame| (frame.tier, frame.start) == (above, start));
+        let stored = || self.stored(above, start).and_then(Result::ok).unwrap_or_else(|| self.spread(above, start));
+        Some(newer.map_or_else(|| Cow::Owned(stored()), Cow::Borrowed))
     }
 
     /// A frame of the table; an error if it is damaged.
@@ -233,6 +251,7 @@ impl Store {
         if !self.ensure_open(now) {
             return;
         }
+        self.sum_up_if_behind();
         let mut puts = Vec::new();
         for (tier, start, frame) in &self.unwritten {
             puts.push((*tier, *start, frame.encode()));
@@ -351,8 +370,9 @@ impl Store {
 
     /// Goes on with the frames that were under way, unless others are already.
     fn resume(&mut self) {
-        for tier in Tier::ALL {
-            let newest = self.costs[tier as usize].last_key_value().map(|(start, _)| *start);
+        let newest = Tier::ALL.map(|tier| self.costs[tier as usize].last_key_value().map(|(start, _)| *start));
+        let was_recording = self.last.is_some();
+        for (tier, newest) in Tier::ALL.into_iter().zip(newest) {
             match self.under_way[tier as usize].take() {
                 Some(frame) => {
                     let joined = self.with_stored(frame);
@@ -364,10 +384,60 @@ impl Store {
         let waiting = std::mem::take(&mut self.unwritten);
         self.unwritten =
             waiting.into_iter().map(|(tier, start, frame)| (tier, start, self.with_stored(frame))).collect();
+        if was_recording {
+            for (tier, newest) in Tier::ALL.into_iter().zip(newest) {
+                let frame = self.left_behind(tier, newest);
+                self.sum_up_again(tier, frame);
+            }
+        }
         if let (None, Some(frame)) = (self.last, &self.under_way[0]) {
             let covered = frame.covered.iter().rposition(|covered| *covered > 0);
             self.last = covered.map(|step| frame.start + step as u64);
         }
+    }
+
+    /// Sums up the frames of a tier that wait to be written, and `other`. No other place knows of
+    /// a frame that a restart would not resume, or that ended while the database was closed.
+    fn sum_up_again(&mut self, tier: Tier, other: Option<Frame>) {
+        let Some(above) = tier.above() else { return };
+        let waiting = self.unwritten.iter().filter(|(of, _, _)| *of == tier).map(|(_, _, frame)| frame.clone());
+        let frames: Vec<Frame> = other.into_iter().chain(waiting).collect();
+        for frame in frames {
+            let start = above.start_of(frame.start);
+            if let Some(coarse) = self.under_way[above as usize].as_mut().filter(|coarse| coarse.start == start) {
+                coarse.replace_with(&frame);
+                self.is_dirty[above as usize] = true;
+                continue;
+            }
+            let mut coarse = self.frame_at(above, start);
+            coarse.replace_with(&frame);
+            self.unwritten.push((above, start, coarse));
+        }
+    }
+
+    /// After the clock was set back, the table has newer frames than those under way, and a restart
+    /// resumes those. So the ones under way are summed up at each commit, and not only at their end.
+    fn sum_up_if_behind(&mut self) {
+        let is_behind = |tier: Tier, frame: &Frame| {
+            let stored = self.costs[tier as usize].last_key_value().map(|(start, _)| *start);
+            let waiting = self.unwritten.iter().filter(|(of, _, _)| *of == tier).map(|(_, start, _)| *start);
+            waiting.chain(stored).any(|start| start > frame.start)
+        };
+        let frames = Tier::ALL.map(|tier| (tier, self.under_way[tier as usize].as_ref()));
+        if frames.iter().any(|(tier, frame)| frame.is_some_and(|frame| is_behind(*tier, frame))) {
+            for tier in Tier::ALL {
+                let frame = self.under_way[tier as usize].clone();
+                self.sum_up_again(tier, frame);
+            }
+        }
+    }
+
+    /// The newest frame of the table that is neither under way nor waits to be written.
+    fn left_behind(&self, tier: Tier, newest: Option<u64>) -> Option<Frame> {
+        let waiting = self.unwritten.iter().map(|(_, _, frame)| frame);
+        let mut newer = self.under_way[tier as usize].iter().chain(waiting);
+        let start = newest.filter(|start| newer.all(|frame| (frame.tier, frame.start) != (tier, *start)))?;
+        self.stored(tier, start)?.ok()
     }
 
     /// A frame with the steps that only the table has: it may have begun without the database.
@@ -446,7 +516,7 @@ impl Store {
                 let stored = || self.stored(tier, start).and_then(Result::ok);
                 newer
                     .entry(start)
-                    .or_insert_with(|| stored().unwrap_or_else(|| Frame::new(tier, start)))
+                    .or_insert_with(|| stored().unwrap_or_else(|| self.spread(tier, start)))
                     .replace_with(&fine);
             }
         }

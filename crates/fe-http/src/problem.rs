@@ -29,6 +29,8 @@ pub(crate) enum Refused {
     TooLong,
     /// The body took too long.
     TooSlow,
+    /// There are too many large bodies.
+    TooMany,
 }
 
 impl Refused {
@@ -53,7 +55,16 @@ impl Refused {
                 "the body must be JSON: Content-Type application/json, or application/merge-patch+json for PATCH",
             ),
             Self::TooLong => (StatusCode::PAYLOAD_TOO_LARGE, "too-long", "the body is longer than 1 MiB"),
-            Self::TooSlow => (StatusCode::REQUEST_TIMEOUT, "too-slow", "the body took longer than 30 s"),
+            Self::TooSlow => (
+                StatusCode::REQUEST_TIMEOUT,
+                "too-slow",
+                "the body took longer than 30 s, or one of more than 8 KiB arrived at less than 64 KiB/s",
+            ),
+            Self::TooMany => (
+                StatusCode::SERVICE_UNAVAILABLE,
+                "unavailable",
+                "the server is receiving as many large requests as it can: try again",
+            ),
         }
     }
 }
@@ -61,7 +72,7 @@ impl Refused {
 /// The answer to a request that is refused.
 pub(crate) fn refuse(refused: Refused) -> Response {
     let (status, kind, detail) = refused.parts();
-    document(status, kind, detail, None)
+    document(status, kind, detail, matches!(refused, Refused::TooMany).then_some(5))
 }
 
 /// The answer where the server gave none.

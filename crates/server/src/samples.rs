@@ -4,6 +4,7 @@
 //! 1. At each full second of the wall clock the thread reads counters: loads, and a lock on an
 //!    object's codec counts that no client waits for.
 //! 2. It records the differences since the previous second.
+//!    Those of a late tick, or of a second one within a second, add to the recorded ones.
 //! 3. Every 10 s it commits, which may wait for the disk. Ticks that are missed meanwhile count as
 //!    late.
 //!
@@ -23,7 +24,7 @@ use std::time::Duration;
 
 use analytics::{Dataset, Key, Sample, Store};
 use env::{FilePlace, HostPlace};
-use parking_lot::{Condvar, Mutex};
+use parking_lot::{Condvar, Mutex, MutexGuard};
 use surface::{DeviceId, Error, ErrorKind, Result};
 
 use self::machine::Machine;
@@ -103,42 +104,61 @@ struct Stopping {
     changed: Condvar,
 }
 
+/// All counts of the last sample. A sampler that follows another one needs them: else it would
+/// record everything since the start of the server once more.
+pub(crate) struct Counters {
+    objects: Objects,
+    pool: PoolCounters,
+    machine: Machine,
+    jobs: BTreeMap<u64, String>,
+    /// Samples so far.
+    ticks: u64,
+}
+
+impl Counters {
+    /// Zero counts, and those of the machine.
+    pub(crate) fn new(service: &Service) -> Self {
+        let machine = Machine::new(&service.facts().data);
+        Self { objects: Objects::default(), pool: PoolCounters::default(), machine, jobs: BTreeMap::new(), ticks: 0 }
+    }
+}
+
 /// See the module's text.
 pub struct Sampler {
     store: Mutex<Store>,
     /// Marks on their way to the store, so that operations do not wait for a commit.
     marks: Mutex<Vec<(u64, String)>>,
     stopping: Stopping,
-    thread: Mutex<Option<JoinHandle<()>>>,
+    thread: Mutex<Option<JoinHandle<Counters>>>,
 }
 
 impl Sampler {
-    /// Begins to sample a served pool, with a store of at most `budget_bytes`.
+    /// Begins to sample a served pool, with a store of at most `budget_bytes`. `counters`: those of
+    /// the sampler before.
     ///
     /// # Errors
     /// When no thread can be started.
-    pub fn start(service: &Arc<Service>, budget_bytes: u64) -> Result<Arc<Self>> {
+    pub(crate) fn start(service: &Arc<Service>, budget_bytes: u64, counters: Counters) -> Result<Arc<Self>> {
         let most = (service.pool().figures().capacity_bytes / CAPACITY_PARTS).max(BUDGET_BYTES_MIN);
         let store = Mutex::new(store_of(&service.facts().pool, budget_bytes.min(most)));
         let sampler =
             Arc::new(Self { store, marks: Mutex::default(), stopping: Stopping::default(), thread: Mutex::default() });
         let (of_thread, service) = (Arc::clone(&sampler), Arc::clone(service));
-        let body = move || of_thread.run(&service);
+        let body = move || of_thread.run(&service, counters);
         let thread = std::thread::Builder::new().name("analytics".to_owned()).spawn(body);
         let thread = thread.map_err(|error| Error::from_io("cannot start the thread of the history", error))?;
         *sampler.thread.lock() = Some(thread);
         Ok(sampler)
     }
 
-    /// Ends the thread. All recorded seconds are then durable, if there is space.
-    pub fn stop(&self) {
+    /// Ends the thread, and returns its counts. All recorded seconds are then durable, if there is
+    /// space.
+    pub(crate) fn stop(&self) -> Option<Counters> {
         *self.stopping.is_wanted.lock() = true;
         self.stopping.changed.notify_all();
         let thread = self.thread.lock().take();
-        if let Some(thread) = thread {
-            // It ends by itself: a panic ends the process.
-            let _ = thread.join();
-        }
+        // It ends by itself: a panic ends the process.
+        thread.and_then(|thread| thread.join().ok())
     }
 
     /// Passes the store to `work`.
@@ -172,29 +192,17 @@ impl Sampler {
         !*is_wanted
     }
 
-    fn run(&self, service: &Arc<Service>) {
-        let mut counters = (Objects::default(), PoolCounters::default(), Machine::new(&service.facts().data));
-        let mut jobs = BTreeMap::new();
+    fn run(&self, service: &Arc<Service>, mut counters: Counters) -> Counters {
         let (mut said, mut replaced) = (None, None);
         {
             let mut store = self.store.lock();
             store.open(host::unix_s());
             store.mark(host::unix_s(), "server started");
         }
-        let (mut ticks, mut committed) = (0u64, host::unix_s());
+        let mut committed = host::unix_s();
         while self.wait() {
             let now = host::unix_s();
-            let mut row = Row::default();
-            let (objects, pool, machine) = &mut counters;
-            objects.sample(service, ticks, &mut row);
-            pool.sample(service, ticks, &mut row);
-            pool.sample_disk_bytes(&mut row);
-            machine.sample(&mut row);
-            let marks = sample_jobs(service, &mut jobs, &mut row);
-            let mut store = self.store.lock();
-            self.take_marks(&mut store);
-            marks.iter().for_each(|text| store.mark(now, text));
-            store.record(now, &row.0, &|object| name_of(service, object));
+            let mut store = self.record(service, &mut counters, now, false);
             // The clock may be set back.
             if now.abs_diff(committed) >= COMMIT_EVERY_S {
                 committed = now;
@@ -217,12 +225,36 @@ impl Sampler {
                     replaced = why;
                 }
             }
-            ticks += 1;
         }
+        // The part of a second since the last tick.
+        let now = host::unix_s();
+        let mut store = self.record(service, &mut counters, now, true);
+        store.mark(now, "server stopped");
+        store.commit(now);
+        drop(store);
+        counters
+    }
+
+    /// Records the increments of all counters since the last time, and returns the locked store.
+    fn record(
+        &self,
+        service: &Arc<Service>,
+        counters: &mut Counters,
+        now: u64,
+        is_last: bool,
+    ) -> MutexGuard<'_, Store> {
+        let mut row = Row::default();
+        counters.objects.sample(service, counters.ticks, is_last, &mut row);
+        counters.pool.sample(service, counters.ticks, &mut row);
+        counters.pool.sample_disk_bytes(&mut row);
+        counters.machine.sample(&mut row);
+        counters.ticks += 1;
+        let marks = sample_jobs(service, &mut counters.jobs, &mut row);
         let mut store = self.store.lock();
         self.take_marks(&mut store);
-        store.mark(host::unix_s(), "server stopped");
-        store.commit(host::unix_s());
+        marks.iter().for_each(|text| store.mark(now, text));
+        store.record(now, &row.0, &|object| name_of(service, object));
+        store
     }
 }
 

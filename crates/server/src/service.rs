@@ -42,7 +42,7 @@ use crate::exports::{self, Exports};
 use crate::fullness::Fullness;
 use crate::images::Images;
 use crate::jobs::{Jobs, RestoreWish, Task};
-use crate::samples::Sampler;
+use crate::samples::{Counters, Sampler};
 use crate::schedules;
 use crate::share_journals::Journals;
 use crate::share_recompress::Recompressing;
@@ -114,6 +114,8 @@ pub struct Service {
     reloader: Mutex<Option<Reloader>>,
     /// Records the history while the pool is served.
     sampler: Mutex<Option<Arc<Sampler>>>,
+    /// Counts of the sampler that ended last.
+    sampled: Mutex<Option<Counters>>,
 }
 
 impl Service {
@@ -146,6 +148,7 @@ impl Service {
             names: RwLock::default(),
             reloader: Mutex::default(),
             sampler: Mutex::default(),
+            sampled: Mutex::default(),
         }
     }
 

@@ -305,17 +305,17 @@ fn a_clock_that_is_set_is_followed() {
     assert_eq!(marks.len(), 1);
     assert_eq!((marks[0].unix_s, marks[0].text.as_str()), (back, "clock set back by 3702 s"));
     store.commit(back + 50);
-    // Forward again, and back into recorded seconds: newer figures replace older ones.
+    // Forward again, and back into recorded seconds: newer figures add to older ones.
     (0..20).for_each(|second| put(&mut store, START + 200 + second, 3));
     (0..20).for_each(|second| put(&mut store, START + second, 7));
-    assert_eq!(at(&store, START, START + 20), (20, 140));
+    assert_eq!(at(&store, START, START + 20), (20, 160));
     assert_eq!(at(&store, START + 20, START + 103), (83, 110));
     store.commit(START + 20);
     drop(store);
     let mut store = store_of(&place);
     store.open(START + 300);
     assert_eq!(at(&store, back, back + 60), (50, 5000));
-    assert_eq!(at(&store, START, START + 103), (103, 250));
+    assert_eq!(at(&store, START, START + 103), (103, 270));
     assert_eq!(store.marks(0, 1 << 40).unwrap().len(), 2);
 }
 

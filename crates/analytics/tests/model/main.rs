@@ -3,6 +3,7 @@
 
 #![allow(clippy::unwrap_used, clippy::panic)]
 
+mod clock;
 mod disk;
 mod life;
 mod size;

@@ -14,6 +14,7 @@ use surface::{DeviceId, ErrorKind, OpCounts, OpKind, Traffic};
 
 use super::{Row, grown};
 use crate::service::Service;
+use crate::traffic::OfVolume;
 
 /// Ticks during which an object counts as active after a change.
 const MOVING_TICKS: u64 = 10;
@@ -51,11 +52,12 @@ pub(super) struct Objects {
 }
 
 impl Objects {
-    pub(super) fn sample(&mut self, service: &Service, tick: u64, row: &mut Row) {
+    /// Samples the objects that are due; all of them if `is_last`.
+    pub(super) fn sample(&mut self, service: &Service, tick: u64, is_last: bool, row: &mut Row) {
         self.refresh(service);
         let mut gone = Vec::new();
         for (number, (id, watched)) in self.watched.iter_mut().enumerate() {
-            let is_due = (tick + number as u64).is_multiple_of(MOVING_TICKS);
+            let is_due = is_last || (tick + number as u64).is_multiple_of(MOVING_TICKS);
             let has_space = number < SPACES_MAX;
             if is_due || tick - watched.moved.min(tick) < MOVING_TICKS {
                 match service.pool().volume_of(*id) {
@@ -67,6 +69,8 @@ impl Objects {
                     }
                     Err(error) => {
                         if error.kind() == ErrorKind::NotFound {
+                            // It was destroyed after its clients' last operations.
+                            watched.count_operations(id.0, tick, row);
                             gone.push(*id);
                         }
                         continue;
@@ -88,6 +92,11 @@ impl Objects {
             return;
         }
         let list = traffics.list(None);
+        self.add(list);
+        self.generation = Some(generation);
+    }
+
+    fn add(&mut self, list: Vec<OfVolume>) {
         self.watched.retain(|id, _| list.iter().any(|(listed, _)| listed == id));
         for (id, doors) in list {
             let watched = self.watched.entry(id).or_insert_with(|| Watched {
@@ -99,19 +108,20 @@ impl Objects {
                 space: None,
             });
             for (door, traffic) in doors {
-                if !watched.doors.iter().any(|known| known.name == door) {
+                // Counts that were forgotten and then begun again are others of the same name.
+                if !watched.doors.iter().any(|known| known.name == door && Arc::ptr_eq(&known.traffic, &traffic)) {
                     let operations = vec![OpCounts::default(); OpKind::ALL.len()];
                     watched.doors.push(Door { name: door, traffic, operations, failures: Default::default() });
                     watched.moved = u64::MAX;
                 }
             }
         }
-        self.generation = Some(generation);
     }
 }
 
 impl Watched {
-    fn look(&mut self, volume: &Volume, object: u64, tick: u64, row: &mut Row) {
+    /// Records what clients did since the last sample.
+    fn count_operations(&mut self, object: u64, tick: u64, row: &mut Row) {
         let touched = self.doors.iter().fold(0u64, |sum, door| sum.wrapping_add(door.traffic.touched()));
         let has_moved = touched != self.touched;
         self.touched = touched;
@@ -126,6 +136,10 @@ impl Watched {
                 }
             }
         }
+    }
+
+    fn look(&mut self, volume: &Volume, object: u64, tick: u64, row: &mut Row) {
+        self.count_operations(object, tick, row);
         if self.moved == u64::MAX {
             self.moved = tick;
         }
@@ -170,4 +184,34 @@ fn operations(kind: OpKind, door: &str, traffic: &Traffic, before: &mut OpCounts
     row.put(Dataset::BYTES, &labels, object, now.bytes.saturating_sub(before.bytes));
     row.put(Dataset::TIME, &labels, object, now.ns.saturating_sub(before.ns));
     *before = now;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn bytes_of(objects: &mut Objects, tick: u64) -> u64 {
+        let mut row = Row::default();
+        objects.watched.iter_mut().for_each(|(id, watched)| watched.count_operations(id.0, tick, &mut row));
+        row.0.iter().filter(|sample| sample.key.dataset == Dataset::BYTES).map(|sample| sample.value).sum()
+    }
+
+    #[test]
+    fn a_door_that_appears_between_two_samples_counts_from_zero() {
+        let (mut objects, traffic) = (Objects::default(), Arc::new(Traffic::new(|| 0)));
+        let write = |traffic: &Traffic, bytes| traffic.end(OpKind::Write, traffic.begin(), bytes);
+        write(&traffic, 100);
+        objects.add(vec![(DeviceId(7), vec![("share", Arc::clone(&traffic))])]);
+        assert_eq!(bytes_of(&mut objects, 0), 100);
+        let ftp = Arc::new(Traffic::new(|| 0));
+        write(&ftp, 2000);
+        objects.add(vec![(DeviceId(7), vec![("share", traffic), ("ftp", Arc::clone(&ftp))])]);
+        assert_eq!((bytes_of(&mut objects, 1), bytes_of(&mut objects, 2)), (2000, 0));
+        // The table forgot the counts, and a client that had the object open began others.
+        let again = Arc::new(Traffic::new(|| 0));
+        write(&again, 30);
+        write(&ftp, 4);
+        objects.add(vec![(DeviceId(7), vec![("ftp", again)])]);
+        assert_eq!((bytes_of(&mut objects, 3), bytes_of(&mut objects, 4)), (34, 0));
+    }
 }

@@ -9,7 +9,7 @@ use report::{ANALYTICS_VERSION, DatasetLine, DatasetsReport, MarkLine, Worksheet
 use surface::{Error, ErrorKind, Result};
 
 use super::Service;
-use crate::samples::{self, Sampler};
+use crate::samples::{self, Counters, Sampler};
 
 /// Maximum number of marks in an answer.
 const MARKS_LISTED_MAX: usize = 1000;
@@ -21,7 +21,10 @@ impl Service {
     /// When no thread can be started, or the file cannot be deleted.
     pub fn begin_history(self: &Arc<Self>, budget_bytes: Option<u64>) -> Result<()> {
         match budget_bytes {
-            Some(budget_bytes) => *self.sampler.lock() = Some(Sampler::start(self, budget_bytes)?),
+            Some(budget_bytes) => {
+                let counters = self.sampled.lock().take().unwrap_or_else(|| Counters::new(self));
+                *self.sampler.lock() = Some(Sampler::start(self, budget_bytes, counters)?);
+            }
             None => samples::remove(&self.facts.pool)?,
         }
         Ok(())
@@ -31,7 +34,7 @@ impl Service {
     pub fn end_history(&self) {
         let sampler = self.sampler.lock().take();
         if let Some(sampler) = sampler {
-            sampler.stop();
+            *self.sampled.lock() = sampler.stop();
         }
     }
 
