@@ -499,9 +499,9 @@ fn memory_stays_within_its_budget_under_load() {
     let dir = TempDir::new("fjall-load");
     let store = FjallStore::create(&dir.path().join("map"), SMALL).unwrap();
     let mut state = 1u64;
-    for _ in 0..60 {
+    for _ in 0..120 {
         let mut batch = MapBatch::default();
-        for _ in 0..5000 {
+        for _ in 0..2500 {
             state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
             batch.put(state.to_be_bytes(), state.to_le_bytes().repeat(25));
         }
