@@ -98,7 +98,6 @@ class Server:
             words += ["--volume", volume]
         if memory:
             words += ["--memory", memory]
-        self.standby = standby
         if standby:
             words += ["--standby", standby]
         words = [str(BINARY), *map(str, [*words, *more])]
@@ -157,17 +156,6 @@ class Server:
             if line.startswith("VmRSS:"):
                 return int(line.split()[1]) * 1024
         return self.t.fail("the server has no VmRSS: it has ended")
-
-    def held_bytes(self):
-        """Memory that the server holds now: anonymous, and its files in memory, if `standby` named a directory of its own."""
-        lines = Path(f"/proc/{self.process.pid}/status").read_text().splitlines()
-        anonymous = sum(int(line.split()[1]) * 1024 for line in lines if line.startswith("RssAnon:"))
-        files = 0
-        for file in Path(self.standby).iterdir() if self.standby else ():
-            # One may be replaced just now.
-            with contextlib.suppress(FileNotFoundError):
-                files += file.stat().st_blocks * 512
-        return anonymous + files
 
     def stop(self):
         """SIGTERM; it must end cleanly."""

@@ -1,25 +1,20 @@
 """Bounds of memory. Those that take long to reach are only in `make soak`."""
 
-import concurrent.futures
 import contextlib
 import json
-import shutil
-import tempfile
 import threading
-from pathlib import Path
 
-from harness import EXIT, Pool, test
-from harness.pool import Server
+from harness import Pool, test
 
 
 @contextlib.contextmanager
-def peak_memory(server, every_s, of=Server.rss_bytes):
-    """Watches memory of a server, resident memory by default; the one item of what it gives is the highest that was seen."""
+def peak_memory(server, every_s):
+    """Watches resident memory of a server; the one item of what it gives is the highest that was seen."""
     peak, ended = [0], threading.Event()
 
     def watch():
         while not ended.wait(every_s):
-            peak[0] = max(peak[0], of(server))
+            peak[0] = max(peak[0], server.rss_bytes())
 
     watcher = threading.Thread(target=watch, daemon=True)
     watcher.start()
@@ -28,11 +23,6 @@ def peak_memory(server, every_s, of=Server.rss_bytes):
     finally:
         ended.set()
         watcher.join()
-
-
-def held_bytes_max(budget):
-    """Anonymous memory and files in memory that a server of one share may hold, without NBD clients and rings. `budget`: MiB."""
-    return int(1.25 * (budget << 20)) + (40 << 20)
 
 
 @test(seconds_max=1800, soak=True)
@@ -75,54 +65,3 @@ def memory_with_standby(t):
     t.note(f"at most {highest >> 20} MiB resident of {allowed >> 20} allowed, {standby >> 20} MiB of standby file")
     server.stop()
     pool.check()
-
-
-def load_of_share(t, share):
-    """Work for a small server, several programs at once: small files made, listed and read, a log and pages of a database, large files."""
-    small = share / "small"
-    make = (f"mkdir {small} && cd {small} && for d in $(seq 40); do mkdir $d; for f in $(seq 50); do seq $d $((d * f % 900 + 200)) > $d/$f; done; done; "
-            f"sync {small}; ls -lR > {t.dir}/list; grep -r 'no such words' . > {t.dir}/found; test $? = 1")
-    fio = ["fio", f"--directory={share}", "--ioengine=psync", "--buffer_compress_percentage=60", "--refill_buffers", "--minimal", "--fallocate=none"]
-    programs = [
-        ["sh", "-c", make],
-        [*fio, "--name=pages", "--rw=randrw", "--bs=8k", "--fdatasync=8", "--size=32M", "--io_size=24M", "--numjobs=4"],
-        [*fio, "--name=log", "--rw=write", "--bs=8k", "--fdatasync=1", "--size=16M"],
-        [*fio, "--name=large", "--rw=rw", "--bs=1m", "--size=64M", "--io_size=96M", "--numjobs=2"],
-    ]
-    with concurrent.futures.ThreadPoolExecutor() as runs:
-        list(runs.map(lambda words: t.run(*words, quiet=True, seconds_max=900), programs))
-
-
-def held_by_small_server(t, budget):
-    """Most memory that a server of a share with `--memory BUDGET` MiB held: anonymous and files in memory. It must do all its work within that."""
-    pool = Pool(t, name=f"pool{budget}", capacity="2G")
-    pool.shale("create", "home", "--share")
-    memory = Path(tempfile.mkdtemp(prefix="shale-test-", dir="/dev/shm"))
-    t.defer(shutil.rmtree, memory, ignore_errors=True)
-    server = pool.serve(memory=f"{budget}M", shares=True, standby=memory)
-    with peak_memory(server, 0.05, Server.held_bytes) as peak:
-        load_of_share(t, server.share("home"))
-    status = pool.status()
-    t.equal((status["memory_budget_bytes"], status["health"]), (budget << 20, "ok"), "budget and health")
-    t.expect(status["standby"], "acknowledged writes survive the server")
-    server.stop()
-    pool.check()
-    return peak[0]
-
-
-@test(seconds_max=1800)
-def memory_of_a_small_server(t):
-    """--memory 32M, the least, under several programs on a share: anonymous memory and files in memory stay bounded"""
-    Pool(t, name="none", capacity="64M").shale("serve", "--shares", t.dir, "--memory", "31M", status=EXIT["usage"])
-    held, allowed = held_by_small_server(t, 32), held_bytes_max(32)
-    t.expect(held <= allowed, f"{held >> 20} MiB held, allowed {allowed >> 20} MiB")
-    t.note(f"--memory 32M: at most {held / (1 << 20):.1f} MiB held of {allowed >> 20} allowed")
-
-
-@test(seconds_max=3600, soak=True)
-def soak_memory_of_small_servers(t):
-    """the same with 64M, 128M and 256M"""
-    for budget in [64, 128, 256]:
-        held, allowed = held_by_small_server(t, budget), held_bytes_max(budget)
-        t.expect(held <= allowed, f"--memory {budget}M: {held >> 20} MiB held, allowed {allowed >> 20} MiB")
-        t.note(f"--memory {budget}M: at most {held / (1 << 20):.1f} MiB held of {allowed >> 20} allowed")

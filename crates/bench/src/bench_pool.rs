@@ -198,7 +198,7 @@ impl TimedDisk {
 
 /// The map store's part of a budget, as the server divides it.
 fn store_bytes(memory_bytes: u64) -> u64 {
-    FjallOptions::of_pool(memory_bytes).memory_bytes
+    (memory_bytes / 8).clamp(FjallOptions::MEMORY_BYTES_MIN, 256 << 20)
 }
 
 fn pool_options(memory_bytes: u64) -> PoolOptions {

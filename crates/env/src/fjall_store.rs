@@ -135,18 +135,7 @@ pub struct FjallOptions {
 impl FjallOptions {
     /// Least memory that makes sense: below it memtables become so small that tables are mere
     /// crumbs.
-    pub const MEMORY_BYTES_MIN: u64 = 8 << 20;
-    /// Memory from which on a pool with little does not give more to the store.
-    const MEMORY_BYTES_USUAL: u64 = 16 << 20;
-    /// Beyond this the engine's own cache of decoded groups serves better.
-    const MEMORY_BYTES_MAX: u64 = 256 << 20;
-
-    /// Returns the options for a pool with so much memory in total: an eighth of it, and more of
-    /// little memory.
-    pub fn of_pool(memory_bytes: u64) -> Self {
-        let least = (memory_bytes / 4).clamp(Self::MEMORY_BYTES_MIN, Self::MEMORY_BYTES_USUAL);
-        Self { memory_bytes: (memory_bytes / 8).clamp(least, Self::MEMORY_BYTES_MAX) }
-    }
+    pub const MEMORY_BYTES_MIN: u64 = 16 << 20;
 
     /// Size of a memtable: there are an active one, [`SEALED_MAX`] sealed ones, and briefly one
     /// more.

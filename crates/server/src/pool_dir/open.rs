@@ -15,9 +15,12 @@ use crate::service::{Facts, Service};
 use crate::share_journals::Journals;
 use operations::{kind_of, path_error};
 
+/// Maximum memory of the map store. Beyond this the engine's own cache of decoded groups serves
+/// better.
+const STORE_MEMORY_BYTES_MAX: u64 = 256 << 20;
 /// Minimum memory of a pool: the write buffer and the caches must each hold a few requests of the
 /// largest size.
-pub const MEMORY_BYTES_MIN: u64 = 32 << 20;
+pub const MEMORY_BYTES_MIN: u64 = 64 << 20;
 
 /// An open pool with its lock.
 pub struct OpenPool {
@@ -147,7 +150,7 @@ fn open_in(
     }
     let root = dir.root().canonicalize().map_err(|error| path_error("cannot find", dir.root(), error))?;
     let data = root.join(&config.data);
-    let store_options = FjallOptions::of_pool(memory_bytes);
+    let store_bytes = (memory_bytes / 8).clamp(FjallOptions::MEMORY_BYTES_MIN, STORE_MEMORY_BYTES_MAX);
     let map = dir.map_path();
     if !map.is_dir() {
         let advice = dir.salvage_advice();
@@ -157,6 +160,7 @@ fn open_in(
     let disk = FileDisk::open(&data)
         .map_err(|error| Error::new(kind_of(&error), error.to_string()).context("the pool's data cannot be opened"))?;
     dir.use_reserve();
+    let store_options = FjallOptions { memory_bytes: store_bytes };
     let opened = match how.repair {
         true => FjallStore::open_for_repair(&map, store_options),
         false => FjallStore::open(&map, store_options).map(|store| (store, Vec::new())),
@@ -174,7 +178,7 @@ fn open_in(
     let images = Arc::new(Images::default());
     environment.origins = Some(images.clone());
     let options = PoolOptions {
-        memory_bytes: memory_bytes - store_options.memory_bytes,
+        memory_bytes: memory_bytes - store_bytes,
         workers: std::thread::available_parallelism().map_or(2, std::num::NonZero::get),
         repair: how.repair,
         accept_loss: how.accept_loss,

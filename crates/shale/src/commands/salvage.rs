@@ -216,12 +216,9 @@ fn copy_tree(from: &Path, to: &Path, left: &mut u64) -> std::io::Result<()> {
     Ok(())
 }
 
-/// Least memory for one of the two pools: salvage holds facts about all of a damaged one.
-const SALVAGE_BYTES_MIN: u64 = 64 << 20;
-
 /// Returns the memory for each of the two pools. Checked before anything is made.
 fn share(memory_bytes: u64) -> Result<u64> {
-    let least = 2 * SALVAGE_BYTES_MIN;
+    let least = 2 * pool_dir::MEMORY_BYTES_MIN;
     if memory_bytes < least {
         let message = format!("salvage works on two pools: --memory must be at least {}", format_size(least));
         return Err(Error::new(ErrorKind::Invalid, message));

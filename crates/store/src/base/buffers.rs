@@ -8,12 +8,11 @@ use env::{AlignedBuf, Arena, HUGE_PAGE_BYTES, Pages};
 use crate::base::ranked::Mutex;
 use crate::base::ranks;
 
-/// Bytes of buffers kept: a part of the memory budget, but enough for each batch that may wait for a
-/// writer, and those being filled or read, as far as that is no larger part of a small budget.
+/// Bytes of buffers kept: a part of the memory budget, and a lower bound, enough for each batch
+/// that may wait for a writer, and those being filled or read.
 const KEPT_DIVISOR: u64 = 16;
-const KEPT_BYTES_ENOUGH: u64 = 12 << 20;
-const KEPT_DIVISOR_MIN: u64 = 4;
-const KEPT_BYTES_MAX: u64 = 32 << 20;
+const KEPT_BYTES_MIN: usize = 12 << 20;
+const KEPT_BYTES_MAX: usize = 32 << 20;
 /// Larger buffers are not kept: they come from unusual extents.
 const BUFFER_BYTES_MAX: usize = 2 << 20;
 /// Smallest buffer.
@@ -55,7 +54,7 @@ pub struct BufferPool {
 
 impl Default for BufferPool {
     fn default() -> Self {
-        Self::with(KEPT_BYTES_ENOUGH as usize, 0)
+        Self::new(0)
     }
 }
 
@@ -91,14 +90,9 @@ impl Kept {
 impl BufferPool {
     /// Returns a pool for this memory budget.
     pub fn new(memory_bytes: u64) -> Self {
-        let least = (memory_bytes / KEPT_DIVISOR_MIN).min(KEPT_BYTES_ENOUGH);
-        let bytes_max = (memory_bytes / KEPT_DIVISOR).clamp(least, KEPT_BYTES_MAX) as usize;
-        let huge_bytes = large_reads_bytes(memory_bytes) as usize / HUGE_PAGE_BYTES * HUGE_PAGE_BYTES;
-        Self::with(bytes_max, huge_bytes)
-    }
-
-    fn with(bytes_max: usize, huge_bytes: usize) -> Self {
+        let bytes_max = ((memory_bytes / KEPT_DIVISOR) as usize).clamp(KEPT_BYTES_MIN, KEPT_BYTES_MAX);
         let classes = std::array::from_fn(|_| Class::default());
+        let huge_bytes = large_reads_bytes(memory_bytes) as usize / HUGE_PAGE_BYTES * HUGE_PAGE_BYTES;
         // Without them reads are slower; there is no other effect.
         let reserve = || Arena::reserve(huge_bytes, Pages::Huge).ok();
         let huge = (huge_bytes > 0).then(reserve).flatten();
@@ -198,11 +192,11 @@ mod tests {
         assert_eq!(pool.get(257 << 10)[0], 7, "used again");
         let many: Vec<_> = (0..20).map(|_| pool.get(1 << 20)).collect();
         many.into_iter().for_each(|buf| pool.put(buf));
-        assert_eq!(pool.kept.lock().bytes, KEPT_BYTES_ENOUGH as usize);
+        assert_eq!(pool.kept.lock().bytes, KEPT_BYTES_MIN);
         pool.put(pool.get(3 << 20));
         pool.put(AlignedBuf::new(12 << 10));
         pool.put(AlignedBuf::new(36 << 10));
-        assert_eq!(pool.kept.lock().bytes, KEPT_BYTES_ENOUGH as usize, "none is of a class");
+        assert_eq!(pool.kept.lock().bytes, KEPT_BYTES_MIN, "none is of a class");
     }
 
     #[test]
@@ -219,13 +213,6 @@ mod tests {
         assert!(BufferPool::new(47 << 20).get_large(1 << 20).is_none());
     }
 
-    #[test]
-    fn a_small_budget_is_not_all_kept_buffers() {
-        for (memory_mib, kept_mib) in [(0, 0), (24, 6), (48, 12), (112, 12), (448, 28), (4096, 32)] {
-            assert_eq!(BufferPool::new(memory_mib << 20).bytes_max, kept_mib << 20, "{memory_mib} MiB");
-        }
-    }
-
     /// A store full of buffer sizes that are no longer requested must accept others; otherwise each
     /// batch is allocated and cleared again.
     #[test]
@@ -236,7 +223,7 @@ mod tests {
         let mut buf = pool.get(2 << 20);
         buf[0] = 7;
         pool.put(buf);
-        assert_eq!(pool.kept.lock().bytes, KEPT_BYTES_ENOUGH as usize);
+        assert_eq!(pool.kept.lock().bytes, KEPT_BYTES_MIN);
         assert_eq!(pool.get(2 << 20)[0], 7, "used again");
     }
 
