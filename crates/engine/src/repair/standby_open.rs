@@ -266,7 +266,5 @@ fn with_holes(first: BlockIndex, run: DirtyRun) -> Vec<DirtyRun> {
     if kept.is_empty() || kept == run.mask() {
         return vec![run];
     }
-    let data = kept.runs().map(|(first, count)| run.part(first as u8, count as u8));
-    let holes = run.mask().minus(kept).runs().map(|(first, count)| DirtyRun::hole(first as u8, count as u8));
-    data.chain(holes).collect()
+    run.with_holes(kept).collect()
 }

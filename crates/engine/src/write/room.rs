@@ -99,13 +99,7 @@ impl Writes {
     /// The same.
     pub(crate) fn put_with_holes(&self, key: GroupKey, mut run: DirtyRun, kept: BlockMask) -> Result<()> {
         if Canary::HolesApart.is_planted() {
-            for (first, count) in kept.runs() {
-                self.put(key, run.part(first as u8, count as u8))?;
-            }
-            for (first, count) in run.mask().minus(kept).runs() {
-                self.put(key, DirtyRun::hole(first as u8, count as u8))?;
-            }
-            return Ok(());
+            return run.with_holes(kept).try_for_each(|part| self.put(key, part));
         }
         loop {
             match self.buffer.insert_with_holes(key, run, kept) {

@@ -104,7 +104,7 @@ impl DirtyRun {
         if self.data.is_some() { usize::from(self.count) * BLOCK_BYTES } else { 0 }
     }
     /// The part of the run from block `first`, `count` blocks long.
-    pub fn part(&self, first: u8, count: u8) -> Self {
+    fn part(&self, first: u8, count: u8) -> Self {
         let start = usize::from(first - self.first) * BLOCK_BYTES;
         let range = start..start + usize::from(count) * BLOCK_BYTES;
         let is_copied = usize::from(count) * PINNED_TIMES_MAX < usize::from(self.pinned);
@@ -112,6 +112,13 @@ impl DirtyRun {
         let pinned = if is_copied { count.into() } else { self.pinned };
         let data = self.data.as_ref().map(of);
         Self { first, count, data, pinned, sorted: self.sorted, kept: self.kept.clone(), hint: self.hint }
+    }
+
+    /// The parts of the run if only the blocks `kept` stay data, and the others become holes.
+    pub fn with_holes(&self, kept: BlockMask) -> impl Iterator<Item = Self> {
+        let data = kept.runs().map(|(first, count)| self.part(first as u8, count as u8));
+        let hole = |(first, count)| Self { kept: self.kept.clone(), ..Self::hole(first as u8, count as u8) };
+        data.chain(self.mask().minus(kept).runs().map(hole))
     }
 }
 
@@ -326,13 +333,7 @@ impl WriteBuffer {
         if !self.keep(key, &mut run) {
             return Err(run);
         }
-        for (first, count) in kept.runs() {
-            self.insert_into(&mut shard, key, run.part(first as u8, count as u8));
-        }
-        for (first, count) in run.mask().minus(kept).runs() {
-            let hole = DirtyRun { kept: run.kept.clone(), ..DirtyRun::hole(first as u8, count as u8) };
-            self.insert_into(&mut shard, key, hole);
-        }
+        run.with_holes(kept).for_each(|part| self.insert_into(&mut shard, key, part));
         Ok(())
     }
 
