@@ -12,6 +12,8 @@ import subprocess
 import time
 from pathlib import Path
 
+from harness import namespaces
+
 # A command that takes longer hangs. Far more than anything here takes; the test's own limit is usually shorter.
 COMMAND_SECONDS_MAX = 600
 
@@ -124,9 +126,12 @@ class Context:
         return directory
 
     def umount(self, directory, must=True):
-        """Unmounts, if it is mounted."""
+        """Unmounts, if it is mounted, and waits until no namespace has the file system any more."""
         if os.path.ismount(directory):
-            self.run("umount", directory, status=0 if must else None)
+            device = namespaces.source_of(directory)
+            done = self.run("umount", directory, status=0 if must else None)
+            if device and done.returncode == 0 and not namespaces.wait_until_unused(device) and must:
+                self.fail(f"{device} is still mounted in another namespace after 'umount {directory}'")
 
     def drop_page_cache(self):
         """What is read from here on comes from the devices."""

@@ -5,6 +5,7 @@ import subprocess
 import threading
 
 from harness import Pool, test
+from harness.namespaces import LEAVE_OTHERS
 from harness.pool import BINARY, EXIT, READY_SECONDS_MAX
 
 
@@ -247,7 +248,8 @@ def mount_with_copies_does_not_hold_the_server(t):
     refused = pool.shale("destroy", "s", status=EXIT["in-use"]).stderr
     t.expect(str(copy) in refused, f"the copy is named: {refused}")
     t.equal((server.share("s") / "file").read_text(), "kept", "the share, which is served as before")
-    with subprocess.Popen(["unshare", "-m", "--propagation", "private", "sh", "-c", "echo there; exec sleep 600"], stdout=subprocess.PIPE) as other:
+    there = f"{LEAVE_OTHERS}echo there; exec sleep 600"
+    with subprocess.Popen(["unshare", "--mount", "sh", "-c", there], env={**os.environ, "own": str(t.dir)}, stdout=subprocess.PIPE) as other:
         t.defer(other.kill)
         t.equal(other.stdout.readline(), b"there\n", "the process in the other namespace")
         server.stop()

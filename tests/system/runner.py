@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 from harness import test
+from harness.namespaces import LEAVE_OTHERS, is_in_use
 from harness.sweep import loops_under, mounts_under
 
 TESTS = Path(__file__).resolve().parent.parent
@@ -20,6 +21,7 @@ import time
 import pytest
 
 from harness import test
+from harness.namespaces import LEAVE_OTHERS, is_in_use
 
 
 def mount(t):
@@ -124,6 +126,38 @@ def runner_reports_and_cleans_up(t):
     log = t.dir / "target" / "system" / "succeeds.log"
     t.equal(log.read_text(), "NOTE 3 MB/s\na line for the log\n", "the log of a test")
     nothing_is_left(t)
+
+
+@test()
+def unmounted_means_unused(t):
+    """a mount namespace keeps a copy of a mount for a while: umount returns when it is gone, and a test's own namespace has no copies of others' mounts"""
+    image = t.dir / "image"
+    image.touch()
+    os.truncate(image, 16 << 20)
+    t.run("mkfs.ext4", "-q", "-F", image)
+    device = t.loop(image)
+    directory = t.mount(device, "m")
+
+    def beside(own, leave=""):
+        """A process in a namespace of its own, which ends after the unmount has begun."""
+        until = f"until ! grep -q ' {directory} ' /proc/{os.getpid()}/mountinfo; do sleep 0.1; done; sleep 1"
+        process = subprocess.Popen(["unshare", "--mount", "--propagation", "private", "sh", "-c", f"{leave}echo there; {until}"],
+                                   env={**os.environ, "own": str(own)}, stdout=subprocess.PIPE)
+        t.defer(process.kill)
+        t.equal(process.stdout.readline(), b"there\n", "the process in a namespace")
+        return process
+
+    process = beside(t.dir)
+    t.umount(directory)
+    t.expect(not is_in_use(device), "the device is in use after umount has returned")
+    process.wait()
+
+    t.mount(device, "m")
+    process = beside(t.dir.parent / "another", LEAVE_OTHERS)
+    t.run("umount", directory)
+    t.expect(not is_in_use(device), "a namespace of another test has a copy")
+    t.equal(process.poll(), None, "the end of the process in the namespace")
+    process.wait()
 
 
 @test()

@@ -6,6 +6,7 @@ import subprocess
 from pathlib import Path
 
 from harness import Pool, test
+from harness.namespaces import LEAVE_OTHERS
 from harness.pool import BINARY, ROOT
 from system.configuration import write
 
@@ -13,7 +14,8 @@ SYSTEMD = "/lib/systemd/systemd"
 
 # Mounts and cgroups are the namespace's own; of units it knows those of the test.
 INNER = f"""set -e
-mount --make-rprivate /
+own=${{1%/*}}
+{LEAVE_OTHERS}
 if [ -e /sys/fs/cgroup/cgroup.controllers ]; then
     mount -t cgroup2 cgroup2 /sys/fs/cgroup
 else

@@ -10,6 +10,7 @@ import re
 import shutil
 
 from harness import test
+from harness.namespaces import LEAVE_OTHERS
 from harness.pool import BINARY, ROOT
 
 USER = "shale-reader"
@@ -35,10 +36,10 @@ echo "$0 as $(id -u) with $(command -v cargo)" >>NOTES
 [[ $0 == demo/* ]] || { mkdir -p target/made; cargo --version >target/made/by-the-gate; }
 """
 # In the namespace: $1 is the test's directory, $2 a line, $3 who types it.
-TYPED = """
+TYPED = f"""
 set -eu
-mount --make-rprivate /
-cp -a "$1/root" "$1/root-now"
+own=$1
+{LEAVE_OTHERS}cp -a "$1/root" "$1/root-now"
 mount --bind "$1/root-now" /root
 for file in passwd shadow group sudoers; do mount --bind "$1/$file" "/etc/$file"; done
 mount --bind "$1/dpkg-query" "$(command -v dpkg-query)"
