@@ -101,7 +101,7 @@ impl Pool {
         if let Some(stored) = self.as_stored(object, group, len)? {
             return Ok(stored);
         }
-        let volume = Volume::new(self.core.clone(), object.clone());
+        let volume = Volume::new(self.core.volumes.clone(), object.clone());
         let mut bytes = vec![0; len];
         if Canary::PushLeavesOutRemote.is_planted() {
             let _ = self.core.reads.read(object, start, &mut bytes);

@@ -34,9 +34,9 @@ use crate::make_room::MakeRoom;
 use crate::pool::workers::Workers;
 use crate::read::Reads;
 use crate::repair::Repairs;
-use crate::replication::parts::Intake;
+use crate::replication::parts::{Intake, Source};
 use crate::upkeep::Upkeep;
-use crate::volume::shared_state::Volumes;
+use crate::volume::parts::Volumes;
 use crate::write::Writes;
 
 pub(crate) struct Core {
@@ -59,6 +59,7 @@ pub(crate) struct Core {
     pub history: History,
     pub images: Arc<Images>,
     pub intake: Intake,
+    pub source: Arc<Source>,
     pub repairs: Repairs,
     pub upkeep: Arc<Upkeep>,
     pub reads: Arc<Reads>,
@@ -138,7 +139,12 @@ impl Core {
             (checkpoints.clone(), writes.clone()),
             (fetches.clone(), clean.clone(), signals.clone()),
         ));
-        let volumes = Arc::<Volumes>::default();
+        let volumes = Arc::new(Volumes::new(
+            (parts.vitals.clone(), parts.pool_id, parts.buffers.clone()),
+            (&parts.applier, log.clone(), space.clone()),
+            (reads.clone(), checkpoints.clone(), writes.clone()),
+            (fetches.clone(), make_room.clone(), chooser.clone()),
+        ));
         let upkeep = Arc::new(Upkeep::new(
             (parts.vitals.clone(), shares, parts.buffers.clone(), signals.clone()),
             (&parts.applier, log.clone(), space.clone()),
@@ -156,6 +162,10 @@ impl Core {
             (&parts.applier, log.clone()),
             (checkpoints.clone(), writes.clone(), make_room.clone()),
         );
+        let source = Arc::new(Source::new(
+            (parts.vitals.clone(), applier.map.clone()),
+            (reads.clone(), fetches.clone(), volumes.clone()),
+        ));
         let repairs = Repairs::new(
             (parts.vitals.clone(), parts.pool_id, parts.buffers.clone()),
             (&parts.applier, log.clone(), space.clone()),
@@ -172,6 +182,7 @@ impl Core {
             history,
             images,
             intake,
+            source,
             repairs,
             upkeep,
             reads,

@@ -83,7 +83,7 @@ impl Pool {
         let id = descriptor.id;
         core.writes.check_reservation(id, reserved)?;
         if descriptor.is_share() {
-            core.allow_shares()?;
+            core.volumes.allow_shares()?;
         }
         match blocks {
             [] => core.writes.append_durably(vec![Entry::Object(descriptor)])?,

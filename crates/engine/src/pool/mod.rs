@@ -380,9 +380,9 @@ impl Pool {
         let _gate = object.gate.write();
         let resized = |size_bytes| Entry::Object(ObjectDescriptor { size_bytes, ..object.descriptor.read().clone() });
         if size_bytes < object.size_bytes() {
-            return self.core.cut_off(&object, size_bytes);
+            return self.core.volumes.cut_off(&object, size_bytes);
         }
-        self.core.zero_past_end(&object)?;
+        self.core.volumes.zero_past_end(&object)?;
         self.core.writes.append_durably(vec![resized(size_bytes)])
     }
 

@@ -1,4 +1,4 @@
-//! The parts of a pool that received streams need.
+//! The parts of a pool that streams come from and go to.
 
 use std::sync::Arc;
 
@@ -10,7 +10,10 @@ use store::map::Map;
 use store::map::apply::Applier;
 
 use crate::checkpoint::Checkpoints;
+use crate::fetch::Fetches;
 use crate::make_room::MakeRoom;
+use crate::read::Reads;
+use crate::volume::parts::Volumes;
 use crate::write::Writes;
 
 /// Takes in the chunks of streams. Any thread may call it.
@@ -41,5 +44,23 @@ impl Intake {
             writes,
             make_room,
         }
+    }
+}
+
+/// What streams are read from. Any thread may use it.
+pub(crate) struct Source {
+    pub(super) vitals: Arc<Vitals>,
+    pub(super) map: Arc<Map>,
+    pub(super) reads: Arc<Reads>,
+    pub(super) fetches: Arc<Fetches>,
+    pub(super) volumes: Arc<Volumes>,
+}
+
+impl Source {
+    pub(crate) fn new(
+        (vitals, map): (Arc<Vitals>, Arc<Map>),
+        (reads, fetches, volumes): (Arc<Reads>, Arc<Fetches>, Arc<Volumes>),
+    ) -> Self {
+        Self { vitals, map, reads, fetches, volumes }
     }
 }

@@ -349,7 +349,7 @@ impl Receiver {
             ..ObjectDescriptor::volume(id, &begin.snapshot, begin.size_bytes)
         }));
         if begin.size_bytes == SHARE_BYTES {
-            core.allow_shares()?;
+            core.volumes.allow_shares()?;
         }
         let appended = core.writes.append_applied(entries);
         drop(gate);

@@ -30,10 +30,10 @@ use units::{BLOCK_BYTES, BlockIndex, BlockMask, GROUP_BYTES, GroupIndex};
 
 use crate::codecs::compress::with_unit;
 use crate::pool::Pool;
-use crate::pool::core::Core;
 use crate::read::dictionaries::Readers;
 use crate::read::lacking::MissingGroups;
 use crate::read::reader::Wanted;
+use crate::replication::parts::Source;
 use crate::replication::send_pages::{Compared, Pages, push_holes};
 use crate::volume::Volume;
 
@@ -61,7 +61,7 @@ enum Step {
 
 /// A stream that is being sent.
 pub struct Sender {
-    core: Arc<Core>,
+    source: Arc<Source>,
     compared: Compared,
     begin: StreamBegin,
     pages: Pages,
@@ -171,7 +171,7 @@ impl Pool {
             created_unix_s: descriptor.created_unix_s,
             size_bytes: descriptor.size_bytes,
             start,
-            expected_bytes: expected_bytes(core, &compared)?,
+            expected_bytes: expected_bytes(&core.source, &compared)?,
             volume: volume.map_or_else(String::new, |volume| volume.title()),
             snapshot: descriptor.name.clone(),
             parent: from.as_ref().map_or_else(String::new, |from| from.title()),
@@ -179,7 +179,7 @@ impl Pool {
             image,
         };
         Ok(Sender {
-            core: core.clone(),
+            source: core.source.clone(),
             compared,
             begin,
             pages: Pages::default(),
@@ -193,9 +193,9 @@ impl Pool {
 }
 
 /// Bytes of payload of all groups: exact except for recompressed data.
-fn expected_bytes(core: &Core, compared: &Compared) -> Result<u64> {
+fn expected_bytes(source: &Source, compared: &Compared) -> Result<u64> {
     let (mut pages, mut at, mut sum) = (Pages::default(), GroupIndex(0), 0);
-    while let Some(change) = pages.first(core, compared, at)? {
+    while let Some(change) = pages.first(source, compared, at)? {
         sum += change.pieces.iter().map(|piece| u64::from(piece.fragment.live_bytes())).sum::<u64>();
         at = GroupIndex(change.group.0 + 1);
     }
@@ -295,11 +295,11 @@ impl Sender {
     fn fetch(&mut self, error: Error, is_over: &dyn Fn() -> bool) -> Result<()> {
         let Some(MissingGroups(keys)) = MissingGroups::of(&error) else { return Err(error) };
         let to = self.compared.to.clone();
-        let (core, volume) = (Arc::clone(&self.core), Volume::new(Arc::clone(&self.core), to.clone()));
+        let (source, volume) = (Arc::clone(&self.source), Volume::new(Arc::clone(&self.source.volumes), to.clone()));
         let keys: Vec<GroupKey> = keys.clone();
         let mut is_fetched = false;
-        let patience = core.fetches.patience(&to).unless(is_over);
-        core.fetches.fetching_for(&to, &patience, &mut || {
+        let patience = source.fetches.patience(&to).unless(is_over);
+        source.fetches.fetching_for(&to, &patience, &mut || {
             // All at once, and then each in the state of the snapshot.
             if !std::mem::replace(&mut is_fetched, true) {
                 return Err(Error::with_source(
@@ -322,18 +322,18 @@ impl Sender {
 
     /// Steps 2 and 3.
     fn data(&mut self, at: GroupIndex) -> Result<Vec<u8>> {
-        let core = Arc::clone(&self.core);
+        let source = Arc::clone(&self.source);
         // The gap between two changes may be long. It is crossed here: while the lock is held,
         // checkpoints wait for it.
-        let first = self.pages.first(&core, &self.compared, at)?.map_or(self.compared.end(), |change| change.group);
+        let first = self.pages.first(&source, &self.compared, at)?.map_or(self.compared.end(), |change| change.group);
         let mut tries = 0;
         let (gathered, packed) = loop {
-            let held = (tries >= TRIES).then(|| core.reads.readers.read());
+            let held = (tries >= TRIES).then(|| source.reads.readers.read());
             tries += 1;
-            let (was_held, moment) = (held.is_some(), Pages::moment(&core));
+            let (was_held, moment) = (held.is_some(), Pages::moment(&source));
             let gathered = self.gather(at, first, was_held)?;
-            let _in_extents = held.unwrap_or_else(|| core.reads.readers.read());
-            if was_held || Pages::moment(&core) == moment {
+            let _in_extents = held.unwrap_or_else(|| source.reads.readers.read());
+            if was_held || Pages::moment(&source) == moment {
                 let packed = self.pack(&gathered)?;
                 break (gathered, packed);
             }
@@ -351,7 +351,7 @@ impl Sender {
         self.step = Step::Data(next);
         self.fetched.clear();
         let chunk = self.writer.data(&data, fragments.into_iter().map(|(_, payload)| &bytes[payload]));
-        core.vitals.counters.streamed_bytes.add(chunk.len() as u64);
+        source.vitals.counters.streamed_bytes.add(chunk.len() as u64);
         Ok(chunk)
     }
 
@@ -368,7 +368,7 @@ impl Sender {
                 gathered.next = self.pages.next().unwrap_or_else(|| self.compared.end());
                 break;
             }
-            let Some(change) = self.pages.first(&self.core, &self.compared, at)? else { break };
+            let Some(change) = self.pages.first(&self.source, &self.compared, at)? else { break };
             let lacks = change.pieces.iter().any(is_absent) && !self.fetched.contains_key(&change.group);
             if lacks && at == from {
                 let absent = self.pages.absent(ABSENT_MAX).collect();
@@ -427,8 +427,8 @@ impl Sender {
         scratch::with(|scratch| {
             let mut rest = &wanted[..];
             while !rest.is_empty() {
-                let (span, others) = rest.split_at(self.core.reads.span(rest));
-                self.core.reads.with_payloads(
+                let (span, others) = rest.split_at(self.source.reads.span(rest));
+                self.source.reads.with_payloads(
                     &self.compared.to,
                     span,
                     scratch,
@@ -441,7 +441,7 @@ impl Sender {
                         }
                         let raw = &mut unit[..usize::from(piece.fragment.count) * BLOCK_BYTES];
                         let (codec, raw_len) = (CodecId(piece.fragment.codec), raw.len());
-                        self.core.reads.decode(
+                        self.source.reads.decode(
                             Readers::Held,
                             &self.compared.to,
                             codecs,

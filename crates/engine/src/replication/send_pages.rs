@@ -16,7 +16,7 @@ use surface::{Error, ErrorKind, Result};
 use units::{BLOCK_BYTES, BlockIndex, BlockMask, GroupIndex, ObjectId};
 
 use crate::history::bookmarks::levels_from;
-use crate::pool::core::Core;
+use crate::replication::parts::Source;
 use crate::replication::thin;
 
 /// Changes in a group.
@@ -120,14 +120,14 @@ impl Compared {
     }
 
     /// The changes of a bounded number of groups from `from` on, and where the next page begins.
-    fn page(&self, core: &Core, from: GroupIndex) -> Result<(VecDeque<GroupChange>, Option<GroupIndex>)> {
+    fn page(&self, source: &Source, from: GroupIndex) -> Result<(VecDeque<GroupChange>, Option<GroupIndex>)> {
         let new = self.to.levels();
         let old = self.levels_before(&new)?;
         let mut objects: Vec<ObjectId> =
             new.iter().chain(old.iter().flat_map(|l| l.iter())).map(|l| l.object).collect();
         objects.sort_unstable();
         objects.dedup();
-        let page = core.map.page_of_both(&objects, (old.as_deref().unwrap_or_default(), &new), from)?;
+        let page = source.map.page_of_both(&objects, (old.as_deref().unwrap_or_default(), &new), from)?;
         self.check()?;
         let mut changes = VecDeque::new();
         let all_holes = self.lists_all_holes();
@@ -158,8 +158,8 @@ impl Pages {
     /// Returns a number that is raised after every change of the map's base and before extents are
     /// freed because of it: if it is the same before a page was read and when `Reads::readers` is
     /// held, the locations in the page stay valid for as long as that is held.
-    pub(crate) fn moment(core: &Core) -> u64 {
-        core.vitals.counters.published.get()
+    pub(crate) fn moment(source: &Source) -> u64 {
+        source.vitals.counters.published.get()
     }
 
     /// Returns whether the next change from group `at` on has to be searched.
@@ -181,8 +181,13 @@ impl Pages {
 
     /// Returns the first change from group `at` on, which must not decrease; `None` after the last
     /// one.
-    pub(crate) fn first(&mut self, core: &Core, compared: &Compared, at: GroupIndex) -> Result<Option<&GroupChange>> {
-        let moment = Self::moment(core);
+    pub(crate) fn first(
+        &mut self,
+        source: &Source,
+        compared: &Compared,
+        at: GroupIndex,
+    ) -> Result<Option<&GroupChange>> {
+        let moment = Self::moment(source);
         if self.as_of != moment {
             self.known.clear();
             self.as_of = moment;
@@ -194,7 +199,7 @@ impl Pages {
         while self.known.is_empty()
             && let Some(from) = self.next
         {
-            (self.known, self.next) = compared.page(core, from)?;
+            (self.known, self.next) = compared.page(source, from)?;
         }
         Ok(self.known.front())
     }

@@ -359,7 +359,7 @@ impl Rebuild<'_> {
         if target.size_bytes() != size_bytes {
             self.into.resize_volume(name, size_bytes)?;
         }
-        let source = Volume::new(self.old.core.clone(), object.clone());
+        let source = Volume::new(self.old.core.volumes.clone(), object.clone());
         let now = object.levels();
         let mut salvaged = SalvagedVolume { name: name.to_owned(), size_bytes, ..SalvagedVolume::default() };
         let mut at = 0;

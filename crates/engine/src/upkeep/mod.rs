@@ -41,7 +41,7 @@ use crate::codecs::chooser::Chooser;
 use crate::codecs::dictionaries::Dictionaries;
 use crate::make_room::MakeRoom;
 use crate::read::Reads;
-use crate::volume::shared_state::Volumes;
+use crate::volume::parts::Volumes;
 use crate::write::Writes;
 
 /// Runs the tasks. Owns those in progress.

@@ -28,11 +28,11 @@ use store::objects::Object;
 use surface::{Error, ErrorKind, PendingRead, Result};
 use units::BLOCK_BYTES;
 
-use crate::pool::core::Core;
 use crate::read::lacking::MissingGroups;
 use crate::read::reader::{Request, Wanted, copy_live, payload_of, span_count, verify};
 use crate::read::unit_cache::{Claim, Unit};
 use crate::volume::Volume;
+use crate::volume::parts::Volumes;
 
 /// Upper bound of one thread's reads in flight, and approximately of their bytes of the data file.
 const READS_MAX: usize = 32;
@@ -75,7 +75,7 @@ struct Started<'a> {
 /// The reads of one thread.
 struct Reads<'a> {
     volume: &'a Volume,
-    core: &'a Core,
+    volumes: &'a Volumes,
     ring: Box<dyn ReadRing + 'a>,
     under_way: [Option<Started<'a>>; READS_MAX],
     free: Vec<usize>,
@@ -87,12 +87,12 @@ struct Reads<'a> {
 impl Volume {
     /// See [`BlockDevice::read_many`](surface::BlockDevice::read_many).
     pub(crate) fn read_together(&self, next: &mut dyn FnMut() -> Option<Box<dyn PendingRead>>) {
-        let Some(ring) = self.core.vitals.env.disk.read_ring() else {
+        let Some(ring) = self.volumes.vitals.env.disk.read_ring() else {
             return surface::read_each(self, next);
         };
         let free = (0..READS_MAX).rev().collect();
         let under_way = std::array::from_fn(|_| None);
-        Reads { volume: self, core: &self.core, ring, under_way, free, bytes: 0, later: Vec::new() }.run(next);
+        Reads { volume: self, volumes: &self.volumes, ring, under_way, free, bytes: 0, later: Vec::new() }.run(next);
     }
 }
 
@@ -123,7 +123,7 @@ impl<'a> Reads<'a> {
     /// Does the unusual reads. If they need groups of images, more reads are accepted, and all such
     /// groups are fetched together: so none of these waits longer than `remote-timeout`.
     fn read_later(&mut self, next: &mut dyn FnMut() -> Option<Box<dyn PendingRead>>) {
-        let (core, volume) = (self.core, self.volume);
+        let (volumes, volume) = (self.volumes, self.volume);
         let (mut remote, mut keys) = (Vec::new(), Vec::new());
         loop {
             let later = self.later.pop();
@@ -141,20 +141,20 @@ impl<'a> Reads<'a> {
         if remote.is_empty() {
             return;
         }
-        let patience = core.fetches.patience(&volume.object);
+        let patience = volumes.fetches.patience(&volume.object);
         keys.sort_unstable();
         keys.dedup();
-        let arrived = core.fetches.fetch(&keys, &patience);
+        let arrived = volumes.fetches.fetch(&keys, &patience);
         // Each reports the result of its own groups.
         let patience = if arrived.is_ok() { patience } else { patience.for_one_more() };
         for (mut read, is_expected) in remote {
             let offset = read.offset();
             let attempt = &mut || volume.read_expected(offset, read.buf(), is_expected);
-            let result = core.fetches.fetching_for(&volume.object, &patience, attempt);
+            let result = volumes.fetches.fetching_for(&volume.object, &patience, attempt);
             self.finish(read, result);
         }
         drop(arrived);
-        core.reads.images.drop_unheld();
+        volumes.reads.images.drop_unheld();
     }
 
     /// Returns one more read to be done along with some that wait for an image, and whether it is
@@ -174,13 +174,13 @@ impl<'a> Reads<'a> {
 
     /// Step 1. Returns the read if its locks are not immediately available.
     fn begin(&mut self, mut read: Box<dyn PendingRead>) -> Option<Box<dyn PendingRead>> {
-        let (volume, core, object) = (self.volume, self.core, &*self.volume.object);
+        let (volume, volumes, object) = (self.volume, self.volumes, &*self.volume.object);
         let (offset, len) = (read.offset(), read.buf().len());
         let (gate, in_extents) = if self.free.len() == READS_MAX {
-            (object.gate.read(), core.reads.readers.read())
+            (object.gate.read(), volumes.reads.readers.read())
         } else {
             let Some(gate) = object.gate.try_read() else { return Some(read) };
-            let Some(in_extents) = core.reads.readers.try_read() else { return Some(read) };
+            let Some(in_extents) = volumes.reads.readers.try_read() else { return Some(read) };
             (gate, in_extents)
         };
         if let Err(error) = volume.check_range(offset, len as u64) {
@@ -199,13 +199,13 @@ impl<'a> Reads<'a> {
         }
         let mut request = Request::new(offset, read.buf());
         let keep = request.is_kept();
-        let Ok(wanted) = core.reads.missing(object, &mut request, false) else {
+        let Ok(wanted) = volumes.reads.missing(object, &mut request, false) else {
             self.later.push((read, false));
             return None;
         };
         if wanted.is_empty() {
             drop((gate, in_extents));
-            core.vitals.counters.read_bytes.add(len as u64);
+            volumes.vitals.counters.read_bytes.add(len as u64);
             self.finish(read, Ok(()));
             return None;
         }
@@ -214,9 +214,9 @@ impl<'a> Reads<'a> {
             Ok(spans) => {
                 let index = self.free.pop()?;
                 for (number, span) in spans.iter().enumerate() {
-                    let buf = core.buffers.get_for_reading(span.len);
+                    let buf = volumes.buffers.get_for_reading(span.len);
                     self.bytes += span.len;
-                    core.vitals.counters.read_disk_bytes.add(span.len as u64);
+                    volumes.vitals.counters.read_disk_bytes.add(span.len as u64);
                     self.ring.begin(index * SPANS_MAX + number, span.start, buf, span.len);
                 }
                 let left = spans.len();
@@ -233,8 +233,8 @@ impl<'a> Reads<'a> {
     /// their groups while there is plenty of room.
     fn parts(&self, wanted: Vec<Wanted>, keep: bool) -> Vec<Part<'a>> {
         let object = &*self.volume.object;
-        let is_roomy = keep && self.core.reads.units.has_plenty_of_room();
-        let mut around = if is_roomy { self.core.reads.claim_around(object, &wanted) } else { Vec::new() };
+        let is_roomy = keep && self.volumes.reads.units.has_plenty_of_room();
+        let mut around = if is_roomy { self.volumes.reads.claim_around(object, &wanted) } else { Vec::new() };
         let mut parts: Vec<_> = wanted
             .into_iter()
             .map(|wanted| {
@@ -257,7 +257,7 @@ impl<'a> Reads<'a> {
         while first < parts.len() {
             let rest = || parts[first..].iter().map(|part| &part.wanted);
             let count = span_count(rest(), SPAN_BYTES_MAX);
-            let (start, len) = self.core.reads.place_of(&self.volume.object, rest().take(count))?;
+            let (start, len) = self.volumes.reads.place_of(&self.volume.object, rest().take(count))?;
             spans.push(Span { first, count, start, len });
             first += count;
         }
@@ -272,11 +272,11 @@ impl<'a> Reads<'a> {
         let parts = &mut started.parts[first..first + count];
         let used = ended.whole
             && !started.has_failed
-            && self.core.use_parts(&self.volume.object, parts, &ended.buf[..len], start, &mut *started.read).is_ok();
+            && self.volumes.use_parts(&self.volume.object, parts, &ended.buf[..len], start, &mut *started.read).is_ok();
         started.has_failed |= !used;
         started.left -= 1;
         self.bytes -= len;
-        self.core.buffers.put(ended.buf);
+        self.volumes.buffers.put(ended.buf);
         if started.left == 0
             && let Some(Started { mut read, has_failed, .. }) = self.under_way[index].take()
         {
@@ -284,7 +284,7 @@ impl<'a> Reads<'a> {
             if has_failed {
                 self.later.push((read, false));
             } else {
-                self.core.vitals.counters.read_bytes.add(read.buf().len() as u64);
+                self.volumes.vitals.counters.read_bytes.add(read.buf().len() as u64);
                 self.finish(read, Ok(()));
             }
         }
@@ -296,7 +296,7 @@ impl<'a> Reads<'a> {
     }
 }
 
-impl Core {
+impl Volumes {
     /// Verifies and decodes bytes read from byte `start` of the data file on.
     fn use_parts(
         &self,

@@ -9,11 +9,11 @@ use surface::{BlockDevice, Client, DeviceId, DeviceInfo, DeviceSet, Error, Error
 use units::BLOCK_BYTES;
 
 use crate::pool::Pool;
-use crate::pool::core::Core;
 use crate::volume::Volume;
 use crate::volume::claims::{TreeClaim, TreeUse};
+use crate::volume::parts::Volumes;
 
-impl Core {
+impl Volumes {
     /// Information on a volume or a snapshot.
     fn device_info(&self, object: &Object) -> DeviceInfo {
         DeviceInfo {
@@ -59,7 +59,7 @@ impl Pool {
     /// [`ErrorKind::NotFound`].
     pub fn volume_by_ref(&self, which: VolumeRef<'_>) -> Result<Arc<Volume>> {
         let object = self.core.objects.resolve(which)?;
-        Ok(Arc::new(Volume::new(self.core.clone(), object)))
+        Ok(Arc::new(Volume::new(self.core.volumes.clone(), object)))
     }
 
     /// Claims the tree of a share; waits for at most `patience` until it can. With
@@ -85,9 +85,9 @@ impl DeviceSet for Pool {
     fn list(&self) -> Result<Vec<DeviceInfo>> {
         let mut found = Vec::new();
         for volume in self.core.objects.volumes().into_iter().filter(|volume| !volume.is_share()) {
-            found.push(self.core.device_info(&volume));
+            found.push(self.core.volumes.device_info(&volume));
             let snapshots = self.core.objects.snapshots_of(volume.id);
-            found.extend(snapshots.iter().map(|snapshot| self.core.device_info(snapshot)));
+            found.extend(snapshots.iter().map(|snapshot| self.core.volumes.device_info(snapshot)));
         }
         Ok(found)
     }
@@ -104,13 +104,13 @@ impl DeviceSet for Pool {
     fn find(&self, name: &str) -> Result<DeviceInfo> {
         let object = self.core.objects.readable(name)?;
         check_device(&object)?;
-        Ok(self.core.device_info(&object))
+        Ok(self.core.volumes.device_info(&object))
     }
 
     fn look(&self, id: DeviceId) -> Result<DeviceInfo> {
         let object = self.volume_of(id)?.object.clone();
         check_device(&object)?;
-        Ok(self.core.device_info(&object))
+        Ok(self.core.volumes.device_info(&object))
     }
 
     fn open(&self, id: DeviceId, _client: &Arc<dyn Client>) -> Result<Arc<dyn BlockDevice>> {

@@ -14,8 +14,8 @@ mod batch_read;
 pub(crate) mod claims;
 pub(crate) mod devices;
 pub(crate) mod files;
+pub(crate) mod parts;
 pub(crate) mod punch;
-pub(crate) mod shared_state;
 pub(crate) mod shares;
 
 use std::sync::Arc;
@@ -31,9 +31,9 @@ use store::space::admission::Admitted;
 use surface::{BlockDevice, DeviceId, Error, ErrorKind, Hint, PendingRead, Result, Run, WriteOptions, ZeroOptions};
 use units::{BLOCK_BYTES, BlockIndex, BlockMask, GROUP_BLOCKS, GROUP_BYTES, GroupIndex};
 
-use crate::pool::core::Core;
 use crate::read::lacking::MissingGroups;
 use crate::read::read_ahead::ReadAhead;
+use crate::volume::parts::Volumes;
 use crate::volume::punch::Pace;
 use store::buffer::write_buffer::{COPIED, DirtyRun};
 
@@ -50,7 +50,7 @@ const PREFERRED_BYTES: u32 = GROUP_BYTES as u32;
 
 /// A volume of an open pool, or a snapshot, which is a volume that never changes.
 pub struct Volume {
-    pub(crate) core: Arc<Core>,
+    volumes: Arc<Volumes>,
     pub(crate) object: Arc<Object>,
     read_ahead: Arc<ReadAhead>,
 }
@@ -62,8 +62,8 @@ impl std::fmt::Debug for Volume {
 }
 
 impl Volume {
-    pub(crate) fn new(core: Arc<Core>, object: Arc<Object>) -> Self {
-        Self { core, object, read_ahead: Arc::default() }
+    pub(crate) fn new(volumes: Arc<Volumes>, object: Arc<Object>) -> Self {
+        Self { volumes, object, read_ahead: Arc::default() }
     }
 
     /// Returns a number that always belongs to this volume or snapshot, also after a rename.
@@ -91,7 +91,7 @@ impl Volume {
 
     /// Checks that a request may enter; the caller holds the gate.
     pub(crate) fn check_range(&self, offset: u64, length: u64) -> Result<()> {
-        if self.core.vitals.is_closed() {
+        if self.volumes.vitals.is_closed() {
             return Err(Error::new(ErrorKind::Io, "the pool has been closed"));
         }
         let size = self.object.size_bytes();
@@ -110,19 +110,19 @@ impl Volume {
     /// Begins a read: starts reading ahead, and returns whether this read is itself being read
     /// ahead.
     pub(crate) fn begin_read(&self, offset: u64, length: u64) -> bool {
-        if self.core.vitals.is_inline() {
+        if self.volumes.vitals.is_inline() {
             return false;
         }
         let advice = self.read_ahead.begin(offset, length);
         if let Some(range) = advice.ahead {
-            self.core.fetches.read_ahead(&self.read_ahead, &self.object, range);
+            self.volumes.fetches.read_ahead(&self.read_ahead, &self.object, range);
         }
         advice.expected
     }
 
     /// Ends a read.
     pub(crate) fn end_read(&self) {
-        if !self.core.vitals.is_inline() {
+        if !self.volumes.vitals.is_inline() {
             self.read_ahead.end();
         }
     }
@@ -130,7 +130,7 @@ impl Volume {
     /// Reads, unless something must be fetched first; `is_expected`: the range is being read ahead.
     pub(crate) fn read_expected(&self, offset: u64, buf: &mut [u8], is_expected: bool) -> Result<()> {
         let _guard = self.enter(offset, buf.len() as u64)?;
-        self.core.reads.read_with(&self.object, offset, buf, is_expected)
+        self.volumes.reads.read_with(&self.object, offset, buf, is_expected)
     }
 
     /// Enters a request that changes something.
@@ -140,7 +140,7 @@ impl Volume {
             let text = format!("'{}' is a snapshot, which never changes: write to a clone of it", self.object.title());
             return Err(Error::new(ErrorKind::ReadOnly, text));
         }
-        self.core.vitals.check_failed()?;
+        self.volumes.vitals.check_failed()?;
         Ok(guard)
     }
 
@@ -163,7 +163,7 @@ impl Volume {
     ) -> Result<()> {
         let blocks = data.len() / BLOCK_BYTES;
         if first.in_group() as usize + blocks <= GROUP_BLOCKS {
-            self.core.writes.wake_workers(room.buffer_limit())?;
+            self.volumes.writes.wake_workers(room.buffer_limit())?;
             let kept = kept_blocks(first, &data, keep_zeroes);
             let is_copied = 2 * (kept.count() as usize) < blocks;
             return self.write_group(first, data, kept, (!is_copied).then_some(blocks), hint);
@@ -176,7 +176,7 @@ impl Volume {
         let kept_count: usize = kept.iter().map(|kept| kept.count() as usize).sum();
         let pinned = (!is_large && 2 * kept_count >= blocks).then_some(blocks);
         for (index, (at, range)) in in_groups(first, blocks).enumerate() {
-            self.core.writes.throttle(&mut room)?;
+            self.volumes.writes.throttle(&mut room)?;
             let data = data.slice(range);
             let kept = kept.get(index).copied().unwrap_or_else(|| kept_blocks(at, &data, keep_zeroes));
             self.write_group(at, data, kept, pinned, hint)?;
@@ -205,7 +205,7 @@ impl Volume {
                 Some(pinned) => DirtyRun { pinned: pinned as u16, ..run(data) },
                 None => run(Bytes::copy_from_slice(&data)),
             };
-            return self.core.writes.put(key, run);
+            return self.volumes.writes.put(key, run);
         }
         // Units of zeroes have no record of their bytes.
         let units = kept.widened(self.object.settings.read().unit_blocks);
@@ -218,9 +218,9 @@ impl Volume {
                 let run = DirtyRun::of(from as u8, (to - from) as u8, data.slice(range));
                 let run = DirtyRun { pinned: pinned.map_or(COPIED, |pinned| pinned as u16), hint, ..run };
                 let kept = kept.and(run.mask());
-                self.core.writes.put_with_holes(key, run, kept)?;
+                self.volumes.writes.put_with_holes(key, run, kept)?;
             } else {
-                self.core.writes.put(key, DirtyRun::hole(from as u8, (to - from) as u8))?;
+                self.volumes.writes.put(key, DirtyRun::hole(from as u8, (to - from) as u8))?;
             }
             from = to;
         }
@@ -241,20 +241,20 @@ impl Volume {
         let block = BlockIndex::containing(offset);
         let key = self.key(block.group());
         let skip = (offset - block.offset_bytes()) as usize;
-        self.core.writes.wake_workers(room.buffer_limit())?;
+        self.volumes.writes.wake_workers(room.buffer_limit())?;
         let _no_hole = self.object.parts.read();
         loop {
-            let version = self.core.buffer.version(key);
+            let version = self.volumes.buffer.version(key);
             let mut content = vec![0; BLOCK_BYTES];
-            self.core.reads.read(&self.object, block.offset_bytes(), &mut content)?;
+            self.volumes.reads.read(&self.object, block.offset_bytes(), &mut content)?;
             content[skip..skip + data.len()].copy_from_slice(data);
             let (first, hole) = (block.in_group() as u8, !keep_zeroes && policy::is_zero(&content));
             let data = || DirtyRun { hint, ..DirtyRun::of(first, 1, Bytes::from(content)) };
             let run = if hole { DirtyRun::hole(first, 1) } else { data() };
-            match self.core.buffer.insert_if(key, run, version) {
+            match self.volumes.buffer.insert_if(key, run, version) {
                 Ok(true) => return Ok(()),
                 Ok(false) => {}
-                Err(_) => self.core.writes.make_standby_room()?,
+                Err(_) => self.volumes.writes.make_standby_room()?,
             }
         }
     }
@@ -271,15 +271,15 @@ impl Volume {
     /// Makes a change, after fetching the groups that it needs.
     fn change(&self, offset: u64, length: u64, attempt: &mut dyn FnMut() -> Result<()>) -> Result<()> {
         let note = |error: &Error| {
-            self.core.reads.images.note_unwritten(&self.object, offset..offset.saturating_add(length), error);
+            self.volumes.reads.images.note_unwritten(&self.object, offset..offset.saturating_add(length), error);
         };
-        self.core.fetches.fetching(&self.object, attempt).inspect_err(note)
+        self.volumes.fetches.fetching(&self.object, attempt).inspect_err(note)
     }
 
     /// Writes, unless the write needs a part of a block that must be fetched first.
     fn write_once(&self, offset: u64, data: Bytes, hint: Hint) -> Result<()> {
         let _guard = self.enter_to_change(offset, data.len() as u64)?;
-        let room = self.core.make_room.admit(&self.object, offset, data.len() as u64)?;
+        let room = self.volumes.make_room.admit(&self.object, offset, data.len() as u64)?;
         self.write_bytes(offset, data, false, hint, room)
     }
 
@@ -322,7 +322,7 @@ impl Volume {
         let [head, body, tail] = Self::divide(offset, length);
         for edge in [&head, &tail] {
             if !edge.is_empty() {
-                let room = self.core.make_room.admit(&self.object, edge.start, edge.end - edge.start)?;
+                let room = self.volumes.make_room.admit(&self.object, edge.start, edge.end - edge.start)?;
                 let zeroes = vec![0; (edge.end - edge.start) as usize];
                 self.write_part(edge.start, &zeroes, false, Hint::default(), &room)?;
             }
@@ -339,10 +339,10 @@ impl Volume {
                 Some(guard) => guard,
                 None => self.enter_to_change(at.offset_bytes(), to.offset_bytes() - at.offset_bytes())?,
             };
-            at = self.core.punch_piece(&self.object, (at, to), &mut pace)?;
+            at = self.volumes.punch_piece(&self.object, (at, to), &mut pace)?;
         }
         // Writes before the hole must not be replayed over it.
-        if self.core.buffer.standby().is_some() { self.core.writes.drain_past_current() } else { Ok(()) }
+        if self.volumes.buffer.standby().is_some() { self.volumes.writes.drain_past_current() } else { Ok(()) }
     }
 
     /// Makes blocks `from..to` holes, by way of the write buffer.
@@ -350,8 +350,8 @@ impl Volume {
         let mut at = from;
         while at < to {
             let count = (GROUP_BLOCKS as u64 - u64::from(at.in_group())).min(to.0 - at.0);
-            self.core.writes.throttle_unadmitted()?;
-            self.core.writes.put(self.key(at.group()), DirtyRun::hole(at.in_group() as u8, count as u8))?;
+            self.volumes.writes.throttle_unadmitted()?;
+            self.volumes.writes.put(self.key(at.group()), DirtyRun::hole(at.in_group() as u8, count as u8))?;
             at = BlockIndex(at.0 + count);
         }
         Ok(())
@@ -395,17 +395,17 @@ impl BlockDevice for Volume {
     fn read(&self, offset: u64, buf: &mut [u8]) -> Result<()> {
         let guard = self.enter(offset, buf.len() as u64)?;
         let is_expected = self.begin_read(offset, buf.len() as u64);
-        let mut result = self.core.reads.read_with(&self.object, offset, buf, is_expected);
+        let mut result = self.volumes.reads.read_with(&self.object, offset, buf, is_expected);
         drop(guard);
         if result.as_ref().is_err_and(MissingGroups::in_chain) {
-            result = self.core.fetches.fetching(&self.object, &mut || self.read_expected(offset, buf, is_expected));
+            result = self.volumes.fetches.fetching(&self.object, &mut || self.read_expected(offset, buf, is_expected));
         }
         self.end_read();
         result
     }
 
     fn reads_together(&self) -> bool {
-        self.core.vitals.env.disk.read_ring().is_some()
+        self.volumes.vitals.env.disk.read_ring().is_some()
     }
 
     fn read_many(&self, next: &mut dyn FnMut() -> Option<Box<dyn PendingRead>>) {
@@ -414,12 +414,12 @@ impl BlockDevice for Volume {
 
     fn read_cached(&self, offset: u64, buf: &mut [u8]) -> Result<bool> {
         let _guard = self.enter(offset, buf.len() as u64)?;
-        let done = self.core.reads.read_cached(&self.object, offset, buf);
+        let done = self.volumes.reads.read_cached(&self.object, offset, buf);
         if done
-            && !self.core.vitals.is_inline()
+            && !self.volumes.vitals.is_inline()
             && let Some(range) = self.read_ahead.passed(offset, buf.len() as u64)
         {
-            self.core.fetches.read_ahead(&self.read_ahead, &self.object, range);
+            self.volumes.fetches.read_ahead(&self.read_ahead, &self.object, range);
         }
         Ok(done)
     }
@@ -435,13 +435,13 @@ impl BlockDevice for Volume {
     fn write_hinted(&self, offset: u64, data: Bytes, hint: Hint) -> Result<()> {
         let length = data.len() as u64;
         self.change(offset, length, &mut || self.write_once(offset, data.clone(), hint))?;
-        self.core.vitals.counters.written_bytes.add(length);
+        self.volumes.vitals.counters.written_bytes.add(length);
         self.object.quota.tails.wrote(offset + length);
         Ok(())
     }
 
     fn write_would_wait(&self) -> bool {
-        self.core.space.would_wait()
+        self.volumes.space.would_wait()
     }
 
     fn full_wait(&self) -> Option<std::time::Duration> {
@@ -450,7 +450,7 @@ impl BlockDevice for Volume {
 
     fn flush(&self) -> Result<()> {
         self.object.quota.tails.flushed();
-        self.core.writes.flush()
+        self.volumes.writes.flush()
     }
 
     fn discard(&self, offset: u64, length: u64) -> Result<()> {
@@ -468,7 +468,7 @@ impl BlockDevice for Volume {
                 let len = left.min((1 << 20) - at % BLOCK);
                 self.change(at, len, &mut || {
                     let _guard = self.enter_to_change(at, len)?;
-                    let room = self.core.make_room.admit(&self.object, at, len)?;
+                    let room = self.volumes.make_room.admit(&self.object, at, len)?;
                     self.write_bytes(at, Bytes::from(vec![0; len as usize]), true, Hint::default(), room)
                 })?;
                 (at, left) = (at + len, left - len);
@@ -476,21 +476,21 @@ impl BlockDevice for Volume {
         } else {
             self.discard(offset, length)?;
         }
-        if options.fua { self.core.writes.flush() } else { Ok(()) }
+        if options.fua { self.volumes.writes.flush() } else { Ok(()) }
     }
 
     fn allocation(&self, offset: u64, length: u64, runs_max: usize) -> Result<Vec<Run>> {
         let _guard = self.enter(offset, length)?;
-        self.core.reads.allocation(&self.object, offset, length, runs_max)
+        self.volumes.reads.allocation(&self.object, offset, length, runs_max)
     }
 
     fn prefetch(&self, offset: u64, length: u64) -> Result<()> {
         let _guard = self.enter(offset, length)?;
-        self.core.reads.prefetch(&self.object, offset, length, false)
+        self.volumes.reads.prefetch(&self.object, offset, length, false)
     }
 
     fn allocated_bytes(&self) -> u64 {
-        self.core.allocated_bytes(&self.object)
+        self.volumes.allocated_bytes(&self.object)
     }
 }
 

@@ -15,8 +15,8 @@ use store::objects::Object;
 use surface::{Hint, Result};
 use units::{BLOCK_BYTES, BlockIndex, GROUP_BLOCKS, GroupIndex, format_size};
 
-use crate::pool::core::Core;
 use crate::volume::Volume;
+use crate::volume::parts::Volumes;
 
 /// Groups with data in one piece. They are looked up while nothing else is applied.
 const PIECE_GROUPS: u64 = 4096;
@@ -49,7 +49,7 @@ impl Pace {
     }
 }
 
-impl Core {
+impl Volumes {
     /// Makes a piece of a large range holes without going through the write buffer block by block;
     /// returns its end.
     ///
@@ -64,7 +64,7 @@ impl Core {
         (from, to): (BlockIndex, BlockIndex),
         pace: &mut Pace,
     ) -> Result<BlockIndex> {
-        let _punching = self.volumes.punching.read();
+        let _punching = self.punching.read();
         let _no_parts = object.parts.write();
         self.writes.drain_all()?;
         self.checkpoints.bound_changes()?;
@@ -72,7 +72,7 @@ impl Core {
         let end = BlockIndex(from.0 + blocks);
         let result = self.writes.append_applied(vec![holes(object, from.0, end.0)]);
         // Even if it failed: it may have been applied.
-        self.volumes.punches.fetch_add(1, Ordering::AcqRel);
+        self.punches.fetch_add(1, Ordering::AcqRel);
         result.map(|()| end)
     }
 

@@ -14,8 +14,8 @@ use surface::{Hint, Lineage, Result};
 use units::BLOCK_BYTES;
 
 use crate::make_room::Asks;
-use crate::pool::core::Core;
 use crate::volume::Volume;
+use crate::volume::parts::Volumes;
 
 /// Odd numbers, so that products with the numbers of objects differ as these do: 2^32 over the
 /// golden ratio, whose multiples are far apart, and an unrelated one.
@@ -29,7 +29,7 @@ const PAGE_COST_TIMES: u64 = 1 + GROUP_COST_BYTES / BLOCK_BYTES as u64;
 #[derive(Debug, Default)]
 pub(crate) struct Aside(AtomicU64);
 
-impl Core {
+impl Volumes {
     /// Records durably in the superblock, and in all its copies, that there may be shares. The
     /// caller holds `admin`.
     ///
@@ -73,15 +73,15 @@ impl Volume {
     /// Returns the bytes of its content, and those that may still be written: as if none of them
     /// could be compressed, and no more than its quota and those of its folders allow.
     pub fn room(&self) -> (u64, u64) {
-        let left = self.core.writes.quota_left(&self.object);
-        (self.core.allocated_bytes(&self.object), self.core.space.available_bytes().min(left))
+        let left = self.volumes.writes.quota_left(&self.object);
+        (self.volumes.allocated_bytes(&self.object), self.volumes.space.available_bytes().min(left))
     }
 
     /// Facts about the share that outlive its states. Those of shares in other pools differ by
     /// chance only: the pool's identifier is random.
     pub(crate) fn lineage(&self) -> Lineage {
         let TreeNumbers { reserved, generation } = self.object.descriptor.read().numbers;
-        let pool = self.core.pool_id.chunks(4).fold(0, |sum: u32, part| {
+        let pool = self.volumes.pool_id.chunks(4).fold(0, |sum: u32, part| {
             let word = part.first_chunk().map_or(0, |bytes| u32::from_le_bytes(*bytes));
             sum.rotate_left(5) ^ word
         });
@@ -95,13 +95,13 @@ impl Volume {
 
     /// Notes durably that file numbers below `end` may be handed out.
     pub(crate) fn reserve_numbers(&self, end: u64) -> Result<()> {
-        let _admin = self.core.objects.admin.lock();
+        let _admin = self.volumes.objects.admin.lock();
         let descriptor = self.object.descriptor.read().clone();
         if descriptor.numbers.reserved >= end || !self.object.is_live() {
             return Ok(());
         }
         let numbers = TreeNumbers { reserved: end, ..descriptor.numbers };
-        self.core.writes.append_durably(vec![Entry::Object(ObjectDescriptor { numbers, ..descriptor })])
+        self.volumes.writes.append_durably(vec![Entry::Object(ObjectDescriptor { numbers, ..descriptor })])
     }
 
     /// Writes file metadata of a share's tree: it finds room where other writes find the pool full,
@@ -113,19 +113,19 @@ impl Volume {
         let is_set_aside =
             aside.0.fetch_update(Ordering::AcqRel, Ordering::Acquire, |left| left.checked_sub(cost)).is_ok();
         let room = if is_set_aside {
-            self.core.space.take_over(cost)
+            self.volumes.space.take_over(cost)
         } else {
-            self.core.make_room.admit_new(&self.object, length, length, Asks::Tree)?
+            self.volumes.make_room.admit_new(&self.object, length, length, Asks::Tree)?
         };
-        self.core.vitals.counters.written_bytes.add(length);
-        self.write_bytes(offset, data, false, hint, self.core.writes.enter_buffer(room)?)
+        self.volumes.vitals.counters.written_bytes.add(length);
+        self.write_bytes(offset, data, false, hint, self.volumes.writes.enter_buffer(room)?)
     }
 
     /// Reserves room for writes of a tree, replacing the rest of its last reservation.
     pub(crate) fn reserve_for_tree(&self, bytes: u64, aside: &Aside) -> Result<()> {
-        self.core.space.release(aside.0.swap(0, Ordering::AcqRel));
+        self.volumes.space.release(aside.0.swap(0, Ordering::AcqRel));
         if bytes > 0 {
-            let kept = self.core.make_room.admit_new(&self.object, PAGE_COST_TIMES * bytes, 0, Asks::Tree)?.keep();
+            let kept = self.volumes.make_room.admit_new(&self.object, PAGE_COST_TIMES * bytes, 0, Asks::Tree)?.keep();
             aside.0.fetch_add(kept, Ordering::AcqRel);
         }
         Ok(())
@@ -133,11 +133,11 @@ impl Volume {
 
     /// Fails like a write of so much new data would for lack of room.
     pub(crate) fn admit_data(&self, bytes: u64) -> Result<()> {
-        self.core.make_room.admit_new(&self.object, bytes, 0, Asks::Data).map(drop)
+        self.volumes.make_room.admit_new(&self.object, bytes, 0, Asks::Data).map(drop)
     }
 
     /// Returns the bytes for which trees still find room.
     pub(crate) fn room_for_trees(&self) -> u64 {
-        self.core.space.available_to_trees() / PAGE_COST_TIMES
+        self.volumes.space.available_to_trees() / PAGE_COST_TIMES
     }
 }

@@ -92,7 +92,7 @@ impl Files {
         wanted: TreeUse,
         patience: Duration,
     ) -> Result<Self> {
-        let claimed = volume.core.volumes.tree_claims.claim(volume.id(), wanted, patience);
+        let claimed = volume.volumes.tree_claims.claim(volume.id(), wanted, patience);
         let claim = claimed.map_err(|error| error.context(format_args!("share '{}'", volume.name())))?;
         Self::with(volume, device, Some(claim))
     }

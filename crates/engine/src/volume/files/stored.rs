@@ -60,7 +60,7 @@ impl Files {
     /// # Errors
     /// Those of the storage.
     pub fn settle(&self) -> Result<()> {
-        self.volume().core.writes.drain_all()
+        self.volume().volumes.writes.drain_all()
     }
 
     /// Returns how a file is stored, as of the map (see [`settle`](Self::settle)), with its first
@@ -114,7 +114,7 @@ impl Files {
     /// Returns the statistics of the kind of content that small files share.
     pub fn remembered(&self, kind: u16) -> Option<Remembered> {
         let volume = self.volume();
-        let region = volume.core.chooser.regions.get(RegionKey::of_kind(volume.object.id, kind));
+        let region = volume.volumes.chooser.regions.get(RegionKey::of_kind(volume.object.id, kind));
         region.winner().map(|(class, winner)| Remembered {
             winner: winner.to_string(),
             class: class.index() as u8,
@@ -126,13 +126,13 @@ impl Files {
     /// Passes all fragments in a range of addresses to `visit`, in order. `begin`: the byte of the
     /// file at the first address.
     fn each_fragment(&self, addresses: &Range<u64>, begin: u64, mut visit: impl FnMut(Stored)) -> Result<()> {
-        let (core, object) = (&self.volume().core, &self.volume().object);
+        let (volumes, object) = (&self.volume().volumes, &self.volume().object);
         let mut from = BlockIndex::containing(addresses.start).group();
         let to = GroupIndex(addresses.end.div_ceil(GROUP_BYTES as u64));
         while from < to {
-            let (groups, next) = core.reads.known_groups(object, from, to, GROUPS_MAX)?;
+            let (groups, next) = volumes.reads.known_groups(object, from, to, GROUPS_MAX)?;
             for group in groups {
-                let mut pieces = core.map.lookup_stored(&object.levels(), group, BlockMask::FULL)?;
+                let mut pieces = volumes.map.lookup_stored(&object.levels(), group, BlockMask::FULL)?;
                 pieces.sort_unstable_by_key(|piece| piece.fragment.live.first_run());
                 for fragment in pieces.iter().map(|piece| &piece.fragment) {
                     let Some((first, _)) = fragment.live.first_run() else { continue };
