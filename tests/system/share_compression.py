@@ -279,6 +279,7 @@ def shares_tell_what_files_take(t):
     t.expect(done["finished"] and done["rewritten"] > 20, f"all of the share: {done}")
     only(t, pool, "home", "large.c", "zstd-9", "recompressed")
     pool.shale("explain", "home", "nothing/here", status=EXIT["not-found"])
+    pool.shale("explain", "home", "src/" + 300 * "x", status=EXIT["not-found"])
     pool.shale("recompress", "home", "nothing/here", status=EXIT["not-found"])
     pool.check()
     server = pool.serve(shares=True)

@@ -5,9 +5,13 @@
 //! when it is answered, and locks stay with the kernel. But the kernel sends `FLUSH` until one has
 //! been answered with `ENOSYS`. A program that executes another one waits for that answer with its
 //! memory locked, and so do `ps` and all programs that read its `/proc/PID`. Neither the answer to
-//! `INIT` nor opens that are answered with `ENOSYS` turn `FLUSH` off. So the server closes a file
-//! of its own as soon as the share is mounted. That file is in no tree, so it exists in a full
-//! share, too.
+//! `INIT` nor opens that are answered with `ENOSYS` turn `FLUSH` off. So the server has a file of its
+//! own closed as soon as the share is mounted. That file is in no tree, so it exists in a full share,
+//! too.
+//!
+//! Another process opens and closes it. One that is killed while it waits for the answer to `FLUSH`
+//! ends only when that comes. A server that waited for itself would not end at all, and would keep
+//! the lock of its pool.
 //!
 //! Opens that are sent to the server, where access times are updated, are answered with a flag
 //! instead.
@@ -15,11 +19,11 @@
 //! The thread that mounts calls [`close_first`]; any thread that serves may call the rest.
 
 use std::path::Path;
+use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use fuse::{Answer, Attributes, Entry, Errno, Operation, Request, Time};
-use rustix::fs::{Mode, OFlags};
 use share::Tree;
 
 use crate::served::{Served, TTL};
@@ -45,6 +49,7 @@ impl Closing {
     /// Answers a request for the file: the look-up, and that it is opened and closed without the
     /// server.
     pub(crate) fn serve(request: &Request<'_>, answer: impl Answer) {
+        debug_assert!(!is_own(request.pid), "the server waits for itself");
         if !matches!(request.operation, Operation::Lookup { .. }) {
             return answer.fail(Errno::ENOSYS);
         }
@@ -76,9 +81,16 @@ pub(crate) fn close_first(served: &Served, dir: &Path) {
     }
     let is_shown = &served.closing.is_shown;
     is_shown.store(true, Ordering::Relaxed);
-    let opened = rustix::fs::open(dir.join(NAME), OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty());
+    let file = dir.join(NAME);
+    let closed =
+        Command::new("cat").arg(file).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).status();
     is_shown.store(false, Ordering::Relaxed);
-    if let Err(error) = opened {
+    if let Err(error) = closed {
         log::debug!("{}: the first close of a file there waits for the server: {error}", dir.display());
     }
+}
+
+/// Whether a request is of a thread of this process. The kernel names none for `FLUSH`.
+fn is_own(thread: u32) -> bool {
+    thread != 0 && Path::new("/proc/self/task").join(thread.to_string()).exists()
 }

@@ -62,7 +62,7 @@ impl Opened {
     pub(crate) fn walk(&self, share: &str, path: &str) -> Result<(Vec<Vec<u8>>, u64)> {
         let (mut names, mut node) = (Vec::new(), Tree::ROOT);
         let failed = |failure: share::Failure| match failure.errno() {
-            libc::ENOENT | libc::ENOTDIR => {
+            libc::ENOENT | libc::ENOTDIR | libc::ENAMETOOLONG => {
                 let text = format!("share '{share}' has no file '{path}': specify the path from the share's root");
                 Error::new(ErrorKind::NotFound, text)
             }

@@ -22,7 +22,7 @@ use crate::blob::Blob;
 use crate::data::extent::{Extent, FRAME_BYTES, Piece, Place};
 use crate::data::frame::frame_checksum;
 use crate::data::layout::Layout;
-use crate::data::read::{REQUESTS_AT_ONCE, Wanted, merge, verify_frame};
+use crate::data::read::{REQUESTS_AT_ONCE, Wanted, merge, range_of, verify_frame};
 use crate::error::{Cause, Error};
 use crate::protocol::record::Record;
 
@@ -147,11 +147,11 @@ impl Blob {
         version: &Record,
         request: &[Wanted],
     ) -> Result<Vec<(usize, Result<StoredGroup, GroupError>)>, Error> {
-        let (Some(first), Some(last)) = (request.first(), request.last()) else { return Ok(Vec::new()) };
+        let Some(first) = request.first() else { return Ok(Vec::new()) };
         let path = self.fetcher().path(version, &first.pack)?;
-        let base = u64::from(first.offset);
-        let end = u64::from(last.offset) + u64::from(last.frame.stored);
-        let bytes = self.fetcher().range(&path, base..end).await?;
+        let range = range_of(request);
+        let base = range.start;
+        let bytes = self.fetcher().range(&path, range).await?;
         let mut fetched = Vec::with_capacity(request.len());
         for wanted in request {
             let at = (u64::from(wanted.offset) - base) as usize;

@@ -11,6 +11,7 @@
 //!
 //! A longer read than the cache takes is [scattered](crate::data::scatter) into its result.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -84,6 +85,11 @@ impl Wanted {
     /// Returns the number of visible bytes.
     pub(crate) fn shown(&self) -> u64 {
         u64::from(self.to - self.from)
+    }
+
+    /// Returns the byte of the pack after its last one.
+    fn end(&self) -> u64 {
+        u64::from(self.offset) + u64::from(self.frame.stored)
     }
 }
 
@@ -225,11 +231,11 @@ impl Reader {
 
     /// Fetches frames of one pack with one request, verifies and decodes them.
     async fn fetch(&self, record: &Record, request: Vec<Wanted>) -> Result<Vec<(Wanted, Bytes)>, Error> {
-        let (Some(first), Some(last)) = (request.first(), request.last()) else { return Ok(Vec::new()) };
+        let Some(first) = request.first() else { return Ok(Vec::new()) };
         let path = self.fetcher().path(record, &first.pack)?;
-        let base = u64::from(first.offset);
-        let end = u64::from(last.offset) + u64::from(last.frame.stored);
-        let bytes = self.fetcher().cached(&path, base..end).await?;
+        let range = range_of(&request);
+        let base = range.start;
+        let bytes = self.fetcher().cached(&path, range).await?;
         let workspaces = self.workspaces.clone();
         let decode = move || {
             let workspace = workspaces.lock().pop();
@@ -312,22 +318,34 @@ pub(crate) fn open_frame(
 pub(crate) fn merge(mut wanted: Vec<Wanted>) -> Vec<Vec<Wanted>> {
     wanted.sort_by_key(|wanted| (wanted.pack, wanted.offset));
     let mut requests: Vec<Vec<Wanted>> = Vec::new();
+    // Of the last request.
+    let mut end = 0;
     for next in wanted {
-        let joins = requests.last().and_then(|request| Some((request.first()?, request.last()?))).is_some_and(
-            |(first, last)| {
-                let end = u64::from(last.offset) + u64::from(last.frame.stored);
-                let next_end = u64::from(next.offset) + u64::from(next.frame.stored);
-                first.pack == next.pack
-                    && u64::from(next.offset) <= end + GAP_BYTES
-                    && next_end - u64::from(first.offset) <= REQUEST_BYTES_MAX
-            },
-        );
+        let next_end = next.end();
+        let joins = requests.last().and_then(|request| request.first()).is_some_and(|first| {
+            first.pack == next.pack
+                && u64::from(next.offset) <= end + GAP_BYTES
+                && next_end - u64::from(first.offset) <= REQUEST_BYTES_MAX
+        });
         match requests.last_mut() {
-            Some(request) if joins => request.push(next),
-            _ => requests.push(vec![next]),
+            Some(request) if joins => {
+                request.push(next);
+                end = next_end.max(end);
+            }
+            _ => {
+                requests.push(vec![next]);
+                end = next_end;
+            }
         }
     }
     requests
+}
+
+/// Returns the bytes of a pack that hold all frames of a request of [`merge`], or of a part of one.
+/// The last frame need not end last: a layout may name frames that lie within others.
+pub(crate) fn range_of(request: &[Wanted]) -> Range<u64> {
+    let start = request.first().map_or(0, |first| u64::from(first.offset));
+    start..request.iter().map(Wanted::end).max().unwrap_or(start)
 }
 
 #[cfg(test)]
@@ -356,6 +374,8 @@ mod tests {
         assert_eq!(joined, [vec![(0, 8), (0, 108), (0, 32_976), (0, 50_000), (0, 65_845)], vec![(1, 8)]],);
         let far = merge(vec![wanted(0, 8, 100), wanted(0, 109 + (32 << 10), 100)]);
         assert_eq!(far.len(), 2);
+        let within = merge(vec![wanted(0, 8, 100_000), wanted(0, 20, 5), wanted(0, 90_000, 5)]);
+        assert!(matches!(&within[..], [request] if range_of(request) == (8..100_008)));
         let long: Vec<Wanted> = (0..200).map(|i| wanted(0, i * 131_072, 131_072)).collect();
         assert!(merge(long).iter().all(|request| request.len() <= 64));
     }

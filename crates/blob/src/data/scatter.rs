@@ -25,7 +25,7 @@ use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 
 use crate::data::fetch::Fetcher;
-use crate::data::read::{Reader, Wanted, cancelled, merge, verify_frame};
+use crate::data::read::{Reader, Wanted, cancelled, merge, range_of, verify_frame};
 use crate::data::upload::Tally;
 use crate::error::Error;
 use crate::protocol::record::Record;
@@ -115,9 +115,8 @@ impl Opener {
 
     /// Fetches frames with one request and opens them. Returns those that do not match, and why.
     async fn open(&self, path: &Path, wanted: Vec<Wanted>, is_again: bool) -> Result<Vec<(Wanted, String)>, Error> {
-        let (Some(first), Some(last)) = (wanted.first(), wanted.last()) else { return Ok(Vec::new()) };
-        let base = first.offset;
-        let range = u64::from(base)..u64::from(last.offset) + u64::from(last.frame.stored);
+        let Some(base) = wanted.first().map(|first| first.offset) else { return Ok(Vec::new()) };
+        let range = range_of(&wanted);
         let bytes =
             if is_again { self.fetcher.range(path, range).await? } else { self.fetcher.cached(path, range).await? };
         let turn = self.decoders.clone().acquire_owned().await.map_err(cancelled)?;

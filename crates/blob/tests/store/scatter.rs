@@ -6,7 +6,10 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use crate::failing_store::{Failing, Failure, noise, run};
-use blob::{At, Blob, BlobKey, Error, Tally, UploadOptions, bytes};
+use blob::{
+    At, Blob, BlobKey, Error, Extent, Frame, Group, Layout, Piece, Place, Tally, UploadOptions, bytes, frame_checksum,
+};
+use codec::CodecId;
 use object_store::path::Path;
 use parking_lot::Mutex;
 use testkit::{Rng, mixed};
@@ -100,6 +103,45 @@ fn what_the_link_corrupted_is_fetched_again_and_what_the_store_corrupted_is_dama
             assert!(text.contains("checksum") && text.contains("twice"), "{text}");
             store.fail(Failure::Gone);
             assert!(matches!(scattered(&blob, 0, u64::MAX).await, Err(Error::Lost { .. })));
+        }
+    });
+}
+
+/// The end of the last frame was taken for the end of all: a layout that no upload makes, but that
+/// is valid, ended the program, and so a server with an image of it.
+#[test]
+fn frames_that_lie_within_others_are_read() {
+    run(async {
+        const INNER: usize = 4096;
+        let data = noise(6, 2 * FRAME);
+        let store = Failing::new();
+        let blob = opened(&store, data.to_vec()).await;
+        let mut version = (*blob.version(&At::Newest).await.unwrap()).clone();
+        let [Piece::Extent(extent)] = version.layout.pieces() else { panic!("{:?}", version.layout) };
+        let Place::Pack { pack, offset } = extent.place else { panic!("{extent:?}") };
+        let whole = extent.frames[0];
+        assert_eq!(whole.codec, CodecId::RAW);
+        let crc = frame_checksum(CodecId::RAW, INNER as u32, &data[100..100 + INNER]);
+        let inner = Frame { stored: INNER as u32, codec: CodecId::RAW, crc };
+        let piece = |number: usize, frame: Frame, offset| {
+            let (start, len) = ((number * FRAME) as u64, u64::from(frame.stored));
+            let place = Place::Pack { pack, offset };
+            Piece::Extent(Extent { start, len, skip: 0, tail: frame.stored, place, frames: vec![frame] })
+        };
+        // A read of more than eight frames is scattered.
+        for count in [2, 12] {
+            let blob = Blob::open(&store.connect(), key()).await.unwrap();
+            let outer = (0..count - 1).map(|number| piece(number, whole, offset));
+            version.layout = Layout::of(outer.chain([piece(count - 1, inner, offset + 100)]).collect());
+            version.size = ((count - 1) * FRAME + INNER) as u64;
+            let mut expected = data[..FRAME].repeat(count - 1);
+            expected.extend_from_slice(&data[100..100 + INNER]);
+            assert!(blob.read(&version, 0, version.size).await.unwrap() == expected, "{count} frames");
+            let numbers: Vec<u64> = (0..count as u64).collect();
+            let groups = blob.groups(&version, &numbers).await;
+            for (group, expected) in groups.into_iter().zip(expected.chunks(FRAME)) {
+                assert!(matches!(group.unwrap(), Group::Stored(group) if group.bytes == expected));
+            }
         }
     });
 }
