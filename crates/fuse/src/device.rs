@@ -21,9 +21,18 @@ use crate::{REQUEST_BYTES_MAX, wire};
 const READ_BYTES: usize = REQUEST_BYTES_MAX as usize + 8192;
 
 thread_local! {
-    /// Buffer for the data of a read. It grows to the largest request (1 MiB) and is reused, so
-    /// that no read pays for allocation and zeroing.
+    /// Buffer for the data of a read. It grows to the largest request (1 MiB), not further, and is
+    /// reused, so that no read pays for allocation and zeroing.
     static READ_BUFFER: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
+}
+
+/// Makes a buffer at least that long. A vector that grows by itself would take up to twice as much,
+/// for each thread of each mount.
+fn lengthen(buffer: &mut Vec<u8>, len: usize) {
+    if let Some(more) = len.checked_sub(buffer.len()) {
+        buffer.reserve_exact(more);
+        buffer.resize(len, 0);
+    }
 }
 
 /// The answer to a request that arrived on a descriptor of the device; the reply is written to the
@@ -75,9 +84,7 @@ impl Answer for DeviceAnswer {
 
     fn fill(mut self, wanted: usize, how: impl FnOnce(&mut [u8]) -> Result<Option<usize>, Errno>) -> Option<Self> {
         READ_BUFFER.with_borrow_mut(|buffer| {
-            if buffer.len() < wanted {
-                buffer.resize(wanted, 0);
-            }
+            lengthen(buffer, wanted);
             match how(&mut buffer[..wanted]) {
                 Ok(Some(length)) => self.send(0, &buffer[..length.min(wanted)]),
                 Ok(None) => return Some(self),
@@ -219,6 +226,16 @@ impl Reader {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// With the usual growth each thread that read soon had 2 MiB.
+    #[test]
+    fn a_buffer_of_replies_takes_no_more_than_the_largest_of_them() {
+        let mut buffer = Vec::new();
+        for len in [4096, 128 << 10, (1 << 20) - 4096, 1 << 20, 8192] {
+            lengthen(&mut buffer, len);
+            assert!(buffer.len() >= len && buffer.capacity() <= REQUEST_BYTES_MAX as usize, "{}", buffer.capacity());
+        }
+    }
 
     #[test]
     #[allow(unsafe_code)]

@@ -309,7 +309,9 @@ impl Devices {
             }
             needed.iter().map(|needed| self.keep(&mut state, needed.volume.id(), needed.goes)).collect()
         };
-        work()
+        let done = work()?;
+        needed.iter().filter(|needed| needed.goes).for_each(|needed| self.traffics.retire(needed.volume.id()));
+        Ok(done)
     }
 
     /// Destroys a volume, a folder or a snapshot; with `recursive`, also a volume's snapshots and

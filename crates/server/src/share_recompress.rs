@@ -7,7 +7,8 @@
 //!    of other files stays unchanged. Files made during the recompression follow the current rules
 //!    anyway.
 //!
-//! After a restart in the middle the list is rebuilt.
+//! After a restart in the middle, or when a recompression that was cancelled is begun again, the
+//! list is rebuilt.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -96,6 +97,11 @@ impl Recompressing {
             *known = None;
         }
         Ok(report)
+    }
+
+    /// Drops the list: no slice follows. A later recompression makes another one.
+    pub fn end(&self) {
+        *self.0.lock() = None;
     }
 }
 

@@ -3,8 +3,11 @@
 //!
 //! A volume enters the table when it is opened. A report walks the volumes that were ever opened,
 //! not the pool.
+//!
+//! A destroyed volume leaves it when its last operations are in the history. Without a history, or
+//! if many are destroyed at once, it leaves it when [`RETIRED_MAX`] others were destroyed later.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -21,10 +24,18 @@ pub const SHARES: &str = "share";
 /// Below that door: the reads and writes of a share's tree.
 pub const TREES: &str = "tree";
 
+/// Maximum number of destroyed volumes in the table, with some 1.5 KiB for each door: the history
+/// reads their counts within ten seconds.
+const RETIRED_MAX: usize = 256;
+
+type ByDoor = BTreeMap<(DeviceId, &'static str), Arc<Traffic>>;
+
 /// Counts of all volumes and shares that were opened.
 #[derive(Debug, Default)]
 pub struct Traffics {
-    all: Mutex<BTreeMap<(DeviceId, &'static str), Arc<Traffic>>>,
+    all: Mutex<ByDoor>,
+    /// Destroyed volumes that may be in the table, oldest first.
+    retired: Mutex<VecDeque<DeviceId>>,
     /// Incremented when an entry is added to the table or removed.
     generation: AtomicU64,
     /// Maps requests to mounted shares to their doors.
@@ -74,8 +85,29 @@ impl Traffics {
 
     /// Removes the counts of a destroyed volume.
     pub fn forget(&self, id: DeviceId) {
-        self.all.lock().retain(|(of, _), _| *of != id);
-        self.generation.fetch_add(1, Ordering::Release);
+        self.retired.lock().retain(|retired| *retired != id);
+        self.remove(id);
+    }
+
+    /// Notes that a volume was destroyed.
+    pub fn retire(&self, id: DeviceId) {
+        let oldest = {
+            let mut retired = self.retired.lock();
+            retired.push_back(id);
+            if retired.len() > RETIRED_MAX { retired.pop_front() } else { None }
+        };
+        if let Some(oldest) = oldest {
+            self.remove(oldest);
+        }
+    }
+
+    fn remove(&self, id: DeviceId) {
+        let of_volume = |(of, _): &(DeviceId, &'static str)| *of == id;
+        let mut all = self.all.lock();
+        if all.keys().any(of_volume) {
+            all.retain(|key, _| !of_volume(key));
+            self.generation.fetch_add(1, Ordering::Release);
+        }
     }
 }
 
@@ -99,5 +131,24 @@ mod tests {
         assert_eq!(shape(traffics.list(Some(other))), expected[1..]);
         traffics.forget(one);
         assert_eq!(shape(traffics.list(None)), expected[1..]);
+    }
+
+    /// Without a history, the counts of each share that was ever destroyed stayed until the server
+    /// ended.
+    #[test]
+    fn destroyed_volumes_leave_the_table_without_a_reader() {
+        let (traffics, kept) = (Traffics::default(), DeviceId(u64::MAX));
+        traffics.of(kept, "mount");
+        for id in 0..10 * RETIRED_MAX as u64 {
+            traffics.of(DeviceId(id), SHARES);
+            traffics.of(DeviceId(id), TREES);
+            traffics.retire(DeviceId(id));
+            assert!(traffics.list(None).len() <= RETIRED_MAX + 1, "{id}");
+        }
+        let newest = DeviceId(10 * RETIRED_MAX as u64 - 1);
+        assert_eq!((traffics.list(Some(newest)).len(), traffics.list(Some(kept)).len()), (1, 1));
+        // Those that the history has read make room for others.
+        (0..newest.0).for_each(|id| traffics.forget(DeviceId(id)));
+        assert_eq!((traffics.list(None).len(), traffics.retired.lock().len()), (2, 1));
     }
 }

@@ -129,8 +129,9 @@ impl Planned {
                     let report = report.or_else(|error| follow(service, id, &name, doing).and(Err(error)))?;
                     Ok(documents::recompress_slice(report))
                 };
-                let slice = in_slices("recompressing", RECOMPRESS_SLICES, *pace, doing, call, recompressed)?;
-                Ok(JobResult::Recompressed(Box::new(slice)))
+                let slice = in_slices("recompressing", RECOMPRESS_SLICES, *pace, doing, call, recompressed);
+                service.end_recompression();
+                Ok(JobResult::Recompressed(Box::new(slice?)))
             }
             (JobWish::Clean { all, sort }, _) => clean(service, *all, *sort, doing).map(JobResult::Cleaned),
             (JobWish::Scrub { pace }, _) => {

@@ -136,4 +136,9 @@ impl Service {
         }
         self.pool.recompress(volume.id(), mode, bytes, restart)
     }
+
+    /// Ends the recompression: no slice follows.
+    pub(crate) fn end_recompression(&self) {
+        self.recompressing.end();
+    }
 }

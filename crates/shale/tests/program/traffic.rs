@@ -166,3 +166,27 @@ fn what_was_written_is_told_by_codec_and_what_was_read_by_where_it_was() {
     drop(device);
     open.close().unwrap();
 }
+
+/// Counts of volumes that were destroyed stayed in memory until the server ended, unless a history
+/// or a report looked at them.
+#[test]
+fn counts_of_destroyed_volumes_are_bounded_without_a_history() {
+    const ROUNDS: usize = 300;
+    let (open, _dir) = pool();
+    let traffics = open.service.devices().traffics();
+    open_at(&open, "v", "nbd");
+    let listed = || traffics.list(None).len();
+    let mut most = 0;
+    for round in 0..ROUNDS {
+        open.service.pool().create_volume("gone", 1 << 20, &BTreeMap::new()).unwrap();
+        drop(open_at(&open, "gone", "nbd"));
+        drop(open_at(&open, "gone", "command"));
+        open.service.devices().destroy("gone", false, false).unwrap();
+        most = most.max(listed());
+        assert!(round > 0 || most == 2, "{most}");
+    }
+    assert!(most < ROUNDS && listed() == most, "{most}");
+    assert_eq!(report(&open, None).volumes.len(), 1, "a report forgets the rest");
+    assert_eq!(listed(), 1);
+    open.close().unwrap();
+}
