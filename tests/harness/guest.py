@@ -26,8 +26,8 @@ def image(t, *words):
 
 # What works on disks in a machine that runs a test of ours and nothing else.
 LEAN_PACKAGES = ["dmsetup", "e2fsprogs", "fio", "iproute2", "nbd-client", "openssl", "python3", "qemu-utils", "stress-ng", "xfsprogs"]
-# The tests' files are there, and memory is where servers expect it.
-LEAN_BEGIN = "set -e; mkdir -p /run/data /dev/shm; mount -o ro /dev/vdb /run/data; mount -t tmpfs tmpfs /dev/shm; ip link set lo up; "
+# The tests' files are there; memory is where servers expect it, and locks where qemu-nbd does.
+LEAN_BEGIN = "set -e; mkdir -p /run/data /run/lock /dev/shm; mount -o ro /dev/vdb /run/data; mount -t tmpfs tmpfs /dev/shm; ip link set lo up; "
 
 
 def lean_image(t, *words):

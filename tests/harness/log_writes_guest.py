@@ -63,13 +63,15 @@ class Recorded:
 
     def __init__(self):
         self.below, self.log = loop("disk", DISK_MIB), loop("log", LOG_MIB)
+        # Otherwise dmsetup might wait for a manager of devices, of which there is none.
+        os.environ["DM_DISABLE_UDEV"] = "1"
         run("dmsetup", "create", "recorded", "--table", f"0 {DISK_MIB * MIB // 512} log-writes {self.below} {self.log}")
         # Without a manager of devices nothing makes the node.
         run("dmsetup", "mknodes")
         self.path = "/dev/mapper/recorded"
 
     def mark(self, name):
-        """A mark in the record."""
+        """A mark in the record; the kernel takes one word."""
         run("dmsetup", "message", "recorded", "0", "mark", name)
 
     def end(self):
@@ -95,7 +97,8 @@ def entries(file):
 
 def write(commits):
     """Makes the record; the versions of the blocks that each mark promises, and the last ones of all."""
-    run("modprobe", "dm-log-writes")
+    # Nobody else makes the nodes by which their first users would load them.
+    run("modprobe", "--all", "loop", "fuse", "dm-log-writes")
     device, mnt, mount = Recorded(), WORK / "mnt", WORK / "volumes"
     mnt.mkdir()
     mount.mkdir()
@@ -120,7 +123,7 @@ def write(commits):
             os.pwrite(volume, content(block, versions[block]), block * BLOCK)
         os.fdatasync(volume)
         promised.append(dict(versions))
-        device.mark(f"synced {number}")
+        device.mark(f"synced-{number}")
         # No promise holds for these.
         for version in range(40, 60):
             block = generator.randrange(VOLUME_MIB * MIB // BLOCK)
@@ -169,7 +172,7 @@ def replay(promised, last):
         file.truncate(DISK_MIB * MIB)
     with open(WORK / "log", "rb") as log, open(disk, "r+b") as target:
         listed = list(entries(log))
-        marks = [place for place, entry in enumerate(listed) if entry[4].startswith("synced ")]
+        marks = [place for place, entry in enumerate(listed) if entry[4].startswith("synced-")]
         expect(len(marks) == len(promised), f"{len(marks)} marks of {len(promised)} in the record")
         between = [(mark + following) // 2 for mark, following in zip(marks, [*marks[1:], len(listed) - 1])]
         number = -1

@@ -28,6 +28,9 @@ done
 exec /usr/bin/qemu-system-x86_64 -accel tcg -machine hpet=off "${words[@]}"
 """
 PRIVATE = "192.0.2.10"
+# Whom machines of libvirt run as.
+USER, GROUP = "nobody", "nogroup"
+WITHOUT_HPET = "<features><acpi/></features><clock offset='utc'><timer name='hpet' present='no'/></clock>"
 
 
 class Machines:
@@ -124,27 +127,44 @@ if os.environ.get("SHALE_E2E"):
         machines = Machines(t)
         guide, start = machines.guide, "virsh start vm2"
         lines = guide.lines("A machine with libvirt", before=start)
-        # The daemon of a session: machines run as its user.
+        # A user's own daemon, whose machines run as that user: root's would change this machine.
         home = t.dir / "home"
         home.mkdir(mode=0o700)
-        os.environ.update(HOME=str(home), XDG_RUNTIME_DIR=str(home), XDG_CONFIG_HOME=str(home), XDG_CACHE_HOME=str(home), LIBVIRT_DEFAULT_URI="qemu:///session")
+        shutil.chown(home, USER, GROUP)
+        (home / "libvirt").mkdir(mode=0o700)
+        shutil.chown(home / "libvirt", USER, GROUP)
+        # QEMU writes the console itself, without a daemon of logs that would outlive the test.
+        (home / "libvirt/qemu.conf").write_text('stdio_handler = "file"\n')
+        # On the way to the sockets of the pool.
+        t.dir.chmod(0o711)
+        socket = home / "libvirt/libvirt-sock"
+        os.environ["LIBVIRT_DEFAULT_URI"] = f"qemu+unix:///session?socket={socket}"
         emulated = accelerator(t) == "tcg"
-        lines = [line.replace("libvirt-qemu", "root").replace("type='kvm'", "type='qemu'" if emulated else "type='kvm'") for line in lines]
-        console = guide.top / "var/log/vm2.console"
+        lines = [line.replace("libvirt-qemu", GROUP) for line in lines]
+        console = home / "vm2.console"
         lines = [line.replace("<serial type='pty'/>", f"<serial type='file'><source path='{console}'/></serial>") for line in lines]
         if emulated:
-            lines = [line.replace("<vcpu>2", "<vcpu>1").replace(" queues='2'", "") for line in lines]
-        daemon = subprocess.Popen(["libvirtd", "--timeout", "30"], stdin=subprocess.DEVNULL)
+            changes = {"type='kvm'": "type='qemu'", "<vcpu>2": "<vcpu>1", " queues='2'": "", "<features><acpi/></features>": WITHOUT_HPET}
+            for found, instead in changes.items():
+                lines = [line.replace(found, instead) for line in lines]
+        places = dict.fromkeys(["HOME", "XDG_RUNTIME_DIR", "XDG_CONFIG_HOME", "XDG_CACHE_HOME", "XDG_DATA_HOME"], str(home))
+        kvm = [] if emulated else [os.stat("/dev/kvm").st_gid]
+        daemon = subprocess.Popen(["libvirtd"], stdin=subprocess.DEVNULL, cwd="/", env={**os.environ, **places}, user=USER, group=GROUP,
+                                  extra_groups=kvm)
         t.defer(daemon.wait)
         t.defer(daemon.terminate)
-        t.wait_for((home / "libvirt/libvirt-sock").exists, "the socket of libvirt")
+        t.wait_for(socket.exists, "the socket of libvirt")
+        (guide.top / "etc/tmpfiles.d").mkdir()
         guide.type(*lines)
         fragment = re.search(r"```xml\n(.*?)```", guide.section("A machine with libvirt"), re.DOTALL)[1]
         description = (guide.top / "etc/shale/vm2.xml").read_text()
         by_nbd = re.sub(r"<disk .*?</disk>", lambda _: guide.here(fragment).strip(), description, flags=re.DOTALL)
         by_nbd = re.sub(r"\s*<memoryBacking>.*</memoryBacking>", "", by_nbd)
+        guide.type(re.search(r"`(setfacl [^`]+)`", guide.section("A machine with libvirt"))[1].replace("libvirt-qemu", USER))
         for text in (description, by_nbd):
             (t.dir / "vm2.xml").write_text(text)
+            # A description without a UUID does not replace another one.
+            t.run("virsh", "undefine", "vm2")
             t.run("virsh", "define", t.dir / "vm2.xml")
             console.unlink(missing_ok=True)
             t.defer(t.run, "virsh", "destroy", "vm2", status=None)

@@ -11,6 +11,8 @@ from .nbd_tls import guide as tls_steps
 
 # Files that a small machine copies in minutes.
 SOURCES = "/usr/sbin /etc"
+# qemu-nbd returns a moment before its device has a size, which nobody notices who types.
+HAS_SIZE = "until [ $(cat /sys/block/nbd0/size) -gt 0 ]; do sleep 0.1; done"
 
 
 if os.environ.get("SHALE_E2E"):
@@ -38,7 +40,7 @@ if os.environ.get("SHALE_E2E"):
         script = "\n".join([
             "set -e; shale() { /run/data/shale \"$@\"; }", "shale init /srv/pool --capacity 1G; shale create /srv/pool vm --size 512M", steps["1"],
             "mkdir -p /etc/nbd-tls; cp ca-cert.pem client-*.pem /etc/nbd-tls", f"server=$({steps['3']} --memory 64M --detach)",
-            *lines[:mount], "mkfs.ext4 -q /dev/nbd0", lines[mount], "cp -a /etc /mnt/vm; sync -f /mnt/vm; grep /mnt/vm /proc/mounts", lines[umount],
+            *lines[:mount], HAS_SIZE, "mkfs.ext4 -q /dev/nbd0", lines[mount], "cp -a /etc /mnt/vm; sync -f /mnt/vm; grep /mnt/vm /proc/mounts", lines[umount],
             "kill $server; tail --pid=$server -f /dev/null; shale check /srv/pool; echo whole",
         ]).replace("192.0.2.10", "127.0.0.1")
         (t.dir / "two-hosts").write_text(script)

@@ -65,6 +65,8 @@ done
 umount /mnt/v
 CHECK $disk"""
 FILE_SYSTEMS = {"ext4": ("mkfs.ext4 -q", "e2fsck -fn"), "xfs": ("mkfs.xfs -q", "xfs_repair -n")}
+# Of a machine with work to do, emulated on a busy computer.
+WORK_SECONDS_MAX = 5400
 # Lines behind which the server is killed.
 KILLS = ["copied 1", "copied 3", "copied 5", "compared 2"]
 
@@ -128,7 +130,7 @@ if os.environ.get("SHALE_E2E"):
         disks.pool.create("vm", "1G")
         disks.serve()
         words = ["--lean", "--vhost-user", disks.socket("vm")]
-        machine = Guest(t, image(t), "vm", accelerator(t), WORK, words=words)
+        machine = Guest(t, image(t), "vm", accelerator(t), WORK, words=words, seconds_max=WORK_SECONDS_MAX)
         for line in KILLS:
             await_line(t, machine, line)
             disks.kill()
@@ -168,7 +170,7 @@ def boots_from_a_clone(t, door):
     disks.serve()
     # dpkg syncs each of its steps.
     work = "set -e; mkdir /srv/made; cp -a /usr/share/perl /srv/made; apt-get purge -qq -y git >/dev/null; dpkg --audit; sync"
-    machine = Guest(t, disks.address("vm", door), "vm", accelerator(t), work)
+    machine = Guest(t, disks.address("vm", door), "vm", accelerator(t), work, seconds_max=WORK_SECONDS_MAX)
     # GRUB has read the kernel when it speaks.
     t.wait_for(lambda: time.sleep(0.2) or said_by(machine), "the first word of the machine", seconds_max=BOOT_SECONDS_MAX)
     disks.kill()
@@ -191,7 +193,7 @@ def power_cut(t, kind):
     disks.serve()
     words = ["--lean", "--vhost-user", disks.socket("vm"), "--memory", 512]
     mkfs, check = FILE_SYSTEMS[kind]
-    machine = Guest(t, disk, "load", accelerator(t), LOAD.replace("MKFS", mkfs), words=words)
+    machine = Guest(t, disk, "load", accelerator(t), LOAD.replace("MKFS", mkfs), words=words, seconds_max=WORK_SECONDS_MAX)
     await_line(t, machine, "under load")
     await_line(t, machine, "synced 5")
     disks.kill()
