@@ -101,11 +101,10 @@ pub fn admit(header: &RequestHeader, session: Session, size_bytes: u64) -> Verdi
             command::BLOCK_STATUS => REQ_ONE,
             _ => 0,
         };
-    // With extended headers the flag says so, whatever the command.
-    let has_payload = match session.replies {
-        Replies::Extended => header.flags & PAYLOAD_LEN != 0,
-        _ => header.command == command::WRITE,
-    };
+    // With extended headers the flag says so, whatever the command. QEMU's clients send writes without
+    // it, and their payload all the same: it must never be taken for requests.
+    let has_payload = header.command == command::WRITE
+        || (session.replies.is_extended() && header.flags & PAYLOAD_LEN != 0);
     let payload_bytes = if has_payload { header.length } else { 0 };
     let refuse = |errno, why| Verdict::Refuse(Refusal { errno, why, payload_bytes });
     if header.command == command::DISC {
@@ -131,7 +130,6 @@ pub fn admit(header: &RequestHeader, session: Session, size_bytes: u64) -> Verdi
             refuse(Errno::Inval, "offset and length of a flush must be 0")
         }
         command::FLUSH => Verdict::Run(Command::Flush),
-        command::WRITE if !has_payload => refuse(Errno::Inval, "a write needs the flag for its payload"),
         command::WRITE if too_long => {
             refuse(Errno::Inval, "the write is longer than the announced maximum of 32 MiB; split it")
         }
