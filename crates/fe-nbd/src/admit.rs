@@ -103,8 +103,8 @@ pub fn admit(header: &RequestHeader, session: Session, size_bytes: u64) -> Verdi
         };
     // With extended headers the flag says so, whatever the command. QEMU's clients send writes without
     // it, and their payload all the same: it must never be taken for requests.
-    let has_payload = header.command == command::WRITE
-        || (session.replies.is_extended() && header.flags & PAYLOAD_LEN != 0);
+    let has_payload =
+        header.command == command::WRITE || (session.replies.is_extended() && header.flags & PAYLOAD_LEN != 0);
     let payload_bytes = if has_payload { header.length } else { 0 };
     let refuse = |errno, why| Verdict::Refuse(Refusal { errno, why, payload_bytes });
     if header.command == command::DISC {
