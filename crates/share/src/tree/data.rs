@@ -165,9 +165,15 @@ impl Tree {
             }
             return Err(failure);
         }
-        // Data before the size that shows it.
-        let mut state = self.change_last()?;
-        let mut inode = state.inode(node)?;
+        // Data before the size that shows it. If no size can, no later one may.
+        let is_past_end = end > size && content.is_none() && !crate::canary!("unshown-write-shows");
+        let mark_end = |state: &mut State| {
+            if is_past_end {
+                state.end_is_loose(data);
+            }
+        };
+        let mut state = self.change_last().inspect_err(|_| mark_end(&mut self.state.write()))?;
+        let mut inode = state.inode(node).inspect_err(|_| mark_end(&mut state))?;
         if let Some(content) = &inode.content {
             let content = in_record::write(content, offset, &bytes);
             inode.size = content.len() as u64;

@@ -64,6 +64,7 @@ fn what_a_refused_write_leaves_is_caught() {
     is_caught("refused-write-shows", || {
         refuse_and_go_on::<Arc<SimSpace>>(SEEDS);
     });
+    is_caught("unshown-write-shows", crate::basics::a_write_without_its_size_leaves_nothing_that_a_later_growth_shows);
 }
 
 #[test]
