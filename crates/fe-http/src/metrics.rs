@@ -185,6 +185,12 @@ impl Families {
             "Bytes read from the data file for clients.",
             status.read_disk_bytes as f64,
         );
+        self.counter("read_ahead_bytes_total", "Decoded bytes read ahead.", status.read_ahead_bytes as f64);
+        self.counter(
+            "read_ahead_used_bytes_total",
+            "Bytes read ahead that a client has read.",
+            status.read_ahead_used_bytes as f64,
+        );
         self.counter(
             "rewritten_bytes_total",
             "Bytes rewritten by the cleaner and by jobs.",

@@ -32,6 +32,7 @@ mod journal_keeper;
 mod lookups;
 mod memory_journal;
 mod mount;
+mod passes;
 mod process;
 mod request_kind;
 mod served;

@@ -13,7 +13,7 @@ use fuse::{
     Answer, Attributes, Capabilities, Entry, Errno, FileSystem, Limits, Listing, ListingPlus, Notifier, Operation,
     Request, StatFs, WriteData,
 };
-use share::{Caller, Failure, Inode, SetAttributes, Time, TimeToSet, Tree};
+use share::{Caller, Failure, Inode, Listed, SetAttributes, Time, TimeToSet, Tree};
 use surface::{Allocation, Held};
 
 use crate::closing::Closing;
@@ -21,6 +21,7 @@ use crate::flags;
 use crate::growing::Growing;
 use crate::lookups::LookupCounts;
 use crate::mount::MountOptions;
+use crate::passes::Passes;
 use crate::process::Process;
 use crate::request_kind::{Counting, Counts, is_change};
 use crate::shown_tree::ShownTree;
@@ -45,6 +46,7 @@ pub(crate) struct Served {
     pub(crate) tree: ShownTree,
     pub(crate) lookups: LookupCounts,
     pub(crate) growing: Growing,
+    pub(crate) passes: Passes,
     pub(crate) closing: Closing,
     /// Whether reads update access times.
     pub(crate) has_access_times: bool,
@@ -149,6 +151,7 @@ impl Served {
         options: &MountOptions,
     ) -> io::Result<Self> {
         Ok(Self {
+            passes: Passes::new(tree.read_ahead_max()),
             tree,
             lookups,
             growing: Growing::default(),
@@ -454,7 +457,7 @@ impl Served {
             }
             plain.add(entry.attributes.inode, COOKIE_SNAPSHOTS, libc::S_IFDIR, share::KEPT_NAME)
         };
-        let listed = self.tree.list_names(node, offset, |listed, inode| {
+        let mut add = |listed: &Listed, inode: share::Result<Inode>| {
             if listed.cookie > share::COOKIE_DOT_DOT && !list_moments(&mut plain, &mut plus) {
                 return false;
             }
@@ -470,6 +473,14 @@ impl Served {
                 self.lookups.add(listed.node);
             }
             has_room
+        };
+        let mut files = Vec::new();
+        let listed = self.tree.list_names(node, offset, |listed, inode| {
+            let has_room = add(&listed, inode);
+            if has_room && listed.kind == libc::S_IFREG && self.passes.is_enabled() {
+                files.push(listed.node);
+            }
+            has_room
         });
         if listed.is_ok() {
             list_moments(&mut plain, &mut plus);
@@ -479,6 +490,10 @@ impl Served {
             // Names before an error are returned now, and the error with the next request.
             Err(failure) if bytes.is_empty() => answer.fail(errno(failure)),
             _ => answer.bytes(bytes),
+        }
+        if self.passes.is_enabled() {
+            let look = |node| self.tree.beginning(node);
+            self.read_ahead(self.passes.listed(node, offset == 0, &files, look));
         }
     }
 

@@ -39,6 +39,11 @@ impl ShownTree {
         Self { tree, xattrs }
     }
 
+    /// Returns whether both are the same tree.
+    pub(crate) fn is(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.tree, &other.tree)
+    }
+
     /// Returns the attributes of an inode; `node` is its number for the kernel.
     pub(crate) fn attributes(&self, node: u64, inode: &Inode) -> Attributes {
         Attributes {

@@ -5,6 +5,8 @@
 //! - A read, if its content is not in memory.
 //! - A write, if the write buffer is full. One that finds no space is held afterwards (`writing`).
 //!
+//! Files are read ahead (`passes`) in a lane of their own.
+//!
 //! All other requests are carried out by the thread that took them: they read names and attributes,
 //! which are in memory or a short read away, or change them in memory.
 
@@ -23,11 +25,13 @@ pub(crate) const READS: usize = 0;
 pub(crate) const CHANGES: usize = 1;
 /// Lane of syncs.
 const SYNCS: usize = 2;
+/// Lane of files that are read ahead.
+const AHEAD: usize = 3;
 
 /// Requests that wait at once in each lane. Reads: enough to keep a fast disk busy. Changes wait
 /// for the same write buffer, and syncs for the same log: one turn serves all that wait, also those
-/// that are queued.
-const WAITING_MAX: [usize; 3] = [32, 8, 4];
+/// that are queued. Read-ahead: a batch has many reads of the disk in flight by itself.
+const WAITING_MAX: [usize; 4] = [32, 8, 4, 2];
 
 /// A caller of `fsync`, to be answered with the result, and the file if it asked for `fdatasync`.
 type SyncCaller = (Option<u64>, Box<dyn FnOnce(&Served, share::Result<()>) + Send>);
@@ -41,8 +45,16 @@ pub(crate) struct Waiting {
 
 impl Waiting {
     pub(crate) fn new() -> io::Result<Self> {
-        let lanes = Lanes::new("share", &WAITING_MAX.map(|threads| LaneOptions { threads, may_borrow: true }))?;
+        let mut lanes = WAITING_MAX.map(|threads| LaneOptions { threads, may_borrow: true });
+        // The client does not wait for it.
+        lanes[AHEAD].may_borrow = false;
+        let lanes = Lanes::new("share", &lanes)?;
         Ok(Self { lanes, syncs: Mutex::default() })
+    }
+
+    /// Reads files ahead.
+    pub(crate) fn run_ahead(&self, read: impl FnOnce() + Send + 'static) {
+        self.lanes.run(AHEAD, 0, read);
     }
 
     /// Does all requests that wait.
@@ -90,7 +102,16 @@ impl Served {
             cached.iter().for_each(|&length| note(self, counting, length));
             Ok(cached)
         });
-        let Some(answer) = left else { return };
+        let is_start = offset == 0 && tree.is(&self.tree);
+        let Some(answer) = left else {
+            if is_start {
+                self.follow_pass(node, false);
+            }
+            return;
+        };
+        if is_start {
+            self.follow_pass(node, true);
+        }
         let tree = tree.clone();
         self.run_in_lane(READS, 0, (number, counting), move |served, counting| {
             answer.fill(size, |buffer| {

@@ -331,6 +331,10 @@ pub struct StatusReport {
     pub read_bytes: u64,
     /// Bytes read from the data file.
     pub read_disk_bytes: u64,
+    /// Bytes that were read ahead, decoded.
+    pub read_ahead_bytes: u64,
+    /// Those of them that a client has read. The others are still in memory, or were useless.
+    pub read_ahead_used_bytes: u64,
     /// Full checkpoints since the pool was opened.
     pub checkpoints: u64,
     /// Checkpoints that only reclaimed space.

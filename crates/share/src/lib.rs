@@ -34,6 +34,6 @@ pub use journal::{JOURNAL_BYTES_MAX, Journal, Left, answering, journal_sum};
 pub use names::{COOKIE_DOT, COOKIE_DOT_DOT, KEPT_NAME, NAME_BYTES_MAX, in_words, out_of_words};
 pub use scratch::Scratch;
 pub use tree::{
-    AttributesLost, CAPABILITY, Caller, Listed, NamesSurvey, Options, Paths, RECORD_CONTENT_BYTES_MAX, Repaired,
+    AttributesLost, Beginning, CAPABILITY, Caller, Listed, NamesSurvey, Options, Paths, RECORD_CONTENT_BYTES_MAX, Repaired,
     SetAttributes, SetId, Still, TimeToSet, Tree, Written,
 };

@@ -38,6 +38,19 @@ pub trait ObjectSpace: Send + Sync {
         Ok(false)
     }
 
+    /// Loads the beginnings of files, each with its length, into memory; a hint. Returns the bytes
+    /// that were not in memory; may wait for a disk.
+    fn read_ahead(&self, files: &[(u64, u64)]) -> u64 {
+        let _ = files;
+        0
+    }
+
+    /// Bytes that [`read_ahead`](Self::read_ahead) may have in memory before they are read. 0: none,
+    /// it is not to be called.
+    fn read_ahead_max(&self) -> u64 {
+        0
+    }
+
     /// Writes `data` at `offset` of a file.
     fn write(&self, file: u64, offset: u64, data: Bytes) -> Result<()>;
 

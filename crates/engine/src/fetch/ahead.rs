@@ -13,6 +13,7 @@ use store::objects::Object;
 use crate::fetch::Fetches;
 use crate::read::read_ahead::ReadAhead;
 use crate::read::reader::groups_of;
+use crate::read::unit_cache::Purpose;
 
 /// Bytes of one job, so that the reader threads share a window.
 const JOB_BYTES: u64 = 256 << 10;
@@ -49,7 +50,7 @@ impl Fetches {
                 let Some(_gate) = object.gate.try_read().filter(|_| object.is_readable()) else { return };
                 if !streams.has_passed(&job) {
                     // A client that reads the range meets the same error, and reports it.
-                    let _ = fetches.reads.prefetch(&object, job.start, job.end - job.start, true);
+                    let _ = fetches.reads.prefetch(&object, job.start, job.end - job.start, Purpose::Stream);
                 }
             }));
         }

@@ -477,6 +477,8 @@ impl Pool {
             log_bytes: c.log_bytes.get(),
             read_disk_bytes: c.read_disk_bytes.get(),
             read_bytes: c.read_bytes.get(),
+            ahead_bytes: c.ahead_bytes.get(),
+            ahead_used_bytes: c.ahead_used_bytes.get(),
             checkpoints: c.checkpoints.get(),
             light_checkpoints: c.light_checkpoints.get(),
             folded_groups: c.folded_groups.get(),

@@ -9,7 +9,8 @@
 //! 2. The map has the locations of the others (`allocation` answers that alone).
 //! 3. Decoded units come from the cache (`unit_cache`). The rest is read, verified and decoded
 //!    (`reader`), with neighbours while there is room for them (`prefetch`).
-//! 4. A stream of reads has the next ones read ahead (`read_ahead`).
+//! 4. A stream of reads has the next ones read ahead (`read_ahead`), a program that reads the files
+//!    of a directory the next files (`files_ahead`).
 //!
 //! Locations stay valid while the lock `readers` is shared: no extent is filled again in that time.
 //! An error names blocks that are not in the pool at all (`lacking`); one for damaged bytes names
@@ -19,6 +20,7 @@ pub(crate) mod allocation;
 pub(crate) mod damage_owners;
 pub(crate) mod dictionaries;
 pub(crate) mod ending;
+pub(crate) mod files_ahead;
 pub(crate) mod images;
 pub(crate) mod lacking;
 pub(crate) mod prefetch;

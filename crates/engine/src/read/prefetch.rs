@@ -23,7 +23,7 @@ use units::{BLOCK_BYTES, BlockMask};
 use crate::read::Reads;
 use crate::read::dictionaries::Readers;
 use crate::read::reader::{Wanted, at, groups_of, is_adjacent};
-use crate::read::unit_cache::{Claim, Unit, UnitBuffer, UnitKey};
+use crate::read::unit_cache::{Claim, Purpose, Unit, UnitBuffer, UnitKey};
 
 /// Upper bound of bytes that one request reads ahead.
 const PREFETCH_BYTES_MAX: u64 = 32 << 20;
@@ -31,22 +31,22 @@ const PREFETCH_BYTES_MAX: u64 = 32 << 20;
 const STEP_BYTES: u64 = 256 << 10;
 
 impl Reads {
-    /// Loads the units of a range into the cache; `passing` for a stream, which needs them once.
+    /// Loads the units of a range into the cache; `purpose` is theirs there.
     ///
     /// # Errors
     /// As [`read`](Self::read).
-    pub(crate) fn prefetch(&self, object: &Object, offset: u64, length: u64, passing: bool) -> Result<()> {
+    pub(crate) fn prefetch(&self, object: &Object, offset: u64, length: u64, purpose: Purpose) -> Result<()> {
         let end = (offset + length.min(PREFETCH_BYTES_MAX)).min(object.size_bytes());
         let mut from = offset;
         while from < end {
             let len = STEP_BYTES.min(end - from);
-            self.load_units(object, from, len, passing)?;
+            self.load_units(object, from, len, purpose)?;
             from += len;
         }
         Ok(())
     }
 
-    fn load_units(&self, object: &Object, offset: u64, length: u64, passing: bool) -> Result<()> {
+    fn load_units(&self, object: &Object, offset: u64, length: u64, purpose: Purpose) -> Result<()> {
         let _in_extents = self.readers.read();
         let mut loads: Vec<(Wanted, Claim<'_>)> = Vec::new();
         for (group, mask) in groups_of(offset, length) {
@@ -58,7 +58,7 @@ impl Reads {
                 }
             }
         }
-        self.load(object, loads, passing)
+        self.load(object, loads, purpose)
     }
 
     /// Claims the units of the groups that a request misses, as far as they are adjacent to its
@@ -100,7 +100,7 @@ impl Reads {
         let loads = self.claim_around(object, wanted);
         // Damaged data here may not have been requested; if it was, a read of it alone reports the
         // error.
-        let _ = self.load(object, loads, false);
+        let _ = self.load(object, loads, Purpose::Kept);
         wanted.retain(|w| match self.units.get(&UnitKey::new(&w.piece, w.group)) {
             Some(unit) => {
                 use_unit(w, &unit);
@@ -125,8 +125,17 @@ impl Reads {
         Ok(unit)
     }
 
+    /// Puts a decoded unit into the cache, and counts it if it was read ahead.
+    pub(crate) fn fill(&self, claim: Claim<'_>, unit: UnitBuffer, purpose: Purpose) {
+        let bytes = Bytes::from_owner(unit);
+        if purpose != Purpose::Kept {
+            self.vitals.counters.ahead_bytes.add(bytes.len() as u64);
+        }
+        claim.fill(Unit { bytes, purpose });
+    }
+
     /// Steps 3 and 4.
-    fn load(&self, object: &Object, mut loads: Vec<(Wanted, Claim<'_>)>, passing: bool) -> Result<()> {
+    fn load(&self, object: &Object, mut loads: Vec<(Wanted, Claim<'_>)>, purpose: Purpose) -> Result<()> {
         loads.sort_unstable_by_key(|(wanted, _)| wanted.piece.fragment.location);
         let (wanted, mut claims): (Vec<_>, Vec<_>) = loads.into_iter().map(|(w, claim)| (w, Some(claim))).unzip();
         scratch::with(|scratch| {
@@ -136,7 +145,7 @@ impl Reads {
                 self.with_payloads(object, &wanted[done..done + count], scratch, &mut |index, payload, codecs, _| {
                     let unit = self.decode_unit(object, &wanted[done + index], payload, codecs)?;
                     if let Some(claim) = claims[done + index].take() {
-                        claim.fill(Unit { bytes: Bytes::from_owner(unit), passing });
+                        self.fill(claim, unit, purpose);
                     }
                     Ok(())
                 })?;

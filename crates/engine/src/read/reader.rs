@@ -197,9 +197,7 @@ impl Reads {
                 Error::with_source(ErrorKind::Io, "a part of an image has not been fetched", MissingGroups(absent));
             return Err(at(error, object, first.group, BlockMask::FULL));
         }
-        for key in std::mem::take(&mut request.passed) {
-            self.units.remove(&key);
-        }
+        self.drop_passed(request);
         object.effort.looked_up(std::mem::take(&mut request.hits), wanted.len() as u64);
         Ok(wanted)
     }
@@ -222,12 +220,16 @@ impl Reads {
                 return false;
             }
         }
-        for key in &request.passed {
-            self.units.remove(key);
-        }
+        self.drop_passed(&mut request);
         object.effort.looked_up(request.hits, 0);
         self.vitals.counters.read_bytes.add(request.buf.len() as u64);
         true
+    }
+
+    /// Ends the read-ahead of the units that a request has read to their end, and counts them.
+    fn drop_passed(&self, request: &mut Request<'_>) {
+        let used: u64 = request.passed.drain(..).map(|key| self.units.passed(key)).sum();
+        self.vitals.counters.ahead_used_bytes.add(used);
     }
 
     /// Step 1.
@@ -262,7 +264,7 @@ impl Reads {
                     request.hits += 1;
                     copy_live(group, piece, &unit.bytes, request);
                     let end = group.first_block().0 + u64::from(piece.fragment.first) + u64::from(piece.fragment.count);
-                    if unit.passing && request.end() >= end * BLOCK_BYTES as u64 {
+                    if unit.purpose.is_passed(request.end(), end * BLOCK_BYTES as u64) {
                         request.passed.push(key);
                     }
                 }

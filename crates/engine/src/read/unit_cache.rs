@@ -11,7 +11,8 @@
 //! ahead come and go, so they use recycled buffers.
 //!
 //! Units read ahead of a stream are dropped when the stream has passed them: a client that reads
-//! much in order seldom returns, and recently used memory is faster than memory that was not.
+//! much in order seldom returns, and recently used memory is faster than memory that was not. Those
+//! of small files stay after their first read as if it had read them from the disk.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -46,8 +47,30 @@ impl UnitKey {
 #[derive(Debug, Clone)]
 pub(crate) struct Unit {
     pub bytes: Bytes,
-    /// Whether it was read ahead, and is needed once.
-    pub passing: bool,
+    pub purpose: Purpose,
+}
+
+/// Why a unit is in the cache.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Purpose {
+    /// It was requested, or is next to data that was.
+    Kept,
+    /// It was read ahead of a stream, which needs it once.
+    Stream,
+    /// It was read ahead as a part of a file, whose data ends at byte `end` of the object.
+    File { end: u64 },
+}
+
+impl Purpose {
+    /// Returns whether a unit was read ahead, and a read up to byte `to` of the object has had all
+    /// of it, if it ends at byte `unit_end`.
+    pub(crate) fn is_passed(self, to: u64, unit_end: u64) -> bool {
+        match self {
+            Self::Kept => false,
+            Self::Stream => to >= unit_end,
+            Self::File { end } => to >= end.min(unit_end),
+        }
+    }
 }
 
 impl Unit {
@@ -77,7 +100,7 @@ pub(crate) struct Claim<'a> {
 impl Claim<'_> {
     /// Puts the unit into the cache.
     pub(crate) fn fill(self, unit: Unit) {
-        if !unit.passing {
+        if unit.purpose == Purpose::Kept {
             self.taken.fetch_add(unit.weight(), Ordering::Relaxed);
         }
         // Refused only if the cache was cleared in the meantime.
@@ -114,6 +137,12 @@ const RECENT: usize = 16384;
 
 /// Caches of this size and more have an arena: a smaller one is soon in use entirely.
 const ARENA_BYTES_MIN: usize = 256 << 20;
+/// Files that are read ahead take at most this fraction of the cache, and so many bytes: more would
+/// lie there for longer than a reader needs them. A cache that has only room for a few files at a
+/// time reads none ahead.
+const FILES_AHEAD_DIVISOR: u64 = 8;
+const FILES_AHEAD_BYTES_MAX: u64 = 1 << 20;
+const FILES_AHEAD_BYTES_MIN: u64 = 128 << 10;
 /// Fraction of the cache's size that is added to its arena, for units that are being read, or still
 /// in use after they left the cache.
 const ARENA_SPARE_SHARE: usize = 8;
@@ -185,12 +214,23 @@ impl UnitCache {
             }
             None => Bytes::copy_from_slice(bytes),
         };
-        let unit = Unit { bytes: copy, passing: false };
+        let unit = Unit { bytes: copy, purpose: Purpose::Kept };
         self.taken.fetch_add(unit.weight(), Ordering::Relaxed);
         self.cache.insert(key, unit);
     }
-    pub(crate) fn remove(&self, key: &UnitKey) {
-        self.cache.remove(key);
+    /// A unit that was read ahead has been read. Returns its bytes; 0 if it is gone already.
+    pub(crate) fn passed(&self, key: UnitKey) -> u64 {
+        let Some((_, unit)) = self.cache.remove(&key) else { return 0 };
+        let is_roomy = self.taken.load(Ordering::Relaxed) < self.bytes;
+        if is_roomy && matches!(unit.purpose, Purpose::File { .. }) {
+            self.insert(key, &unit.bytes);
+        }
+        unit.bytes.len() as u64
+    }
+    /// Bytes that units of files may take before any of them is read; 0: none.
+    pub(crate) fn files_ahead_max(&self) -> u64 {
+        let bytes = (self.bytes / FILES_AHEAD_DIVISOR).min(FILES_AHEAD_BYTES_MAX);
+        if bytes < FILES_AHEAD_BYTES_MIN { 0 } else { bytes }
     }
     pub(crate) fn clear(&self) {
         self.cache.clear();
@@ -212,7 +252,7 @@ mod tests {
         assert!(cache.claim(&key).is_none());
         std::thread::scope(|scope| {
             let waiter = scope.spawn(|| cache.wait_for(&key, patience));
-            claim.fill(Unit { bytes: Bytes::from_static(b"unit"), passing: true });
+            claim.fill(Unit { bytes: Bytes::from_static(b"unit"), purpose: Purpose::Stream });
             assert_eq!(waiter.join().unwrap().unwrap().bytes, "unit");
         });
         cache.clear();
@@ -234,6 +274,35 @@ mod tests {
         assert!(held.iter().all(|buffer| buffer.as_ref().len() == 128 << 10));
         drop(held);
         assert!(is_in_arena(&cache.buffer(5000)), "all of it came back");
+    }
+
+    #[test]
+    fn a_unit_of_a_file_stays_after_its_first_read_while_there_is_room_and_one_of_a_stream_does_not() {
+        let cache = UnitCache::new(1 << 20, Arc::default());
+        let key = |location| UnitKey { location, object: ObjectId(1), group: GroupIndex(0), checksum: 7 };
+        let fill = |location, purpose| {
+            cache.claim(&key(location)).unwrap().fill(Unit { bytes: Bytes::from_static(&[7; 4096]), purpose });
+        };
+        let end = Purpose::File { end: 3000 };
+        assert!(!end.is_passed(2999, 4096) && end.is_passed(3000, 4096) && end.is_passed(2048, 2048));
+        assert!(!Purpose::Stream.is_passed(3000, 4096) && !Purpose::Kept.is_passed(4096, 4096));
+        fill(1 << 20, Purpose::Stream);
+        assert_eq!((cache.passed(key(1 << 20)), cache.get(&key(1 << 20)).is_none()), (4096, true));
+        fill(2 << 20, end);
+        assert_eq!(cache.passed(key(2 << 20)), 4096);
+        assert_eq!(cache.get(&key(2 << 20)).map(|unit| unit.purpose), Some(Purpose::Kept));
+        while cache.taken.load(Ordering::Relaxed) < cache.bytes {
+            cache.insert(key(3 << 20), &[7; 32 << 10]);
+        }
+        fill(4 << 20, end);
+        assert_eq!((cache.passed(key(4 << 20)), cache.get(&key(4 << 20)).is_none()), (4096, true));
+        assert_eq!(cache.passed(key(4 << 20)), 0, "counted once");
+    }
+
+    #[test]
+    fn files_are_read_ahead_into_an_eighth_of_the_cache_and_at_most_a_mebibyte() {
+        let max = |bytes| UnitCache::new(bytes, Arc::default()).files_ahead_max();
+        assert_eq!([max(64 << 20), max(4 << 20), max(1 << 20), max((1 << 20) - 1)], [1 << 20, 512 << 10, 128 << 10, 0]);
     }
 
     #[test]

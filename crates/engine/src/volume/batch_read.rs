@@ -19,7 +19,6 @@
 //! that wants a lock exclusively may be waiting for these reads. If a lock is not immediately
 //! available, nothing more begins until all of this thread's reads are done.
 
-use bytes::Bytes;
 use env::{EndedRead, ReadRing};
 use store::base::ranked::RwLockReadGuard;
 use store::base::ranks;
@@ -31,7 +30,7 @@ use units::BLOCK_BYTES;
 use crate::pool::core::Core;
 use crate::read::lacking::MissingGroups;
 use crate::read::reader::{Request, Wanted, copy_live, payload_of, span_count, verify};
-use crate::read::unit_cache::{Claim, Unit};
+use crate::read::unit_cache::{Claim, Purpose};
 use crate::volume::Volume;
 
 /// Upper bound of one thread's reads in flight, and approximately of their bytes of the data file.
@@ -328,7 +327,7 @@ impl Core {
                             self.reads.note_piece(object, wanted);
                             copy_live(wanted.group, &wanted.piece, unit.as_ref(), &mut request);
                         }
-                        claim.fill(Unit { bytes: Bytes::from_owner(unit), passing: false });
+                        self.reads.fill(claim, unit, Purpose::Kept);
                     }
                     None => {
                         let delivered = self.reads.deliver(object, wanted, payload, (codecs, room), &mut request);

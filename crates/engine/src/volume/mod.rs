@@ -18,7 +18,9 @@ pub(crate) mod punch;
 pub(crate) mod shared_state;
 pub(crate) mod shares;
 
+use std::ops::Range;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use bytes::Bytes;
 use smallvec::SmallVec;
@@ -34,6 +36,7 @@ use units::{BLOCK_BYTES, BlockIndex, BlockMask, GROUP_BLOCKS, GROUP_BYTES, Group
 use crate::pool::core::Core;
 use crate::read::lacking::MissingGroups;
 use crate::read::read_ahead::ReadAhead;
+use crate::read::unit_cache::Purpose;
 use crate::volume::punch::Pace;
 use store::buffer::write_buffer::{COPIED, DirtyRun};
 
@@ -53,6 +56,8 @@ pub struct Volume {
     pub(crate) core: Arc<Core>,
     pub(crate) object: Arc<Object>,
     read_ahead: Arc<ReadAhead>,
+    /// Calls that read files of it ahead at the moment.
+    files_ahead: AtomicU32,
 }
 
 impl std::fmt::Debug for Volume {
@@ -63,7 +68,7 @@ impl std::fmt::Debug for Volume {
 
 impl Volume {
     pub(crate) fn new(core: Arc<Core>, object: Arc<Object>) -> Self {
-        Self { core, object, read_ahead: Arc::default() }
+        Self { core, object, read_ahead: Arc::default(), files_ahead: AtomicU32::new(0) }
     }
 
     /// Returns a number that always belongs to this volume or snapshot, also after a rename.
@@ -107,8 +112,8 @@ impl Volume {
         Ok(())
     }
 
-    /// Begins a read: starts reading ahead, and returns whether this read is itself being read
-    /// ahead.
+    /// Begins a read: starts reading ahead, and returns whether this read may itself be read ahead
+    /// at the moment.
     pub(crate) fn begin_read(&self, offset: u64, length: u64) -> bool {
         if self.core.vitals.is_inline() {
             return false;
@@ -117,7 +122,24 @@ impl Volume {
         if let Some(range) = advice.ahead {
             self.core.fetches.read_ahead(&self.read_ahead, &self.object, range);
         }
-        advice.expected
+        advice.expected || self.files_ahead.load(Ordering::Relaxed) > 0
+    }
+
+    /// Reads files ahead, each a range that ends with its data. Returns the decoded bytes of units
+    /// that were not in memory.
+    pub(crate) fn read_files_ahead(&self, files: impl Iterator<Item = Range<u64>>) -> u64 {
+        // Not while another thread changes the object's chain of levels.
+        let gate = self.object.gate.try_read().filter(|_| self.object.is_readable());
+        let Some(_gate) = gate.filter(|_| !self.core.vitals.is_closed()) else { return 0 };
+        self.files_ahead.fetch_add(1, Ordering::Relaxed);
+        let bytes = self.core.reads.load_files(&self.object, files);
+        self.files_ahead.fetch_sub(1, Ordering::Relaxed);
+        bytes
+    }
+
+    /// Bytes of files that may be read ahead before a client reads them; 0: none.
+    pub(crate) fn files_ahead_max(&self) -> u64 {
+        if self.core.vitals.is_inline() { 0 } else { self.core.reads.units.files_ahead_max() }
     }
 
     /// Ends a read.
@@ -360,7 +382,7 @@ impl Volume {
 
 /// Returns the groups that `blocks` blocks from `first` on touch: where each part begins, and its
 /// bytes.
-fn in_groups(first: BlockIndex, blocks: usize) -> impl Iterator<Item = (BlockIndex, std::ops::Range<usize>)> {
+fn in_groups(first: BlockIndex, blocks: usize) -> impl Iterator<Item = (BlockIndex, Range<usize>)> {
     let mut done = 0;
     std::iter::from_fn(move || {
         let at = BlockIndex(first.0 + done as u64);
@@ -486,7 +508,7 @@ impl BlockDevice for Volume {
 
     fn prefetch(&self, offset: u64, length: u64) -> Result<()> {
         let _guard = self.enter(offset, length)?;
-        self.core.reads.prefetch(&self.object, offset, length, false)
+        self.core.reads.prefetch(&self.object, offset, length, Purpose::Kept)
     }
 
     fn allocated_bytes(&self) -> u64 {

@@ -146,6 +146,8 @@ impl Service {
             write_amplification: write_amplification(written, status.rewritten_bytes, status.fragment_bytes),
             read_bytes: status.read_bytes,
             read_disk_bytes: status.read_disk_bytes,
+            read_ahead_bytes: status.ahead_bytes,
+            read_ahead_used_bytes: status.ahead_used_bytes,
             checkpoints: status.checkpoints,
             light_checkpoints: status.light_checkpoints,
             flushes: status.flushes,

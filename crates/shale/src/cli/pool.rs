@@ -105,6 +105,7 @@ JSON fields (bytes, counts, or as named; counters begin when the pool is opened)
   write_amplification                      (disk_written_bytes - rewritten_bytes) / fragment_bytes; null: no
                                            data was written, or more was rewritten than written
   read_bytes, read_disk_bytes              read by clients; read from the data file
+  read_ahead_bytes, read_ahead_used_bytes  read ahead, decoded; read by clients since
   checkpoints, light_checkpoints           checkpoints taken in full; those that only free space
   flushes, syncs
   recovered_batches, recovered_bytes       replayed by the last open

@@ -35,6 +35,9 @@ pub struct Counters {
     pub read_disk_bytes: Counter,
     /// Those of them that the cleaner read.
     pub cleaner_read_bytes: Counter,
+    /// Decoded bytes that were read ahead, and those of them that a read has used.
+    pub ahead_bytes: Counter,
+    pub ahead_used_bytes: Counter,
     pub decoded: DecodeCounts,
     /// Of chunks sent and received: it grows with each of them, even if it has only holes.
     pub streamed_bytes: Counter,

@@ -195,6 +195,10 @@ pub struct PoolStatus {
     pub read_disk_bytes: u64,
     /// Bytes that front ends read.
     pub read_bytes: u64,
+    /// Bytes that were read ahead, decoded.
+    pub ahead_bytes: u64,
+    /// Those of them that a read has used.
+    pub ahead_used_bytes: u64,
     /// Checkpoints taken.
     pub checkpoints: u64,
     /// Light checkpoints taken: they free space without changing the records of the map.

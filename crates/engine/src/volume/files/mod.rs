@@ -315,6 +315,18 @@ impl ObjectSpace for Files {
         self.read_parts(file, range, buf, |address, part| self.device.read_cached(address, part))
     }
 
+    fn read_ahead(&self, files: &[(u64, u64)]) -> u64 {
+        let files = files.iter().filter(|(file, _)| *file < FILES_END);
+        self.volume.read_files_ahead(files.map(|(file, length)| {
+            let window = layout::window(*file);
+            window..window + length.min(&layout::WINDOW_BYTES)
+        }))
+    }
+
+    fn read_ahead_max(&self) -> u64 {
+        self.volume.files_ahead_max()
+    }
+
     fn write_would_wait(&self) -> bool {
         self.device.write_would_wait()
     }
