@@ -16,12 +16,15 @@ use rustix::thread::{set_thread_groups, set_thread_res_gid, set_thread_res_uid};
 use share::{Options, Time, Tree};
 use sim::{Rng, SimSpace};
 use surface::ErrorKind;
-use testkit::{MountDir, require_fuse};
+use testkit::{MountDir, require_fuse, until};
 
 const OPTIONS: Options = Options { now: || Time { seconds: 1_800_000_000, nanoseconds: 1 }, cache_bytes: 4 << 20 };
 
 /// A user without privileges.
 const NOBODY: u32 = 65_534;
+
+/// Files of a block that are read ahead at once, at least.
+const BATCH_FILES: usize = 16;
 
 struct Mounted {
     dir: MountDir,
@@ -606,4 +609,41 @@ fn a_listing_goes_on_at_its_cookie() {
         assert!(seen.insert(name.clone()), "{name} is seen twice");
     }
     assert_eq!(seen.iter().filter(|name| !name.starts_with("again")).count(), 2000);
+}
+
+/// `grep -r` and others read the files of a directory in the order of its listing. They are read
+/// ahead once, those of `second` as soon as it is listed.
+#[test]
+fn files_of_a_directory_that_is_read_in_order_are_read_ahead() {
+    let mut mounted = Mounted::new("ahead");
+    for directory in ["first", "second"] {
+        fs::create_dir(mounted.path(directory)).unwrap();
+        for file in 0..40 {
+            fs::write(mounted.path(directory).join(format!("f{file}")), [7; 4096]).unwrap();
+        }
+    }
+    mounted.space.allow_read_ahead(1 << 20);
+    // Nothing is in the kernel's memory any more.
+    mounted.again();
+    let space = mounted.space.clone();
+    let listed = |directory: &str| -> Vec<(PathBuf, u64)> {
+        let entries = fs::read_dir(mounted.path(directory)).unwrap().map(|entry| entry.unwrap());
+        entries.map(|entry| (entry.path(), std::os::unix::fs::DirEntryExt::ino(&entry))).collect()
+    };
+    let first = listed("first");
+    for (path, _) in &first {
+        assert_eq!(fs::read(path).unwrap(), [7; 4096]);
+    }
+    // The number of a file's data is that of its inode.
+    let mut expected: Vec<u64> = first[3..].iter().map(|(_, inode)| *inode).collect();
+    until("files are read ahead", || space.files_read_ahead().len() >= expected.len());
+    let second: Vec<u64> = listed("second").into_iter().map(|(_, inode)| inode).collect();
+    until("the next directory is read ahead", || space.files_read_ahead().len() >= expected.len() + BATCH_FILES);
+    let mut ahead = space.files_read_ahead();
+    let of_second: Vec<u64> = ahead.drain(expected.len()..).collect();
+    // Two batches may overtake each other.
+    ahead.sort_unstable();
+    expected.sort_unstable();
+    assert_eq!(ahead, expected, "each once");
+    assert!(second.starts_with(&of_second), "{of_second:?} of {second:?}");
 }

@@ -12,6 +12,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::Mutex;
 use surface::{Allocation, Capacity, Error, ErrorKind, OWN_FILES_END, ObjectSpace, Result, Run};
@@ -79,6 +80,10 @@ pub struct SimSpace {
     pub flushes: Gate,
     /// Where reads of files wait that do not belong to the tree itself.
     pub reads: Gate,
+    /// Bytes that may be read ahead.
+    ahead_max: AtomicU64,
+    /// Files that were read ahead, in this order.
+    ahead: Mutex<Vec<u64>>,
 }
 
 impl SimSpace {
@@ -117,6 +122,16 @@ impl SimSpace {
     /// Removes the limit.
     pub fn lift_limit(&self) {
         self.inner.lock().room = None;
+    }
+
+    /// Has up to so many bytes read ahead, for trees that are mounted afterwards.
+    pub fn allow_read_ahead(&self, bytes: u64) {
+        self.ahead_max.store(bytes, Ordering::Relaxed);
+    }
+
+    /// Files that were read ahead, in this order.
+    pub fn files_read_ahead(&self) -> Vec<u64> {
+        self.ahead.lock().clone()
     }
 
     /// Changes and flushes until now.
@@ -288,6 +303,15 @@ fn pieces(offset: u64, length: u64) -> impl Iterator<Item = (u64, usize, usize)>
 }
 
 impl ObjectSpace for SimSpace {
+    fn read_ahead(&self, files: &[(u64, u64)]) -> u64 {
+        self.ahead.lock().extend(files.iter().map(|(file, _)| file));
+        files.iter().map(|(_, bytes)| bytes).sum()
+    }
+
+    fn read_ahead_max(&self) -> u64 {
+        self.ahead_max.load(Ordering::Relaxed)
+    }
+
     fn read(&self, file: u64, offset: u64, buf: &mut [u8]) -> Result<()> {
         if file >= OWN_FILES_END {
             self.reads.pass(file);

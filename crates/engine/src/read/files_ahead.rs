@@ -126,3 +126,66 @@ impl Reads {
         });
     }
 }
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use bytes::Bytes;
+    use sim::{ContentKind, Machine, Rng, fill_content};
+    use surface::{BlockDevice, ErrorKind, WriteOptions};
+    use units::{BlockMask, GROUP_BYTES, GroupIndex};
+
+    use super::*;
+    use crate::Properties;
+    use crate::pool::testing::pool_on;
+
+    /// As the first MiB of each file of a share.
+    const WINDOW: u64 = 1 << 20;
+    const BYTES: u64 = 3000;
+
+    #[test]
+    fn files_written_together_are_read_together_and_a_damaged_one_is_left_out() {
+        let machine = Machine::new(16 << 20, 1);
+        let pool = pool_on(&machine, machine.disk.handle(), 16 << 20, 0);
+        let properties = Properties::from([("compression".to_owned(), "off".to_owned())]);
+        pool.create_volume("v", 64 * WINDOW, &properties).unwrap();
+        let volume = pool.volume("v").unwrap();
+        let mut data = vec![0; BYTES as usize];
+        fill_content(&mut Rng::new(1), ContentKind::Random, &mut data);
+        for file in 0..32 {
+            volume.write(file * WINDOW, Bytes::from(data.clone()), WriteOptions::default()).unwrap();
+        }
+        pool.flush().unwrap();
+        pool.drop_caches();
+        let group = GroupIndex(5 * WINDOW / GROUP_BYTES as u64);
+        let damaged = pool.core.map.lookup_stored(&volume.object.levels(), group, BlockMask::FULL).unwrap();
+        machine.disk.flip_bit(damaged[0].fragment.location + 7, 1);
+        let counters = &pool.core.vitals.counters;
+        let (before, files) = (counters.read_disk_bytes.get(), || (0..32).map(|file| file * WINDOW..file * WINDOW + BYTES));
+        assert_eq!(volume.read_files_ahead(files()), 32 * BLOCK_BYTES as u64);
+        assert!(counters.read_disk_bytes.get() - before < 40 * BLOCK_BYTES as u64);
+        assert_eq!(volume.read_files_ahead(files()), BLOCK_BYTES as u64, "the others are there");
+        let read = counters.read_disk_bytes.get();
+        let mut buf = vec![1; BYTES as usize];
+        for file in (0..32).filter(|file| *file != 5) {
+            assert!(volume.read_cached(file * WINDOW, &mut buf).unwrap());
+            assert!(buf == data, "file {file}");
+        }
+        assert_eq!(volume.read(5 * WINDOW, &mut buf).unwrap_err().kind(), ErrorKind::Corrupt);
+        assert_eq!(counters.read_disk_bytes.get() - read, BLOCK_BYTES as u64, "of the damaged one");
+        let ahead = [counters.ahead_bytes.get(), counters.ahead_used_bytes.get()];
+        assert_eq!(ahead, [31 * BLOCK_BYTES as u64; 2]);
+        // They stay for the next reader.
+        assert!(volume.read_cached(0, &mut buf).unwrap());
+        assert_eq!(counters.ahead_used_bytes.get(), ahead[1], "counted once");
+    }
+
+    #[test]
+    fn holes_and_ranges_without_data_are_no_files() {
+        let machine = Machine::new(16 << 20, 1);
+        let pool = pool_on(&machine, machine.disk.handle(), 16 << 20, 0);
+        pool.create_volume("v", 4 * WINDOW, &Properties::default()).unwrap();
+        let volume = pool.volume("v").unwrap();
+        assert_eq!(volume.read_files_ahead([0..BYTES, WINDOW..WINDOW].into_iter()), 0);
+    }
+}

@@ -38,10 +38,26 @@ impl State {
     /// Adds a new name.
     pub(crate) fn add_entry(&mut self, directory: u64, name: &[u8], inode: u64, kind: u32) -> Result<()> {
         let (_, cookie) = self.find_place(directory, name)?;
+        self.check_place(name, cookie)?;
+        self.set_entry(directory, cookie, name, inode, kind);
+        Ok(())
+    }
+
+    /// Returns the cookie for a new name.
+    ///
+    /// # Errors
+    /// `EEXIST`; `ENOSPC` if there are too many names of equal hash; those of the space.
+    pub(crate) fn place_for(&self, directory: u64, name: &[u8]) -> Result<u64> {
+        match self.find_place(directory, name)? {
+            (Some(_), _) => Err(Failure::new(libc::EEXIST)),
+            (None, cookie) => self.check_place(name, cookie).map(|()| cookie),
+        }
+    }
+
+    fn check_place(&self, name: &[u8], cookie: u64) -> Result<()> {
         if cookie >= names::first_cookie(name, self.meta.secret) + names::TWINS_MAX {
             return Err(Failure::new(libc::ENOSPC));
         }
-        self.set_entry(directory, cookie, name, inode, kind);
         Ok(())
     }
 

@@ -32,6 +32,12 @@ pub(super) fn note_hole(inode: &mut Inode, to: u64) {
     }
 }
 
+pub(super) fn tried(which: char) -> bool {
+    static TRIED: std::sync::LazyLock<String> =
+        std::sync::LazyLock::new(|| std::env::var("SHALE_TRY").unwrap_or_else(|_| "abcdr".to_owned()));
+    TRIED.contains(which)
+}
+
 /// Effect of a write.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Written {
@@ -121,7 +127,8 @@ impl Tree {
         let end = end.ok_or(Failure::new(libc::EFBIG))?;
         let _passed = self.pass();
         // The data does not move in the meantime, and the file is not cut.
-        let mut with_others = self.lock_of(node).read();
+        let mut with_others = Some(self.lock_of(node).read());
+        let mut alone = None;
         let File { data, size, content } = loop {
             let file = self.file(node)?;
             let must_move = file.content.is_some() && end > RECORD_CONTENT_BYTES_MAX;
@@ -131,15 +138,24 @@ impl Tree {
             }
             // Exclusively: others may have written data past the end that the next size would
             // expose.
-            drop(with_others);
+            drop(with_others.take());
             if must_move {
-                let _alone = self.lock_of(node).write();
+                let lock = self.lock_of(node).write();
+                let file = self.file(node)?;
+                let is_empty = file.content.as_ref().is_some_and(|content| content.is_empty());
+                if is_empty && !self.state.read().has_loose_end(file.data) && tried('a') {
+                    alone = Some(lock);
+                    break File { content: None, ..file };
+                }
                 self.move_out(node)?;
             } else {
                 self.tidy_end_alone(node, file.data)?;
             }
-            with_others = self.lock_of(node).read();
+            with_others = Some(self.lock_of(node).read());
         };
+        // An empty content leaves the record in the change that this write ends with. Until then no
+        // other request may write into the record.
+        let moves_out = alone.is_some();
         let in_force = self.in_force();
         let (mut said, found) = self.state.read().look_at(node, |inode| {
             (inode.compression(), compression::look(in_force.as_deref(), inode, offset, &bytes))
@@ -157,7 +173,7 @@ impl Tree {
             // A part of it may exist. No later size may expose it.
             if end > size && content.is_none() && !crate::canary!("refused-write-shows") {
                 self.state.write().end_is_loose(data);
-                drop(with_others);
+                drop((with_others, alone));
                 if let Err(later) = self.tidy_end_alone(node, data) {
                     // As often as a client tries.
                     log::debug!("the end of inode {node} will be tidied later: {later:?}");
@@ -166,8 +182,17 @@ impl Tree {
             return Err(failure);
         }
         // Data before the size that shows it.
-        let mut state = self.change_last()?;
+        let is_in_space = content.is_none();
+        let changed = self.change_last().inspect_err(|_| {
+            if is_in_space && end > size {
+                self.state.write().end_is_loose(data);
+            }
+        });
+        let mut state = changed?;
         let mut inode = state.inode(node)?;
+        if moves_out {
+            inode.content = None;
+        }
         if let Some(content) = &inode.content {
             let content = in_record::write(content, offset, &bytes);
             inode.size = content.len() as u64;

@@ -70,11 +70,7 @@ impl Tree {
         let now = self.now();
         let mut state = self.change()?;
         let mut parent = living_directory(&state, directory)?;
-        if let Some(name) = name
-            && state.find(directory, name)?.is_some()
-        {
-            return Err(Failure::new(libc::EEXIST));
-        }
+        let place = name.map(|name| state.place_for(directory, name)).transpose()?;
         let is_directory = mode & libc::S_IFMT == libc::S_IFDIR;
         if let Some(name) = name {
             admit_name(&state, directory, name, is_directory)?;
@@ -108,9 +104,13 @@ impl Tree {
         }
         inherit_acl(&mut state, directory, &parent, number, &mut inode, umask)?;
         self.begin_compression(&parent, name, &mut inode);
-        match name {
-            Some(name) => {
-                state.add_entry(directory, name, number, inode.kind())?;
+        match name.zip(place) {
+            Some((name, cookie)) => {
+                if super::data::tried('b') {
+                    state.set_entry(directory, cookie, name, number, inode.kind());
+                } else {
+                    state.add_entry(directory, name, number, inode.kind())?;
+                }
                 state.mount_points.named(directory, name, number);
                 parent.links += u32::from(is_directory);
                 (parent.modified, parent.changed) = (now, now);
@@ -140,11 +140,9 @@ impl Tree {
             return Err(Failure::new(libc::EMLINK));
         }
         let mut parent = living_directory(&state, directory)?;
-        if state.find(directory, name)?.is_some() {
-            return Err(Failure::new(libc::EEXIST));
-        }
+        let cookie = state.place_for(directory, name)?;
         admit_name(&state, directory, name, false)?;
-        state.add_entry(directory, name, node, inode.kind())?;
+        state.set_entry(directory, cookie, name, node, inode.kind());
         if inode.links == 0 {
             state.set_orphan(node, false);
         }

@@ -18,7 +18,7 @@ pub struct Beginning {
 impl Tree {
     /// Bytes that may be read ahead before they are used; 0: none.
     pub fn read_ahead_max(&self) -> u64 {
-        self.space.read_ahead_max()
+        if super::data::tried('r') { self.space.read_ahead_max() } else { 0 }
     }
 
     /// Returns the beginning of a file; `None` if it has no content outside of its record.

@@ -144,6 +144,48 @@ fn the_death_of_the_program_takes_nothing_that_was_acknowledged() {
     assert_eq!(nodes.iter().map(|&node| is_in_record(&tree, node)).collect::<Vec<_>>(), [true, false, true]);
 }
 
+/// A new file that is written has two changes, and a death between them leaves it empty.
+#[test]
+fn the_first_write_of_a_file_is_one_change() {
+    let (space, tree) = tree();
+    let kept = Arc::new(Kept::default());
+    tree.keep_journal(kept.clone());
+    let node = file(&tree, b"f");
+    write(&tree, node, 5000, &[b'a'; 3000]);
+    let records = kept.0.lock().clone();
+    assert_eq!(records.len(), 2);
+    let mut expected = vec![0; 8000];
+    expected[5000..].fill(b'a');
+    assert_eq!((is_in_record(&tree, node), content(&tree, node)), (false, expected.clone()));
+    let session = tree.session();
+    drop(tree);
+    for kept in [1, 2] {
+        let left = Left { session, is_replayed: false, records: records[..kept].to_vec() };
+        let tree = Tree::take_over(space.snapshot(), OPTIONS, &left).unwrap();
+        assert_eq!(content(&tree, node), if kept == 1 { Vec::new() } else { expected.clone() });
+        size(&tree, node, 6000);
+        let of_part = if kept == 1 { vec![0; 6000] } else { expected[..6000].to_vec() };
+        assert_eq!(content(&tree, node), of_part, "what was not acknowledged shows");
+    }
+}
+
+/// The data of a refused write stays out of the file when it grows.
+#[test]
+fn a_first_write_that_finds_no_room_leaves_an_empty_file() {
+    let (space, tree) = tree();
+    let node = file(&tree, b"f");
+    space.limit(1, 100, u64::MAX);
+    let refused = tree.write(node, 0, Bytes::from(vec![b'a'; 8192]), false);
+    assert_eq!(refused.unwrap_err().errno(), libc::ENOSPC);
+    assert_eq!((is_in_record(&tree, node), content(&tree, node)), (true, Vec::new()));
+    space.lift_limit();
+    write(&tree, node, 9000, b"b");
+    let mut expected = vec![0; 9001];
+    expected[9000] = b'b';
+    assert_eq!(content(&tree, node), expected);
+    assert_eq!(tree.check().unwrap(), Vec::<String>::new());
+}
+
 #[test]
 fn holes_are_zeroes_in_a_record() {
     let (space, tree) = tree();
