@@ -228,6 +228,9 @@ impl Reads {
 
     /// Ends the read-ahead of the units that a request has read to their end, and counts them.
     fn drop_passed(&self, request: &mut Request<'_>) {
+        if request.passed.is_empty() {
+            return;
+        }
         let used: u64 = request.passed.drain(..).map(|key| self.units.passed(key)).sum();
         self.vitals.counters.ahead_used_bytes.add(used);
     }
