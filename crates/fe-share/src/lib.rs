@@ -5,7 +5,8 @@
 //! # Few messages
 //!
 //! The kernel caches names, attributes and pages without limit: a share changes only through its
-//! mount, because every door goes through it. Opens, closes and other requests that need no answer
+//! mount, because every door goes through it, or with notifications to the kernel
+//! ([`DirectChanges`]). Opens, closes and other requests that need no answer
 //! from the server are answered with `ENOSYS` once, and are never sent again. So a warm `stat`, a
 //! listing and a read of cached pages cost no message; creating, writing and closing a small file
 //! costs five, or four if the mount has no extended attributes ([`XattrSupport`]).
@@ -26,6 +27,7 @@
 
 mod access_times;
 mod closing;
+mod direct;
 mod flags;
 mod growing;
 mod journal_keeper;
@@ -42,6 +44,7 @@ mod waiting;
 mod writing;
 mod xattr_support;
 
+pub use direct::DirectChanges;
 pub use fuse::keep::KeeperSlot;
 pub use memory_journal::{Found as FoundJournal, JournalPlace, find as find_journal, mark_replayed};
 pub use mount::{Mount, MountOptions, OrphanedMount, mount, mount_with_snapshots, resume, resume_with_snapshots};

@@ -94,7 +94,7 @@ pub struct Mount {
     place: MountPoint,
     connection: Notifier,
     options: MountOptions,
-    served: Arc<Served>,
+    pub(crate) served: Arc<Served>,
     serving: JoinHandle<io::Result<()>>,
     /// The journal of names, if one was asked for.
     journal: Option<Arc<MemoryJournal>>,
@@ -315,9 +315,10 @@ fn start(
     };
     let committing = committing.map_err(about)?;
     let kept_by = options.kept_by.clone();
-    let ends = journal.clone();
+    let (ends, of_mount) = (journal.clone(), served.clone());
     let serve = move || {
         let result = session.run();
+        of_mount.direct.end();
         *end.has_come.lock() = true;
         end.changed.notify_all();
         let _ = committing.join();

@@ -17,6 +17,7 @@ use share::{Caller, Failure, Inode, SetAttributes, Time, TimeToSet, Tree};
 use surface::{Allocation, Held};
 
 use crate::closing::Closing;
+use crate::direct::DirectUsers;
 use crate::flags;
 use crate::growing::Growing;
 use crate::lookups::LookupCounts;
@@ -28,7 +29,8 @@ use crate::snapshots::{self, SnapshotDirs};
 use crate::waiting::{CHANGES, READS, Waiting};
 use crate::writing::Write;
 
-/// Lifetime of cached entries, practically without limit: a share changes only through its mount.
+/// Lifetime of cached entries, practically without limit: a share changes through its mount, and the
+/// kernel is notified of any other change.
 pub(crate) const TTL: Duration = Duration::from_secs(1 << 30);
 
 /// Requests in flight without a waiting caller: read-ahead and writes of dirty pages.
@@ -60,6 +62,7 @@ pub(crate) struct Served {
     pub(crate) held: OnceLock<Option<Held>>,
     /// Set while the mount ends: writes do not wait any longer.
     pub(crate) is_unmounting: AtomicBool,
+    pub(crate) direct: DirectUsers,
     /// Requests that may wait for a disk.
     pub(crate) waiting: Waiting,
     /// For the threads of lanes, and the one that retries held writes.
@@ -160,6 +163,7 @@ impl Served {
             counts: options.counts.clone(),
             held: OnceLock::new(),
             is_unmounting: AtomicBool::new(false),
+            direct: DirectUsers::default(),
             waiting: Waiting::new()?,
             this: Weak::new(),
         })
@@ -207,7 +211,7 @@ impl Served {
         let caller = Caller { uid: request.uid, gid: request.gid };
         let tree = &self.tree;
         match request.operation {
-            Operation::Lookup { name } => self.answer_lookup(tree.lookup(node, name), answer),
+            Operation::Lookup { name } => self.answer_lookup(node, name, answer),
             Operation::GetAttributes { .. } => {
                 let mut inode = tree.inode(node);
                 inode.iter_mut().for_each(|inode| self.growing.show(node, inode));
@@ -367,6 +371,10 @@ pub(crate) fn absent() -> Entry {
     Entry { node: 0, generation: 0, name_valid: TTL, attributes_valid: Duration::ZERO, attributes: none }
 }
 
+fn is_absent<T>(found: &share::Result<T>) -> bool {
+    found.as_ref().is_err_and(|failure| failure.errno() == libc::ENOENT)
+}
+
 fn finish<T>(result: share::Result<T>, answer: impl Answer) {
     match result {
         Ok(_) => answer.done(),
@@ -391,12 +399,18 @@ impl Served {
     }
 
     /// Answers a look-up. A missing name is cached by the kernel as well.
-    fn answer_lookup(&self, found: share::Result<(u64, Inode)>, answer: impl Answer) {
+    fn answer_lookup(&self, directory: u64, name: &[u8], answer: impl Answer) {
+        let mut found = self.tree.lookup(directory, name);
+        if is_absent(&found) {
+            self.lookups.add_absent(directory, name);
+            // A name that was made before that is not reported to the kernel.
+            if self.direct.are_there() {
+                found = self.tree.lookup(directory, name);
+            }
+        }
         match found {
             Ok(_) => self.answer_made(found, answer),
-            Err(failure) if failure.errno() == libc::ENOENT => {
-                answer.entry(&absent());
-            }
+            Err(_) if is_absent(&found) => answer.entry(&absent()),
             Err(failure) => answer.fail(errno(failure)),
         }
     }

@@ -18,11 +18,11 @@ impl Notifier {
 
     /// Drops the attributes of a node and its pages from `offset` on; a negative `offset` leaves
     /// the pages. Dirty pages of shared mappings come as writes before it returns, so a thread that
-    /// serves writes must be free.
+    /// serves writes must be free. Returns whether the kernel knows the node.
     ///
     /// # Errors
-    /// Errors of the connection. A node that the kernel does not know is not an error.
-    pub fn inval_inode(&self, node: u64, offset: i64, length: i64) -> io::Result<()> {
+    /// Errors of the connection.
+    pub fn inval_inode(&self, node: u64, offset: i64, length: i64) -> io::Result<bool> {
         self.send(&notify::inval_inode(node, offset, length))
     }
 
@@ -31,7 +31,7 @@ impl Notifier {
     /// # Errors
     /// As [`Self::inval_inode`].
     pub fn inval_entry(&self, parent: u64, name: &[u8]) -> io::Result<()> {
-        self.send(&notify::inval_entry(parent, name))
+        self.send(&notify::inval_entry(parent, name)).map(drop)
     }
 
     /// Asks the kernel to send again all requests that an earlier server took and did not answer.
@@ -39,12 +39,14 @@ impl Notifier {
     /// # Errors
     /// `EINVAL` if the kernel cannot (before Linux 6.9), other errors of the connection.
     pub fn resend(&self) -> io::Result<()> {
-        self.send(&notify::resend())
+        self.send(&notify::resend()).map(drop)
     }
 
-    fn send(&self, message: &[u8]) -> io::Result<()> {
+    /// Returns false if the message is about something that the kernel does not know.
+    fn send(&self, message: &[u8]) -> io::Result<bool> {
         match rustix::io::retry_on_intr(|| rustix::io::write(&*self.0, message)) {
-            Ok(_) | Err(rustix::io::Errno::NOENT) => Ok(()),
+            Ok(_) => Ok(true),
+            Err(rustix::io::Errno::NOENT) => Ok(false),
             Err(errno) => Err(errno.into()),
         }
     }

@@ -14,7 +14,7 @@ use crate::history::SeriesWish;
 use crate::images::{ImageAddress, PushWish};
 use crate::objects::{ListWish, Which};
 use crate::reply::Reply;
-use crate::streams::{ReceiveWish, SendWish, SetWish};
+use crate::streams::{ImportWish, ReceiveWish, SendWish, SetWish};
 
 /// A job started without another wish continues without its caller.
 const fn yes() -> bool {
@@ -486,6 +486,8 @@ catalogue! {
     Send(SendWish) => Sending { socket "a stream needs a connection of its own", Admin, Read, ["send"] },
     /// Turns the connection into one that carries a stream into the pool.
     Receive(ReceiveWish) => Done { socket "a stream needs a connection of its own", Admin, Change, ["receive"], "receive into '{volume}', {properties}, force: {force}" },
+    /// Turns the connection into one that carries a tree into a mounted share.
+    ImportTree(ImportWish) => Done { socket "a stream needs a connection of its own", Admin, Change, ["import"], "import a tree into {object}, overwrite: {overwrite}" },
     /// Lists the snapshots received in part.
     Receives => Receives { GET "/receives", Read, Read, ["destroy", "receive"] },
     /// Turns the connection into one that carries bulk data of a volume.
@@ -588,6 +590,7 @@ impl Request {
             | Self::TraceReads { object, .. }
             | Self::StartEstimate(EstimateWish { object, .. })
             | Self::Estimate { object }
+            | Self::ImportTree(ImportWish { object, .. })
             | Self::Bulk { object } => (Some(object), &[]),
             Self::Bookmarks { object }
             | Self::Holds { object }

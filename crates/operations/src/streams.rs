@@ -5,6 +5,8 @@ use std::collections::BTreeMap;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::objects::Which;
+
 /// What is sent.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Sending {
@@ -70,6 +72,18 @@ pub struct ReceiveWish {
     pub properties: BTreeMap<String, String>,
     /// Even while clients have the volume open.
     pub force: bool,
+}
+
+/// Where a tree is imported.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ImportWish {
+    /// Share.
+    pub object: Which,
+    /// Replaces files that exist, and sets the attributes of directories.
+    pub overwrite: bool,
+    /// Sets the attributes of the root.
+    pub sets_root: bool,
 }
 
 /// What a pool has of a snapshot that a stream brings.

@@ -37,6 +37,7 @@ pub mod session;
 mod share_browse;
 pub mod share_check;
 pub mod share_files;
+pub mod share_import;
 pub mod share_journals;
 mod share_losses;
 mod share_reasons;

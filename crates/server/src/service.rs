@@ -452,7 +452,7 @@ impl Service {
             Request::PlanSend(wish) => stream_plan::plan(&self.pool, &wish).map(Reply::Plan),
             Request::Place { volume, to, from } => Ok(Reply::Place(stream_io::place(self, &volume, to, from))),
             Request::Receives => Ok(Reply::Receives(self.receives())),
-            Request::Send(_) | Request::Receive(_) => {
+            Request::Send(_) | Request::Receive(_) | Request::ImportTree(_) => {
                 Err(Error::new(ErrorKind::Invalid, "a stream needs a connection of its own"))
             }
             Request::Bulk { object } => {

@@ -29,6 +29,7 @@ use crate::callers::ShareCounts;
 use crate::devices::{Devices, is_in};
 use crate::service::Service;
 use crate::share_files::Opened;
+use crate::share_import::DirectShare;
 use crate::share_journals::Journals;
 use crate::share_trees::{self, MOUNT_PATIENCE, PATIENCE, ShareMoments, error_of, now};
 use crate::share_unserved::{Fault, Unserved};
@@ -191,6 +192,14 @@ impl Shares {
     pub(crate) fn opened(&self, id: DeviceId) -> Option<Opened> {
         let state = self.state.lock();
         state.mounted.get(&id.0).map(Mounted::lend)
+    }
+
+    /// Returns a mounted share for changes without its mount.
+    pub(crate) fn direct(&self, id: DeviceId) -> Option<DirectShare> {
+        let state = self.state.lock();
+        let share = state.mounted.get(&id.0).filter(|share| !share.mount.is_over())?;
+        let (changes, dir) = (share.mount.direct_changes(), share.mount.dir().to_owned());
+        Some(DirectShare { opened: share.lend(), changes, dir })
     }
 
     /// Returns the tree of a mounted share; otherwise opens it with `open`, before it can be
@@ -542,7 +551,7 @@ fn wait_for_users(mounted: &BTreeMap<u64, Mounted>, id: u64) -> Result<()> {
         std::thread::sleep(Duration::from_millis(USERS_LOOK_MS));
     }
     let text = format!(
-        "another command (usage, explain, recompress, snapshot) is reading share '{}': try again when it has ended",
+        "another command (usage, explain, recompress, snapshot, import) is using share '{}': try again when it has ended",
         share.name
     );
     Err(Error::new(ErrorKind::InUse, text))

@@ -8,6 +8,7 @@
 
 mod acl;
 mod content;
+mod others;
 mod pax;
 mod posix_sink;
 mod posix_source;
@@ -23,12 +24,13 @@ use std::ops::Range;
 use std::sync::atomic::AtomicBool;
 
 use bytes::Bytes;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use share::Time;
 use surface::{Error, ErrorKind};
 
 use operations::{Failure, stop_if};
 
+pub use others::{Named, Others};
 pub use posix_sink::PosixSink;
 pub use posix_source::{PosixSource, identity};
 pub use restore::{Place, Restore, STAGE_PREFIX, Staged, Whole, restore};
@@ -266,7 +268,7 @@ pub trait Sink {
 }
 
 /// A range that is zeroed in the copy, because it could not be read.
-#[derive(Debug, PartialEq, Eq, Serialize)]
+#[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Zeroed {
     path: String,
     offset: u64,
@@ -274,7 +276,7 @@ pub struct Zeroed {
 }
 
 /// Counts of a copy.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, Serialize, Deserialize)]
 pub struct Tally {
     /// Files, each once.
     pub files: u64,
@@ -352,6 +354,14 @@ impl Tally {
         }
     }
 
+    /// Adds the problems of a source that was copied to a place elsewhere, where this was counted.
+    #[must_use]
+    pub fn with_source(mut self, source: Self) -> Self {
+        self.problems += source.problems;
+        self.lines = source.lines.into_iter().chain(self.lines).collect();
+        Self { zeroed_bytes: source.zeroed_bytes, zeroed: source.zeroed, ..self }
+    }
+
     /// Names of all kinds.
     pub const fn names(&self) -> u64 {
         self.files + self.directories + self.symlinks + self.links + self.others
@@ -386,12 +396,13 @@ pub fn copy(
                 tally.kept_first.get_or_insert_with(|| shown(&item.path));
                 continue;
             }
-            Some(Added::New | Added::Merged) => tally.count(&item),
+            Some(Added::New | Added::Merged) => {}
             Some(Added::Same) | None => continue,
         }
         if item.has_content() {
             content::copy(&item, source, sink, interrupted, tally, report)?;
         }
+        tally.count(&item);
         let ended = sink.end(&item);
         tally.bear(ended)?;
         report(tally, source.position().unwrap_or(tally.bytes));

@@ -1,17 +1,18 @@
 //! The places that a tree is restored to: a share's tree that is not mounted, and a mounted one.
-//! The kernel caches names of a mounted share for good, so that one is changed through its mount
-//! only.
+//! The kernel caches names of a mounted share for good, so that a restore changes that one through
+//! its mount only.
 
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use rustix::fs::{AtFlags, Dir, Mode, OFlags, RenameFlags};
+use rustix::fs::{AtFlags, Dir, Mode, OFlags, RenameFlags, ResolveFlags};
 use rustix::io::Errno;
 use share::{Failure, Tree};
 use surface::{Error, ErrorKind, Result};
 
 use super::restore::Place;
+use super::split;
 use operations::path_error;
 
 const DIRECTORY: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC).union(OFlags::NOFOLLOW);
@@ -94,6 +95,18 @@ impl MountPlace {
         }
         let text = format!("no share is mounted at {} any more: restore again", path.display());
         Err(Error::new(ErrorKind::NotFound, text))
+    }
+
+    /// Has the kernel look a path up again, whatever it has cached of the last name. A path that is
+    /// not there, or leads to another share, is left alone.
+    pub fn look_up_again(&self, path: &[u8]) {
+        let (directory, name) = split(path);
+        let directory = if directory.is_empty() { b"." } else { directory };
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let within = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_XDEV;
+        let Ok(directory) = rustix::fs::openat2(&self.0, directory, flags, Mode::empty(), within) else { return };
+        // A name for a new link is not taken from the cache, and no directory can be linked.
+        let _ = rustix::fs::linkat(&self.0, ".", directory, name, AtFlags::empty());
     }
 
     /// The same directory as a path, whatever is mounted or unmounted meanwhile.

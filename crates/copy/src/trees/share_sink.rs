@@ -1,10 +1,15 @@
 //! A share as a sink.
+//!
+//! Everything but a directory gets its name when it is complete, in one step with the removal of an
+//! entry that it replaces. So users of the tree see it whole or not at all, and never cache a part.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use bytes::Bytes;
 use share::{Caller, Failure, Inode, SetAttributes, Time, TimeToSet, Tree};
 
+use super::others::{Named, NoOthers, Others};
 use super::{
     ACL_ACCESS, ACL_DEFAULT, Added, Item, Sink, Step, Stop, aside, gather, shown, skip_if_any, split, stop_of,
 };
@@ -16,9 +21,36 @@ struct Late {
     default_acl: Option<Vec<u8>>,
 }
 
+/// Numbers of the nodes that a copy has made: few ranges, because they ascend.
+#[derive(Default)]
+struct Made(Vec<Range<u64>>);
+
+impl Made {
+    fn add(&mut self, node: u64) {
+        match self.0.last_mut() {
+            Some(last) if last.end == node => last.end += 1,
+            _ => self.0.push(node..node + 1),
+        }
+    }
+
+    fn has(&self, node: u64) -> bool {
+        let at = self.0.partition_point(|range| range.end <= node);
+        self.0.get(at).is_some_and(|range| range.contains(&node))
+    }
+}
+
+/// Where a node gets its name when it is complete.
+#[derive(Clone, Copy)]
+struct Awaited {
+    directory: u64,
+    /// In place of an old entry.
+    replaces: bool,
+}
+
 /// A share as a sink.
 pub struct ShareSink {
     tree: Arc<Tree>,
+    others: Box<dyn Others>,
     /// Directories from the root to the one that was used last.
     open: Vec<(Vec<u8>, u64)>,
     overwrite: bool,
@@ -28,9 +60,11 @@ pub struct ShareSink {
     node: u64,
     path: Vec<u8>,
     inode: Option<Inode>,
+    /// That node has no name yet.
+    awaited: Option<Awaited>,
     late: Vec<Late>,
-    /// The first number assigned during this copy: nodes from this number on were created by it.
-    first: Option<u64>,
+    /// An archive may contain a name twice, and the last one wins.
+    made: Made,
 }
 
 fn failed(what: &'static str, path: &[u8]) -> impl Fn(Failure) -> Stop {
@@ -51,25 +85,46 @@ const fn device((major, minor): (u32, u32)) -> u32 {
 const ROOT: Caller = Caller { uid: 0, gid: 0 };
 
 impl ShareSink {
-    /// Into a tree. `overwrite`: old files are replaced, and the attributes of directories are
-    /// set. `sets_root`: so are those of the root.
+    /// Into a tree that has no other users. `overwrite`: old files are replaced, and the attributes
+    /// of directories are set. `sets_root`: so are those of the root.
     pub fn new(tree: Arc<Tree>, overwrite: bool, sets_root: bool) -> Self {
+        let others = Box::new(NoOthers(tree.clone()));
+        Self::among(others, tree, overwrite, sets_root)
+    }
+
+    /// Into a tree that others use.
+    pub fn among(others: Box<dyn Others>, tree: Arc<Tree>, overwrite: bool, sets_root: bool) -> Self {
         Self {
             tree,
+            others,
             open: Vec::new(),
             overwrite,
             sets_root,
             node: 0,
             path: Vec::new(),
             inode: None,
+            awaited: None,
             late: Vec::new(),
-            first: None,
+            made: Made::default(),
         }
     }
 
-    /// Whether a node was created here: an archive may contain a name twice, and the last one wins.
-    fn is_ours(&self, node: u64) -> bool {
-        self.first.is_some_and(|first| node >= first)
+    /// Removes the last node if it has got no name, because it would stay as long as the tree is
+    /// open.
+    fn abandon(&mut self) {
+        if self.awaited.take().is_some()
+            && let Err(failure) = self.tree.forget(self.node)
+        {
+            log::warn!("inode {}, whose copy has failed, cannot be removed: {failure:?}", self.node);
+        }
+    }
+
+    /// Does a step, if others accept changes.
+    fn step<T>(&mut self, what: &'static str, path: &[u8], work: impl FnOnce(&mut Self) -> Step<T>) -> Step<T> {
+        self.others.begin_step().map_err(failed(what, path))?;
+        let done = work(self);
+        self.others.end_step();
+        done
     }
 
     /// Returns the node of a directory of the tree, creating missing parts of it.
@@ -82,7 +137,10 @@ impl ShareSink {
             let (node, inode) = match self.tree.lookup(above, name) {
                 Err(failure) if failure.errno() == libc::ENOENT => {
                     let made = self.tree.make(above, name, ROOT, libc::S_IFDIR | 0o755, 0, 0);
-                    self.first = self.first.or(made.as_ref().ok().map(|(node, _)| *node));
+                    if let Ok((node, _)) = &made {
+                        self.made.add(*node);
+                        self.report(above, &wanted[..=self.open.len()].join(&b'/'), None);
+                    }
                     made
                 }
                 found => found,
@@ -96,6 +154,12 @@ impl ShareSink {
         Ok(self.open.last().map_or(Tree::ROOT, |(_, node)| *node))
     }
 
+    /// Reports to others that the entry of a path has another node.
+    fn report(&self, directory: u64, path: &[u8], replaced: Option<u64>) {
+        let name = split(path).1;
+        self.others.named(Named { directory, is_in_new: self.made.has(directory), name, path, replaced });
+    }
+
     fn find(&self, directory: u64, item: &Item) -> Step<Option<(u64, Inode)>> {
         match self.tree.lookup(directory, split(&item.path).1) {
             Ok(found) => Ok(Some(found)),
@@ -104,29 +168,15 @@ impl ShareSink {
         }
     }
 
-    /// Creates an item in place of an existing one, which is removed only once the new one exists.
-    fn replace(&mut self, directory: u64, item: &Item, first: Option<(u64, &[u8])>) -> Step<Added> {
-        let name = split(&item.path).1;
-        let cannot = failed("cannot be replaced", &item.path);
-        let mut number = 0;
-        let aside = loop {
-            let aside = aside(number);
-            match self.tree.rename(directory, name, directory, &aside, libc::RENAME_NOREPLACE) {
-                Err(failure) if failure.errno() == libc::EEXIST => number += 1,
-                renamed => break renamed.map(|()| aside).map_err(&cannot)?,
-            }
+    /// Gives a node the name of an item.
+    fn place(&self, node: u64, Awaited { directory, replaces }: Awaited, path: &[u8]) -> share::Result<()> {
+        let name = split(path).1;
+        let replaced = match replaces {
+            true => self.tree.place(node, directory, name)?,
+            false => self.tree.link(node, directory, name).map(|_| None)?,
         };
-        let made = self.make(directory, item, first);
-        if made.is_ok() {
-            let gone = self.tree.unlink(directory, &aside).and_then(|node| self.tree.forget(node));
-            gone.map_err(&cannot)?;
-        } else if let Err(failure) = self.tree.rename(directory, &aside, directory, name, 0) {
-            let why = std::io::Error::from_raw_os_error(failure.errno());
-            let text =
-                format!("{}: the replaced entry was left under the name {}: {why}", shown(&item.path), shown(&aside));
-            return Err(Stop::Skip(text));
-        }
-        made
+        self.report(directory, path, replaced);
+        replaced.map_or(Ok(()), |old| self.others.lost_name(old))
     }
 
     /// The node of the file that an item is a further name of.
@@ -136,29 +186,56 @@ impl ShareSink {
         found.map_err(|failure| cannot_be_linked(item, first, failure))
     }
 
-    /// Creates an item in a directory where its name is free. `first`: the file that it is another
-    /// link to.
-    fn make(&mut self, directory: u64, item: &Item, first: Option<(u64, &[u8])>) -> Step<Added> {
-        let name = split(&item.path).1;
-        if let Some((node, first)) = first {
-            let linked = self.tree.link(node, directory, name);
-            return linked.map(|_| Added::New).map_err(|failure| cannot_be_linked(item, first, failure));
-        }
-        let caller = Caller { uid: item.uid, gid: item.gid };
-        let made = if item.kind() == libc::S_IFLNK {
-            self.tree.make_link(directory, name, caller, &item.target)
-        } else {
-            self.tree.make(directory, name, caller, item.mode, 0, device(item.device))
+    /// Makes the node of an item; one that is not a directory gets its name later.
+    fn make(&mut self, item: &Item, place: Awaited) -> Step<Added> {
+        let (name, caller) = (split(&item.path).1, Caller { uid: item.uid, gid: item.gid });
+        let made = match (item.kind(), place.replaces) {
+            (libc::S_IFDIR, true) => self.make_in_exchange(item, place.directory, caller),
+            (libc::S_IFDIR, false) => self.tree.make(place.directory, name, caller, item.mode, 0, 0),
+            (kind, _) => {
+                let mode = if kind == libc::S_IFLNK { kind | 0o777 } else { item.mode };
+                self.tree.make_unplaced(place.directory, name, caller, mode, device(item.device), &item.target)
+            }
         };
         let (node, inode) = made.map_err(failed("cannot be created", &item.path))?;
-        self.node = node;
-        self.inode = Some(inode);
-        self.first = self.first.or(Some(node));
+        self.made.add(node);
+        if inode.is_directory() {
+            self.report(place.directory, &item.path, None);
+        } else {
+            self.awaited = Some(place);
+        }
+        (self.node, self.inode) = (node, Some(inode));
         Ok(Added::New)
     }
 
+    /// Makes a directory in place of an entry of another type, which is removed only once the
+    /// directory exists.
+    fn make_in_exchange(&self, item: &Item, directory: u64, caller: Caller) -> share::Result<(u64, Inode)> {
+        let mut number = 0;
+        let (aside, made) = loop {
+            let aside = aside(number);
+            match self.tree.make(directory, &aside, caller, item.mode, 0, 0) {
+                Err(failure) if failure.errno() == libc::EEXIST => number += 1,
+                made => break (aside, made?),
+            }
+        };
+        let name = split(&item.path).1;
+        if let Err(failure) = self.tree.rename(directory, &aside, directory, name, libc::RENAME_EXCHANGE) {
+            self.tree.remove_directory(directory, &aside).and_then(|node| self.others.lost_name(node))?;
+            return Err(failure);
+        }
+        let old = self.tree.unlink(directory, &aside)?;
+        self.report(directory, &item.path, Some(old));
+        self.others.lost_name(old)?;
+        Ok(made)
+    }
+
     fn set_xattr(&self, node: u64, path: &[u8], key: &[u8], value: &[u8]) -> Step {
-        self.tree.set_xattr(node, key, value, 0, false).map_err(|failure| match stop_of("", path, failure.errno()) {
+        let set = match self.others.refusal_of_xattr(key) {
+            Some(errno) => Err(Failure::new(errno)),
+            None => self.tree.set_xattr(node, key, value, 0, false),
+        };
+        set.map_err(|failure| match stop_of("", path, failure.errno()) {
             fatal @ Stop::Fatal(_) => fatal,
             Stop::Skip(_) => {
                 let why = std::io::Error::from_raw_os_error(failure.errno());
@@ -200,8 +277,19 @@ impl ShareSink {
     }
 }
 
-impl Sink for ShareSink {
-    fn add(&mut self, item: &Item) -> Step<Added> {
+impl Drop for ShareSink {
+    fn drop(&mut self) {
+        // After the end of others the next opening of the tree removes it.
+        if self.others.begin_step().is_ok() {
+            self.abandon();
+            self.others.end_step();
+        }
+    }
+}
+
+impl ShareSink {
+    fn add_item(&mut self, item: &Item) -> Step<Added> {
+        self.abandon();
         self.inode = None;
         self.path.clone_from(&item.path);
         if item.path.is_empty() {
@@ -217,10 +305,10 @@ impl Sink for ShareSink {
             let node = *node;
             if item.kind() == libc::S_IFDIR && inode.is_directory() {
                 self.node = node;
-                self.inode = (self.overwrite || self.is_ours(node)).then(|| inode.clone());
+                self.inode = (self.overwrite || self.made.has(node)).then(|| inode.clone());
                 return Ok(Added::Merged);
             }
-            if !self.overwrite && !self.is_ours(node) {
+            if !self.overwrite && !self.made.has(node) {
                 return Ok(Added::Kept);
             }
             if inode.is_directory() {
@@ -228,30 +316,24 @@ impl Sink for ShareSink {
                 return Err(Stop::Skip(text));
             }
         }
-        let first = match &item.link_to {
-            Some(first) => Some((self.linked(item, first)?, &first[..])),
-            None => None,
-        };
-        match (found, first) {
-            // An archive that has a name twice may have the second as a link to the first.
-            (Some((old, _)), Some((node, _))) if old == node => Ok(Added::Same),
-            (Some(_), _) => self.replace(directory, item, first),
-            (None, _) => self.make(directory, item, first),
+        let place = Awaited { directory, replaces: found.is_some() };
+        let Some(first) = &item.link_to else { return self.make(item, place) };
+        let node = self.linked(item, first)?;
+        // An archive that has a name twice may have the second as a link to the first.
+        if found.is_some_and(|(old, _)| old == node) {
+            return Ok(Added::Same);
         }
+        self.place(node, place, &item.path).map_err(|failure| cannot_be_linked(item, first, failure))?;
+        self.others.changed(node);
+        Ok(Added::New)
     }
 
-    fn write(&mut self, offset: u64, data: Bytes) -> Step {
-        self.tree.write(self.node, offset, data, false).map(drop).map_err(failed("cannot be written", &self.path))
-    }
-
-    fn end(&mut self, item: &Item) -> Step {
-        if self.inode.is_none() {
-            return Ok(());
-        }
+    fn end_item(&mut self, item: &Item) -> Step {
         let mut wrong = Vec::new();
         gather(&mut wrong, self.set_attributes(item))?;
         let times = (item.accessed, item.modified);
         if item.kind() == libc::S_IFDIR {
+            self.others.changed(self.node);
             let default_acl = item.xattr(ACL_DEFAULT).map(<[u8]>::to_vec);
             self.late.push(Late { node: self.node, times, default_acl });
             return skip_if_any(&wrong);
@@ -270,10 +352,14 @@ impl Sink for ShareSink {
             ..SetAttributes::default()
         };
         set("its times cannot be set", &wanted)?;
+        if let Some(place) = self.awaited {
+            self.place(self.node, place, &item.path).map_err(failed("cannot be given its name", &item.path))?;
+            self.awaited = None;
+        }
         skip_if_any(&wrong)
     }
 
-    fn finish(&mut self) -> Step<Vec<String>> {
+    fn finish_all(&mut self) -> Step<Vec<String>> {
         let mut lines = Vec::new();
         for late in std::mem::take(&mut self.late).into_iter().rev() {
             if let Some(acl) = &late.default_acl {
@@ -287,10 +373,47 @@ impl Sink for ShareSink {
                 modified: Some(TimeToSet::At(late.times.1)),
                 ..SetAttributes::default()
             };
-            let set = self.tree.set_attributes(late.node, &wanted);
-            set.map_err(failed("the times of a directory cannot be set", &[]))?;
+            match self.tree.set_attributes(late.node, &wanted) {
+                // Another user has removed it.
+                Err(failure) if failure.errno() == libc::ESTALE => {}
+                set => drop(set.map_err(failed("the times of a directory cannot be set", &[]))?),
+            }
+            self.others.changed(late.node);
         }
         self.tree.commit().map_err(failed("cannot be made durable", &[]))?;
         Ok(lines)
     }
 }
+
+impl Sink for ShareSink {
+    fn add(&mut self, item: &Item) -> Step<Added> {
+        self.step("cannot be created", &item.path, |sink| sink.add_item(item))
+    }
+
+    fn write(&mut self, offset: u64, data: Bytes) -> Step {
+        let path = std::mem::take(&mut self.path);
+        let what = "cannot be written";
+        let written = self.step(what, &path, |sink| {
+            sink.tree.write(sink.node, offset, data, false).map(drop).map_err(failed(what, &path))
+        });
+        self.path = path;
+        written
+    }
+
+    fn end(&mut self, item: &Item) -> Step {
+        if self.inode.is_none() {
+            return Ok(());
+        }
+        self.step("its attributes cannot be set", &item.path, |sink| sink.end_item(item))
+    }
+
+    fn finish(&mut self) -> Step<Vec<String>> {
+        let lines = self.step("cannot be made durable", &[], Self::finish_all)?;
+        self.others.settle()?;
+        Ok(lines)
+    }
+}
+
+#[cfg(test)]
+#[path = "share_sink_tests.rs"]
+mod tests;

@@ -290,7 +290,7 @@ fn through_mount(
 }
 
 /// Returns whether sending failed because the process has ended.
-fn is_broken(failure: &Failure) -> bool {
+pub(crate) fn is_broken(failure: &Failure) -> bool {
     let Failure::Error(error) = failure else { return false };
     let mut source = std::error::Error::source(error);
     while let Some(cause) = source {

@@ -235,6 +235,12 @@ fish/vendor_completions.d/shale.fish below PREFIX/share.")]
         #[arg(long)]
         replace: bool,
     },
+    /// Look names up that were imported into a mounted share; servers start it
+    #[command(hide = true, name = server::share_import::LOOK_UP_COMMAND)]
+    LookUpNames {
+        /// Where the share is mounted
+        dir: PathBuf,
+    },
     /// Write the manual pages to a directory
     #[command(after_long_help = "\
 Examples:

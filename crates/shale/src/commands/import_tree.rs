@@ -7,26 +7,29 @@
 use std::fs::File;
 use std::io::{BufReader, Read, Seek, SeekFrom};
 use std::os::fd::AsFd;
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Instant;
 
-use policy::{INCOMPLETE, READONLY};
+use policy::INCOMPLETE;
+use share::Tree;
 use surface::{Error, ErrorKind};
 
 use super::registered::registered;
 use super::status;
-use super::trees::{Reached, TreeSummary, copy_shown, find, left_out, mounted, tell_problems};
+use super::trees::{TreeSummary, copy_shown, find, mounted, tell_problems};
 use super::volume::noted;
 use crate::cli::ImportArgs;
 use crate::output::Output;
-use copy::trees::{PosixSink, PosixSource, ShareSink, Sink, Source, Tally, TarSource};
+use copy::trees::{PosixSource, ShareSink, Sink, Source, Tally, TarSource, identity};
 use host::Termination;
 use operations::names::Changes;
 use operations::{Failure, Outcome, path_error};
-use operations::{Reply, Request, Which};
+use operations::{ImportWish, Request, Which};
 use report::JobKind;
 use report::{QuotaLine, ratio};
+use server::control::RemoteTree;
 use server::devices::is_in;
 use server::session::Session;
 use server::share_trees;
@@ -121,6 +124,36 @@ fn set(name: &str, id: u64, changes: Changes) -> Request {
     Request::Set { object: Some(Which::known(name, Some(id))), changes, if_match: None }
 }
 
+/// Where the names of an import go.
+enum Target {
+    /// This process has the pool open.
+    Tree(Arc<Tree>),
+    /// The server has the share mounted there.
+    Served(RemoteTree, PathBuf),
+}
+
+impl Target {
+    fn open(session: &Session, name: &str, id: u64, overwrite: bool, sets_root: bool) -> Outcome<Self> {
+        match session {
+            Session::Direct(pool) => Ok(Self::Tree(share_trees::open_tree(&pool.service, name)?)),
+            Session::Served(client) => {
+                let wish = ImportWish { object: Which::known(name, Some(id)), overwrite, sets_root };
+                let dir = mounted(session, name)?;
+                Ok(Self::Served(client.import_tree(wish)?, dir))
+            }
+        }
+    }
+
+    /// Returns directories that the import must skip, because it would read its own output.
+    fn left_out(&self, pool: &Path) -> Vec<(u64, u64)> {
+        let mount = match self {
+            Self::Served(_, dir) => Some(dir.as_path()),
+            Self::Tree(_) => None,
+        };
+        [Some(pool), mount].into_iter().flatten().filter_map(|path| identity(path).ok()).collect()
+    }
+}
+
 fn fill(
     session: &Session,
     args: &ImportArgs,
@@ -131,23 +164,13 @@ fn fill(
     output: &Output,
 ) -> Outcome {
     let name = &args.volume;
-    let reached = match session {
-        Session::Direct(pool) => Reached::Tree(share_trees::open_tree(&pool.service, name)?),
-        Session::Served(_) => {
-            refuse_readonly(session, name, id)?;
-            Reached::Mount(mounted(session, name)?)
-        }
-    };
+    let sets_root = is_new || args.overwrite;
+    let target = Target::open(session, name, id, args.overwrite, sets_root)?;
     let own = args.properties.iter().filter(|_| !is_new).map(|(key, value)| (key.clone(), Some(value.clone())));
     session.done(set(name, id, own.chain([(INCOMPLETE.to_owned(), Some("yes".to_owned()))]).collect()))?;
-    let sets_root = is_new || args.overwrite;
-    let mut sink: Box<dyn Sink> = match &reached {
-        Reached::Tree(tree) => Box::new(ShareSink::new(tree.clone(), args.overwrite, sets_root)),
-        Reached::Mount(path) => Box::new(PosixSink::open(path, args.overwrite, sets_root)?),
-    };
     let (mut source, size): (Box<dyn Source>, _) = match origin {
         Origin::Directory => {
-            let left_out = left_out(&args.pool, &reached);
+            let left_out = target.left_out(&args.pool);
             (Box::new(PosixSource::open(&args.file, left_out)?.for_share()), (None, Some(args.file.as_path())))
         }
         Origin::Archive(file, total) => {
@@ -155,11 +178,27 @@ fn fill(
             (Box::new(TarSource::new(input, &shown(&args.file)).for_share()), (total, None))
         }
     };
-    let copied = copy_shown("import", size, (&mut *source, &mut *sink), interrupted, tally, output);
-    drop((source, sink));
-    // A tree that failed is not closed in order: the next opening recovers it.
-    copied?;
-    reached.close(name)?;
+    let mut copied_to = |sink: &mut dyn Sink, tally: &mut Tally| {
+        copy_shown("import", size, (&mut *source, sink), interrupted, tally, output)
+    };
+    match target {
+        Target::Tree(tree) => {
+            copied_to(&mut ShareSink::new(tree.clone(), args.overwrite, sets_root), tally)?;
+            // A tree that failed is not closed in order: the next opening recovers it.
+            let closed = tree.close();
+            closed.map_err(|failure| share_trees::error_of(name, "its tree cannot be closed", failure))?;
+        }
+        Target::Served(remote, _) => {
+            let mut of_source = Tally::default();
+            let (done, counted) = remote.fill(|sink| copied_to(sink, &mut of_source));
+            // Without a report, every name that was sent may be there.
+            *tally = match counted {
+                Some(counted) => counted.with_source(of_source),
+                None => of_source,
+            };
+            done?;
+        }
+    }
     session.done(Request::Checkpoint)?;
     // Only now: a reader that does not see the mark finds all of the data.
     Ok(session.done(set(name, id, [(INCOMPLETE.to_owned(), None)].into()))?)
@@ -176,19 +215,6 @@ fn with_quota(session: &Session, share: &str, failure: Failure) -> Failure {
         Some(line) => failure.with(&format!("; {}", line.words())),
         None => failure,
     }
-}
-
-/// Fails for a share with `readonly=on`: its mount refuses each name.
-fn refuse_readonly(session: &Session, name: &str, id: u64) -> Outcome {
-    let report = match session.call(Request::Get { object: Some(Which::known(name, Some(id))) })? {
-        Reply::Properties(report) => report,
-        other => return Err(other.unexpected().into()),
-    };
-    if report.properties.iter().any(|property| property.key == READONLY && property.value == "on") {
-        let text = format!("share '{name}' has readonly=on: allow changes with 'shale set POOL {name} readonly=off'");
-        return Err(Error::new(ErrorKind::ReadOnly, text).into());
-    }
-    Ok(())
 }
 
 /// Removes a new share if nothing was imported, and adds the progress to the failure.

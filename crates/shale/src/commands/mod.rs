@@ -130,6 +130,7 @@ pub fn run(mut command: Command, output: &Output) -> Outcome {
         Command::RestoreFiles { dir, stage, target, replace } => {
             Ok(server::jobs::restore_from_stdin(&dir, &stage, &target, replace)?)
         }
+        Command::LookUpNames { dir } => Ok(server::share_import::look_up_from_stdin(&dir)?),
         Command::Completions { shell } => generate::completions(shell, output),
         Command::Man { dir } => generate::man(&dir),
     }

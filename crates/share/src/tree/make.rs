@@ -2,7 +2,7 @@
 
 use super::directory::living_directory;
 use super::mount_points::admit_name;
-use super::{Caller, Tree};
+use super::{Caller, Tree, remove};
 use crate::acl::{self, Acl};
 use crate::failure::{Failure, Result};
 use crate::inode::{Flags, Inode};
@@ -14,6 +14,15 @@ const TARGET_BYTES_MAX: usize = 4095;
 
 /// Names that an inode can have.
 const LINKS_MAX: u32 = i32::MAX.cast_unsigned();
+
+/// The name of a new node.
+#[derive(Debug, Clone, Copy)]
+enum Name<'a> {
+    None,
+    /// Given by [`Tree::place`].
+    Later(&'a [u8]),
+    Now(&'a [u8]),
+}
 
 impl Tree {
     /// Makes a file, directory, fifo, socket or device node with the type and permissions of
@@ -30,7 +39,7 @@ impl Tree {
         umask: u32,
         device: u32,
     ) -> Result<(u64, Inode)> {
-        self.make_any(directory, Some(name), caller, mode, umask, device, &[])
+        self.make_any(directory, Name::Now(name), caller, mode, umask, device, &[])
     }
 
     /// Makes a symbolic link.
@@ -41,7 +50,7 @@ impl Tree {
         if target.len() > TARGET_BYTES_MAX {
             return Err(Failure::new(libc::ENAMETOOLONG));
         }
-        self.make_any(directory, Some(name), caller, libc::S_IFLNK | 0o777, 0, 0, target)
+        self.make_any(directory, Name::Now(name), caller, libc::S_IFLNK | 0o777, 0, 0, target)
     }
 
     /// Makes a file without a name, which goes unless it is given one.
@@ -49,21 +58,50 @@ impl Tree {
     /// # Errors
     /// As [`Self::make`].
     pub fn make_nameless(&self, directory: u64, caller: Caller, mode: u32, umask: u32) -> Result<(u64, Inode)> {
-        self.make_any(directory, None, caller, libc::S_IFREG | mode & 0o7777, umask, 0, &[])
+        self.make_any(directory, Name::None, caller, libc::S_IFREG | mode & 0o7777, umask, 0, &[])
+    }
+
+    /// Makes anything but a directory without a name, for [`Self::place`]: nothing else sees it
+    /// before it is complete. It is compressed as a file of the name that it will have. `target` is
+    /// that of a symbolic link.
+    ///
+    /// # Errors
+    /// As [`Self::make_link`].
+    pub fn make_unplaced(
+        &self,
+        directory: u64,
+        name: &[u8],
+        caller: Caller,
+        mode: u32,
+        device: u32,
+        target: &[u8],
+    ) -> Result<(u64, Inode)> {
+        if target.len() > TARGET_BYTES_MAX {
+            return Err(Failure::new(libc::ENAMETOOLONG));
+        }
+        if mode & libc::S_IFMT == libc::S_IFDIR {
+            return Err(Failure::new(libc::EINVAL));
+        }
+        self.make_any(directory, Name::Later(name), caller, mode, 0, device, target)
     }
 
     #[allow(clippy::too_many_arguments, reason = "one for each thing that a new inode has")]
     fn make_any(
         &self,
         directory: u64,
-        name: Option<&[u8]>,
+        named: Name<'_>,
         caller: Caller,
         mode: u32,
         umask: u32,
         device: u32,
         target: &[u8],
     ) -> Result<(u64, Inode)> {
-        if let Some(name) = name {
+        let (name, known) = match named {
+            Name::Now(name) => (Some(name), Some(name)),
+            Name::Later(name) => (None, Some(name)),
+            Name::None => (None, None),
+        };
+        if let Some(name) = known {
             names::check(name)?;
         }
         self.admit(name.map_or(0, <[u8]>::len) + target.len())?;
@@ -76,7 +114,7 @@ impl Tree {
             return Err(Failure::new(libc::EEXIST));
         }
         let is_directory = mode & libc::S_IFMT == libc::S_IFDIR;
-        if let Some(name) = name {
+        if let Some(name) = known {
             admit_name(&state, directory, name, is_directory)?;
         }
         if is_directory && parent.links >= LINKS_MAX {
@@ -107,7 +145,7 @@ impl Tree {
             inode.mode |= libc::S_ISGID;
         }
         inherit_acl(&mut state, directory, &parent, number, &mut inode, umask)?;
-        self.begin_compression(&parent, name, &mut inode);
+        self.begin_compression(&parent, known, &mut inode);
         match name {
             Some(name) => {
                 state.add_entry(directory, name, number, inode.kind())?;
@@ -128,6 +166,19 @@ impl Tree {
     /// # Errors
     /// `EPERM` for a directory, `EEXIST`, `EMLINK`, `ENOENT`.
     pub fn link(&self, node: u64, directory: u64, name: &[u8]) -> Result<Inode> {
+        self.link_or_place(node, directory, name, false).map(|(inode, _)| inode)
+    }
+
+    /// Gives a node that is not a directory a name, in place of another node, unless that is a
+    /// directory. Returns the other node, which [`Self::forget`] removes if it has no other name.
+    ///
+    /// # Errors
+    /// `EPERM` for a directory, `EISDIR` if one has the name, `EMLINK`, `ENOENT`.
+    pub fn place(&self, node: u64, directory: u64, name: &[u8]) -> Result<Option<u64>> {
+        self.link_or_place(node, directory, name, true).map(|(_, replaced)| replaced)
+    }
+
+    fn link_or_place(&self, node: u64, directory: u64, name: &[u8], replaces: bool) -> Result<(Inode, Option<u64>)> {
         names::check(name)?;
         self.admit(name.len())?;
         let now = self.now();
@@ -140,11 +191,30 @@ impl Tree {
             return Err(Failure::new(libc::EMLINK));
         }
         let mut parent = living_directory(&state, directory)?;
-        if state.find(directory, name)?.is_some() {
+        let there = state.find(directory, name)?;
+        if there.is_some() && !replaces {
             return Err(Failure::new(libc::EEXIST));
         }
+        // Two names of one file stay as they are.
+        if there.as_ref().is_some_and(|(_, other)| other.inode == node) {
+            return Ok((inode, None));
+        }
         admit_name(&state, directory, name, false)?;
-        state.add_entry(directory, name, node, inode.kind())?;
+        let replaced = match there {
+            Some((cookie, other)) => {
+                let other_inode = state.inode(other.inode)?;
+                if other_inode.is_directory() {
+                    return Err(Failure::new(libc::EISDIR));
+                }
+                state.set_entry(directory, cookie, name, node, inode.kind());
+                remove::lose_name(&mut state, other.inode, other_inode, now);
+                Some(other.inode)
+            }
+            None => {
+                state.add_entry(directory, name, node, inode.kind())?;
+                None
+            }
+        };
         if inode.links == 0 {
             state.set_orphan(node, false);
         }
@@ -154,7 +224,7 @@ impl Tree {
         (parent.modified, parent.changed) = (now, now);
         state.put(directory, parent);
         state.result = node;
-        Ok(inode)
+        Ok((inode, replaced))
     }
 }
 

@@ -228,6 +228,35 @@ fn a_removed_file_lives_while_it_is_held_and_leaves_nothing() {
 }
 
 #[test]
+fn a_complete_file_takes_the_place_of_another() {
+    let (space, tree) = tree();
+    let old = file(&tree, b"f");
+    tree.write(old, 0, Bytes::from(vec![1; 4096]), false).unwrap();
+    let new = tree.make_unplaced(Tree::ROOT, b"f", CALLER, libc::S_IFREG | 0o600, 0, &[]).unwrap().0;
+    tree.write(new, 0, Bytes::from(vec![2; 4096]), false).unwrap();
+    assert_eq!((tree.lookup(Tree::ROOT, b"f").unwrap().0, tree.inode(new).unwrap().links), (old, 0));
+    tree.sync().unwrap();
+    assert_eq!(tree.link(new, Tree::ROOT, b"f").unwrap_err().errno(), libc::EEXIST);
+    assert_eq!(tree.place(new, Tree::ROOT, b"f").unwrap(), Some(old));
+    assert_eq!((tree.lookup(Tree::ROOT, b"f").unwrap().0, tree.inode(old).unwrap().links), (new, 0));
+    assert_eq!(tree.place(new, Tree::ROOT, b"f").unwrap(), None, "the name is its own");
+    assert_eq!(tree.place(new, Tree::ROOT, b"g").unwrap(), None, "the name is free");
+    let directory = tree.make(Tree::ROOT, b"d", CALLER, libc::S_IFDIR | 0o755, 0, 0).unwrap().0;
+    assert_eq!(tree.place(new, Tree::ROOT, b"d").unwrap_err().errno(), libc::EISDIR);
+    assert_eq!(tree.place(directory, Tree::ROOT, b"f").unwrap_err().errno(), libc::EPERM);
+    let unplaced = tree.make_unplaced(directory, b"x", CALLER, libc::S_IFDIR | 0o755, 0, &[]);
+    assert_eq!(unplaced.unwrap_err().errno(), libc::EINVAL);
+    let link = tree.make_unplaced(directory, b"l", CALLER, libc::S_IFLNK | 0o777, 0, b"f").unwrap().0;
+    assert_eq!(tree.place(link, directory, b"l").unwrap(), None);
+    tree.sync().unwrap();
+    let space = space.after_power_loss(&mut Rng::new(1));
+    let tree = Tree::open(space.clone(), OPTIONS).unwrap();
+    assert_eq!((content(&tree, new), tree.inode(new).unwrap().links), (vec![2; 4096], 2));
+    assert_eq!(tree.read_link(link).unwrap(), b"f");
+    assert_eq!((space.allocated_blocks(old..old + 1), tree.check().unwrap()), (0, Vec::new()));
+}
+
+#[test]
 fn orphans_of_a_killed_session_are_reaped() {
     let (space, tree) = tree();
     let node = file(&tree, b"f");

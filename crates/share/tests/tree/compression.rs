@@ -165,6 +165,18 @@ fn the_rules_name_codecs_by_type_and_mode() {
     }
 }
 
+/// An import writes files before they have their names.
+#[test]
+fn a_file_follows_the_rule_for_the_name_that_it_will_have() {
+    let world = World::new(&[("rule.txt", "lz4")], &[]);
+    let made = world.tree.make_unplaced(Tree::ROOT, b"a.txt", CALLER, libc::S_IFREG | 0o644, 0, &[]);
+    let node = made.unwrap().0;
+    world.write(node, 0, &text());
+    world.tree.place(node, Tree::ROOT, b"a.txt").unwrap();
+    assert_eq!(world.codecs(node), "lz4");
+    assert!(world.told(node).contains("by its name"), "{}", world.told(node));
+}
+
 /// Figure 3.1 of the thesis: a known extension selects its rule, everything else is tested, with
 /// compression off as with `auto`; a codec that was named applies to unknown files.
 #[test]
