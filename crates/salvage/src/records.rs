@@ -12,11 +12,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::ControlFlow;
 
 use env::{MapBatch, MapStore};
-use format::{ObjectDescriptor, RecordKey, record_key};
+use format::{FragmentIdentity, FragmentRef, ObjectDescriptor, RecordKey, record_key, reseal};
 use store::base::store_error::store_error;
 use store::objects::level::Level;
 use surface::Result;
-use units::{BlockMask, Epoch, GroupIndex, ObjectId, Seq};
+use units::{BlockIndex, BlockMask, COPIES_MAX, Epoch, GroupIndex, ObjectId, Seq};
 
 use super::facts::{Doubt, Fact, Rank, Resolved, fact_range, resolve, winners};
 use super::log_objects::Table;
@@ -227,6 +227,20 @@ impl<'a> Facts<'a> {
         figures: &mut Figures,
     ) -> Result<()> {
         let Some(key) = facts.first().map(|fact| fact.key) else { return Ok(()) };
+        if key.group.copy() > 0 {
+            // Whether copies are missing or uncertain matters to nobody.
+            facts.retain(|fact| !is_torn(against.scan, fact));
+            if facts.is_empty() {
+                return Ok(());
+            }
+            let resolved = resolve(facts, &against.doubt, BlockMask::EMPTY);
+            facts.clear();
+            self.batch.put(record_key(&key), resolved.record.encode());
+            return if self.batch.changes.len() >= FACTS_MAX { self.flush() } else { Ok(()) };
+        }
+        if against.scan.has_copies {
+            facts.extend(self.of_copies(&key, against.scan)?);
+        }
         let torn: Vec<Fact> = facts.extract_if(.., |fact| is_torn(against.scan, fact)).collect();
         let torn = behind(facts, &torn);
         if facts.is_empty() {
@@ -246,6 +260,40 @@ impl<'a> Facts<'a> {
     }
 }
 
+impl Facts<'_> {
+    /// Returns intact facts of a record's copies as facts of the record itself, at the places of the
+    /// copies. A copy is a little newer than its original, and has the same content: so it decides
+    /// where the original, or the batch that had it, is gone.
+    fn of_copies(&self, key: &RecordKey, scan: &Scan) -> Result<Vec<Fact>> {
+        let mut found = Vec::new();
+        for number in 1..=COPIES_MAX {
+            let mut from = record_key(&RecordKey { group: key.group.nth_copy(number), ..*key }).to_vec();
+            from[..1].copy_from_slice(fact_range().0);
+            let to = [&from[..], &[0xff; 34]].concat();
+            self.store
+                .scan(&from, &to, &mut |key, value| {
+                    found.extend(Fact::decode(key, value));
+                    ControlFlow::Continue(())
+                })
+                .map_err(store_error)?;
+        }
+        found.retain(|fact| fact.rank == Rank::Intact && happened(scan, fact));
+        for fact in &mut found {
+            let FragmentRef { first, count, codec, stored, checksum, .. } = fact.fragment;
+            let identity = |key: &RecordKey| FragmentIdentity {
+                object: key.object,
+                epoch: key.epoch,
+                first: BlockIndex(key.group.first_block().0 + u64::from(first)),
+                count,
+                codec,
+            };
+            fact.fragment.checksum = reseal(checksum, &identity(&fact.key), &identity(key), stored);
+            fact.key = *key;
+        }
+        Ok(found)
+    }
+}
+
 /// Sources that facts are compared with.
 struct Against<'a> {
     doubt: Doubt<'a>,
@@ -258,7 +306,7 @@ impl Facts<'_> {
     /// Counts blocks that the map has in records of which the log has no facts at all.
     fn count_forgotten(&self, witness: &Witness, table: &Table, figures: &mut Figures) -> Result<()> {
         witness.each(&mut |key, record| {
-            let is_known = table.objects.contains_key(&key.object);
+            let is_known = table.objects.contains_key(&key.object) && key.group.copy() == 0;
             if is_known && self.store.get(&record_key(&key)).map_err(store_error)?.is_none() {
                 figures.enter_gone(&key, record.allocated());
                 figures.of(&key).uncertain += u64::from(record.holes.count());

@@ -9,7 +9,8 @@
 //! 4. In a pool that the cleaner has to work for, data that is not written often is separated for
 //!    the log's cold stream (`write::write_heat`).
 //! 5. Copies of other data are always separated: a batch begins a block of the medium, so that one
-//!    damaged block never destroys data and its copy.
+//!    damaged block never destroys data and its copy. Copies that the engine makes follow, in
+//!    streams of their own (`write::copies`).
 //! 6. The batch, or all of them, are appended; when the last one is applied, the groups leave the
 //!    buffer.
 //!
@@ -35,9 +36,10 @@ use units::{BLOCK_BYTES, BlockIndex, BlockMask, Epoch, ObjectId};
 use crate::codecs::chooser;
 use crate::codecs::compress::compress_with;
 use crate::codecs::dictionaries::Encoders;
-use crate::codecs::hints::{compression_of, hint_of, may_be_helped, place_of, taught_by};
+use crate::codecs::hints::{compression_of, copies_of, hint_of, may_be_helped, place_of, taught_by};
 use crate::codecs::regions::RegionKey;
 use crate::write::Writes;
+use crate::write::copies::Copied;
 
 /// Raw bytes of a batch: large enough that its padding (2 KiB on average) and the tail of an extent
 /// that it cannot fill are below one per cent at the usual ratios, small enough that two workers
@@ -57,6 +59,8 @@ struct Unit {
     count: u32,
     settings: Settings,
     hint: Hint,
+    /// In how many more copies it is stored.
+    copies: u8,
 }
 
 /// Units and holes of consecutive groups of one object and epoch.
@@ -161,16 +165,28 @@ impl Writes {
     pub(crate) fn complete(&self, prepared: Prepared) -> Vec<Prepared> {
         let sorted = sorted_blocks(&prepared.taken);
         let copies = copies_among(&prepared.taken);
+        let copied = Copied::among(&prepared.taken);
         let moved_bytes = sorted_bytes(&prepared.entries, &sorted);
         self.vitals.counters.moved_bytes.add(moved_bytes);
         self.vitals.counters.rewritten_bytes.add(moved_bytes);
         self.vitals.counters.sorted_bytes.add(moved_bytes);
         self.vitals.counters.fragment_bytes.add(prepared.payload_bytes() as u64 - moved_bytes);
-        let parts = self.separate(prepared, &sorted);
-        if copies.is_empty() || Canary::CopiesBesideData.is_planted() {
-            return parts;
+        let mut parts = self.separate(prepared, &sorted);
+        if !copies.is_empty() && !Canary::CopiesBesideData.is_planted() {
+            parts = parts.into_iter().flat_map(|part| self.without_copies(part, &copies)).collect();
         }
-        parts.into_iter().flat_map(|part| self.without_copies(part, &copies)).collect()
+        if !copied.is_empty() {
+            let of_part = |part| self.parts_of_copies(part, |object, fragment| copied.of(object, fragment));
+            let more: Vec<_> = parts.iter().flat_map(of_part).collect();
+            self.vitals.counters.fragment_bytes.add(more.iter().map(|part| part.payload_bytes() as u64).sum());
+            // The last part completes the groups.
+            let taken = parts.last_mut().map(|part| std::mem::take(&mut part.taken));
+            parts.extend(more);
+            if let (Some(last), Some(taken)) = (parts.last_mut(), taken) {
+                last.taken = taken;
+            }
+        }
+        parts
     }
 
     /// Step 5: the copies of a part, if it has any, and the rest.
@@ -274,6 +290,20 @@ impl Writes {
                 entries.push(Entry::Holes { object: run.object, epoch: run.epoch, ranges: ranges.to_vec() });
             }
             raw_bytes += run.units.iter().map(|u| u.count as usize * BLOCK_BYTES).sum::<usize>();
+            let copies = run.units.iter().map(|unit| unit.copies).max().unwrap_or(0);
+            let known = self.copies_known(&run.counted);
+            let known = if copies > known { run.counted.note_copies(copies) } else { known };
+            if known > 0 {
+                self.geometry.note_copies(copies);
+                let first =
+                    |unit: &Unit| BlockIndex(taken[unit.taken].key.group.first_block().0 + u64::from(unit.first));
+                let of_units = run.units.iter().map(|unit| (first(unit), unit.count));
+                let changed: Vec<_> = run.holes.iter().copied().chain(of_units).collect();
+                let object = (run.object, run.epoch);
+                changed
+                    .chunks(HOLES_PER_ENTRY)
+                    .for_each(|some| entries.extend(Self::holes_of_copies(object, known, some)));
+            }
         }
         // The header's size depends only on the number of fragments, so payloads can be written to
         // their final places.
@@ -456,8 +486,9 @@ fn plan_group(run: &mut Run<'_>, group: &Taken, taken: usize, settings: Settings
         run.holes.push((BlockIndex(start + u64::from(first)), count));
     }
     for unit in plan_units(data, unit_blocks(&settings, data, read_in_pieces)) {
-        let hint = hint_of(&group.runs, BlockMask::run(unit.first, unit.count));
-        run.units.push(Unit { taken, first: unit.first, count: unit.count, settings, hint });
+        let blocks = BlockMask::run(unit.first, unit.count);
+        let (hint, copies) = (hint_of(&group.runs, blocks), copies_of(&group.runs, blocks));
+        run.units.push(Unit { taken, first: unit.first, count: unit.count, settings, hint, copies });
     }
 }
 
