@@ -4,7 +4,7 @@ use bytes::Bytes;
 use sim::{Fault, Outcome, Rng, TableOp, fill_content};
 use surface::{Error, ErrorKind, WriteOptions, ZeroOptions};
 
-use super::limits::{EXTENTS_WITH_ROOM_TO_OVERWRITE, usable_extents};
+use super::limits::{EXTENTS_KEPT_FOR_COPIES, EXTENTS_WITH_ROOM_TO_OVERWRITE, usable_extents};
 use super::together::read_in_pieces;
 use super::{Failure, Op, World, lens};
 
@@ -404,7 +404,8 @@ impl World {
         let reserved = self.extents_reserved(op);
         let (free, total) = (status.extents_free, status.extents_total);
         let for_overwriting = if total >= EXTENTS_WITH_ROOM_TO_OVERWRITE { total / 28 } else { 0 };
-        let usable = free.saturating_sub(6 + reserved + for_overwriting) * status.extent_bytes / 4;
+        let for_copies = if self.shape.shares { EXTENTS_KEPT_FOR_COPIES } else { 0 };
+        let usable = free.saturating_sub(6 + for_copies + reserved + for_overwriting) * status.extent_bytes / 4;
         if usable > asked + (32 << 10) {
             return Err(self.fail(format!("{op:?}: full with {free} of {total} extents free: {error}")));
         }

@@ -17,6 +17,8 @@ static BY_RESERVATION: AtomicU64 = AtomicU64::new(0);
 
 /// Extents of a pool that are not for data: that of the superblock, and the reserve.
 const EXTENTS_KEPT: u64 = 1 + 6;
+/// One more for the stream of copies, which places of files in a share have.
+pub const EXTENTS_KEPT_FOR_COPIES: u64 = 1;
 
 /// Extents from which on overwriting has room of its own (`space`).
 pub const EXTENTS_WITH_ROOM_TO_OVERWRITE: u64 = 28 * 16;
@@ -167,7 +169,8 @@ impl World {
         let status = self.pool().status();
         let wanted = self.bytes_reserved(&after, None);
         if !matches!(change, TableOp::Create { .. } | TableOp::Clone { .. } | TableOp::Set { .. })
-            || status.live_bytes + wanted <= room_bytes(&status, self.mark).saturating_sub(self.tree_bytes(&status))
+            || status.live_bytes + wanted
+                <= room_bytes(&status, self.mark, self.shape.shares).saturating_sub(self.tree_bytes(&status))
         {
             return Err(self.fail(format!("{op:?}: no reservation explains: {error}")));
         }
@@ -225,6 +228,7 @@ pub fn usable_extents(status: &PoolStatus, mark: Option<u64>) -> u64 {
 }
 
 /// Bytes that surely fit into a pool, however they are packed.
-pub fn room_bytes(status: &PoolStatus, mark: Option<u64>) -> u64 {
-    (usable_extents(status, mark) + 1).saturating_sub(EXTENTS_KEPT) * usable_bytes_min(status.extent_bytes)
+pub fn room_bytes(status: &PoolStatus, mark: Option<u64>, has_shares: bool) -> u64 {
+    let kept = EXTENTS_KEPT + if has_shares { EXTENTS_KEPT_FOR_COPIES } else { 0 };
+    (usable_extents(status, mark) + 1).saturating_sub(kept) * usable_bytes_min(status.extent_bytes)
 }
