@@ -20,14 +20,22 @@ done
 """
 
 
+def mount_table():
+    """(mount point, number of the device, kind, source) of each mount, the newest last."""
+    found = []
+    for line in Path("/proc/self/mountinfo").read_text().splitlines():
+        words = line.split()
+        # Blanks and the like stand as octal numbers there.
+        point = re.sub(r"\\([0-7]{3})", lambda m: chr(int(m.group(1), 8)), words[4])
+        kind, source = words[words.index("-") + 1:][:2]
+        found.append((point, words[2], kind, source))
+    return found
+
+
 def source_of(directory):
     """The block device that is mounted on a directory; None if it is another kind of mount."""
-    for line in reversed(Path("/proc/self/mountinfo").read_text().splitlines()):
-        words = line.split()
-        if re.sub(r"\\([0-7]{3})", lambda m: chr(int(m.group(1), 8)), words[4]) == str(directory):
-            source = Path(words[words.index("-") + 2])
-            return source if source.is_block_device() else None
-    return None
+    sources = [Path(source) for point, _, _, source in mount_table() if point == str(directory)]
+    return sources[-1] if sources and sources[-1].is_block_device() else None
 
 
 def is_in_use(device):

@@ -4,23 +4,18 @@ the directory."""
 import contextlib
 import json
 import os
-import re
 import shutil
 import signal
 import subprocess
 from pathlib import Path
 
+from harness.namespaces import mount_table
+
 
 def mounts_under(directory):
     """Mount points under a directory, the innermost first."""
-    prefix = f"{directory}/"
-    found = []
-    for line in Path("/proc/self/mountinfo").read_text().splitlines():
-        # Blanks and the like stand as octal numbers there.
-        point = re.sub(r"\\([0-7]{3})", lambda m: chr(int(m.group(1), 8)), line.split()[4])
-        if point.startswith(prefix):
-            found.append(point)
-    return sorted(found, key=len, reverse=True)
+    points = [point for point, *_ in mount_table() if point.startswith(f"{directory}/")]
+    return sorted(points, key=len, reverse=True)
 
 
 FUSE_CONNECTIONS = Path("/sys/fs/fuse/connections")
@@ -28,8 +23,7 @@ FUSE_CONNECTIONS = Path("/sys/fs/fuse/connections")
 
 def end_fuse_mounts(directory):
     """Ends the mounts by FUSE under a directory: those of a killed server are kept for the next one, and would let umount wait for it."""
-    lines = [line.split() for line in Path("/proc/self/mountinfo").read_text().splitlines()]
-    numbers = {words[2].split(":")[1] for words in lines if words[4].startswith(f"{directory}/") and words[words.index("-") + 1].startswith("fuse")}
+    numbers = {device.split(":")[1] for point, device, kind, _ in mount_table() if point.startswith(f"{directory}/") and kind.startswith("fuse")}
     if numbers and not os.path.ismount(FUSE_CONNECTIONS):
         subprocess.run(["mount", "-t", "fusectl", "none", FUSE_CONNECTIONS], capture_output=True, check=False)
     for number in numbers:
