@@ -15,13 +15,13 @@ use crate::guarded::{Guarded, WasFull};
 type PartKey = (u8, u64, u16);
 const TABLE: TableDefinition<'_, PartKey, &[u8]> = TableDefinition::new("frames-1");
 
-/// A page has 4,096 bytes; its head, the key and the lengths take less than the rest.
+/// A page has 4,096 bytes; its header, the key and the lengths take at most the remaining 128.
 const PART_BYTES_MAX: usize = 3968;
-/// What a part of at most this size and another one like it share a page.
+/// Two parts of at most this size share a page.
 const SMALL_PART_BYTES: usize = 1900;
-/// What the database may keep in memory.
+/// Limit on the database's cache.
 const CACHE_BYTES: usize = 512 << 10;
-/// What a page costs with its part of the pages above.
+/// Bytes of a page, with its share of the index pages above it.
 const PAGE_COST_BYTES: u64 = 4096 + 64;
 
 /// Why the database does not do something.
@@ -29,7 +29,7 @@ const PAGE_COST_BYTES: u64 = 4096 + 64;
 pub(crate) enum Fault {
     /// There is no room, or no right to write.
     Full(String),
-    /// It cannot be read or written: another one has to take its place if it does not open.
+    /// It cannot be read or written, and is replaced if it does not open.
     Broken(String),
 }
 
@@ -43,7 +43,7 @@ impl fmt::Display for Fault {
 
 type Result<T> = std::result::Result<T, Fault>;
 
-/// What a value costs on disk, about.
+/// Estimate of a value's bytes on disk.
 pub(crate) fn cost_of(len: usize) -> u64 {
     let (whole, rest) = (len / PART_BYTES_MAX, len % PART_BYTES_MAX);
     let rest = match rest {
@@ -120,7 +120,7 @@ impl Database {
         Ok(())
     }
 
-    /// A value; `None`: there is none, or a part of it is missing.
+    /// A value; `None` if it does not exist or one of its parts is missing.
     pub(crate) fn read(&self, kind: u8, at: u64) -> Result<Option<Vec<u8>>> {
         let broken = |error: &dyn fmt::Display| self.fault(error);
         let table = self.redb.begin_read().map_err(|error| broken(&error))?;

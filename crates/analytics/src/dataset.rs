@@ -31,7 +31,7 @@ impl Unit {
     }
 }
 
-/// A dataset. The number is what frames on disk have.
+/// A dataset, by its number in frames on disk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Dataset(u8);
 

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use crate::dataset::{Dataset, Shape, Unit};
 use crate::tier::Tier;
 
-/// The object of all those that a frame does not tell apart.
+/// Stands for all objects without a series of their own in a frame.
 pub const OTHER: u64 = u64::MAX;
 /// Separates labels. No label has it: [`Key::new`] replaces it.
 pub(crate) const SEPARATOR: char = '\u{1f}';
@@ -95,7 +95,7 @@ pub struct Frame {
     pub(crate) names: BTreeMap<u64, Box<str>>,
     /// Points from the first step on; those at the end that are 0 may be absent.
     pub(crate) series: BTreeMap<Key, Vec<Point>>,
-    /// Objects that are not told apart.
+    /// Number of objects without a series of their own.
     pub(crate) folded: u64,
     /// Series without an object for which there was no place.
     pub(crate) left_out: u64,
@@ -124,8 +124,8 @@ impl Frame {
         ((second - self.start) / self.tier.step_s()) as usize
     }
 
-    /// The points of a series, which is made if there is a place; else those of what takes its
-    /// place.
+    /// The points of a series, which is created if the frame has room; otherwise those of the series
+    /// that all further objects share.
     pub(crate) fn points_mut(&mut self, key: &Key) -> Option<&mut Vec<Point>> {
         if !self.series.contains_key(key) && self.series.len() >= UNDER_WAY_FACTOR * self.tier.series_max() {
             if key.object == 0 {
@@ -137,7 +137,7 @@ impl Frame {
         Some(self.series.entry(key.clone()).or_default())
     }
 
-    /// Adds what a second had to one series.
+    /// Adds the value of a second to one series.
     pub(crate) fn add(&mut self, second: u64, key: &Key, value: u64) {
         let step = self.step_of(second);
         if let Some(points) = self.points_mut(key) {
@@ -175,7 +175,7 @@ impl Frame {
     pub(crate) fn keep_bounds(&mut self) {
         let weights = self.weights();
         let of_none = self.series.keys().filter(|key| key.object == 0).count();
-        // What the others need together, at most.
+        // Upper bound on the series of the other objects.
         let kinds: BTreeSet<_> = self.series.keys().filter(|key| key.object != 0).map(|key| key.of_other()).collect();
         let mut left = self.tier.series_max().saturating_sub(of_none + kinds.len());
         let mut ranked: Vec<_> = weights.into_iter().collect();

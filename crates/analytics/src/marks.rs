@@ -1,5 +1,5 @@
-//! Marks on the time line, and worksheets: small texts beside the frames. Owns both lists, in
-//! memory and in the order of their keys in the table.
+//! Marks on the time line, and worksheets: small texts stored in the database of the frames. Owns
+//! both lists, in memory and in the order of their keys in the table.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -17,7 +17,7 @@ pub const MARK_BYTES_MAX: usize = 256;
 pub const WORKSHEETS_MAX: usize = 100;
 /// Bytes of a worksheet with its name.
 pub const WORKSHEET_BYTES_MAX: usize = 16 << 10;
-/// Bits of a mark's number that tell marks of one second apart.
+/// Bits of a mark's number that distinguish marks of the same second.
 const SAME_SECOND_BITS: u32 = 8;
 
 /// An event on the time line.
@@ -25,7 +25,7 @@ const SAME_SECOND_BITS: u32 = 8;
 pub struct Mark {
     /// When, in seconds since 1970.
     pub unix_s: u64,
-    /// What.
+    /// The event, in words.
     pub text: String,
 }
 
@@ -97,8 +97,8 @@ impl Notes {
         self.worksheets.values().map(|(name, body)| (&name[..], &body[..]))
     }
 
-    /// Stores a worksheet, or removes it. `false`: there is none of that name, no place, or it is
-    /// too long.
+    /// Stores a worksheet, or removes it. Returns `false` if it is too long, if there is no room for
+    /// another one, or if the one to remove does not exist.
     pub(crate) fn set_worksheet(&mut self, name: &str, body: Option<&str>) -> bool {
         let known = self.worksheets.iter().find(|(_, (known, _))| known == name).map(|(number, _)| *number);
         let number = match (known, body) {
@@ -143,7 +143,7 @@ impl Notes {
         self.changed.extend(self.worksheets.keys().map(|at| (WORKSHEETS, *at)));
     }
 
-    /// What they cost on disk, about.
+    /// Estimate of their bytes on disk.
     pub(crate) fn cost_bytes(&self) -> u64 {
         let marks: u64 = self.marks.values().map(|text| cost_of(text.len() + 4)).sum();
         marks + self.worksheets.values().map(|(name, body)| cost_of(name.len() + body.len() + 5)).sum::<u64>()

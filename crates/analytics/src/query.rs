@@ -43,7 +43,7 @@ pub struct Query {
     pub names: BTreeMap<u64, String>,
 }
 
-/// A question that cannot be answered: why, and what would do.
+/// Reason why a query cannot be answered, and a query that could.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct QueryError(pub(crate) String);
 
@@ -108,7 +108,7 @@ impl Query {
         let suits = |tier: Tier| {
             let few = (self.to - self.from) / tier.frame_s() <= FRAMES_MAX;
             let Some(own) = first[tier as usize] else { return few && first == [None; 3] };
-            // What it does not have, no coarser tier has either.
+            // Older data is in no coarser tier either.
             let coarser = Tier::ALL.into_iter().filter(|other| *other > tier);
             let reaches = |other: Tier| first[other as usize].is_none_or(|first| own <= first + other.step_s());
             few && (own <= self.from || coarser.into_iter().all(reaches))

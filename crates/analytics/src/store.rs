@@ -24,20 +24,21 @@ use crate::marks::{Mark, Notes};
 use crate::query::{Answer, Query, QueryError};
 use crate::tier::Tier;
 
-/// Seconds that rows go on after the last one while the clock is behind it.
+/// Rows that are appended after the last one while the clock reads earlier; then the clock is
+/// believed.
 const BEHIND_MAX_S: u64 = 60;
-/// Seconds that a late sample stands for.
+/// Limit on the seconds that one late sample covers.
 const LATE_MAX_S: u64 = 10;
-/// Frames that wait to be written: ten minutes of seconds with what they are summed up in.
+/// Limit on frames that wait to be written: ten minutes of seconds, with the coarser tiers.
 const UNWRITTEN_MAX: usize = 12;
-/// After a fault for want of room the database is opened again after this time.
+/// Delay before the database is opened again after it ran out of room.
 const RETRY_S: u64 = 60;
-/// Free bytes of the file system that are left to others.
+/// Free bytes of the file system that the store does not use.
 const ROOM_LEFT_BYTES: u64 = 64 << 20;
-/// Frames that begin this much later than now are of a clock that was wrong.
+/// Frames that begin this much later than now came from a wrong clock.
 const AHEAD_MAX_S: u64 = 86_400;
 
-/// What a series had in a second.
+/// The value of a series in one second.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Sample {
     /// The series.
@@ -46,7 +47,7 @@ pub struct Sample {
     pub value: u64,
 }
 
-/// What went wrong since the store was made.
+/// Faults since the store was created.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct StoreHealth {
     /// Frames that were damaged when they were read.
@@ -55,9 +56,9 @@ pub struct StoreHealth {
     pub dropped_frames: u64,
     /// Databases that could not be opened and were replaced.
     pub set_aside: u64,
-    /// Why the last one of them could not be.
+    /// Reason for the last replacement.
     pub set_aside_why: Option<String>,
-    /// Why nothing is stored now.
+    /// Reason why nothing is stored at the moment.
     pub fault: Option<String>,
 }
 
@@ -71,15 +72,15 @@ pub struct Store {
     under_way: [Option<Frame>; 3],
     /// Whether they differ from the table.
     is_dirty: [bool; 3],
-    /// Frames that ended and are not in the table as they are.
+    /// Frames that ended and are newer than the table.
     unwritten: Vec<(Tier, u64, Frame)>,
-    /// What each frame of the table costs, by tier and first second.
+    /// Estimated bytes on disk of each frame of the table, by tier and first second.
     costs: [BTreeMap<u64, u64>; 3],
     /// The last second that was recorded.
     last: Option<u64>,
     /// Whether this store recorded it, and not one before a restart.
     has_recorded: bool,
-    /// Rows since the clock was behind.
+    /// Rows since the clock went back.
     rows_behind: u64,
     notes: Notes,
     health: StoreHealth,
@@ -110,8 +111,8 @@ impl Store {
         self.ensure_open(now);
     }
 
-    /// Records the second `now`; `name_of` tells names of objects. In a second that was recorded
-    /// before, amounts add up and levels are replaced: no amount is ever lost.
+    /// Records the second `now`; `name_of` returns names of objects. If that second was recorded
+    /// before, amounts are added and levels are replaced, so no amount is lost.
     pub fn record(&mut self, now: u64, samples: &[Sample], name_of: &dyn Fn(u64) -> Option<String>) {
         let second = self.second_for(now);
         // A caller that was late by some seconds has samples of all of them.
@@ -173,7 +174,7 @@ impl Store {
         self.under_way[0].as_mut()
     }
 
-    /// The frame of a tier that begins at `start`, as far as it is known.
+    /// The frame of a tier that begins at `start`, with the data that is known of it.
     fn frame_at(&mut self, tier: Tier, start: u64) -> Frame {
         if let Some(place) = self.unwritten.iter().rposition(|(of, at, _)| (*of, *at) == (tier, start)) {
             return self.unwritten.remove(place).2;
@@ -482,7 +483,7 @@ impl Store {
         self.notes.set_worksheet(name, body)
     }
 
-    /// What went wrong.
+    /// Faults of the store.
     pub fn health(&self) -> &StoreHealth {
         &self.health
     }

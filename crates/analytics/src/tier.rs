@@ -58,7 +58,7 @@ impl Tier {
         }
     }
 
-    /// Objects that a frame tells apart; the others are one.
+    /// Limit on objects with series of their own in a frame.
     pub const fn objects_max(self) -> usize {
         match self {
             Self::Seconds => 256,
@@ -76,7 +76,7 @@ impl Tier {
         }
     }
 
-    /// Its part of `budget`: 1 : 4 : 3, by what the tiers take when all slots are active.
+    /// Its part of `budget`: 1 : 4 : 3, the sizes of the tiers when all slots are active.
     pub const fn part_of(self, budget: u64) -> u64 {
         let eighths = match self {
             Self::Seconds => 1,

@@ -20,7 +20,7 @@ use crate::{body, files, session};
 struct Route {
     about: &'static About,
     method: &'static str,
-    /// Parts of the path: `{field}`, or a word as it is.
+    /// Parts of the path: `{field}`, or a literal word.
     parts: Vec<&'static str>,
 }
 
@@ -37,7 +37,7 @@ static ROUTES: LazyLock<Vec<Route>> = LazyLock::new(|| {
     routes
 });
 
-/// The description of the interface, as it is committed; a test compares it with the catalogue.
+/// The committed OpenAPI description; a test compares it with the catalogue.
 const OPENAPI: &str = include_str!("../openapi.json");
 
 /// Text with `%XX` in it; none: it is not UTF-8, or has a zero byte. `plus` is a space in queries.
@@ -61,7 +61,7 @@ fn decoded(text: &str, plus: bool) -> Option<String> {
 /// Names and values.
 pub(crate) type Pairs = Vec<(String, String)>;
 
-/// The fields that a path has; none: it is another one. Parts are told apart before they are
+/// The fields of a path; `None` if the route does not match. The path is split before it is
 /// decoded, so that an object `a/b` is `a%2Fb`. `{field*}` takes all parts that the others leave.
 fn fields_of(route: &Route, parts: &[&str]) -> Option<Pairs> {
     let (mut fields, mut own, mut joined) = (Vec::new(), route.parts.clone(), None);
@@ -186,7 +186,7 @@ pub(crate) async fn operation(
     let has_version = fields.contains_key(header::IF_MATCH);
     let request = match build(route, given, &uri, &fields, &received.bytes) {
         Ok(request) => request,
-        // Without credentials the answer is 401 whatever the parameters are.
+        // Without credentials the answer is 401, even if the parameters are wrong.
         Err(response) => {
             return match ask(&shared, &peer, &fields, What::WhoAmI).await {
                 Ok(_) => *response,

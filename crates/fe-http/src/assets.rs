@@ -1,4 +1,4 @@
-//! The files of the page, out of a table that is compiled in. There is no file system behind it.
+//! The files of the page, from a table that is compiled in; no file system is read.
 
 use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
@@ -7,7 +7,7 @@ use crate::problem::{self, Refused};
 
 include!(concat!(env!("OUT_DIR"), "/assets.rs"));
 
-/// What a program without a page shows.
+/// Shown by a program that was built without the page.
 const NO_PAGE: &str = "<!doctype html><meta charset=utf-8><title>Shale</title><h1>Shale</h1><p>This program was built \
                        without its page. The API is at /api/v1; see docs/API.md.";
 
@@ -16,7 +16,7 @@ fn find(path: &str) -> Option<&'static [u8]> {
     Some(ASSETS[place].1)
 }
 
-/// The type of a file by its ending. What has none of these is not shown, but saved.
+/// Media type by file name extension. Browsers save files of other types.
 fn type_of(path: &str) -> &'static str {
     match path.rsplit_once('.').map_or("", |(_, ending)| ending) {
         "html" => "text/html; charset=utf-8",
@@ -43,7 +43,7 @@ fn takes_brotli(fields: &HeaderMap) -> bool {
     accepted.flat_map(|line| line.split(',')).any(|coding| coding.split(';').next().is_some_and(|c| c.trim() == "br"))
 }
 
-/// The file at a path, as it is in the request line.
+/// The file at a path of the request line.
 pub(crate) fn serve(path: &str, fields: &HeaderMap) -> Response {
     let path = if path == "/" { "/index.html" } else { path };
     let Some(plain) = find(path).filter(|_| path != "/assets.json") else {

@@ -22,7 +22,7 @@ const BYTES_MAX: usize = 1 << 20;
 const SMALL_BYTES_MAX: usize = 8 << 10;
 /// Time limit for receiving a body.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// Time in which a large body must begin to arrive, and may be behind [`RATE_MIN_BYTES`].
+/// Time in which a large body must begin to arrive, and may be slower than [`RATE_MIN_BYTES`].
 const GRACE: Duration = Duration::from_secs(3);
 /// Bytes of a large body that must arrive each second, on average: the largest in 16 s.
 const RATE_MIN_BYTES: u64 = 64 << 10;
@@ -211,7 +211,7 @@ mod tests {
         assert_eq!((read, took), (Ok(1 << 20), ms(16_000)));
         assert_eq!(run(body(16, 64 << 10, ms(2000)), permits).await.0, Err(Refused::TooSlow));
         assert_eq!(run(body(17, 64 << 10, ms(1)), permits).await.0, Err(Refused::TooLong));
-        // A small one has half a minute, and holds nobody up.
+        // A small one has half a minute, and takes no permit.
         let (read, took) = run(body(100, 1, ms(1000)), permits).await;
         assert_eq!((read, took), (Err(Refused::TooSlow), PATIENCE));
         assert_eq!(permits.available_permits(), 1);

@@ -219,7 +219,7 @@ impl hyper::body::Body for Answer {
     }
 }
 
-/// Serves a TCP socket for ever.
+/// Serves a TCP socket until the process ends.
 pub(crate) async fn serve_tcp(listener: TcpListener, limits: Arc<Limits>, app: Router, tls: Option<TlsAcceptor>) {
     loop {
         let (stream, address) = match listener.accept().await {
@@ -246,7 +246,7 @@ pub(crate) async fn serve_tcp(listener: TcpListener, limits: Arc<Limits>, app: R
     }
 }
 
-/// Serves a unix socket for ever.
+/// Serves a unix socket until the process ends.
 pub(crate) async fn serve_unix(listener: UnixListener, limits: Arc<Limits>, app: Router) {
     loop {
         let stream = match listener.accept().await {

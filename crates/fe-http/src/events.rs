@@ -1,8 +1,8 @@
 //! Event streams: once a second the figures of the pool and of some objects, and the jobs and the
 //! health that changed. Owns the counts of streams.
 //!
-//! A client that comes again with `Last-Event-ID` gets the figures that it has missed, as far as
-//! the server has them, and is told to read everything again otherwise.
+//! A client that reconnects with `Last-Event-ID` gets the figures that it missed, if the server still
+//! has them, or else a `reset`, which means that it has to read everything again.
 //!
 //! A stream asks the server each second with the credentials of its request, so it ends when the
 //! token is revoked or the session ends. A slow client gets fewer frames, not older ones.
@@ -116,8 +116,8 @@ struct Sent {
 }
 
 impl Sent {
-    /// What a client has missed, the last event first. Jobs and health come whole with the next
-    /// frames.
+    /// The events that a client missed, the last one first. Jobs and health come in full with the
+    /// next frames.
     fn resume(&mut self, wish: &Wish, frames: &Value) -> Vec<Event> {
         let Some(missed) = frames["missed"].as_array() else {
             return vec![Event::default().event("reset").data("{}")];

@@ -1,7 +1,7 @@
 //! The HTTP front end: REST, events, metrics and the page.
 //!
-//! It runs as a process of its own ([`run`]), because what parses bytes of strangers must not be
-//! able to end or to read the storage server. The process has no rights, no files and no
+//! It runs as a process of its own ([`run`]), because code that parses untrusted bytes must not
+//! be able to crash or read the storage server. The process has no rights, no files and no
 //! credentials. It hands each request, with the cookie or the token that came with it, to the
 //! server ([`wire`]), which decides.
 //!

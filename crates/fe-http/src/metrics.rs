@@ -60,7 +60,7 @@ pub struct CodecFigures {
     pub decompressed: CodecWork,
 }
 
-/// What `/metrics` is made of.
+/// The figures of `/metrics`.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Figures {
     /// The pool.

@@ -17,10 +17,10 @@ use crate::router::{Site, router};
 use crate::tls::Certificate;
 use crate::wire::{Command, EVENT_LINES, Listener, REQUEST_LINES, Setup, receive_command};
 
-/// Threads of the runtime: what they do is parse and copy.
+/// Threads of the runtime, which only parse and copy.
 const THREADS: usize = 2;
 
-/// Serves until the server closes `control`, over which it sends what [`crate::wire`] says.
+/// Serves until the server closes `control`, the socket for the commands of [`crate::wire`].
 ///
 /// # Errors
 /// When the message makes no sense, when rights cannot be given up, and for a certificate that
@@ -51,7 +51,7 @@ pub fn run(control: OwnedFd) -> io::Result<()> {
     Ok(())
 }
 
-/// Does what the server says, until it has gone.
+/// Executes the server's commands until it closes the socket.
 fn obey(control: &OwnedFd, certificate: Option<&Certificate>) {
     while let Ok(Some((command, _))) = receive_command(control) {
         if let (Command::Certificate(pem), Some(certificate)) = (command, certificate)

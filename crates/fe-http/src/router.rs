@@ -18,7 +18,7 @@ use crate::problem::{self, Refused};
 use crate::wire::{Answer, Ask, What};
 use crate::{api, assets, body, guard, metrics, session};
 
-/// What all requests share.
+/// State that all requests share.
 pub(crate) struct Site {
     /// The way to the server.
     pub(crate) backend: Backend,
@@ -32,7 +32,7 @@ pub(crate) struct Site {
     pub(crate) names: Vec<String>,
     /// Version of the program.
     pub(crate) version: String,
-    /// What tells this start of the server from others.
+    /// Identifies this start of the server.
     pub(crate) boot: String,
 }
 

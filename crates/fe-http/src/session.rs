@@ -8,7 +8,7 @@ use crate::connections::Peer;
 use crate::problem;
 use crate::wire::{Begun, Proof, What};
 
-/// What `POST /session` takes.
+/// Body of `POST /session`.
 #[derive(Deserialize)]
 #[serde(untagged)]
 enum LogIn {
@@ -84,7 +84,7 @@ pub(crate) fn has_token(fields: &HeaderMap) -> bool {
     bearer(fields).is_some()
 }
 
-/// What a request shows to prove who sent it.
+/// The credentials of a request.
 pub(crate) fn proof(fields: &HeaderMap, peer: &Peer) -> Proof {
     if let Some(token) = bearer(fields) {
         return Proof::Token(token.to_owned());

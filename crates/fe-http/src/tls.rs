@@ -64,7 +64,7 @@ impl Certificate {
         Ok(())
     }
 
-    /// What turns a connection into one with TLS.
+    /// Performs the TLS handshake of a connection.
     pub(crate) fn acceptor(self: Arc<Self>) -> io::Result<TlsAcceptor> {
         let mut config = ServerConfig::builder_with_provider(Arc::new(ring::default_provider()))
             .with_safe_default_protocol_versions()

@@ -25,7 +25,7 @@ const CLOSE_PATIENCE: Duration = Duration::from_secs(5);
 /// The message for a driver that lacks something.
 const NEEDED: &str = "Shale needs the ublk driver of Linux 6.5 or later";
 
-/// The driver, as far as it is used. Errors are those of the kernel.
+/// The used part of the driver's interface. Errors are those of the kernel.
 pub trait Driver: Send + Sync {
     /// Features of the driver.
     fn features(&self) -> u64;

@@ -36,7 +36,7 @@ const SYNC_PATIENCE: Duration = Duration::from_secs(45);
 /// Time for a queue to have a tag without a request when the device is left.
 const QUIESCE_PATIENCE: Duration = Duration::from_secs(5);
 
-/// What all devices of a server share.
+/// State that all devices of a server share.
 pub struct Context {
     /// The kernel's driver.
     pub driver: Arc<dyn Driver>,

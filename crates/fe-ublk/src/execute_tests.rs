@@ -96,7 +96,7 @@ fn failures_have_an_errno_that_says_what_can_be_done() {
     volume.fail(None);
     assert_eq!(run(&volume, Work::Refused(libc::EINVAL), &mut []), (-libc::EINVAL, 1));
     assert_eq!(run(&volume, Work::Read { offset: SIZE, length: 512 }, &mut [0; 512]), (-libc::EIO, 1), "past the end");
-    // No request reaches beyond its buffer, whatever it says.
+    // No request reaches beyond its buffer, even with a wrong length.
     assert_eq!(run(&volume, Work::Read { offset: 0, length: 513 }, &mut [0; 512]), (-libc::EIO, 1));
     assert_eq!(run(&volume, Work::Write { offset: 0, length: 513, fua: false }, &mut [0; 512]), (-libc::EIO, 1));
 }

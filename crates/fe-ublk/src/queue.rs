@@ -9,7 +9,7 @@
 //! 2. The kernel has handed requests over: each is done at once, or by the pool.
 //!
 //! When the thread is to end it begins nothing more, and waits for the answers of all that it has
-//! begun. Requests that come meanwhile stay with the kernel.
+//! begun. Requests that arrive before that stay with the kernel.
 //!
 //! A thread that answers while this one waits wakes it through an eventfd, which the ring polls.
 #![allow(unsafe_code)]

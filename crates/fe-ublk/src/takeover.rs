@@ -1,7 +1,7 @@
 //! Devices that an earlier server of the pool has left: which there are, and how each becomes this
 //! server's. Decides; the steps that need the kernel's queues are in [`device`](crate::device).
 //!
-//! | state | how it came to be | what this server does |
+//! | state | cause | action of this server |
 //! | --- | --- | --- |
 //! | waiting | the server died, or left it for the next one | takes it over |
 //! | live | the server just died, or another program serves it | waits for the kernel; refuses |
@@ -36,7 +36,7 @@ pub struct Left {
 
 /// Returns the devices with the mark of this pool.
 pub fn left_by(driver: &dyn Driver, owner: Owner) -> Vec<Left> {
-    // One that vanishes meanwhile belongs to another program.
+    // One that vanishes during this belongs to another program.
     let infos = driver.list().into_iter().filter_map(|number| driver.info(number).ok());
     infos.filter_map(|info| Some(Left { volume: owner.volume(info.mark)?, info })).collect()
 }

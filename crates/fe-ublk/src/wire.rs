@@ -104,7 +104,7 @@ fn take<const N: usize>(bytes: &[u8], at: usize) -> [u8; N] {
     value
 }
 
-/// `struct ublksrv_ctrl_cmd`, as far as it is used: a device, a buffer, and one number.
+/// The used part of `struct ublksrv_ctrl_cmd`: a device, a buffer, and one number.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct ControlCommand {
     /// Number of the device; `u32::MAX`: none yet.
@@ -226,7 +226,7 @@ impl Info {
     }
 }
 
-/// `struct ublk_params`, as far as it is used.
+/// The used part of `struct ublk_params`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Parameters {
     /// Of [`attribute`].

@@ -87,7 +87,7 @@ struct Params {
     types: u32,
     basic: Basic,
     discard: DiscardC,
-    /// The first field of what follows.
+    /// The first field of the structure.
     char_major: u32,
 }
 

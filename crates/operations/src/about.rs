@@ -38,7 +38,7 @@ impl Method {
     }
 }
 
-/// What an operation does to the pool.
+/// Effect of an operation on the pool.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Effect {
     /// Changes nothing.
@@ -86,7 +86,7 @@ pub struct About {
     pub reach: Reach,
     /// Lowest role that may call it.
     pub needs: Role,
-    /// What it does to the pool.
+    /// Its effect on the pool.
     pub effect: Effect,
     /// Whether it starts work that continues after the answer: HTTP answers 202.
     pub is_long: bool,

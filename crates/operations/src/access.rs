@@ -10,7 +10,7 @@ use crate::caller::Role;
 pub struct UserLine {
     /// Name.
     pub name: String,
-    /// What the user may do.
+    /// Role of the user.
     pub role: Role,
     /// When the password was set, in seconds since 1970.
     pub password_set_unix_s: u64,
@@ -21,7 +21,7 @@ pub struct UserLine {
 pub struct TokenLine {
     /// Name.
     pub name: String,
-    /// What its owner may do.
+    /// Role of its owner.
     pub role: Role,
     /// When it was made, in seconds since 1970.
     pub created_unix_s: u64,

@@ -10,7 +10,7 @@ use surface::{Error, ErrorKind, Result};
 use crate::about::About;
 use crate::catalogue::Request;
 
-/// What a caller may do. A higher role includes the lower ones.
+/// Rights of a caller. A higher role includes the lower ones.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum Role {

@@ -1,5 +1,5 @@
-//! The catalogue of operations: each request, and where, by whom and with what effect it may be
-//! called. The control socket, HTTP, its description and the checks of roles are made from it.
+//! The catalogue of operations: each request, its path, the role that it needs and its effect. The
+//! control socket, HTTP, the OpenAPI description and the checks of roles are generated from it.
 
 use std::collections::BTreeMap;
 
@@ -78,7 +78,7 @@ catalogue! {
     Folders => Volumes { GET "/folders", Read, Read, ["list"] },
     /// Lists the exports by network protocols.
     Exports {
-        /// Also checks what keeps clients from using them.
+        /// Also checks whether clients can use them.
         #[serde(default)]
         check: bool,
     } => Exports { GET "/exports", Read, Read, ["exports"] },
@@ -218,7 +218,7 @@ catalogue! {
     } => Snapshots { GET "/snapshots" | "/objects/{object}/snapshots", Read, Read, ["list", "destroy", "snapshot", "rollback"] },
     /// Lists the changes between two states of a volume, page by page.
     Diff {
-        /// The newer state: a snapshot, or a volume as it is now.
+        /// The newer state: a snapshot, or the current state of a volume.
         object: Which,
         /// The older state: a snapshot.
         from: Which,
@@ -320,14 +320,14 @@ catalogue! {
         #[serde(default = "map_cells")]
         cells: u32,
     } => ExplainMap { GET "/objects/{object}/explain-map", Read, Read, [] },
-    /// Returns why a region of a volume is stored as it is.
+    /// Explains how a region of a volume is stored.
     ExplainRegion {
         /// Volume or snapshot.
         object: Which,
         /// Byte in the region.
         offset: u64,
     } => Region { GET "/objects/{object}/explain/{offset}", Read, Read, ["explain"] },
-    /// Returns why a file of a share is stored as it is.
+    /// Explains how a file of a share is stored.
     ExplainFile {
         /// Share, or snapshot of one.
         object: Which,
@@ -350,7 +350,7 @@ catalogue! {
         /// Directory or file; empty for the root. Links are not followed.
         #[serde(default)]
         path: String,
-        /// Snapshot of the share, by its name after the `@`; null for the share as it is now.
+        /// Snapshot of the share, by its name after the `@`; null for the share's current state.
         at: Option<String>,
         /// Limit on the entries of the page, at most 1000.
         #[serde(default = "files_page")]
@@ -364,7 +364,7 @@ catalogue! {
         object: Which,
         /// The file. Links are not followed.
         path: String,
-        /// Snapshot of the share, by its name after the `@`; null for the share as it is now.
+        /// Snapshot of the share, by its name after the `@`; null for the share's current state.
         at: Option<String>,
     } => FileVersion { socket "HTTP has the bytes at the path of the list", Admin, Read, [] },
     /// Restores a file or a directory of a share from a snapshot. Nothing is overwritten unless
@@ -397,7 +397,7 @@ catalogue! {
     } => Groups { socket "a trace ends with its connection", Operate, Read, ["trace"] },
     /// Ends a trace of first reads.
     TraceReadsEnd => Done { socket "a trace ends with its connection", Operate, Read, ["trace"] },
-    /// Returns what clients do, and how long it takes.
+    /// Returns counts and latencies of clients' operations.
     Traffic {
         /// Volume, share or snapshot; null for all.
         object: Option<Which>,
@@ -412,8 +412,8 @@ catalogue! {
         #[serde(default = "yes")]
         background: bool,
     } => Job { POST "/jobs", Operate, Change Long, ["recompress", "clean", "scrub", "calibrate"], "start job {wish}" },
-    /// Starts a job that estimates what the data of an object would take with other settings. It
-    /// joins one under way for the object that compares the same, and replaces another.
+    /// Starts a job that estimates the stored size of an object's data with other settings. A running
+    /// job for the object is joined if it compares the same settings, and replaced otherwise.
     StartEstimate(EstimateWish) => Job { POST "/objects/{object}/estimates", Operate, Read Long, ["estimate"] },
     /// Returns the newest estimate of an object, also while its job is under way.
     Estimate {
@@ -495,14 +495,14 @@ catalogue! {
     } => Bulk { socket "a stream needs a connection of its own", Admin, Change, ["import", "export"], "open {object} for bulk data" },
     /// Lists the users who can log in over HTTP.
     Users => Users { GET "/users", Admin, Read, ["passwd"] },
-    /// Sets the password of a user, who is made if there is none of that name, and ends the user's
-    /// sessions.
+    /// Sets the password of a user and ends the user's sessions. Creates the user if it does not
+    /// exist.
     SetPassword {
         /// Name of the user.
         name: String,
         /// The password; null: unchanged, for a user that exists.
         password: Option<String>,
-        /// What the user may do; null: unchanged, and `admin` for a new user.
+        /// Role of the user; null: unchanged, and `admin` for a new user.
         role: Option<Role>,
     } => Done { POST "/users", Admin, Change, ["passwd"], "set the password or the role of user '{name}', role: {role|unchanged}" },
     /// Removes a user, and ends the user's sessions.
@@ -516,7 +516,7 @@ catalogue! {
     CreateToken {
         /// Name of the token.
         name: String,
-        /// What its owner may do.
+        /// Role of its owner.
         role: Role,
         /// When it expires, in seconds since 1970; null: never.
         expires_unix_s: Option<u64>,

@@ -1,5 +1,4 @@
-//! Wishes for estimates of what the data of an object would take. Owns their form; any thread may
-//! use it.
+//! Requests for estimates of an object's stored size. Owns their form; any thread may use it.
 
 use std::collections::BTreeMap;
 

@@ -40,9 +40,9 @@ pub enum Failure {
     Error(Error),
     /// None of the kinds fits.
     Internal(String),
-    /// A signal stopped the command; the message says what was left behind.
+    /// A signal stopped the command; the message names the unfinished work.
     Interrupted(String),
-    /// The store did not tell whether something was done; the message says how to ask later.
+    /// The outcome of a request to the store is unknown; the message says how to check it later.
     Unknown(String),
     /// Everything was said already (a report on stdout): only the exit code is left.
     Reported(ErrorKind),
@@ -81,7 +81,7 @@ impl Failure {
         }
     }
 
-    /// Puts what can be done behind the message.
+    /// Appends advice to the message.
     #[must_use]
     pub fn with(self, way: &str) -> Self {
         match self {
@@ -162,8 +162,8 @@ pub const fn http_status(kind: ErrorKind) -> u16 {
     }
 }
 
-/// The kind of an I/O error on something that the user named: NotFound, Exists and the like keep
-/// their kinds.
+/// The kind of an I/O error on a path or address that the user named. Errors without a kind of
+/// their own are [`ErrorKind::Io`].
 pub fn kind_of(error: &std::io::Error) -> ErrorKind {
     use std::io::ErrorKind as Io;
     match error.kind() {
@@ -179,7 +179,7 @@ pub fn kind_of(error: &std::io::Error) -> ErrorKind {
     }
 }
 
-/// What to say about an I/O error on a path of the user's.
+/// The error for a failed operation on a path that the user named.
 pub fn path_error(what: impl fmt::Display, path: &std::path::Path, error: std::io::Error) -> Error {
     Error::with_source(kind_of(&error), format!("{what} {}", path.display()), error)
 }

@@ -1,12 +1,11 @@
-//! What may be written on the command line for names, sizes and properties. The engine checks
-//! again; checking here gives the message before a pool is opened.
+//! The syntax of names, sizes and properties on the command line. The engine checks again; checking
+//! here gives the message before a pool is opened.
 
 use std::collections::BTreeMap;
 
 use surface::{Error, ErrorKind, Result};
 
-/// Longest name, with folders and that of a snapshot: what an NBD export name and a part of a path
-/// both take.
+/// Longest name, including folders and the snapshot: fits an NBD export name and a path component.
 const NAME_BYTES_MAX: usize = 255;
 
 /// Whether a part of a name is right: letters, digits, `.`, `_`, `-`, not starting with `.` or `-`.
@@ -84,7 +83,7 @@ pub fn any_name(text: &str) -> std::result::Result<String, String> {
     if text.contains('@') { snapshot_name(text) } else { volume_name(text) }
 }
 
-/// Checks the name of a bookmark beside that of a snapshot: `NAME`, `#NAME` or `VOLUME#NAME`.
+/// Checks the name of a bookmark, given with the snapshot that it marks: `NAME`, `#NAME` or `VOLUME#NAME`.
 ///
 /// # Errors
 /// A message that names the allowed forms.
@@ -212,7 +211,7 @@ pub fn of_zfs(key: &str) -> Option<&'static str> {
     OF_ZFS.iter().find(|(known, _)| *known == key).map(|(_, answer)| *answer)
 }
 
-/// A property as it is stored: `recordsize`, as ZFS has it, is `unit`.
+/// The stored name of a property: `recordsize`, the name in ZFS, is `unit`.
 ///
 /// # Errors
 /// When it is empty.

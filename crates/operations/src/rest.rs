@@ -29,9 +29,9 @@ pub struct Problem {
     pub status: u16,
     /// Kind of the error, as in the JSON of commands.
     pub kind: String,
-    /// What happened, to which object, and what to do.
+    /// The failure, the object, and the remedy.
     pub detail: String,
-    /// Number of the request in the audit log; absent where there is none.
+    /// Number of the request in the audit log; absent if it was not logged.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub request: Option<String>,
 }
@@ -98,7 +98,7 @@ fn pairs_shown(pairs: &Map<String, Value>) -> String {
     pairs.iter().map(pair).collect::<Vec<_>>().join(", ")
 }
 
-/// A wish in words: its kind, and what differs from the usual.
+/// A request in words: its kind, and the settings that differ from the defaults.
 fn wish_shown(wish: &Map<String, Value>) -> String {
     let mut words: Vec<_> = wish.get("kind").and_then(Value::as_str).map(str::to_owned).into_iter().collect();
     for (key, value) in wish.iter().filter(|(key, _)| *key != "kind") {

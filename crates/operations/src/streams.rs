@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// What is sent.
+/// Header of a stream that is sent.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Sending {
     /// The volume that the snapshot is of.
@@ -14,24 +14,24 @@ pub struct Sending {
     pub snapshot: String,
     /// The snapshot that the receiver must have.
     pub from: Option<String>,
-    /// The image on which it hangs, as `URL@VERSION`; none: it is complete.
+    /// The image that it depends on, as `URL@VERSION`; none: the stream is complete.
     pub image: Option<String>,
-    /// Bytes of payload of a whole stream, as far as they are known.
+    /// Estimated payload bytes of the whole stream.
     pub expected_bytes: u64,
-    /// Byte of the volume at which the stream begins: 0, unless another one broke off.
+    /// Byte of the volume at which the stream begins: 0, unless it resumes another one.
     pub start_offset: u64,
 }
 
-/// What came of a stream.
+/// Outcome of a received stream.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Received {
     /// The volume.
     pub volume: String,
     /// The snapshot that it has now, without the volume.
     pub snapshot: String,
-    /// Whether the volume came into being with it.
+    /// Whether the stream created the volume.
     pub is_new: bool,
-    /// The image on which the volume hangs because of it, as `URL@VERSION`.
+    /// The image that the volume depends on since then, as `URL@VERSION`.
     pub image: Option<String>,
     /// Size of the volume.
     pub size_bytes: u64,
@@ -41,77 +41,76 @@ pub struct Received {
     pub payload_bytes: u64,
     /// Fragments in it.
     pub fragments: u64,
-    /// Bytes that it made zeroes.
+    /// Bytes that it turned into holes.
     pub hole_bytes: u64,
 }
 
-/// Which stream is asked for.
+/// A request for one stream.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct SendWish {
-    /// `VOLUME@SNAPSHOT`; may be left out with a token.
+    /// `VOLUME@SNAPSHOT`; optional with a token.
     pub snapshot: Option<String>,
     /// The snapshot that the receiver has.
     pub from: Option<String>,
     /// A receiver's token.
     pub resume: Option<String>,
-    /// Only what differs from the image that the snapshot falls through to; a token says that
-    /// itself.
+    /// Only differences from the image that backs the snapshot; a token includes this choice.
     pub thin: bool,
 }
 
-/// Where a stream is to go.
+/// Destination of a stream.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ReceiveWish {
     /// Volume.
     pub volume: String,
-    /// Properties of a new volume beside those of the stream.
+    /// Properties of a new volume, in addition to those of the stream.
     pub properties: BTreeMap<String, String>,
-    /// Even while clients have the volume open.
+    /// Receive even while clients have the volume open.
     pub force: bool,
 }
 
-/// What a pool has of a snapshot that a stream brings.
+/// State of a pool with regard to the snapshot in a stream.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Place {
-    /// Whether the volume that it is for has it.
+    /// Whether the destination volume has the snapshot.
     pub has_it: bool,
-    /// Whether that volume is there, or on its way.
+    /// Whether that volume exists, or is being received.
     pub exists: bool,
-    /// The snapshot from which the stream goes out, under whatever name it is here.
+    /// The base of the stream, by its name in this pool.
     pub base: Option<String>,
 }
 
-/// What is to be sent in one set.
+/// A request for the streams of several volumes.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct SetWish {
-    /// The volumes: a name, that of a folder or of a share with those in it, or a pattern with `*`
-    /// and `?`; and the newest snapshot that is sent of each, without one its newest.
+    /// The volumes: a name, a folder, a share with the shares in it, or a pattern with `*` and `?`;
+    /// optionally `@SNAPSHOT`, the last snapshot to send of each. The default is its newest.
     pub of: String,
     /// The base: a snapshot's name, or `#BOOKMARK`, of each volume.
     pub from: Option<String>,
-    /// Every snapshot behind the base, or only the last one.
+    /// Every snapshot since the base, or only the last one.
     pub all: bool,
-    /// Of a share, those in it too.
+    /// Of a share, include the shares in it.
     pub below: bool,
-    /// A receiver's token: what comes before its stream is left out.
+    /// A receiver's token: streams before the interrupted one are left out.
     pub resume: Option<String>,
-    /// Of volumes that come whole and begin as images, only what differs from these.
+    /// Of volumes without a base that an image backs, only differences from that image.
     pub thin: bool,
 }
 
 /// The streams of a set.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct SetPlan {
-    /// In their order.
+    /// The streams, in order.
     pub streams: Vec<SendWish>,
-    /// Volumes that they are of.
+    /// Number of volumes in the set.
     pub volumes: u32,
-    /// Volumes that are meant and have not got the snapshot.
+    /// Selected volumes that lack the snapshot.
     pub skipped: Vec<String>,
-    /// The folder in which all of them lie, or the share with those in it, with a `/` behind it;
-    /// none if that was not asked for.
+    /// The folder or share that contains all of them, with a trailing `/`; empty if neither was
+    /// requested.
     pub root: String,
 }

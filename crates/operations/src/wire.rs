@@ -18,7 +18,7 @@ use crate::reply::Reply;
 pub const VERSION: u32 = 1;
 
 /// Longest line. A list of 10,000 volumes with properties takes about 4 MiB; this leaves room, and
-/// bounds what a peer can make us buffer.
+/// limits the memory that a peer can make us use.
 pub const LINE_BYTES_MAX: usize = 16 << 20;
 
 #[derive(Serialize, Deserialize)]

@@ -1,5 +1,5 @@
-//! The documents of a pool's history: datasets, series, heat maps, marks. They are behind
-//! `shale stats --json` and cross the control socket.
+//! The documents of a pool's history: datasets, series, heat maps, marks. `shale stats --json`
+//! prints them, and they cross the control socket.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -16,7 +16,7 @@ pub struct DatasetLine {
     pub unit: String,
     /// `sum` of amounts, or `gauge` for levels.
     pub shape: String,
-    /// What it can be broken down by, and filtered by.
+    /// Breakdowns and filters that it allows.
     pub breakdowns: Vec<String>,
     /// One line for users.
     pub text: String,
@@ -57,8 +57,8 @@ pub struct AnalyticsState {
 /// Values of one series.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct SeriesLine {
-    /// The value of the breakdown; `total` without one, `(other)` for objects that are not told
-    /// apart, `(rest)` for series beyond the bound.
+    /// The value of the breakdown; `total` without one, `(other)` for objects that share one
+    /// series, `(rest)` for series beyond the bound.
     pub name: String,
     /// Of amounts: their sum. Of levels: the mean.
     pub total: u64,
@@ -95,7 +95,7 @@ pub struct SeriesReport {
     pub series: Vec<SeriesLine>,
     /// Frames in the span that are damaged, each a gap.
     pub damaged_frames: u64,
-    /// Objects that some frame of the span did not tell apart.
+    /// Objects without a series of their own in some frame of the span.
     pub folded_objects: u64,
     /// Series for which some frame had no place.
     pub left_out_series: u64,
@@ -123,7 +123,7 @@ pub struct HeatmapReport {
 pub struct MarkLine {
     /// When, in seconds since 1970.
     pub unix_s: u64,
-    /// What.
+    /// The event, in words.
     pub text: String,
 }
 

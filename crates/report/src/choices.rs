@@ -1,6 +1,5 @@
-//! What commands report of choices of codecs: the documents behind `--json` of `explain` and
-//! `trace`, which also cross the control socket. Field names are a promise to scripts, as in
-//! the crate says.
+//! Choices of codecs: the documents that `explain` and `trace` print with `--json`, and that cross
+//! the control socket. Field names are a promise to scripts, as the crate's head says.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -46,7 +45,7 @@ pub struct Region {
     pub remembered: Option<Remembered>,
 }
 
-/// A part of an object, as far as it was looked at.
+/// A part of an object, with the results of sampling it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct MapCell {
     /// Byte offset at which its data begins, for `explain`.

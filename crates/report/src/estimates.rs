@@ -1,5 +1,5 @@
-//! Estimates of what data would take with other settings: the document of `shale estimate --json`,
-//! which the service keeps for each object.
+//! Estimates of stored sizes with other settings: the document of `shale estimate --json`, which the
+//! service keeps for each object.
 
 use std::collections::BTreeMap;
 
@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{HIDDEN_NAME, JobFault, JobState};
 
-/// What limits the speed of writes.
+/// The bottleneck of writes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum WriteBound {

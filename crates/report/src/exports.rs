@@ -1,5 +1,5 @@
-//! The documents behind `shale exports --json`, which also cross the control socket. Field names
-//! are a promise to scripts, as the crate says.
+//! The documents of `shale exports --json`, which also cross the control socket. Field names are a
+//! promise to scripts, as the crate's head says.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};

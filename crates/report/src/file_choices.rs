@@ -1,6 +1,5 @@
-//! What commands report of the files of a share: the documents behind `--json` of `explain` with a
-//! path, and of `usage`, which also cross the control socket. Field names are a promise to scripts,
-//! as the crate says.
+//! Files of a share: the documents that `explain` with a path and `usage` print with `--json`, and
+//! that cross the control socket. Field names are a promise to scripts, as the crate's head says.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -55,7 +54,7 @@ pub struct FileReport {
     pub parts: Vec<PartLine>,
     /// Number of parts that are not listed.
     pub parts_left_out: u64,
-    /// Its first unit compressed by other codecs; null if there is none.
+    /// Its first unit compressed by other codecs; null for a file without units.
     pub trials: Option<Trials>,
 }
 

@@ -52,7 +52,7 @@ pub struct FilesReport {
     pub next: Option<String>,
 }
 
-/// A file as it is at the moment, of which its bytes are read part by part.
+/// One state of a file, whose bytes are read piece by piece.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct FileVersion {
     /// The file.

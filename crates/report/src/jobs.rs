@@ -1,5 +1,5 @@
-//! Wishes for jobs, and reports on them: the documents behind `shale jobs --json`, which also
-//! cross the control socket. Field names are a promise to scripts, as the crate says.
+//! Requests for jobs, and reports on them: the documents of `shale jobs --json`, which also cross
+//! the control socket. Field names are a promise to scripts, as the crate's head says.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -8,14 +8,14 @@ use surface::{Error, ErrorKind};
 use crate::{Calibrated, EstimateReport, RecompressSlice};
 use crate::{CleanTotal, PushedLine, RestoreTotal, ScrubSlice, ShrinkSlice};
 
-/// Stands for a name of a file that is hidden from a reader.
+/// Replaces the name of a file that a reader may not see.
 pub const HIDDEN_NAME: &str = "...";
 /// The kind of a fault that is a cancellation.
 const INTERRUPTED: &str = "interrupted";
-/// Longest words on a fault that are kept: a client can send any.
+/// Limit on the text of a fault, which a client can choose.
 const MESSAGE_BYTES_MAX: usize = 4096;
 
-/// What a job does.
+/// Kind of a job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum JobKind {
@@ -103,7 +103,7 @@ impl JobKind {
         self.phase_of_client().is_some()
     }
 
-    /// What a client does in a job that it registers; none: it cannot.
+    /// The phase of a job that a client registers; none if clients cannot register this kind.
     pub const fn phase_of_client(self) -> Option<&'static str> {
         match self {
             Self::Import => Some("importing"),
@@ -212,7 +212,7 @@ impl JobWish {
         }
     }
 
-    /// What the job is about, if that is not the pool.
+    /// The object of the job; none for the whole pool.
     pub fn target(&self) -> Option<String> {
         match self {
             Self::Recompress { volume, path: Some(path), .. } => Some(format!("{volume}/{path}")),
@@ -227,7 +227,7 @@ impl JobWish {
 pub struct JobFault {
     /// Kind of the error; `interrupted` if the job was cancelled.
     pub kind: String,
-    /// What happened and what to do.
+    /// The failure and the remedy.
     pub message: String,
 }
 
@@ -272,13 +272,13 @@ impl From<&Error> for JobFault {
     }
 }
 
-/// What came of a job that is done.
+/// Result of a finished job.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum JobResult {
     /// Of `recompress`.
     Recompressed(Box<RecompressSlice>),
-    /// Of `clean`, and of sorting, when the cleaning behind it is done as well.
+    /// Of `clean`, and of sorting, including the cleaning that it causes.
     Cleaned(CleanTotal),
     /// Of `scrub`.
     Scrubbed(Box<ScrubSlice>),

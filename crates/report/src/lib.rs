@@ -1,4 +1,4 @@
-//! The documents behind `--json`, which also cross the control socket: plain types, and the
+//! The documents of `--json`, which also cross the control socket: plain types, and the
 //! arithmetic on their figures. Owns their field names, which are a promise to scripts: each is
 //! documented in the help of its command, and may be added to, but not renamed.
 

@@ -1,4 +1,4 @@
-//! What repairs have lost, as `check` and `status` show it.
+//! Data that repairs have lost, as `check` and `status` show it.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -31,7 +31,7 @@ pub struct LossReport {
     pub volumes: Vec<LossOfReport>,
 }
 
-/// What one volume or snapshot loses.
+/// Losses of one volume or snapshot.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct LossOfReport {
     /// Name of the volume or snapshot.

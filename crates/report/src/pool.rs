@@ -1,6 +1,5 @@
-//! What commands report: the documents behind `--json`, which also cross the control socket. Field
-//! names are a promise to scripts: they are documented in the help of each command, added to, and
-//! not renamed.
+//! Pools, volumes and shares: the documents that commands print with `--json`, and that cross the
+//! control socket. Field names are a promise to scripts, as the crate's head says.
 
 use std::collections::BTreeMap;
 
@@ -53,9 +52,9 @@ pub struct VolumeReport {
     pub size_bytes: u64,
     /// Logical bytes that hold data.
     pub allocated_bytes: u64,
-    /// Stored bytes of that data, of what only its snapshots and clones see as well.
+    /// Stored bytes of that data, including data that only its snapshots and clones refer to.
     pub stored_bytes: u64,
-    /// Part of `stored_bytes` that only its snapshots and clones see; absent unless asked for.
+    /// Part of `stored_bytes` that only its snapshots and clones refer to; absent unless asked for.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub snapshot_stored_bytes: Option<u64>,
     /// `allocated_bytes / stored_bytes`; null when nothing is stored.
@@ -204,7 +203,7 @@ pub struct PropertyReport {
     pub values: Vec<String>,
     /// Allowed values, in words.
     pub allowed: String,
-    /// What it does.
+    /// Its effect.
     pub description: String,
     /// Rules that the value puts in force, by type of file; only `rule-set` has any.
     pub rules: BTreeMap<String, String>,
@@ -240,9 +239,9 @@ pub struct StatusReport {
     pub nbd_connections: u64,
     /// Limit on NBD connections (`serve --connections`).
     pub nbd_connections_max: u64,
-    /// Directory where volumes are files; null if there is none.
+    /// Directory where volumes are files; null without a mount.
     pub mount: Option<String>,
-    /// Directory below which the shares are mounted; null if there is none.
+    /// Directory below which the shares are mounted; null without mounted shares.
     pub shares: Option<String>,
     /// Shares that could not be mounted there.
     pub unserved_shares: Vec<UnservedLine>,
@@ -349,7 +348,7 @@ pub struct StatusReport {
     pub recovered_bytes: u64,
     /// Milliseconds of that replay.
     pub recovery_ms: f64,
-    /// File that keeps acknowledged writes if the server dies; null if there is none.
+    /// File that keeps acknowledged writes if the server dies; null without standby memory.
     pub standby: Option<String>,
     /// Size of that file.
     pub standby_bytes: u64,
@@ -410,8 +409,8 @@ pub struct StatusReport {
 }
 
 impl StatusReport {
-    /// What destroyed volumes hold still, apart from what has been fetched of images: logical bytes
-    /// that hold data, and what they take.
+    /// Logical and stored bytes that destroyed volumes still hold, not counting data fetched from
+    /// images.
     pub fn of_destroyed(&self) -> (u64, u64) {
         let local = self.images.iter().map(|image| image.local_bytes).sum();
         let stored = self.images.iter().map(|image| image.stored_bytes).sum();
@@ -424,7 +423,7 @@ impl StatusReport {
 pub struct QuotaLine {
     /// Its name.
     pub name: String,
-    /// What it is.
+    /// Whether it is a volume, a share or a folder.
     pub kind: ObjectKind,
     /// Stored bytes, with snapshots and with everything in it.
     pub stored_bytes: u64,
@@ -514,7 +513,7 @@ pub struct ProblemReport {
     pub kind: String,
     /// Volume or snapshot; null if it concerns none.
     pub volume: Option<String>,
-    /// Byte offset in it; null if there is none.
+    /// Byte offset in it; null if unknown.
     pub offset: Option<u64>,
     /// Affected bytes from there; null if they are not known or not contiguous.
     pub length: Option<u64>,
@@ -565,10 +564,9 @@ pub fn ratio(whole: u64, part: u64) -> Option<f64> {
     (part > 0).then(|| whole as f64 / part as f64)
 }
 
-/// Bytes written to disks for each byte that clients wrote, compressed. Bytes that are rewritten
-/// because a user asks for it are no price of these writes. Where they are the most of all, nothing
-/// is told: their headers and their part of the map, which cannot be told apart, would be most of
-/// the rest.
+/// Bytes written to disks for each compressed byte that clients wrote, without bytes that were
+/// rewritten on a user's request. `None` if those are the majority: their headers and their part of
+/// the map cannot be subtracted, and would dominate the result.
 pub fn write_amplification(disk_bytes: u64, rewritten_bytes: u64, fragment_bytes: u64) -> Option<f64> {
     let own = disk_bytes.saturating_sub(rewritten_bytes);
     ratio(own, fragment_bytes).filter(|_| own >= rewritten_bytes)

@@ -1,5 +1,5 @@
-//! What slices of work that goes through a pool report: how far it is, and what came of it. Field
-//! names are a promise to scripts, as the crate says.
+//! Progress and results of long work on a pool, one slice at a time. Field names are a promise to
+//! scripts, as the crate's head says.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};

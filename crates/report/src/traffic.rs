@@ -1,4 +1,4 @@
-//! The document behind `shale iostat --json`, which also crosses the control socket: operations by
+//! The document of `shale iostat --json`, which also crosses the control socket: operations by
 //! volume, door and kind, and stored bytes by codec.
 
 use crate::ObjectKind;
@@ -132,8 +132,8 @@ impl DoorTraffic {
 }
 
 impl TrafficReport {
-    /// The operations since another report of the same server. A volume that was opened meanwhile
-    /// counts from its beginning.
+    /// The operations since an earlier report of the same server. A volume that was opened after that
+    /// report counts from its opening.
     #[must_use]
     pub fn since(mut self, before: &Self) -> Self {
         self.seconds = (self.seconds - before.seconds).max(0.0);

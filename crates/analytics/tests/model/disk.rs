@@ -117,7 +117,7 @@ impl MemoryPlace {
         self.0.lock().now.len()
     }
 
-    /// Appends bytes that nobody wrote.
+    /// Appends garbage.
     pub fn extend(&self, more: usize) {
         let mut inner = self.0.lock();
         let (now, durable) = (inner.now.len() + more, inner.durable.len() + more);

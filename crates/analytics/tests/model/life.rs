@@ -294,10 +294,10 @@ fn a_clock_that_is_set_is_followed() {
         (report.covered_s.iter().sum::<u64>(), report.series.first().map_or(0, |line| line.total))
     };
     (0..100).for_each(|second| put(&mut store, START + second, 1));
-    // Two seconds back: rows go on behind the last one.
+    // Two seconds back: rows continue after the last one.
     (0..3).for_each(|second| put(&mut store, START + 98 + second, 10));
     assert_eq!(at(&store, START, START + 200), (103, 130));
-    // An hour back: the rows are where the clock says, and a mark tells why.
+    // An hour back: the rows are where the clock says, and a mark says why.
     let back = START - 3600;
     (0..50).for_each(|second| put(&mut store, back + second, 100));
     assert_eq!(at(&store, back, back + 60), (50, 5000));

@@ -2,8 +2,8 @@
 //! that a day passes in a millisecond and a run is repeatable. After each run, the oracle replays
 //! the log.
 //!
-//! `SHALE_SCHEDULES` sets their number, `SHALE_SEED` the first seed (the soak runs 10^6, with new
-//! seeds).
+//! `SHALE_SCHEDULES` sets their number, `SHALE_SEED` the first seed (the soak takes a new one, and 200
+//! schedules for each of its seconds).
 #![allow(clippy::panic)]
 
 mod client;

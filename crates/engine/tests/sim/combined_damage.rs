@@ -13,7 +13,7 @@ use crate::common::verify::uncertain;
 use crate::common::{Campaign, Ended, Failure, Op, Shape, Tally, World};
 use engine::{Pool, PoolOptions};
 use format::{ObjectDescriptor, ObjectState, Record, SUPERBLOCK_OFFSETS, parse_record_key};
-use sim::Rng;
+use sim::{ContentKind, Rng, TableOp};
 use surface::{BlockDevice, Error, ErrorKind};
 use units::ObjectId;
 
@@ -316,4 +316,65 @@ fn several_damages_at_once_never_show_wrong_data() {
         total.faults > 1000 && opened > 50 && repaired > 50 && whole > 10,
         "1000 damages, 50 pools opened, 50 repaired, 10 compared",
     );
+}
+
+/// The catalogue has the cut of a rollback, which was reaped since then; the descriptor that the log
+/// has after the checkpoint no longer has it. A record that is rebuilt meanwhile must not bring the
+/// holes of the cut's epochs back.
+#[test]
+fn a_rebuilt_group_shows_nothing_of_a_reaped_rollback() {
+    let all = |mut world: World| -> Result<(), Failure> {
+        let volume = || "v".to_owned();
+        let write =
+            |offset, seed| Op::Write { volume: volume(), offset, len: 4096, kind: ContentKind::Text, seed, fua: false };
+        let take = |name: &str| Op::Table(TableOp::Snapshot { volume: volume(), name: name.into() });
+        for op in [
+            Op::Table(TableOp::Create { name: volume(), size_bytes: 64 << 10, properties: Default::default() }),
+            write(0, 1),
+            take("before"),
+            Op::Zero { volume: volume(), offset: 0, len: 8192, no_hole: false, fua: false },
+            write(4096, 2),
+            Op::FlushPool,
+            Op::Table(TableOp::Rollback { snapshot: "v@before".into() }),
+            write(8192, 3),
+            Op::LightCheckpoint,
+            Op::Checkpoint,
+            write(12288, 4),
+            take("after"),
+            Op::FlushPool,
+        ] {
+            world.apply(&op)?;
+        }
+        world.abandon();
+        world.machine.restart();
+        world.model.crashed();
+        let head = |key: &[u8]| key[0] == b'O';
+        let descriptors = world.machine.store.dump().into_iter().filter(|(key, _)| head(key));
+        let descriptors: Vec<_> =
+            descriptors.map(|(key, value)| (key, ObjectDescriptor::decode(&value).unwrap())).collect();
+        let (key, of_volume) = descriptors.iter().find(|(_, d)| d.state == ObjectState::Volume).unwrap();
+        assert!(
+            of_volume.cuts.is_empty() && !of_volume.undone.cuts.is_empty(),
+            "the cut was not reaped: {of_volume:?}"
+        );
+        world.machine.store.poke(key, None);
+        let records = world
+            .machine
+            .store
+            .dump()
+            .into_iter()
+            .filter_map(|(key, _)| parse_record_key(&key).map(|at| (at.epoch, key)));
+        world.machine.store.flip_bit(&records.max().unwrap().1, 5, 3);
+        let options = PoolOptions { repair: true, ..world.pool_options() };
+        let pool = Pool::open(world.env(), options).map_err(|e| world.fail(format!("open for repair: {e}")))?;
+        let report = pool.check(true, &mut |_, _| ()).map_err(|e| world.fail(format!("repair: {e}")))?;
+        assert!(report.problems.iter().any(|p| p.kind == "record" && p.repaired), "no record was rebuilt: {report:?}");
+        pool.close().map_err(|e| world.fail(format!("close: {e}")))?;
+        world.machine.restart();
+        world.verify_mended().map(|_| ())
+    };
+    let world = World::new(1, |rng: &mut Rng| Shape { history: true, standby: false, ..Shape::small(rng) });
+    if let Err(Failure(text)) = world.and_then(all) {
+        panic!("{text}");
+    }
 }

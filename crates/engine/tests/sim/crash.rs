@@ -334,7 +334,9 @@ fn fill_greedily(world: &mut World) -> Result<(), Failure> {
         2 => &[Text, Random],
         _ => &[Text, Text, Random],
     };
-    let len = *world.rng.pick(&[4096, 16 << 10, 64 << 10]);
+    // Each request has a batch of its own in a pool that is nearly full, and a batch larger than half
+    // an extent leaves the rest of it unused: that is no matter of overwriting.
+    let len = *world.rng.pick(&[4096, 16 << 10, 32 << 10]);
     let mut filled = 0;
     for (pass, kind) in kinds.iter().copied().enumerate() {
         for offset in (0..size).step_by(len as usize) {

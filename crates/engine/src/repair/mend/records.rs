@@ -15,7 +15,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::ControlFlow;
 
-use format::{FragmentRef, Origin, Reap, Record, RecordKey, parse_record_key, record_key, record_key_range};
+use format::{
+    Cut, FragmentRef, ObjectDescriptor, ObjectState, Origin, Reap, Record, RecordKey, parse_record_key, record_key,
+    record_key_range,
+};
 use salvage::{Doubt, Fact, Rank, Resolved, Scan, counts, is_doubtful, is_whole, resolve};
 use store::base::store_error::store_error;
 use surface::Result;
@@ -209,10 +212,30 @@ impl Mender<'_> {
         Ok(Some(record))
     }
 
-    /// Returns whether a record belongs to an undone epoch: the map has no record there, and its
-    /// data is no longer needed.
+    /// Returns whether a record belongs to an undone epoch that no point sees: its data is no longer
+    /// needed. The map may have no record there any more, even if the descriptor has the cut: one
+    /// that was restored from the catalogue does not know that the cut was reaped afterwards, and
+    /// the log's newest descriptor no longer hides a record that is put back.
     pub(crate) fn is_undone(&self, key: &RecordKey) -> bool {
-        self.found.descriptors.get(&key.object).is_some_and(|descriptor| descriptor.undone.hides(key.epoch))
+        let is_unseen = |cut: &Cut| cut.hides(key.epoch, cut.before) && !self.is_seen_within(key.object, cut);
+        self.found
+            .descriptors
+            .get(&key.object)
+            .is_some_and(|descriptor| descriptor.undone.hides(key.epoch) || descriptor.cuts.iter().any(is_unseen))
+    }
+
+    /// Returns whether an object is seen from an epoch within a cut: a snapshot or a clone that was
+    /// made before the rollback.
+    fn is_seen_within(&self, object: ObjectId, cut: &Cut) -> bool {
+        let looks_into = |descriptor: &ObjectDescriptor, object: ObjectId| {
+            descriptor.state != ObjectState::Bookmark && descriptor.origin.is_some_and(|o| o.object == object)
+        };
+        self.found.descriptors.values().any(|descriptor| {
+            looks_into(descriptor, object)
+                && descriptor.origin.is_some_and(|origin| cut.hides(origin.epoch, cut.before))
+                && (descriptor.state != ObjectState::Deleting
+                    || self.found.descriptors.values().any(|other| looks_into(other, descriptor.id)))
+        })
     }
 
     /// Removes records of undone epochs from a damaged record's group, which reaping has skipped.

@@ -46,12 +46,16 @@ pub fn usable_bytes_min(extent_bytes: u64) -> u64 {
     extent_bytes - (extent_bytes / 2).min(128 << 10) - (8 << 10)
 }
 
-/// Bytes of the blocks that a request touches.
-fn bytes_asked(op: &Op) -> u64 {
-    let (Op::Write { offset, len, .. } | Op::Zero { offset, len, .. } | Op::Discard { offset, len, .. }) = op else {
-        return 0;
-    };
-    (offset + len).next_multiple_of(4096) - offset / 4096 * 4096
+/// Bytes of the blocks that a request touches. A volume whose end moves from within a block has the
+/// rest of that block zeroed first: of a clone, that is a write of its own.
+fn bytes_asked(model: &Model, op: &Op) -> u64 {
+    match op {
+        Op::Write { offset, len, .. } | Op::Zero { offset, len, .. } | Op::Discard { offset, len, .. } => {
+            (offset + len).next_multiple_of(4096) - offset / 4096 * 4096
+        }
+        Op::Table(TableOp::Resize { name, .. }) if !model.size_bytes(name).is_multiple_of(4096) => 4096,
+        _ => 0,
+    }
 }
 
 fn volume_of(op: &Op) -> Option<&str> {
@@ -115,7 +119,6 @@ impl World {
             let counted: Vec<_> = all.filter(|v| v.name == name || is_in(&v.name, name)).collect();
             (!counted.is_empty()).then(|| counted.iter().map(|v| v.stored_bytes).sum::<u64>())
         };
-        // If an odd end moves, the rest of its block is zeroed first.
         let named = match op {
             Op::Table(TableOp::Resize { name, .. }) => Some(name.as_str()),
             _ => volume_of(op),
@@ -125,6 +128,7 @@ impl World {
             let quota = properties.get("quota").filter(|quota| *quota != "none");
             quota.is_some_and(|quota| stored(folder).unwrap_or(0) + more > parse_size(quota).expect("a size"))
         };
+        let asked = bytes_asked(&self.model, op);
         let is_moved = |name: &str, old: &str| name == old || name.starts_with(&format!("{old}/"));
         let by_folder = match op {
             Op::Table(TableOp::Rename { old, new }) => {
@@ -133,13 +137,13 @@ impl World {
                 self.model.folders_above(new).iter().any(|(folder, own)| is_beyond(folder, own, moved))
             }
             _ => named.is_some_and(|name| {
-                self.model.folders_above(name).iter().any(|(folder, own)| is_beyond(folder, own, bytes_asked(op)))
+                self.model.folders_above(name).iter().any(|(folder, own)| is_beyond(folder, own, asked))
             }),
         };
         let explained = by_folder
             || named.is_some_and(|name| {
                 let quota = limit(&self.model, name, "quota");
-                quota.zip(stored(name)).is_some_and(|(quota, stored)| stored + bytes_asked(op) > quota)
+                quota.zip(stored(name)).is_some_and(|(quota, stored)| stored + asked > quota)
             });
         if !explained {
             return Err(self.fail(format!("{op:?}: no quota explains: {error}")));
@@ -207,7 +211,7 @@ impl World {
         let Some(name) = volume_of(op) else { return Ok(()) };
         let stored = self.pool().volumes().into_iter().find(|v| v.name == name).map_or(0, |v| v.stored_bytes);
         let unmet = limit(&self.model, name, "reservation").unwrap_or(0).saturating_sub(stored);
-        if bytes_asked(op) + EXTENTS_LEFT * u64::from(self.shape.extent_bytes) <= unmet {
+        if bytes_asked(&self.model, op) + EXTENTS_LEFT * u64::from(self.shape.extent_bytes) <= unmet {
             let told = format!("{unmet} bytes are reserved for '{name}' and not used, {:?}", self.pool().status());
             return Err(self.fail(format!("{op:?}: {told}: {error}")));
         }
