@@ -10,7 +10,6 @@ The checks are tested with damage that they must find: `e2e_database_planted`.""
 import os
 import random
 import time
-from collections import namedtuple
 
 import pytest
 
@@ -21,7 +20,6 @@ ROUNDS = int(os.environ.get("SHALE_DATABASE_ROUNDS", "50"))
 # Small extents and little memory: batches end at many places, and the cleaner works.
 POOL = {"capacity": "256M", "extent": "256K"}
 MEMORY = "64M"
-Load = namedtuple("Load", "database clients")
 
 
 def database_of(name):
@@ -31,102 +29,109 @@ def database_of(name):
     return DATABASES[name]
 
 
-def create_share(pool, kind):
-    """The share `db`, with units as large as the database's pages, or as SHALE_DATABASE_UNIT says: smaller ones may tear pages."""
-    unit = os.environ.get("SHALE_DATABASE_UNIT", kind.page)
-    pool.shale("create", "db", "--share", "-o", f"unit={unit}", "-o", "compression=zstd-1", "-o", "rule-set=database")
+class Trial:
+    """A database on the share `db` of a pool, and clients that change it."""
 
+    def __init__(self, t, name):
+        self.t, self.kind, self.began, self.chance = t, database_of(name), time.monotonic(), random.Random(seed_of_run(t))
+        self.pool = self.server = self.database = self.clients = None
 
-def loaded(t, server, kind, chance):
-    """A filled database on the share `db`, and clients that change it."""
-    database = kind(t, server.share("db"), "db")
-    database.make()
-    database.start()
-    database.fill()
-    return Load(database, Clients(t, database, chance.randrange(1 << 32)))
+    def create(self, pool):
+        """The share, with units as large as the database's pages, or as SHALE_DATABASE_UNIT says: smaller ones may tear pages."""
+        self.pool, unit = pool, os.environ.get("SHALE_DATABASE_UNIT", self.kind.page)
+        pool.shale("create", "db", "--share", "-o", f"unit={unit}", "-o", "compression=zstd-1", "-o", "rule-set=database")
+
+    def serve(self, **options):
+        self.server = self.pool.serve(memory=MEMORY, **options)
+
+    def load(self):
+        """Fills the database, and starts the clients."""
+        self.database = self.kind(self.t, self.server.share("db"), "db")
+        self.database.make()
+        self.database.start()
+        self.database.fill()
+        self.clients = Clients(self.t, self.database, self.chance.randrange(1 << 32))
+
+    def rounds(self):
+        """The number of each round, once the clients have made some transactions in it."""
+        for number in range(ROUNDS):
+            self.clients.more(self.chance.randrange(20, 200))
+            yield number
+
+    def verify(self):
+        self.database.verify(self.clients.acknowledged, self.clients.asked)
+
+    def end(self, ends):
+        self.verify()
+        self.server.stop()
+        self.pool.check()
+        described, counted = self.database.described, self.clients.counted
+        self.t.note(f"{ROUNDS} {ends} {described}: {counted} transactions, none missing, no torn page, {seconds(self.began)}")
 
 
 def killed(t, name):
     """kill -9 of the server under a database, whose files stay open."""
-    kind, began = database_of(name), time.monotonic()
-    chance = random.Random(seed_of_run(t))
-    pool = Pool(t, **POOL)
-    create_share(pool, kind)
-    server = pool.serve(shares=True, keeps=True, memory=MEMORY)
+    trial = Trial(t, name)
+    trial.create(Pool(t, **POOL))
+    trial.serve(shares=True, keeps=True)
     t.expect("over io_uring" not in t.said(), "the share's mount ends with its server, because this machine allows FUSE over io_uring at the moment")
-    database, clients = loaded(t, server, kind, chance)
-    for _ in range(ROUNDS):
-        clients.more(chance.randrange(20, 200))
-        server.kill(leaves_mount=True)
-        server = pool.serve(shares=True, keeps=True, memory=MEMORY)
-    clients.more(100)
-    clients.stop()
-    database.stop()
+    trial.load()
+    for _ in trial.rounds():
+        trial.server.kill(leaves_mount=True)
+        trial.serve(shares=True, keeps=True)
+    trial.clients.more(100)
+    trial.clients.stop()
+    trial.database.stop()
     # The mount of another server has nothing in the kernel's cache.
-    server.stop()
-    server = pool.serve(shares=True, memory=MEMORY)
-    database.start()
-    database.verify(clients.acknowledged, clients.asked)
-    server.stop()
-    pool.check()
-    t.note(f"{ROUNDS} kills under {database.described}: {clients.counted} transactions, none missing, no torn page, {seconds(began)}")
+    trial.server.stop()
+    trial.serve(shares=True)
+    trial.database.start()
+    trial.end("kills under")
 
 
 def lost(t, name):
     """kill -9 of the server, with which its mount and the database end; both are started again."""
-    kind, began = database_of(name), time.monotonic()
-    chance = random.Random(seed_of_run(t))
-    pool = Pool(t, **POOL)
-    create_share(pool, kind)
-    server = pool.serve(shares=True, memory=MEMORY)
-    database, clients = loaded(t, server, kind, chance)
-    for _ in range(ROUNDS):
-        clients.more(chance.randrange(20, 200))
-        server.kill()
-        database.crash()
-        clients.end_with_database()
-        server = pool.serve(shares=True, memory=MEMORY)
-        database.start()
-        database.verify(clients.acknowledged, clients.asked)
-        database.start()
-        clients = Clients(t, database, chance.randrange(1 << 32), before=clients)
-    clients.more(100)
-    clients.stop()
-    database.verify(clients.acknowledged, clients.asked)
-    server.stop()
-    pool.check()
-    t.note(f"{ROUNDS} ends of server and {database.described}: {clients.counted} transactions, none missing, no torn page, {seconds(began)}")
+    trial = Trial(t, name)
+    trial.create(Pool(t, **POOL))
+    trial.serve(shares=True)
+    trial.load()
+    for _ in trial.rounds():
+        trial.server.kill()
+        trial.database.crash()
+        trial.clients.end_with_database()
+        trial.serve(shares=True)
+        trial.database.start()
+        trial.verify()
+        trial.database.start()
+        trial.clients = Clients(t, trial.database, trial.chance.randrange(1 << 32), before=trial.clients)
+    trial.clients.more(100)
+    trial.clients.stop()
+    trial.end("ends of server and")
 
 
 def cut(t, name):
     """The power is cut under a database: after recovery all its pages are whole, and all acknowledged transactions are there."""
-    kind, began = database_of(name), time.monotonic()
-    chance = random.Random(seed_of_run(t))
+    trial = Trial(t, name)
     below = Pool(t, "below", capacity="3G")
     below.create("disk", "1G", compression="lz4")
     disks = below.serve(mount=True)
     device = t.loop(disks.file("disk"), direct=True)
     t.run("mkfs.ext4", "-q", device)
     directory = t.mount(device, "disk")
-    pool = Pool(t, f"{directory.name}/pool", **POOL)
-    create_share(pool, kind)
+    trial.create(Pool(t, f"{directory.name}/pool", **POOL))
     # No memory outlives a loss of power.
-    server = pool.serve(shares="db.shares", standby="off", memory=MEMORY)
-    database, clients = loaded(t, server, kind, chance)
-    for number in range(ROUNDS):
-        clients.more(chance.randrange(20, 200))
-        oldest = dict(clients.acknowledged)
+    trial.serve(shares="db.shares", standby="off")
+    trial.load()
+    for number in trial.rounds():
+        oldest = dict(trial.clients.acknowledged)
         below.shale("snapshot", f"disk@{number}")
-        newest = dict(clients.asked)
+        newest = dict(trial.clients.asked)
         below.shale("clone", f"disk@{number}", "copy")
-        recovered(t, kind, disks, oldest, newest)
+        recovered(t, trial.kind, disks, oldest, newest)
         below.shale("destroy", "copy")
         below.shale("destroy", f"disk@{number}")
-    clients.stop()
-    database.verify(clients.acknowledged, clients.asked)
-    server.stop()
-    pool.check()
-    t.note(f"{ROUNDS} cuts of power under {database.described}: {clients.counted} transactions, none missing, no torn page, {seconds(began)}")
+    trial.clients.stop()
+    trial.end("cuts of power under")
 
 
 def recovered(t, kind, disks, oldest, newest):
