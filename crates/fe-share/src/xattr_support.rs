@@ -48,6 +48,11 @@ impl XattrSupport {
         }
     }
 
+    /// Returns whether a file can have an attribute of that name.
+    pub fn has(self, name: &[u8]) -> bool {
+        self != Self::None && self.shows(name)
+    }
+
     /// Returns whether a listing has a name.
     pub(crate) fn shows(self, name: &[u8]) -> bool {
         self == Self::All || !share::is_acl(name)

@@ -14,7 +14,7 @@ use crate::history::SeriesWish;
 use crate::images::{ImageAddress, PushWish};
 use crate::objects::{ListWish, Which};
 use crate::reply::Reply;
-use crate::streams::{ReceiveWish, SendWish, SetWish};
+use crate::streams::{ImportWish, ReceiveWish, SendWish, SetWish};
 
 /// A job started without another wish continues without its caller.
 const fn yes() -> bool {
@@ -486,6 +486,8 @@ catalogue! {
     Send(SendWish) => Sending { socket "a stream needs a connection of its own", Admin, Read, ["send"] },
     /// Turns the connection into one that carries a stream into the pool.
     Receive(ReceiveWish) => Done { socket "a stream needs a connection of its own", Admin, Change, ["receive"], "receive into '{volume}', {properties}, force: {force}" },
+    /// Creates a share, and turns the connection into one that carries its tree.
+    ImportTree(ImportWish) => Created { socket "a stream needs a connection of its own", Admin, Change, ["import"], "create share '{share}', {properties}, and import a tree" },
     /// Lists the snapshots received in part.
     Receives => Receives { GET "/receives", Read, Read, ["destroy", "receive"] },
     /// Turns the connection into one that carries bulk data of a volume.
@@ -625,6 +627,7 @@ impl Request {
             | Self::CloneImage { properties, .. }
             | Self::Push(PushWish { properties, .. })
             | Self::StartEstimate(EstimateWish { properties, .. })
+            | Self::ImportTree(ImportWish { properties, .. })
             | Self::Receive(ReceiveWish { properties, .. }) => properties.iter_mut().for_each(spell),
             Self::Set { changes, .. } => {
                 changes.iter_mut().filter_map(|(key, value)| Some((key, value.as_mut()?))).for_each(spell);

@@ -36,5 +36,5 @@ pub use objects::{AnyObject, ListWish, ObjectOrder, ObjectPage, ObjectReport, Wh
 pub use openapi::openapi;
 pub use reply::{Created, Reply};
 pub use rest::{PREFIX, Problem};
-pub use streams::{Place, ReceiveWish, Received, SendWish, Sending, SetPlan, SetWish};
+pub use streams::{ImportWish, Place, ReceiveWish, Received, SendWish, Sending, SetPlan, SetWish};
 pub use wire::{LINE_BYTES_MAX, VERSION, decode_reply, decode_request, encode_reply, encode_request, read_line};

@@ -71,6 +71,16 @@ pub struct ReceiveWish {
     pub force: bool,
 }
 
+/// A share that a tree is imported into.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ImportWish {
+    /// Name of the share, which is created.
+    pub share: String,
+    /// Properties of its own.
+    pub properties: BTreeMap<String, String>,
+}
+
 /// State of a pool with regard to the snapshot in a stream.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Place {

@@ -158,7 +158,7 @@ mod tests {
     use super::*;
     use crate::estimates::EstimateWish;
     use crate::objects::{ListWish, Which};
-    use crate::streams::{ReceiveWish, SendWish, SetWish};
+    use crate::streams::{ImportWish, ReceiveWish, SendWish, SetWish};
     use report::{JobFault, JobKind, JobPace, JobWish, StatusReport};
 
     #[test]
@@ -256,6 +256,7 @@ mod tests {
                 thin: true,
             }),
             Request::Receive(ReceiveWish { volume: "vm".to_owned(), properties: BTreeMap::new(), force: true }),
+            Request::ImportTree(ImportWish { share: "home".to_owned(), properties: BTreeMap::new() }),
             Request::Receives,
             Request::Bulk { object: Which::known("vm", Some(7)) },
             Request::ListObjects(ListWish { cursor: Some("[7,8]".to_owned()), ..ListWish::default() }),

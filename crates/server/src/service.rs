@@ -6,6 +6,7 @@ mod damage;
 mod estimates;
 mod files;
 mod images;
+mod imports;
 mod jobs;
 mod lists;
 mod mounts;
@@ -29,6 +30,7 @@ use parking_lot::{Mutex, RwLock};
 use surface::{BlockDevice, Client, DeviceId, Error, ErrorKind, Result};
 
 pub use self::access::this_process;
+pub(crate) use self::imports::TreeImport;
 use self::mounts::is_of_shares;
 pub use self::reload::Reloader;
 use self::tracers::Tracers;
@@ -261,7 +263,7 @@ impl Service {
                 let create = || share_trees::create(&self.pool, &share, &properties);
                 let shares = self.shares.lock().clone();
                 let id = match shares {
-                    Some(shares) => shares.make_apart(&share, create),
+                    Some(shares) => shares.make_apart(&share, |_| create()),
                     None => create(),
                 }?;
                 self.look_at_shares();
@@ -452,7 +454,7 @@ impl Service {
             Request::PlanSend(wish) => stream_plan::plan(&self.pool, &wish).map(Reply::Plan),
             Request::Place { volume, to, from } => Ok(Reply::Place(stream_io::place(self, &volume, to, from))),
             Request::Receives => Ok(Reply::Receives(self.receives())),
-            Request::Send(_) | Request::Receive(_) => {
+            Request::Send(_) | Request::Receive(_) | Request::ImportTree(_) => {
                 Err(Error::new(ErrorKind::Invalid, "a stream needs a connection of its own"))
             }
             Request::Bulk { object } => {

@@ -5,6 +5,7 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
+use copy::trees::ShareSink;
 use engine::{Files, Pool, Properties, TreeClaim, TreeUse, Volume};
 use fe_share::{Mount, Snapshots, Visibility, XattrSupport};
 use policy::SnapDir;
@@ -199,6 +200,16 @@ pub(crate) fn open_writable(service: &Service, volume: Arc<Volume>) -> Result<Op
     let (tree, files) = open(volume.clone(), volume, CACHE_BYTES_IMPORT, PATIENCE)?;
     keep_for_inner(pool, &name, &tree)?;
     Ok(Opened::new(Arc::new(tree), files))
+}
+
+/// Returns a sink for a tree that no mount uses. It refuses the extended attributes that a mount
+/// would refuse.
+///
+/// # Errors
+/// Those of the pool.
+pub fn sink(service: &Service, name: &str, tree: Arc<Tree>, overwrite: bool, sets_root: bool) -> Result<ShareSink> {
+    let support = xattrs(service.pool(), name)?;
+    Ok(ShareSink::new(tree, overwrite, sets_root).with_xattrs(move |name| support.has(name)))
 }
 
 /// Opens the tree of a share for exclusive changes by this caller; creates it if missing. `device`:

@@ -83,6 +83,8 @@ struct State {
     mounted: BTreeMap<u64, Mounted>,
     /// Unmounted from a shell, or skipped for another reason that was logged.
     left: BTreeSet<u64>,
+    /// Filled by an import, and mounted afterwards.
+    filling: BTreeSet<u64>,
 }
 
 /// Options for mounting a server's shares.
@@ -219,7 +221,7 @@ impl Shares {
             .filter(|volume| volume.is_share() && is_wanted(&volume.name))
             .map(|volume| (volume.id.0, volume.name))
             .collect();
-        let State { mounted, left } = &mut *state;
+        let State { mounted, left, filling } = &mut *state;
         let before: BTreeSet<u64> = mounted.keys().copied().collect();
         failed.extend(self.keep_for_inner(mounted).into_iter().map(Fault::from));
         left.retain(|id| wanted.contains_key(id));
@@ -244,12 +246,13 @@ impl Shares {
         let by_name: BTreeMap<&String, u64> = wanted.iter().map(|(id, name)| (name, *id)).collect();
         for (name, id) in &by_name {
             let (name, id) = (*name, *id);
-            if mounted.contains_key(&id) || left.contains(&id) {
+            if mounted.contains_key(&id) || left.contains(&id) || filling.contains(&id) {
                 continue;
             }
             let holder = name.rsplit_once('/').and_then(|(above, _)| by_name.get_key_value(&above.to_owned()));
             let below = match holder {
                 None => Below::Directory,
+                Some((_, above)) if filling.contains(above) => continue,
                 Some((holder, above)) if !mounted.contains_key(above) => {
                     left.insert(id);
                     let text = format!("share '{name}' is not mounted: '{holder}', in which it lies, is not mounted");
@@ -357,22 +360,28 @@ impl Shares {
 
     /// Creates a share while none is mounted or unmounted: a tree has one user at a time. Fails if
     /// the share could not be mounted, because its directory in the mounted share around it is not
-    /// empty, or is another kind of file.
+    /// empty, or is another kind of file. `make` may add the share to those that are not mounted
+    /// before [`Self::end_filling`].
     ///
     /// # Errors
     /// [`ErrorKind::Exists`], and those of `make`.
-    pub fn make_apart<T>(&self, name: &str, make: impl FnOnce() -> Result<T>) -> Result<T> {
-        let state = self.state.lock();
+    pub fn make_apart<T>(&self, name: &str, make: impl FnOnce(&mut BTreeSet<u64>) -> Result<T>) -> Result<T> {
+        let State { mounted, filling, .. } = &mut *self.state.lock();
         let above = name.rsplit_once('/').map(|(above, _)| above);
         let is_above = |share: &&Mounted| Some(share.name.as_str()) == above && !share.mount.is_over();
-        let above = state.mounted.values().find(is_above);
+        let above = mounted.values().find(is_above);
         if above.is_some() {
             check_empty(name, &self.dir.join(name), "")?;
         }
-        let made = make()?;
+        let made = make(filling)?;
         // Entries made since then block the mount, which reports them; no more can be made.
         above.map_or(Ok(()), |above| share_trees::keep_for_inner(&self.pool, &above.name, &above.tree))?;
         Ok(made)
+    }
+
+    /// Lets a share be mounted that an import has filled.
+    pub(crate) fn end_filling(&self, id: DeviceId) {
+        self.state.lock().filling.remove(&id.0);
     }
 
     /// Reserves the names of inner shares in the trees of all mounted shares.

@@ -23,7 +23,7 @@ use std::ops::Range;
 use std::sync::atomic::AtomicBool;
 
 use bytes::Bytes;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use share::Time;
 use surface::{Error, ErrorKind};
 
@@ -266,7 +266,7 @@ pub trait Sink {
 }
 
 /// A range that is zeroed in the copy, because it could not be read.
-#[derive(Debug, PartialEq, Eq, Serialize)]
+#[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Zeroed {
     path: String,
     offset: u64,
@@ -274,7 +274,7 @@ pub struct Zeroed {
 }
 
 /// Counts of a copy.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, Serialize, Deserialize)]
 pub struct Tally {
     /// Files, each once.
     pub files: u64,
@@ -350,6 +350,14 @@ impl Tally {
             let holes = item.size.saturating_sub(item.data_bytes());
             self.hole_bytes = self.hole_bytes.saturating_add(holes);
         }
+    }
+
+    /// Adds the problems of the source, for a copy whose source and sink have a tally each.
+    #[must_use]
+    pub fn with_source(mut self, source: Self) -> Self {
+        self.problems += source.problems;
+        self.lines = source.lines.into_iter().chain(self.lines).collect();
+        Self { zeroed_bytes: source.zeroed_bytes, zeroed: source.zeroed, ..self }
     }
 
     /// Names of all kinds.

@@ -16,6 +16,9 @@ struct Late {
     default_acl: Option<Vec<u8>>,
 }
 
+/// Returns whether files have an extended attribute of that name.
+type HasXattr = dyn Fn(&[u8]) -> bool;
+
 /// A share as a sink.
 pub struct ShareSink {
     tree: Arc<Tree>,
@@ -29,6 +32,7 @@ pub struct ShareSink {
     path: Vec<u8>,
     inode: Option<Inode>,
     late: Vec<Late>,
+    has_xattr: Box<HasXattr>,
     /// The first number assigned during this copy: nodes from this number on were created by it.
     first: Option<u64>,
 }
@@ -63,8 +67,16 @@ impl ShareSink {
             path: Vec::new(),
             inode: None,
             late: Vec::new(),
+            has_xattr: Box::new(|_| true),
             first: None,
         }
+    }
+
+    /// Only with the extended attributes whose names `has_xattr` accepts.
+    #[must_use]
+    pub fn with_xattrs(mut self, has_xattr: impl Fn(&[u8]) -> bool + 'static) -> Self {
+        self.has_xattr = Box::new(has_xattr);
+        self
     }
 
     /// Whether a node was created here: an archive may contain a name twice, and the last one wins.
@@ -158,7 +170,11 @@ impl ShareSink {
     }
 
     fn set_xattr(&self, node: u64, path: &[u8], key: &[u8], value: &[u8]) -> Step {
-        self.tree.set_xattr(node, key, value, 0, false).map_err(|failure| match stop_of("", path, failure.errno()) {
+        let set = match (self.has_xattr)(key) {
+            true => self.tree.set_xattr(node, key, value, 0, false),
+            false => Err(Failure::new(libc::EOPNOTSUPP)),
+        };
+        set.map_err(|failure| match stop_of("", path, failure.errno()) {
             fatal @ Stop::Fatal(_) => fatal,
             Stop::Skip(_) => {
                 let why = std::io::Error::from_raw_os_error(failure.errno());

@@ -14,6 +14,8 @@ use super::{ACL_ACCESS, ACL_DEFAULT, Item, RANGES_MAX, Step, Stop, is_acl, is_ke
 
 /// Bytes of a block of an archive.
 pub const BLOCK: u64 = 512;
+/// Record of a fifo that is a socket.
+pub const SOCKET: &str = "SHALE.socket";
 /// Most bytes that an item has: no file is larger.
 const BYTES_MAX: u64 = i64::MAX.cast_unsigned();
 /// Largest major and minor number of a device, as Linux has them.
@@ -222,6 +224,7 @@ impl Headers {
             EntryType::Directory => libc::S_IFDIR,
             // A directory of an incremental archive, with a list of names as its data.
             other if other.as_byte() == b'D' => libc::S_IFDIR,
+            EntryType::Fifo if before.records.get(SOCKET).is_some() => libc::S_IFSOCK,
             EntryType::Fifo => libc::S_IFIFO,
             other => {
                 reader.skip(size + padding(size))?;

@@ -8,7 +8,7 @@ use surface::Error;
 use tar::{EntryType, Header};
 
 use super::pax::{self, Records};
-use super::tar_header::{BLOCK, padding};
+use super::tar_header::{BLOCK, SOCKET, padding};
 use super::{ACL_ACCESS, ACL_DEFAULT, Added, Item, Sink, Step, Stop, acl, is_acl, shown, skip_if_any};
 use operations::kind_of;
 
@@ -26,12 +26,21 @@ pub struct TarSink<W> {
     written: u64,
     /// Padding after the data of the most recent item.
     padding: u64,
+    /// Sockets are written as fifos with a record that [`TarSource`](super::TarSource) knows.
+    has_sockets: bool,
 }
 
 impl<W: Write> TarSink<W> {
     /// An archive that begins where `output` is.
     pub const fn new(output: W) -> Self {
-        Self { output, written: 0, padding: 0 }
+        Self { output, written: 0, padding: 0, has_sockets: false }
+    }
+
+    /// With sockets, which no other program finds in an archive.
+    #[must_use]
+    pub fn with_sockets(mut self) -> Self {
+        self.has_sockets = true;
+        self
     }
 
     fn put(&mut self, bytes: &[u8]) -> Step {
@@ -104,6 +113,7 @@ impl<W: Write> Sink for TarSink<W> {
             libc::S_IFCHR => EntryType::Char,
             libc::S_IFBLK => EntryType::Block,
             libc::S_IFIFO => EntryType::Fifo,
+            libc::S_IFSOCK if self.has_sockets => EntryType::Fifo,
             _ => {
                 let text = format!("{}: skipped: tar archives cannot contain sockets", shown(&item.path));
                 return Err(Stop::Skip(text));
@@ -114,6 +124,9 @@ impl<W: Write> Sink for TarSink<W> {
             path.push(b'/');
         }
         let mut records = Records::default();
+        if kind == EntryType::Fifo && item.kind() == libc::S_IFSOCK {
+            records.push(SOCKET, "");
+        }
         let has_content = kind == EntryType::Regular;
         let data_bytes = item.data_bytes();
         let map = if has_content && data_bytes < item.size { map(item) } else { Vec::new() };

@@ -101,7 +101,7 @@ mod tests {
 
     fn archive(items: &[(Item, Vec<Bytes>)]) -> Vec<u8> {
         let mut bytes = Vec::new();
-        let mut sink = TarSink::new(&mut bytes);
+        let mut sink = TarSink::new(&mut bytes).with_sockets();
         for (item, pieces) in items {
             assert!(matches!(sink.add(item), Ok(Added::New)));
             for (range, piece) in item.data.iter().zip(pieces) {
@@ -143,6 +143,7 @@ mod tests {
             (Item { target: vec![b't'; 300], ..item("link", libc::S_IFLNK | 0o777) }, vec![]),
             (Item { device: (8, 300), ..item("null", libc::S_IFCHR | 0o666) }, vec![]),
             (item("fifo", libc::S_IFIFO | 0o600), vec![]),
+            (item("socket", libc::S_IFSOCK | 0o640), vec![]),
             (item("empty", libc::S_IFREG), vec![]),
         ];
         let bytes = archive(&items);

@@ -13,10 +13,11 @@ use surface::{Error, ErrorKind, Result, Run};
 use super::bulk::{self, Frame, Operation};
 use super::lent;
 use super::streams::{RemoteSink, RemoteSource};
+use super::trees::RemoteTree;
 use crate::pool_dir::short_socket_path;
 use copy::volume_io::{FileCopier, VolumeIo};
 use host::read_vec;
-use operations::{ReceiveWish, SendWish};
+use operations::{Created, ImportWish, ReceiveWish, SendWish};
 use operations::{Reply, Request, Which, decode_reply, encode_request, read_line};
 
 /// A connection to the server of a pool, for one request at a time. There is no timeout, because a
@@ -128,6 +129,19 @@ impl Client {
         let client = Self::connect(&self.socket)?;
         match client.call(&Request::Receive(wish))? {
             Reply::Done => Ok(RemoteSink { stream: client.stream.into_inner().into_inner() }),
+            other => Err(other.unexpected()),
+        }
+    }
+
+    /// Creates a share and begins to import its tree, over a connection of its own.
+    ///
+    /// # Errors
+    /// Those of the server.
+    pub fn import_tree(&self, wish: ImportWish) -> Result<(Created, RemoteTree)> {
+        let client = Self::connect(&self.socket)?;
+        match client.call(&Request::ImportTree(wish))? {
+            // The server sends nothing unasked, so the line reader holds no more bytes.
+            Reply::Created(created) => Ok((created, RemoteTree { stream: client.stream.into_inner().into_inner() })),
             other => Err(other.unexpected()),
         }
     }

@@ -26,9 +26,10 @@ use super::bulk::{self, Frame, Operation};
 use super::lent;
 use super::peer::Peer;
 use super::streams::{serve_receive, serve_send};
+use super::trees::serve_import;
 use crate::jobs::Attached;
 use crate::pool_dir::short_socket_path;
-use crate::service::Service;
+use crate::service::{Service, TreeImport};
 use crate::stream_io::{LocalSink, LocalSource, StreamSink, StreamSource};
 use host::read_vec;
 use operations::path_error;
@@ -252,6 +253,7 @@ enum Agreed {
     Bulk(Arc<dyn BlockDevice>),
     Send(Box<dyn StreamSource>),
     Receive(Box<dyn StreamSink>),
+    Import(Box<TreeImport>),
 }
 
 fn converse(stream: &Arc<UnixStream>, shared: &Shared) -> IoResult<()> {
@@ -278,6 +280,11 @@ fn converse(stream: &Arc<UnixStream>, shared: &Shared) -> IoResult<()> {
                 agreed = Some(Agreed::Receive(Box::new(LocalSink::new(Arc::clone(&shared.service), wish))));
                 Ok(Reply::Done)
             }
+            Request::ImportTree(_) => {
+                let (import, reply) = shared.service.begin_import(request)?;
+                agreed = Some(Agreed::Import(Box::new(import)));
+                Ok(reply)
+            }
             request => attached.handle(request),
         };
         let reply = decode_request(&line).and_then(|request| shared.service.guarded(&caller, request, answer));
@@ -288,13 +295,12 @@ fn converse(stream: &Arc<UnixStream>, shared: &Shared) -> IoResult<()> {
                 let message = "a client sent bulk frames without permission";
                 return Err(std::io::Error::new(std::io::ErrorKind::InvalidData, message));
             }
+            let is_stopping = || shared.stopping.load(Ordering::SeqCst) || shared.service.is_ending();
             return match agreed {
                 Agreed::Bulk(device) => serve_frames(writer, &*device),
-                Agreed::Send(mut source) => {
-                    let is_stopping = || shared.stopping.load(Ordering::SeqCst) || shared.service.is_ending();
-                    serve_send(writer, &mut *source, is_stopping)
-                }
+                Agreed::Send(mut source) => serve_send(writer, &mut *source, is_stopping),
                 Agreed::Receive(mut sink) => serve_receive(writer, &mut *sink),
+                Agreed::Import(import) => serve_import(writer, *import, is_stopping),
             };
         }
     }

@@ -29,6 +29,7 @@ mod table;
 mod work;
 
 pub use attached::Attached;
+pub(crate) use restore::is_broken;
 pub use restore::{RESTORE_COMMAND, restore_from_stdin};
 pub use table::{ENDED_MAX, Jobs};
 

@@ -289,8 +289,8 @@ fn through_mount(
     }
 }
 
-/// Returns whether sending failed because the process has ended.
-fn is_broken(failure: &Failure) -> bool {
+/// Returns whether sending failed because the receiver has ended.
+pub(crate) fn is_broken(failure: &Failure) -> bool {
     let Failure::Error(error) = failure else { return false };
     let mut source = std::error::Error::source(error);
     while let Some(cause) = source {

@@ -30,6 +30,7 @@ const fn names_something(request: &Request) -> bool {
         request,
         Request::Create { .. }
             | Request::CreateShare { .. }
+            | Request::ImportTree(_)
             | Request::CreateFolder { .. }
             | Request::Clone { .. }
             | Request::Rename { .. }

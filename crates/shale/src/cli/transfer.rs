@@ -37,8 +37,8 @@ share, or with --share. Owners are copied by number, with modes, times to the na
 links, devices, fifos and holes. Archives may be made by GNU tar, bsdtar or any program that writes POSIX format; unpack a
 compressed one: zcat FILE | shale import POOL SHARE - Existing names are kept and reported, with exit code 8; --overwrite
 replaces them, file by file. Unreadable items are reported and skipped, or zeroes in the copy of a file, with exit code 7. The
-name .shale in the root is skipped in the same way: a share has its snapshots there. If the pool is served, its server must
-mount the share.
+name .shale in the root is skipped in the same way: a share has its snapshots there. If the pool is served, its server creates
+the new share and mounts it when the import has ended; a share that exists must be mounted.
 
 JSON of a tree: {share, source, files, directories, symlinks, links, others, copied_bytes, hole_bytes, kept, kept_first,
   problems, problem_lines, zeroed_bytes, zeroed (as of an export), stored_bytes (with its names), ratio (of a new share

@@ -7,27 +7,31 @@
 use std::fs::File;
 use std::io::{BufReader, Read, Seek, SeekFrom};
 use std::os::fd::AsFd;
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Instant;
 
 use policy::{INCOMPLETE, READONLY};
+use share::Tree;
 use surface::{Error, ErrorKind};
 
 use super::registered::registered;
 use super::status;
-use super::trees::{Reached, TreeSummary, copy_shown, find, left_out, mounted, tell_problems};
+use super::trees::{TreeSummary, copy_shown, find, mounted, tell_problems};
 use super::volume::noted;
 use crate::cli::ImportArgs;
 use crate::output::Output;
-use copy::trees::{PosixSink, PosixSource, ShareSink, Sink, Source, Tally, TarSource};
+use copy::trees::{PosixSink, PosixSource, Sink, Source, Tally, TarSource, identity};
 use host::Termination;
 use operations::names::Changes;
 use operations::{Failure, Outcome, path_error};
-use operations::{Reply, Request, Which};
+use operations::{ImportWish, Reply, Request, Which};
 use report::JobKind;
 use report::{QuotaLine, ratio};
+use server::control::RemoteTree;
 use server::devices::is_in;
+use server::service::Service;
 use server::session::Session;
 use server::share_trees;
 
@@ -76,17 +80,26 @@ pub fn import(session: &Session, args: &ImportArgs, interrupted: &AtomicBool, ou
     let origin = Origin::open(&args.file)?;
     let name = &args.volume;
     let old = find(session, name)?;
-    let id = match &old {
-        Some(old) => old.id,
+    let (id, remote) = match &old {
+        Some(old) => (old.id, None),
         None => {
             // With the mark from its first moment: a kill may come before the first name.
             let own = args.properties.iter().cloned().chain([(INCOMPLETE.to_owned(), "yes".to_owned())]);
             let properties = own.collect();
-            noted(session.created(Request::CreateShare { share: name.clone(), properties, parents: false })?, output)
+            let (created, remote) = match session {
+                Session::Direct(_) => {
+                    (session.created(Request::CreateShare { share: name.clone(), properties, parents: false })?, None)
+                }
+                Session::Served(client) => {
+                    let (created, remote) = client.import_tree(ImportWish { share: name.clone(), properties })?;
+                    (created, Some(remote))
+                }
+            };
+            (noted(created, output), remote)
         }
     };
     let mut tally = Tally::default();
-    let done = fill(session, args, (id, old.is_none()), origin, interrupted, &mut tally, output);
+    let done = fill(session, args, (id, remote, old.is_none()), origin, interrupted, &mut tally, output);
     match done {
         Ok(()) => {}
         Err(failure) => {
@@ -121,33 +134,52 @@ fn set(name: &str, id: u64, changes: Changes) -> Request {
     Request::Set { object: Some(Which::known(name, Some(id))), changes, if_match: None }
 }
 
+/// Where the names of an import go.
+enum Target<'a> {
+    /// This process has the pool open.
+    Tree(Arc<Tree>, &'a Service),
+    /// The server fills the share, which it has just created, and mounts it afterwards.
+    New(RemoteTree),
+    /// The server has the share mounted there.
+    Mount(PathBuf),
+}
+
+impl Target<'_> {
+    /// Returns directories that the import must skip, because it would read its own output.
+    fn left_out(&self, pool: &Path) -> Vec<(u64, u64)> {
+        let mount = match self {
+            Self::Mount(path) => Some(path.as_path()),
+            Self::Tree(..) | Self::New(_) => None,
+        };
+        [Some(pool), mount].into_iter().flatten().filter_map(|path| identity(path).ok()).collect()
+    }
+}
+
 fn fill(
     session: &Session,
     args: &ImportArgs,
-    (id, is_new): (u64, bool),
+    (id, remote, is_new): (u64, Option<RemoteTree>, bool),
     origin: Origin,
     interrupted: &AtomicBool,
     tally: &mut Tally,
     output: &Output,
 ) -> Outcome {
     let name = &args.volume;
-    let reached = match session {
-        Session::Direct(pool) => Reached::Tree(share_trees::open_tree(&pool.service, name)?),
-        Session::Served(_) => {
+    let target = match (remote, session) {
+        (Some(remote), _) => Target::New(remote),
+        (None, Session::Direct(pool)) => Target::Tree(share_trees::open_tree(&pool.service, name)?, &pool.service),
+        (None, Session::Served(_)) => {
             refuse_readonly(session, name, id)?;
-            Reached::Mount(mounted(session, name)?)
+            Target::Mount(mounted(session, name)?)
         }
     };
-    let own = args.properties.iter().filter(|_| !is_new).map(|(key, value)| (key.clone(), Some(value.clone())));
-    session.done(set(name, id, own.chain([(INCOMPLETE.to_owned(), Some("yes".to_owned()))]).collect()))?;
-    let sets_root = is_new || args.overwrite;
-    let mut sink: Box<dyn Sink> = match &reached {
-        Reached::Tree(tree) => Box::new(ShareSink::new(tree.clone(), args.overwrite, sets_root)),
-        Reached::Mount(path) => Box::new(PosixSink::open(path, args.overwrite, sets_root)?),
-    };
+    if !is_new {
+        let own = args.properties.iter().map(|(key, value)| (key.clone(), Some(value.clone())));
+        session.done(set(name, id, own.chain([(INCOMPLETE.to_owned(), Some("yes".to_owned()))]).collect()))?;
+    }
     let (mut source, size): (Box<dyn Source>, _) = match origin {
         Origin::Directory => {
-            let left_out = left_out(&args.pool, &reached);
+            let left_out = target.left_out(&args.pool);
             (Box::new(PosixSource::open(&args.file, left_out)?.for_share()), (None, Some(args.file.as_path())))
         }
         Origin::Archive(file, total) => {
@@ -155,11 +187,24 @@ fn fill(
             (Box::new(TarSource::new(input, &shown(&args.file)).for_share()), (total, None))
         }
     };
-    let copied = copy_shown("import", size, (&mut *source, &mut *sink), interrupted, tally, output);
-    drop((source, sink));
-    // A tree that failed is not closed in order: the next opening recovers it.
-    copied?;
-    reached.close(name)?;
+    let sets_root = is_new || args.overwrite;
+    let mut copied = |sink: &mut dyn Sink, tally: &mut Tally| {
+        copy_shown("import", size, (&mut *source, sink), interrupted, tally, output)
+    };
+    match target {
+        Target::Tree(tree, service) => {
+            copied(&mut share_trees::sink(service, name, tree.clone(), args.overwrite, sets_root)?, tally)?;
+            // A tree that failed is not closed in order: the next opening recovers it.
+            let closed = tree.close();
+            closed.map_err(|failure| share_trees::error_of(name, "its tree cannot be closed", failure))?;
+        }
+        Target::New(remote) => {
+            let (done, counts) = remote.fill(copied);
+            *tally = counts;
+            done?;
+        }
+        Target::Mount(path) => copied(&mut PosixSink::open(&path, args.overwrite, sets_root)?, tally)?,
+    }
     session.done(Request::Checkpoint)?;
     // Only now: a reader that does not see the mark finds all of the data.
     Ok(session.done(set(name, id, [(INCOMPLETE.to_owned(), None)].into()))?)

@@ -3,13 +3,11 @@
 
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::Builder;
 use std::time::Instant;
 
 use serde::Serialize;
-use share::Tree;
 use surface::{Error, ErrorKind};
 use units::format_size;
 
@@ -17,12 +15,11 @@ use super::list::volumes;
 use super::status::status;
 use crate::output::{Output, line_shown};
 use crate::progress::Progress;
-use copy::trees::{Sink, Source, Tally, Zeroed, copy, identity};
+use copy::trees::{Sink, Source, Tally, Zeroed, copy};
 use operations::names;
 use operations::{Failure, Outcome};
 use report::{VolumeReport, show_ratio};
 use server::session::Session;
-use server::share_trees;
 
 /// Outcome of the copy of a tree.
 #[derive(Debug, Serialize)]
@@ -169,30 +166,6 @@ pub fn tell_problems(lines: &[String], problems: u64, output: &Output) {
     }
 }
 
-/// Access of this process to a share.
-pub enum Reached {
-    /// This process has the pool open.
-    Tree(Arc<Tree>),
-    /// The server has it mounted.
-    Mount(PathBuf),
-}
-
-impl Reached {
-    /// Closes the tree of a share in order.
-    ///
-    /// # Errors
-    /// Those of the pool.
-    pub fn close(self, name: &str) -> Outcome {
-        match self {
-            Self::Tree(tree) => {
-                let closed = tree.close();
-                Ok(closed.map_err(|failure| share_trees::error_of(name, "its tree cannot be closed", failure))?)
-            }
-            Self::Mount(_) => Ok(()),
-        }
-    }
-}
-
 /// Returns the share of that name, if there is one.
 ///
 /// # Errors
@@ -233,15 +206,6 @@ pub fn mounted(session: &Session, name: &str) -> Outcome<PathBuf> {
         return Ok(place);
     }
     Err(Error::new(ErrorKind::NotFound, format!("no snapshot '{name}'")).into())
-}
-
-/// Returns directories of the pool that an import must skip, because it would read its own output.
-pub fn left_out(pool: &Path, reached: &Reached) -> Vec<(u64, u64)> {
-    let mount = match reached {
-        Reached::Mount(path) => Some(path.as_path()),
-        Reached::Tree(_) => None,
-    };
-    [Some(pool), mount].into_iter().flatten().filter_map(|path| identity(path).ok()).collect()
 }
 
 /// Copies with a progress bar. `total`: bytes of the source, if known; `measured`: a directory

@@ -3,6 +3,7 @@
 use std::ops::Range;
 
 use bytes::Bytes;
+use parking_lot::{RwLockReadGuard, RwLockWriteGuard};
 use surface::{Allocation, ErrorKind};
 
 use super::attributes::{FILE_BYTES_MAX, SetId, kill_privileges};
@@ -46,6 +47,16 @@ struct File {
     size: u64,
     /// Its content if it is in the inode's record; otherwise it is in `data`.
     content: Option<Box<[u8]>>,
+}
+
+/// A file's lock, for a write.
+#[allow(dead_code, reason = "guards are held, not read")]
+enum Held<'a> {
+    /// Its data does not move, and it is not cut.
+    WithOthers(RwLockReadGuard<'a, ()>),
+    /// The empty content also leaves the record in the change that the write ends with. Until then
+    /// no other request may write into the record.
+    Alone(RwLockWriteGuard<'a, ()>),
 }
 
 impl Tree {
@@ -120,26 +131,7 @@ impl Tree {
         let end = offset.checked_add(bytes.len() as u64).filter(|&end| end <= FILE_BYTES_MAX);
         let end = end.ok_or(Failure::new(libc::EFBIG))?;
         let _passed = self.pass();
-        // The data does not move in the meantime, and the file is not cut.
-        let mut with_others = self.lock_of(node).read();
-        let File { data, size, content } = loop {
-            let file = self.file(node)?;
-            let must_move = file.content.is_some() && end > RECORD_CONTENT_BYTES_MAX;
-            let is_loose = file.content.is_none() && end > file.size && self.state.read().has_loose_end(file.data);
-            if !must_move && !is_loose {
-                break file;
-            }
-            // Exclusively: others may have written data past the end that the next size would
-            // expose.
-            drop(with_others);
-            if must_move {
-                let _alone = self.lock_of(node).write();
-                self.move_out(node)?;
-            } else {
-                self.tidy_end_alone(node, file.data)?;
-            }
-            with_others = self.lock_of(node).read();
-        };
+        let (held, File { data, size, content }) = self.lock_for_write(node, end)?;
         let in_force = self.in_force();
         let (mut said, found) = self.state.read().look_at(node, |inode| {
             (inode.compression(), compression::look(in_force.as_deref(), inode, offset, &bytes))
@@ -157,7 +149,7 @@ impl Tree {
             // A part of it may exist. No later size may expose it.
             if end > size && content.is_none() && !crate::canary!("refused-write-shows") {
                 self.state.write().end_is_loose(data);
-                drop(with_others);
+                drop(held);
                 if let Err(later) = self.tidy_end_alone(node, data) {
                     // As often as a client tries.
                     log::debug!("the end of inode {node} will be tidied later: {later:?}");
@@ -174,6 +166,9 @@ impl Tree {
         };
         let mut state = self.change_last().inspect_err(|_| mark_end(&mut self.state.write()))?;
         let mut inode = state.inode(node).inspect_err(|_| mark_end(&mut state))?;
+        if matches!(held, Held::Alone(_)) {
+            inode.content = None;
+        }
         if let Some(content) = &inode.content {
             let content = in_record::write(content, offset, &bytes);
             inode.size = content.len() as u64;
@@ -193,6 +188,34 @@ impl Tree {
         state.put(node, inode);
         state.result = length;
         Ok(Written { changed_mode })
+    }
+
+    /// Locks a file for a write that ends at `end`, and returns the place of that write.
+    fn lock_for_write(&self, node: u64, end: u64) -> Result<(Held<'_>, File)> {
+        let lock = self.lock_of(node);
+        loop {
+            let with_others = lock.read();
+            let file = self.file(node)?;
+            let must_move = file.content.is_some() && end > RECORD_CONTENT_BYTES_MAX;
+            let is_loose = file.content.is_none() && end > file.size && self.state.read().has_loose_end(file.data);
+            if !must_move && !is_loose {
+                return Ok((Held::WithOthers(with_others), file));
+            }
+            // Exclusively: others may have written data past the end that the next size would
+            // expose.
+            drop(with_others);
+            if is_loose {
+                self.tidy_end_alone(node, file.data)?;
+                continue;
+            }
+            let alone = lock.write();
+            let file = self.file(node)?;
+            let is_empty = file.content.as_ref().is_some_and(|content| content.is_empty());
+            if is_empty && !self.state.read().has_loose_end(file.data) {
+                return Ok((Held::Alone(alone), File { content: None, ..file }));
+            }
+            self.move_out(node)?;
+        }
     }
 
     /// Makes sure that bytes past the end read as zeroes before they become part of the file: a

@@ -6,6 +6,9 @@
 //! 2. The content is written. Nothing refers to it yet: if the power fails, the record applies.
 //! 3. The content is removed from the record. As with a size, the data must be durable before that.
 //!
+//! A write that finds an empty content with nothing to discard has nothing to write in step 2, and
+//! makes step 3 part of its own change: a new file takes one change for its first write.
+//!
 //! The file moves back when it is emptied. A change of a content in a record is one change of the
 //! namespace: the log and the journal contain it with the record.
 

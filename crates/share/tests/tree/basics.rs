@@ -89,6 +89,7 @@ pub fn a_write_without_its_size_leaves_nothing_that_a_later_growth_shows() {
     let (space, tree) = tree();
     let node = file(&tree, b"f");
     tree.write(node, 0, Bytes::from(vec![b'k'; 4096]), false).unwrap();
+    let new = file(&tree, b"new");
     tree.commit().unwrap();
     // The next commit finds no room, whenever it is due.
     let mut made = 0;
@@ -102,15 +103,19 @@ pub fn a_write_without_its_size_leaves_nothing_that_a_later_growth_shows() {
         assert!(made < 100_000, "HARNESS: no commit is due");
     }
     space.limit(1000, 0, 0);
-    let refused = tree.write(node, 4096, Bytes::from(vec![b'x'; 4096]), false);
-    assert_eq!(refused.map_err(share::Failure::errno), Err(libc::ENOSPC), "HARNESS: after {made} files");
+    for (node, offset) in [(node, 4096), (new, 0)] {
+        let refused = tree.write(node, offset, Bytes::from(vec![b'x'; 4096]), false);
+        assert_eq!(refused.map_err(share::Failure::errno), Err(libc::ENOSPC), "HARNESS: after {made} files");
+    }
     space.lift_limit();
-    size(&tree, node, 30_000);
-    let mut expected = vec![b'k'; 4096];
-    expected.resize(30_000, 0);
-    let shown = content(&tree, node).iter().filter(|byte| **byte == b'x').count();
-    assert_eq!(shown, 0, "HARNESS: bytes of a refused write are shown");
-    assert!(content(&tree, node) == expected);
+    for (node, kept) in [(node, 4096), (new, 0)] {
+        size(&tree, node, 30_000);
+        let mut expected = vec![b'k'; kept];
+        expected.resize(30_000, 0);
+        let shown = content(&tree, node).iter().filter(|byte| **byte == b'x').count();
+        assert_eq!(shown, 0, "HARNESS: bytes of a refused write are shown");
+        assert!(content(&tree, node) == expected);
+    }
 }
 
 /// In a directory reserved for the mount of another tree, no name can be created by any operation.

@@ -1,6 +1,7 @@
 //! Small files, whose content is in their inode records.
 
-use std::sync::Arc;
+use std::sync::{Arc, Barrier};
+use std::thread;
 
 use bytes::Bytes;
 use parking_lot::Mutex;
@@ -142,6 +143,76 @@ fn the_death_of_the_program_takes_nothing_that_was_acknowledged() {
     let found: Vec<_> = nodes.iter().map(|&node| content(&tree, node)).collect();
     assert_eq!(found, expected);
     assert_eq!(nodes.iter().map(|&node| is_in_record(&tree, node)).collect::<Vec<_>>(), [true, false, true]);
+}
+
+/// Otherwise a program that dies between the two changes of a new file leaves it empty, and each
+/// file costs a record more.
+#[test]
+fn the_first_write_of_a_file_is_one_change() {
+    let (space, tree) = tree();
+    let kept = Arc::new(Kept::default());
+    tree.keep_journal(kept.clone());
+    let node = file(&tree, b"f");
+    write(&tree, node, 5000, &[b'a'; 3000]);
+    let records = kept.0.lock().clone();
+    assert_eq!(records.len(), 2);
+    let mut expected = vec![0; 8000];
+    expected[5000..].fill(b'a');
+    assert_eq!((is_in_record(&tree, node), content(&tree, node)), (false, expected.clone()));
+    let session = tree.session();
+    drop(tree);
+    for kept in [1, 2] {
+        let left = Left { session, is_replayed: false, records: records[..kept].to_vec() };
+        let tree = Tree::take_over(space.snapshot(), OPTIONS, &left).unwrap();
+        assert_eq!(content(&tree, node), if kept == 1 { Vec::new() } else { expected.clone() });
+        size(&tree, node, 6000);
+        let cut_or_grown = if kept == 1 { vec![0; 6000] } else { expected[..6000].to_vec() };
+        assert_eq!(content(&tree, node), cut_or_grown, "bytes without a record are shown");
+        assert_eq!(tree.check().unwrap(), Vec::<String>::new());
+    }
+}
+
+/// The data of a refused write stays out of the file when it grows.
+#[test]
+fn a_first_write_that_finds_no_room_leaves_an_empty_file() {
+    let (space, tree) = tree();
+    let node = file(&tree, b"f");
+    space.limit(1, 100, u64::MAX);
+    let refused = tree.write(node, 0, Bytes::from(vec![b'a'; 8192]), false);
+    assert_eq!(refused.unwrap_err().errno(), libc::ENOSPC);
+    assert_eq!((is_in_record(&tree, node), content(&tree, node)), (true, Vec::new()));
+    space.lift_limit();
+    write(&tree, node, 9000, b"b");
+    let mut expected = vec![0; 9001];
+    expected[9000] = b'b';
+    assert_eq!(content(&tree, node), expected);
+    assert_eq!(tree.check().unwrap(), Vec::<String>::new());
+}
+
+/// Some find an empty content, others one in the record, others blocks.
+#[test]
+fn first_writes_of_several_threads_are_all_there() {
+    let (_, tree) = tree();
+    let pieces = [(0, 100), (300, 200), (500, 3000), (9000, 5000)];
+    for round in 0..200 {
+        let node = file(&tree, format!("f{round}").as_bytes());
+        let start = Barrier::new(pieces.len());
+        thread::scope(|scope| {
+            for (number, (offset, length)) in pieces.into_iter().enumerate() {
+                let (tree, start) = (&tree, &start);
+                scope.spawn(move || {
+                    start.wait();
+                    write(tree, node, offset, &vec![number as u8 + 1; length]);
+                });
+            }
+        });
+        let mut expected = vec![0; 14_000];
+        for (number, (offset, length)) in pieces.into_iter().enumerate() {
+            expected[offset as usize..][..length].fill(number as u8 + 1);
+        }
+        assert!(content(&tree, node) == expected, "round {round}");
+    }
+    assert_eq!(tree.check().unwrap(), Vec::<String>::new());
 }
 
 #[test]
