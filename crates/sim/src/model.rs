@@ -189,12 +189,7 @@ impl Model {
                 let overlaid = block.visible.iter().map(|old| old.overlaid(at, part, op));
                 overlaid.for_each(|content| push_new(&mut new, content));
             }
-            for content in &new {
-                let places = self.seen.entry(content.digest).or_default();
-                if !places.iter().any(|(volume, block, _)| volume == name && *block == index) {
-                    places.push((name.to_owned(), index, op));
-                }
-            }
+            note_seen(&mut self.seen, name, index, op, &new);
             match outcome {
                 Outcome::Durable => {
                     block.possible.clone_from(&new);
@@ -349,7 +344,13 @@ impl Model {
             TableOp::Rename { old, new } => self.renamed(old, new),
             TableOp::Promote { name } => self.promoted(name),
             TableOp::Resize { name, size_bytes } => {
-                self.volumes.get_mut(name).expect("a volume of the model").resize(*size_bytes, self.op);
+                let volume = self.volumes.get_mut(name).expect("a volume of the model");
+                volume.resize(*size_bytes, self.op);
+                // The rest of the block that the end lies in was zeroed.
+                let last = size_bytes / BLOCK_BYTES as u64;
+                if let Some(block) = volume.blocks.get(&last) {
+                    note_seen(&mut self.seen, name, last, self.op, block.visible.iter().chain(&block.possible));
+                }
             }
             TableOp::Set { name, changes } => {
                 let properties = match name {
@@ -478,6 +479,22 @@ impl Volume {
             }
         }
         self.size_bytes = size_bytes;
+    }
+}
+
+/// Notes that a block of a volume may have these contents from an operation on.
+fn note_seen<'a>(
+    seen: &mut HashMap<u64, Vec<Place>>,
+    name: &str,
+    index: u64,
+    op: u64,
+    contents: impl IntoIterator<Item = &'a Content>,
+) {
+    for content in contents {
+        let places = seen.entry(content.digest).or_default();
+        if !places.iter().any(|(volume, block, _)| volume == name && *block == index) {
+            places.push((name.to_owned(), index, op));
+        }
     }
 }
 
