@@ -309,8 +309,8 @@ def a_mount_waits_for_space(t):
             if free > 0:
                 os.posix_fallocate(file.fileno(), file.seek(0, os.SEEK_END), free)
 
-    fill()
     with open(home / "large", "ab", buffering=0) as file, contextlib.suppress(OSError):
+        fill()
         while file.write(os.urandom(1 << 20)):
             pass
     for number in range(1, 50):
