@@ -1,5 +1,7 @@
 """Mounts outlive kill -9 of their server: programs that use them wait for the next one, and nothing is unmounted."""
 
+import contextlib
+import json
 import os
 import subprocess
 import threading
@@ -278,6 +280,58 @@ def mount_waits_for_its_time(t):
         t.log(f"as it should be: {error}")
     server = pool.serve(shares=True, keeps=True)
     t.equal((server.share("s") / "file").read_text(), "kept", "the share, mounted anew")
+    server.stop()
+    pool.check()
+
+
+@test()
+def a_mount_waits_for_space(t):
+    """a server is killed while the file system below is full: the next one serves the rest, and goes on with the mount when there is space"""
+    small = t.dir / "small"
+    os.mkdir(small)
+    t.run("mount", "-t", "tmpfs", "-o", "size=128M,mode=700", "none", small)
+    t.defer(lambda: subprocess.run(["umount", "--lazy", small], check=False))
+    pool = Pool(t, "small/pool", capacity="1G")
+    pool.shale("create", "home", "--share")
+    pool.create("vol", "16M")
+    server = pool.serve(shares=True, keeps=True, memory="64M")
+    home = server.share("home")
+    for number in range(100):
+        (home / f"file {number}").write_text(f"number {number}" * 100)
+    os.sync()
+    held = os.open(home / "file 0", os.O_RDONLY)
+    t.defer(lambda: os.close(held))
+
+    def fill():
+        """Leaves less than the pool leaves to its map."""
+        free = os.statvfs(small).f_bavail * os.statvfs(small).f_frsize - (4 << 20)
+        with open(small / "other program", "ab") as file:
+            if free > 0:
+                os.posix_fallocate(file.fileno(), file.seek(0, os.SEEK_END), free)
+
+    with open(home / "large", "ab", buffering=0) as file, contextlib.suppress(OSError):
+        fill()
+        while file.write(os.urandom(1 << 20)):
+            pass
+    for number in range(1, 50):
+        os.unlink(home / f"file {number}")
+    expected = sorted(["file 0", "large", *(f"file {number}" for number in range(50, 100))])
+    t.equal(sorted(os.listdir(home)), expected, "names before the kill")
+    server.kill(leaves_mount=True)
+    fill()
+    server = pool.serve(shares=True, keeps=True, memory="64M")
+    found = []
+    user = threading.Thread(target=lambda: found.extend([os.listdir(home), os.pread(held, 100, 0)]), daemon=True)
+    user.start()
+    unserved = json.loads(pool.shale("status", "--json").stdout)["unserved_shares"]
+    t.equal([line["share"] for line in unserved], ["home"], "shares that wait for space")
+    t.expect("space" in unserved[0]["why"] and "damage" not in unserved[0]["why"], f"the reason: {unserved}")
+    t.expect(not found, f"its programs wait: {found}")
+    os.unlink(small / "other program")
+    t.wait_for(lambda: not user.is_alive(), "the program that uses the mount")
+    t.equal(sorted(found[0]), expected, "names after it")
+    t.equal(found[1], (b"number 0" * 100)[:100], "the file that was open all the time")
+    t.equal(json.loads(pool.shale("status", "--json").stdout)["unserved_shares"], [], "shares that wait then")
     server.stop()
     pool.check()
 

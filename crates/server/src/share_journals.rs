@@ -215,7 +215,7 @@ impl Journals {
         let space: Arc<dyn ObjectSpace> = Arc::new(claimed);
         Self::replay_into(space, &left).map_err(|failure| match failure.errno() {
             libc::ESTALE => Error::new(ErrorKind::Conflict, "another program has opened the share since"),
-            _ => share_trees::error_of(&name, share_trees::NOT_OPENED, failure),
+            _ => share_trees::not_opened(&name, failure),
         })
     }
 

@@ -82,6 +82,12 @@ pub fn brief_options() -> Options {
 /// Message for a tree that cannot be opened.
 pub(crate) const NOT_OPENED: &str = "its tree cannot be opened ('shale check POOL' reports the damage)";
 
+/// Error for a tree that cannot be opened to be changed, which takes some space.
+pub(crate) fn not_opened(name: &str, failure: Failure) -> Error {
+    let doing = if failure.errno() == libc::ENOSPC { "there is no space to open its tree" } else { NOT_OPENED };
+    error_of(name, doing, failure)
+}
+
 /// Converts an error of a tree to one of the pool.
 pub fn error_of(name: &str, doing: &str, failure: Failure) -> Error {
     let source = io::Error::from_raw_os_error(failure.errno());
@@ -227,7 +233,7 @@ pub(crate) fn open(
         Err(failure) if failure.errno() == libc::ENOENT => Tree::create(space.clone(), secret()?, options),
         opened => opened,
     }
-    .map_err(|failure| error_of(&name, NOT_OPENED, failure))?;
+    .map_err(|failure| not_opened(&name, failure))?;
     tree.follow(space.clone());
     Ok((tree, space))
 }

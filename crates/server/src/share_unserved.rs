@@ -32,9 +32,12 @@ impl Fault {
 pub(crate) struct Unserved(Mutex<BTreeMap<u64, String>>);
 
 impl Unserved {
-    /// Records that a share could not be mounted.
-    pub(crate) fn note(&self, id: u64, why: String) {
-        self.0.lock().insert(id, why);
+    /// Records that a share could not be mounted. Returns whether that, or the reason, is new.
+    pub(crate) fn note(&self, id: u64, why: String) -> bool {
+        let mut known = self.0.lock();
+        let is_new = known.get(&id) != Some(&why);
+        known.insert(id, why);
+        is_new
     }
 
     /// Removes a share that is mounted now.

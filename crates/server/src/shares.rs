@@ -85,6 +85,9 @@ struct State {
     left: BTreeSet<u64>,
     /// Filled by an import, and mounted afterwards.
     filling: BTreeSet<u64>,
+    /// Those whose tree lacks space to be opened. They are tried at each update; until then a mount
+    /// that has outlived its server keeps its programs waiting.
+    without_space: BTreeSet<u64>,
 }
 
 /// Options for mounting a server's shares.
@@ -221,10 +224,11 @@ impl Shares {
             .filter(|volume| volume.is_share() && is_wanted(&volume.name))
             .map(|volume| (volume.id.0, volume.name))
             .collect();
-        let State { mounted, left, filling } = &mut *state;
+        let State { mounted, left, filling, without_space } = &mut *state;
         let before: BTreeSet<u64> = mounted.keys().copied().collect();
         failed.extend(self.keep_for_inner(mounted).into_iter().map(Fault::from));
         left.retain(|id| wanted.contains_key(id));
+        without_space.extract_if(.., |id| !wanted.contains_key(id)).for_each(|id| self.end_waiting(id));
         self.unserved.retain(|id| wanted.contains_key(&id));
         let over: Vec<u64> = mounted.iter().filter(|(_, share)| share.mount.is_over()).map(|(id, _)| *id).collect();
         for share in over.iter().filter_map(|id| mounted.remove(id)) {
@@ -254,10 +258,17 @@ impl Shares {
                 None => Below::Directory,
                 Some((_, above)) if filling.contains(above) => continue,
                 Some((holder, above)) if !mounted.contains_key(above) => {
-                    left.insert(id);
+                    if without_space.contains(above) {
+                        // Its own mount, if it has outlived its server, waits as well.
+                        drop(self.kept_by(id).map(|slot| OrphanedMount::find(&slot)));
+                        without_space.insert(id);
+                    } else {
+                        left.insert(id);
+                    }
                     let text = format!("share '{name}' is not mounted: '{holder}', in which it lies, is not mounted");
-                    self.unserved.note(id, text.clone());
-                    failed.push(Fault::of_share(Error::new(ErrorKind::NotFound, text)));
+                    if self.unserved.note(id, text.clone()) {
+                        failed.push(Fault::of_share(Error::new(ErrorKind::NotFound, text)));
+                    }
                     continue;
                 }
                 Some((_, above)) if before.contains(above) || mounted.get(above).is_some_and(|m| m.is_resumed) => {
@@ -268,17 +279,22 @@ impl Shares {
             match self.mount(DeviceId(id), name, &below, cache_bytes) {
                 Ok(share) => {
                     self.unserved.forget(id);
+                    without_space.remove(&id);
                     mounted.insert(id, share);
                 }
                 Err(Fault { error, is_of_share }) => {
-                    self.unserved.note(id, error.to_string());
-                    let error = error.context("not served");
-                    // A share in use is mounted as soon as its users have dropped it; other errors
-                    // are logged once.
-                    if error.kind() != ErrorKind::InUse {
-                        left.insert(id);
+                    let is_new = self.unserved.note(id, error.to_string());
+                    // A share in use is mounted as soon as its users have dropped it, and one
+                    // without space as soon as there is some.
+                    without_space.remove(&id);
+                    match error.kind() {
+                        ErrorKind::Full if is_of_share => drop(without_space.insert(id)),
+                        ErrorKind::InUse => {}
+                        _ => drop(left.insert(id)),
                     }
-                    failed.push(Fault { error, is_of_share });
+                    if is_new {
+                        failed.push(Fault { error: error.context("not served"), is_of_share });
+                    }
                 }
             }
         }
@@ -293,7 +309,7 @@ impl Shares {
         cache_bytes: usize,
     ) -> std::result::Result<Mounted, Fault> {
         let dir = self.dir.join(name);
-        let kept_by = self.keeper.clone().map(|keeper| KeeperSlot { keeper, name: format!("share-{}", id.0) });
+        let kept_by = self.kept_by(id.0);
         let options = MountOptions {
             source: self.source.clone(),
             has_access_times: share_trees::has_access_times(&self.pool, name)?,
@@ -305,10 +321,15 @@ impl Shares {
             overlay: self.overlay,
             ..MountOptions::default()
         };
-        self.journals.bring_back_of(&self.pool, id).map_err(Fault::of_share)?;
         // Nothing may touch the directory before this: a mount that outlived its server answers
         // only when a server is there.
         let kept = kept_by.as_ref().map(OrphanedMount::find).transpose()?.flatten();
+        if let Err(error) = self.journals.bring_back_of(&self.pool, id) {
+            if error.kind() != ErrorKind::Full {
+                kept.into_iter().for_each(OrphanedMount::end);
+            }
+            return Err(Fault::of_share(error));
+        }
         if let Some(kept) = kept {
             let gone_on = match below {
                 // It is below the mount that the new one replaced.
@@ -322,6 +343,7 @@ impl Shares {
                 Ok((tree, files, mount)) => {
                     return Ok(Mounted::new(name, (tree, files), mount, true));
                 }
+                Err(error) if error.kind() == ErrorKind::Full => return Err(Fault::of_share(error)),
                 Err(error) => {
                     log::warn!("share '{name}' is mounted again, and files that were open there get errors: {error}")
                 }
@@ -390,7 +412,12 @@ impl Shares {
         kept.filter_map(Result::err).collect()
     }
 
-    /// Resumes a mount that has outlived the previous server.
+    fn kept_by(&self, id: u64) -> Option<KeeperSlot> {
+        self.keeper.clone().map(|keeper| KeeperSlot { keeper, name: format!("share-{id}") })
+    }
+
+    /// Resumes a mount that has outlived the previous server. Without space for its changes it
+    /// keeps waiting.
     fn go_on(
         &self,
         kept: OrphanedMount,
@@ -421,7 +448,9 @@ impl Shares {
                 Ok((tree, files, mount))
             }
             Err(error) => {
-                kept.end();
+                if error.kind() != ErrorKind::Full {
+                    kept.end();
+                }
                 Err(error)
             }
         }

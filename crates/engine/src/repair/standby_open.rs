@@ -205,7 +205,8 @@ impl Repairs {
                     let place = standby.place(&self.pool_id);
                     let text = format!(
                         "writes that were acknowledged before the server died could not be written from {place} \
-                         to the log; remove that file to open the pool without them"
+                         to the log; fix the cause and try again, or remove that file to open the pool \
+                         without them"
                     );
                     Error::with_source(error.kind(), text, error)
                 })?;

@@ -1,5 +1,6 @@
 //! Ends mounts of shares, with the server or while it continues.
 
+use fe_share::OrphanedMount;
 use surface::Result;
 
 use super::{Mounted, Shares, innermost_first, release, wait_for_users};
@@ -34,6 +35,17 @@ impl Shares {
     /// Unmounts all. Clients with open files are cut off; all of their completed changes are kept.
     pub fn stop(&self) {
         self.end(|_| true);
+        let waiting = std::mem::take(&mut self.state.lock().without_space);
+        waiting.into_iter().for_each(|id| self.end_waiting(id));
+    }
+
+    /// Ends the mount that waits for a share to be opened, if there is one.
+    pub(super) fn end_waiting(&self, id: u64) {
+        let Some(slot) = self.kept_by(id) else { return };
+        match OrphanedMount::find(&slot) {
+            Ok(kept) => kept.into_iter().for_each(OrphanedMount::end),
+            Err(error) => log::warn!("{error}"),
+        }
     }
 
     fn end(&self, is_meant: impl Fn(&Mounted) -> bool) {
