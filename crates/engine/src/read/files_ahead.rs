@@ -8,17 +8,15 @@
 
 use std::ops::Range;
 
-use env::EndedRead;
 use store::base::scratch;
 use store::objects::Object;
 use units::BLOCK_BYTES;
 
 use crate::read::Reads;
-use crate::read::reader::{Wanted, groups_of, payload_of, span_count, verify};
-use crate::read::unit_cache::{Claim, Purpose, UnitKey};
+use crate::read::reader::{Wanted, verify};
+use crate::read::spans::{EndedSpan, Span, SpanReads, payload_of};
+use crate::read::unit_cache::{Claim, Purpose};
 
-/// Longest read of the data file: see `env::FileDisk`.
-const SPAN_BYTES_MAX: u64 = 128 << 10;
 /// Reads in flight.
 const READS_MAX: usize = 16;
 
@@ -29,85 +27,40 @@ struct Load<'a> {
     end: u64,
 }
 
-/// Adjacent units that are read in one go.
-struct Span {
-    units: Range<usize>,
-    start: u64,
-    len: usize,
-}
-
 impl Reads {
     /// Loads the units of files into the cache, each file a range of the object that ends with its
     /// data. Returns the decoded bytes that it began to load.
     pub(crate) fn load_files(&self, object: &Object, files: impl Iterator<Item = Range<u64>>) -> u64 {
         let _in_extents = self.readers.read();
-        let levels = object.levels();
         let mut loads = Vec::new();
         for file in files.filter(|file| !file.is_empty()) {
-            for (group, mask) in groups_of(file.start, file.end - file.start) {
-                for piece in self.map.lookup_stored(&levels, group, mask).unwrap_or_default() {
-                    let claim = self.units.claim(&UnitKey::new(&piece, group));
-                    if claim.is_some() {
-                        loads.push(Load { wanted: Wanted { group, piece }, claim, end: file.end });
-                    }
-                }
-            }
+            let end = file.end;
+            let claimed = |wanted, claim| loads.push(Load { wanted, claim: Some(claim), end });
+            // A record that cannot be read is reported to the client that needs it.
+            let _ = self.claim_range(object, file, claimed);
         }
         loads.sort_unstable_by_key(|load| load.wanted.piece.fragment.location);
-        let spans = self.spans_of(object, &loads);
+        // A location where no data can be is reported to the client that needs it.
+        let spans = self.spans(object, &loads, |load| &load.wanted).flatten().collect();
         let bytes = loads.iter().map(|load| u64::from(load.wanted.piece.fragment.count) * BLOCK_BYTES as u64).sum();
-        self.load_spans(object, &mut loads, &spans);
+        self.load_spans(object, &mut loads, spans);
         bytes
     }
 
-    /// Divides units, sorted by location, into reads.
-    fn spans_of(&self, object: &Object, loads: &[Load<'_>]) -> Vec<Span> {
-        let (mut spans, mut first) = (Vec::new(), 0);
-        while first < loads.len() {
-            let rest = || loads[first..].iter().map(|load| &load.wanted);
-            let count = span_count(rest(), SPAN_BYTES_MAX);
-            // A location where no data can be is reported to the client that needs it.
-            if let Ok((start, len)) = self.place_of(object, rest().take(count)) {
-                spans.push(Span { units: first..first + count, start, len });
-            }
-            first += count;
-        }
-        spans
-    }
-
-    fn load_spans(&self, object: &Object, loads: &mut [Load<'_>], spans: &[Span]) {
-        let disk = &self.vitals.env.disk;
-        let ring = if spans.len() > 1 { disk.read_ring() } else { None };
-        let Some(mut ring) = ring else {
-            for Span { units, start, len } in spans {
-                let mut buf = self.buffers.get_for_reading(*len);
-                if disk.read_at(*start, &mut buf, *len).is_ok() {
-                    self.vitals.counters.read_disk_bytes.add(*len as u64);
-                    self.fill_units(object, &mut loads[units.clone()], &buf[..*len], *start);
-                }
-                self.buffers.put(buf);
-            }
-            return;
-        };
-        let (mut begun, mut in_flight) = (0, 0);
-        loop {
-            while in_flight < READS_MAX
-                && let Some(Span { start, len, .. }) = spans.get(begun)
-            {
-                ring.begin(begun, *start, self.buffers.get_for_reading(*len), *len);
-                (begun, in_flight) = (begun + 1, in_flight + 1);
-            }
-            let Some(EndedRead { tag, buf, whole }) = ring.wait() else { return };
-            in_flight -= 1;
-            let Span { units, start, len } = &spans[tag];
-            if whole {
-                self.vitals.counters.read_disk_bytes.add(*len as u64);
-                self.fill_units(object, &mut loads[units.clone()], &buf[..*len], *start);
+    fn load_spans(&self, object: &Object, loads: &mut [Load<'_>], spans: Vec<Span>) {
+        let ring = if spans.len() > 1 { SpanReads::in_ring(self) } else { None };
+        let mut reads = ring.unwrap_or_else(|| SpanReads::one_by_one(self));
+        let mut spans = spans.into_iter();
+        spans.by_ref().take(READS_MAX).for_each(|span| reads.begin(0, span));
+        while let Some(EndedSpan { span: Span { fragments, start, len }, is_whole, buf, .. }) = reads.wait() {
+            if is_whole {
+                self.fill_units(object, &mut loads[fragments], &buf[..len], start);
             } else {
                 // Clients that wait for these units read them.
-                loads[units.clone()].iter_mut().for_each(|load| load.claim = None);
+                loads[fragments].iter_mut().for_each(|load| load.claim = None);
             }
             self.buffers.put(buf);
+            spans.by_ref().take(1).for_each(|span| reads.begin(0, span));
         }
     }
 

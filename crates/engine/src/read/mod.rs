@@ -7,8 +7,9 @@
 //! 1. Dirty blocks come from the write buffer, blocks of images that have just arrived from memory
 //!    (`images`).
 //! 2. The map has the locations of the others (`allocation` answers that alone).
-//! 3. Decoded units come from the cache (`unit_cache`). The rest is read, verified and decoded
-//!    (`reader`), with neighbours while there is room for them (`prefetch`).
+//! 3. Decoded units come from the cache (`unit_cache`). The rest is read, neighbours in one read
+//!    (`spans`), verified and decoded (`reader`), with unrequested neighbours while there is room
+//!    for them (`prefetch`).
 //! 4. A stream of reads has the next ones read ahead (`read_ahead`), a program that reads the files
 //!    of a directory the next files (`files_ahead`).
 //!
@@ -27,6 +28,7 @@ pub(crate) mod prefetch;
 pub(crate) mod read_ahead;
 pub(crate) mod reader;
 pub(crate) mod runs;
+pub(crate) mod spans;
 pub(crate) mod suspects;
 pub(crate) mod unit_cache;
 

@@ -12,6 +12,8 @@
 //! The readers' lock is taken before the first claim: a waiter for a claim may hold it too, and a
 //! checkpoint may be waiting for it.
 
+use std::ops::Range;
+
 use bytes::Bytes;
 use codec::{CodecId, Workspace};
 use store::base::scratch;
@@ -22,7 +24,8 @@ use units::{BLOCK_BYTES, BlockMask};
 
 use crate::read::Reads;
 use crate::read::dictionaries::Readers;
-use crate::read::reader::{Wanted, at, groups_of, is_adjacent};
+use crate::read::reader::{Wanted, at, groups_of};
+use crate::read::spans::{is_adjacent, neighbours};
 use crate::read::unit_cache::{Claim, Purpose, Unit, UnitBuffer, UnitKey};
 
 /// Upper bound of bytes that one request reads ahead.
@@ -48,17 +51,31 @@ impl Reads {
 
     fn load_units(&self, object: &Object, offset: u64, length: u64, purpose: Purpose) -> Result<()> {
         let _in_extents = self.readers.read();
-        let mut loads: Vec<(Wanted, Claim<'_>)> = Vec::new();
-        for (group, mask) in groups_of(offset, length) {
+        let mut loads = Vec::new();
+        self.claim_range(object, offset..offset + length, |wanted, claim| loads.push((wanted, claim)))?;
+        self.load(object, loads, purpose)
+    }
+
+    /// Steps 1 and 2. The caller holds [`Reads::readers`].
+    ///
+    /// # Errors
+    /// Those of the map.
+    pub(crate) fn claim_range<'a>(
+        &'a self,
+        object: &Object,
+        range: Range<u64>,
+        mut each: impl FnMut(Wanted, Claim<'a>),
+    ) -> Result<()> {
+        for (group, mask) in groups_of(range.start, range.end - range.start) {
             let pieces =
                 self.map.lookup_stored(&object.levels(), group, mask).map_err(|e| at(e, object, group, mask))?;
             for piece in pieces {
                 if let Some(claim) = self.units.claim(&UnitKey::new(&piece, group)) {
-                    loads.push((Wanted { group, piece }, claim));
+                    each(Wanted { group, piece }, claim);
                 }
             }
         }
-        self.load(object, loads, purpose)
+        Ok(())
     }
 
     /// Claims the units of the groups that a request misses, as far as they are adjacent to its
@@ -139,19 +156,16 @@ impl Reads {
         loads.sort_unstable_by_key(|(wanted, _)| wanted.piece.fragment.location);
         let (wanted, mut claims): (Vec<_>, Vec<_>) = loads.into_iter().map(|(w, claim)| (w, Some(claim))).unzip();
         scratch::with(|scratch| {
-            let mut done = 0;
-            while done < wanted.len() {
-                let count = self.span(&wanted[done..]);
-                self.with_payloads(object, &wanted[done..done + count], scratch, &mut |index, payload, codecs, _| {
-                    let unit = self.decode_unit(object, &wanted[done + index], payload, codecs)?;
-                    if let Some(claim) = claims[done + index].take() {
+            neighbours(&wanted).try_for_each(|span| {
+                let (wanted, claims) = (&wanted[span.clone()], &mut claims[span]);
+                self.with_payloads(object, wanted, scratch, &mut |index, payload, codecs, _| {
+                    let unit = self.decode_unit(object, &wanted[index], payload, codecs)?;
+                    if let Some(claim) = claims[index].take() {
                         self.fill(claim, unit, purpose);
                     }
                     Ok(())
-                })?;
-                done += count;
-            }
-            Ok(())
+                })
+            })
         })
     }
 }

@@ -11,10 +11,10 @@
 use std::time::Duration;
 
 use codec::{CodecId, Workspace};
-use format::{FragmentIdentity, FragmentRef, fragment_checksum};
+use format::{FragmentIdentity, fragment_checksum};
 use store::base::canary::Canary;
 use store::base::group::GroupKey;
-use store::base::scratch::{self, READ_BYTES_MAX, Scratch};
+use store::base::scratch::{self, Scratch};
 use store::map::Piece;
 use store::map::group_pages::image_below;
 use store::objects::Object;
@@ -25,6 +25,7 @@ use crate::codecs::regions::RegionKey;
 use crate::read::Reads;
 use crate::read::dictionaries::Readers;
 use crate::read::lacking::MissingGroups;
+use crate::read::spans::{neighbours, payload_of};
 use crate::read::unit_cache::UnitKey;
 
 /// A read of at most this fraction of a unit is counted as partial, for the choice of unit sizes.
@@ -32,8 +33,6 @@ const PIECE_SHARE: u32 = 4;
 /// How long a reader of a stream waits for a unit that is being read ahead, before it reads the
 /// unit itself.
 const AHEAD_PATIENCE: Duration = Duration::from_millis(100);
-/// Gap between two fragments that is read rather than skipped: a second read costs more.
-const GAP_BYTES_MAX: u64 = 8 << 10;
 /// Requests up to this size leave their units in the cache; larger ones are streams, which would
 /// only flush it.
 const CACHED_REQUEST_MAX: usize = 64 << 10;
@@ -151,13 +150,11 @@ impl Reads {
         }
         wanted.sort_unstable_by_key(|w| w.piece.fragment.location);
         scratch::with(|scratch| {
-            let mut rest = &wanted[..];
-            while !rest.is_empty() {
-                let count = self.span(rest);
-                self.read_span(object, &rest[..count], scratch, &mut request)?;
-                rest = &rest[count..];
-            }
-            Ok(())
+            neighbours(&wanted).map(|span| &wanted[span]).try_for_each(|span| {
+                self.with_payloads(object, span, scratch, &mut |index, payload, codecs, unit| {
+                    self.deliver(object, &span[index], payload, (codecs, unit), &mut request)
+                })
+            })
         })
     }
 
@@ -280,24 +277,6 @@ impl Reads {
         }
     }
 
-    /// How many fragments from the start of `wanted` are read together.
-    pub(crate) fn span(&self, wanted: &[Wanted]) -> usize {
-        span_count(wanted.iter(), READ_BYTES_MAX as u64)
-    }
-
-    /// Steps 3 and 4 for fragments that lie close together.
-    fn read_span(
-        &self,
-        object: &Object,
-        span: &[Wanted],
-        scratch: &mut Scratch,
-        request: &mut Request<'_>,
-    ) -> Result<()> {
-        self.with_payloads(object, span, scratch, &mut |index, payload, codecs, unit| {
-            self.deliver(object, &span[index], payload, (codecs, unit), request)
-        })
-    }
-
     /// Decodes a verified payload into the request's buffer, and for the cache if it may be kept.
     /// The caller holds [`Reads::readers`].
     pub(crate) fn deliver(
@@ -409,69 +388,6 @@ impl Reads {
         let key = GroupKey { object: wanted.piece.object, group: wanted.group };
         Error::with_source(error.kind(), error.to_string(), MissingGroups(vec![key]))
     }
-
-    /// Returns the start and the length of a read of some fragments, in whole sectors; the first
-    /// one has the lowest location.
-    ///
-    /// # Errors
-    /// [`ErrorKind::Corrupt`] if one of them cannot be there.
-    pub(crate) fn place_of<'w>(
-        &self,
-        object: &Object,
-        fragments: impl Iterator<Item = &'w Wanted>,
-    ) -> Result<(u64, usize)> {
-        let (mut start, mut end) = (u64::MAX, 0);
-        for Wanted { group, piece } in fragments {
-            let fragment = &piece.fragment;
-            if !self.geometry.holds(fragment.location, fragment.stored) {
-                let text = format!(
-                    "the map points at {} bytes at byte {} of the data file, where no data can be",
-                    fragment.stored, fragment.location
-                );
-                return Err(at(Error::new(ErrorKind::Corrupt, text), object, *group, fragment.live));
-            }
-            start = start.min(fragment.location);
-            end = end.max(end_of(fragment));
-        }
-        let align = self.vitals.env.disk.read_alignment() as u64;
-        let start = start / align * align;
-        Ok((start, (end.next_multiple_of(align) - start) as usize))
-    }
-}
-
-/// Returns how many fragments, sorted by location, are read together in at most so many bytes.
-pub(crate) fn span_count<'w>(mut fragments: impl Iterator<Item = &'w Wanted>, bytes_max: u64) -> usize {
-    let Some(first) = fragments.next() else { return 0 };
-    let start = first.piece.fragment.location;
-    let mut end = end_of(&first.piece.fragment);
-    let mut count = 1;
-    for next in fragments {
-        let fragment = &next.piece.fragment;
-        let next_end = end_of(fragment);
-        if fragment.location > end + GAP_BYTES_MAX || next_end - start > bytes_max {
-            break;
-        }
-        end = end.max(next_end);
-        count += 1;
-    }
-    count
-}
-
-/// The payload of a fragment in the bytes read from byte `start` of the data file on.
-pub(crate) fn payload_of<'b>(wanted: &Wanted, bytes: &'b [u8], start: u64) -> &'b [u8] {
-    let fragment = &wanted.piece.fragment;
-    let from = (fragment.location - start) as usize;
-    &bytes[from..from + fragment.stored as usize]
-}
-
-/// End of a fragment in the data file.
-fn end_of(fragment: &FragmentRef) -> u64 {
-    fragment.location + u64::from(fragment.stored)
-}
-
-/// Returns whether the second of two fragments, which follows the first, is read with it.
-pub(crate) fn is_adjacent(first: &FragmentRef, second: &FragmentRef) -> bool {
-    second.location <= end_of(first) + GAP_BYTES_MAX
 }
 
 /// Copies the live blocks of a decoded unit.

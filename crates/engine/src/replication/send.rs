@@ -33,6 +33,7 @@ use crate::pool::Pool;
 use crate::read::dictionaries::Readers;
 use crate::read::lacking::MissingGroups;
 use crate::read::reader::Wanted;
+use crate::read::spans::neighbours;
 use crate::replication::parts::Source;
 use crate::replication::send_pages::{Compared, Pages, push_holes};
 use crate::volume::Volume;
@@ -425,9 +426,7 @@ impl Sender {
         let settings = *self.compared.to.settings.read();
         let mut as_stored = 0;
         scratch::with(|scratch| {
-            let mut rest = &wanted[..];
-            while !rest.is_empty() {
-                let (span, others) = rest.split_at(self.source.reads.span(rest));
+            for span in neighbours(&wanted).map(|span| &wanted[span]) {
                 self.source.reads.with_payloads(
                     &self.compared.to,
                     span,
@@ -453,7 +452,6 @@ impl Sender {
                         Ok(())
                     },
                 )?;
-                rest = others;
             }
             for (group, live) in &gathered.fetched {
                 let Some(raw) = self.fetched.get(group) else { continue };

@@ -19,16 +19,15 @@
 //! that wants a lock exclusively may be waiting for these reads. If a lock is not immediately
 //! available, nothing more begins until all of this thread's reads are done.
 
-use env::{EndedRead, ReadRing};
 use store::base::ranked::RwLockReadGuard;
 use store::base::ranks;
 use store::base::scratch::{self, Scratch};
 use store::objects::Object;
 use surface::{Error, ErrorKind, PendingRead, Result};
-use units::BLOCK_BYTES;
 
 use crate::read::lacking::MissingGroups;
-use crate::read::reader::{Request, Wanted, copy_live, payload_of, span_count, verify};
+use crate::read::reader::{Request, Wanted, copy_live, verify};
+use crate::read::spans::{EndedSpan, Span, SpanReads, payload_of};
 use crate::read::unit_cache::{Claim, Purpose};
 use crate::volume::Volume;
 use crate::volume::parts::Volumes;
@@ -38,10 +37,6 @@ const READS_MAX: usize = 32;
 const BYTES_MAX: usize = 2 << 20;
 /// Larger requests keep the device busy by themselves.
 const REQUEST_BYTES_MAX: usize = 1 << 20;
-/// Longest read of the data file: see `env::FileDisk`.
-const SPAN_BYTES_MAX: u64 = 128 << 10;
-/// More spans than a request has: no two of its blocks need more than one each.
-const SPANS_MAX: usize = 2 * REQUEST_BYTES_MAX / BLOCK_BYTES;
 
 /// A fragment that is read, because it was requested, because it goes into the cache, or both.
 struct Part<'a> {
@@ -50,19 +45,10 @@ struct Part<'a> {
     is_asked: bool,
 }
 
-/// Fragments that are read in one go: the first one, their number, and where the read begins.
-struct Span {
-    first: usize,
-    count: usize,
-    start: u64,
-    len: usize,
-}
-
 /// A read under way.
 struct Started<'a> {
     read: Box<dyn PendingRead>,
     parts: Vec<Part<'a>>,
-    spans: Vec<Span>,
     /// Spans that are still being read.
     left: usize,
     has_failed: bool,
@@ -75,10 +61,9 @@ struct Started<'a> {
 struct Reads<'a> {
     volume: &'a Volume,
     volumes: &'a Volumes,
-    ring: Box<dyn ReadRing + 'a>,
+    spans: SpanReads<'a>,
     under_way: [Option<Started<'a>>; READS_MAX],
     free: Vec<usize>,
-    bytes: usize,
     /// Reads to do in the ordinary way, and whether they are being read ahead.
     later: Vec<(Box<dyn PendingRead>, bool)>,
 }
@@ -86,12 +71,10 @@ struct Reads<'a> {
 impl Volume {
     /// See [`BlockDevice::read_many`](surface::BlockDevice::read_many).
     pub(crate) fn read_together(&self, next: &mut dyn FnMut() -> Option<Box<dyn PendingRead>>) {
-        let Some(ring) = self.volumes.vitals.env.disk.read_ring() else {
-            return surface::read_each(self, next);
-        };
+        let Some(spans) = SpanReads::in_ring(&self.volumes.reads) else { return surface::read_each(self, next) };
         let free = (0..READS_MAX).rev().collect();
         let under_way = std::array::from_fn(|_| None);
-        Reads { volume: self, volumes: &self.volumes, ring, under_way, free, bytes: 0, later: Vec::new() }.run(next);
+        Reads { volume: self, volumes: &self.volumes, spans, under_way, free, later: Vec::new() }.run(next);
     }
 }
 
@@ -100,7 +83,7 @@ impl<'a> Reads<'a> {
         let mut held = None;
         loop {
             while self.later.is_empty()
-                && self.bytes < BYTES_MAX
+                && self.spans.bytes() < BYTES_MAX
                 && !self.free.is_empty()
                 && let Some(read) = held.take().or_else(&mut *next)
             {
@@ -109,7 +92,7 @@ impl<'a> Reads<'a> {
                     break;
                 }
             }
-            if let Some(ended) = self.ring.wait() {
+            if let Some(ended) = self.spans.wait() {
                 self.end(ended);
             } else if !self.later.is_empty() {
                 self.read_later(next);
@@ -209,18 +192,12 @@ impl<'a> Reads<'a> {
             return None;
         }
         let parts = self.parts(wanted, keep);
-        match self.spans(&parts) {
+        match volumes.reads.spans(object, &parts, |part| &part.wanted).collect::<Result<Vec<_>>>() {
             Ok(spans) => {
                 let index = self.free.pop()?;
-                for (number, span) in spans.iter().enumerate() {
-                    let buf = volumes.buffers.get_for_reading(span.len);
-                    self.bytes += span.len;
-                    volumes.vitals.counters.read_disk_bytes.add(span.len as u64);
-                    self.ring.begin(index * SPANS_MAX + number, span.start, buf, span.len);
-                }
                 let left = spans.len();
-                let started =
-                    Started { read, parts, spans, left, has_failed: false, _gate: gate, _in_extents: in_extents };
+                spans.into_iter().for_each(|span| self.spans.begin(index, span));
+                let started = Started { read, parts, left, has_failed: false, _gate: gate, _in_extents: in_extents };
                 self.under_way[index] = Some(started);
             }
             Err(_) => self.later.push((read, false)),
@@ -249,37 +226,21 @@ impl<'a> Reads<'a> {
         parts
     }
 
-    /// Divides parts into reads.
-    fn spans(&self, parts: &[Part<'a>]) -> Result<Vec<Span>> {
-        let mut spans = Vec::new();
-        let mut first = 0;
-        while first < parts.len() {
-            let rest = || parts[first..].iter().map(|part| &part.wanted);
-            let count = span_count(rest(), SPAN_BYTES_MAX);
-            let (start, len) = self.volumes.reads.place_of(&self.volume.object, rest().take(count))?;
-            spans.push(Span { first, count, start, len });
-            first += count;
-        }
-        Ok(spans)
-    }
-
     /// Steps 2 and 3.
-    fn end(&mut self, ended: EndedRead) {
-        let (index, number) = (ended.tag / SPANS_MAX, ended.tag % SPANS_MAX);
-        let Some(started) = &mut self.under_way[index] else { return };
-        let Span { first, count, start, len } = started.spans[number];
-        let parts = &mut started.parts[first..first + count];
-        let used = ended.whole
+    fn end(&mut self, ended: EndedSpan) {
+        let EndedSpan { owner, span: Span { fragments, start, len }, is_whole, buf } = ended;
+        let Some(started) = &mut self.under_way[owner] else { return };
+        let parts = &mut started.parts[fragments];
+        let used = is_whole
             && !started.has_failed
-            && self.volumes.use_parts(&self.volume.object, parts, &ended.buf[..len], start, &mut *started.read).is_ok();
+            && self.volumes.use_parts(&self.volume.object, parts, &buf[..len], start, &mut *started.read).is_ok();
         started.has_failed |= !used;
         started.left -= 1;
-        self.bytes -= len;
-        self.volumes.buffers.put(ended.buf);
+        self.volumes.buffers.put(buf);
         if started.left == 0
-            && let Some(Started { mut read, has_failed, .. }) = self.under_way[index].take()
+            && let Some(Started { mut read, has_failed, .. }) = self.under_way[owner].take()
         {
-            self.free.push(index);
+            self.free.push(owner);
             if has_failed {
                 self.later.push((read, false));
             } else {
