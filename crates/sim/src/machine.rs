@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use env::PoolEnv;
+
 use crate::{Power, Rng, SimClock, SimDisk, SimEntropy, SimStandby, SimStore};
 
 /// The parts of a simulated machine. They outlive the program under test, which gets handles.
@@ -35,6 +37,18 @@ impl Machine {
             entropy: Arc::new(SimEntropy::new(rng.next_u64())),
             power,
             rng,
+        }
+    }
+
+    /// Returns handles from now to the machine's next start.
+    pub fn env(&self) -> PoolEnv {
+        PoolEnv {
+            disk: self.disk.handle(),
+            store: self.store.handle(),
+            clock: Arc::clone(&self.clock) as _,
+            entropy: Arc::clone(&self.entropy) as _,
+            standby: Some(self.standby.handle()),
+            origins: None,
         }
     }
 

@@ -176,7 +176,7 @@ impl Pool {
                 parent: Some(head.id),
                 created_unix_s: now,
                 properties: properties::of_moment(&head.properties),
-                identity: Some(core.vitals.env.new_identity()?),
+                identity: Some(core.vitals.new_identity()?),
                 ..ObjectDescriptor::volume(ObjectId(id), *name, head.size_bytes)
             };
             id += 1;

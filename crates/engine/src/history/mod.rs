@@ -91,7 +91,7 @@ impl Pool {
             scheduled,
             created_unix_s: core.vitals.env.clock.unix_s(),
             properties: properties::of_moment(&head.properties),
-            identity: Some(core.vitals.env.new_identity()?),
+            identity: Some(core.vitals.new_identity()?),
             ..ObjectDescriptor::volume(ObjectId(core.objects.next_id()), name, head.size_bytes)
         };
         let volume = ObjectDescriptor { epoch: next_epoch(&head)?, ..head };

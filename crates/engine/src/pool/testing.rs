@@ -11,14 +11,7 @@ use crate::pool::Pool;
 
 /// The simulated machine with another disk, which is usually a layer over the machine's own.
 pub(crate) fn env_on(machine: &Machine, disk: Arc<dyn Disk>) -> PoolEnv {
-    PoolEnv {
-        disk,
-        store: machine.store.handle(),
-        clock: Arc::clone(&machine.clock) as _,
-        entropy: Arc::clone(&machine.entropy) as _,
-        standby: Some(machine.standby.handle()),
-        origins: None,
-    }
+    PoolEnv { disk, ..machine.env() }
 }
 
 /// A new pool with extents of 64 KiB on that machine, with `disk` instead of its own, and this

@@ -35,14 +35,7 @@ impl World {
     /// `pool`: properties of the pool; `share`: those of the share.
     fn new(pool: &[(&str, &str)], share: &[(&str, &str)]) -> Self {
         let machine = Machine::new(64 << 20, 3);
-        let env = || PoolEnv {
-            disk: machine.disk.handle(),
-            store: machine.store.handle(),
-            clock: Arc::clone(&machine.clock) as _,
-            entropy: Arc::clone(&machine.entropy) as _,
-            standby: None,
-            origins: None,
-        };
+        let env = || PoolEnv { standby: None, ..machine.env() };
         let format = FormatOptions { capacity_bytes: 64 << 20, extent_bytes: 1 << 20, properties: properties(pool) };
         Pool::format(&env(), &format).unwrap();
         let pool = Pool::open(env(), PoolOptions { workers: 0, ..PoolOptions::default() }).unwrap();

@@ -117,14 +117,7 @@ const CAPACITY_BYTES: u64 = 8 << 20;
 const FILLER_BYTES: u64 = 16 << 20;
 
 pub fn env(machine: &Machine) -> PoolEnv {
-    PoolEnv {
-        disk: machine.disk.handle(),
-        store: machine.store.handle(),
-        clock: Arc::clone(&machine.clock) as _,
-        entropy: Arc::clone(&machine.entropy) as _,
-        standby: None,
-        origins: None,
-    }
+    PoolEnv { standby: None, ..machine.env() }
 }
 
 /// The files of which a share of a pool has any record.

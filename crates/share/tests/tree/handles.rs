@@ -14,14 +14,7 @@ const CALLER: Caller = Caller { uid: 1000, gid: 100 };
 const POOL_BYTES: u64 = 16 << 20;
 
 pub fn env(machine: &Machine) -> PoolEnv {
-    PoolEnv {
-        disk: machine.disk.handle(),
-        store: machine.store.handle(),
-        clock: Arc::clone(&machine.clock) as _,
-        entropy: Arc::clone(&machine.entropy) as _,
-        standby: None,
-        origins: None,
-    }
+    PoolEnv { standby: None, ..machine.env() }
 }
 
 pub fn open_pool(machine: &Machine) -> Pool {

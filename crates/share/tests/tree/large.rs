@@ -29,14 +29,7 @@ enum End {
 }
 
 fn env(machine: &Machine) -> PoolEnv {
-    PoolEnv {
-        disk: machine.disk.handle(),
-        store: machine.store.handle(),
-        clock: Arc::clone(&machine.clock) as _,
-        entropy: Arc::clone(&machine.entropy) as _,
-        standby: Some(machine.standby.handle()),
-        origins: None,
-    }
+    machine.env()
 }
 
 fn open(machine: &Machine) -> (Pool, Arc<Files>) {

@@ -101,30 +101,16 @@ impl DecodeCounts {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[derive(Default)]
-    struct Looks(AtomicU64);
-
-    impl Clock for Looks {
-        fn now_ns(&self) -> u64 {
-            0
-        }
-        fn unix_s(&self) -> u64 {
-            0
-        }
-        fn thread_cpu_ns(&self) -> u64 {
-            100 * self.0.fetch_add(1, Ordering::Relaxed)
-        }
-    }
+    use crate::base::testing::CountingClock;
 
     #[test]
     fn one_unit_in_eight_is_timed_and_all_bytes_count() {
-        let (counts, clock) = (DecodeCounts::default(), Looks::default());
+        let (counts, clock) = (DecodeCounts::default(), CountingClock::default());
         for _ in 0..16 {
             assert_eq!(counts.count(CodecId::LZ4, (32 << 10, 1000), &clock, || 7), 7);
         }
         counts.count(CodecId(255), (4096, 4096), &clock, || ());
-        assert_eq!(clock.0.load(Ordering::Relaxed), 6, "two looks for each unit that was timed");
+        assert_eq!(clock.looks(), 6, "two looks for each unit that was timed");
         let report = counts.report();
         let lz4 = DecodeEffort { raw_bytes: 16 * (32 << 10), stored_bytes: 16_000, cpu_ns: 1600 };
         assert_eq!((report.len(), report[0]), (2, (CodecId::LZ4, lz4)));

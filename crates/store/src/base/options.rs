@@ -2,42 +2,11 @@
 #![warn(missing_docs, reason = "`engine` exports these types")]
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 
-use env::{Clock, Disk, Entropy, MapStore, Origins, Standby};
+pub use env::PoolEnv;
 
 /// Properties as a user writes them: key to value.
 pub type Properties = BTreeMap<String, String>;
-
-/// The environment of one pool.
-#[derive(Clone)]
-pub struct PoolEnv {
-    /// The data file or block device that holds the log.
-    pub disk: Arc<dyn Disk>,
-    /// The store that holds the map.
-    pub store: Arc<dyn MapStore>,
-    /// Time.
-    pub clock: Arc<dyn Clock>,
-    /// Randomness, for identifiers.
-    pub entropy: Arc<dyn Entropy>,
-    /// Memory that survives the process: it keeps acknowledged data until the log has it. `None`: a
-    /// crash of the process loses unflushed data.
-    pub standby: Option<Arc<dyn Standby>>,
-    /// The connection to images that volumes were cloned from. `None`: groups that have not been
-    /// fetched cannot be read.
-    pub origins: Option<Arc<dyn Origins>>,
-}
-
-impl PoolEnv {
-    /// Returns an identity for a new snapshot, or for one that may show other data from now on.
-    pub fn new_identity(&self) -> surface::Result<format::SnapshotIdentity> {
-        let mut identity = [0; 16];
-        self.entropy
-            .fill(&mut identity)
-            .map_err(|e| surface::Error::from_io("reading random bytes for the snapshot's identity", e))?;
-        Ok(format::SnapshotIdentity(identity))
-    }
-}
 
 /// Options for a new pool.
 #[derive(Debug, Clone)]

@@ -5,6 +5,7 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use format::SnapshotIdentity;
 use surface::{Error, ErrorKind, Result};
 
 use crate::base::counters::Counters;
@@ -43,6 +44,16 @@ impl Vitals {
             ends: AtomicBool::new(false),
             sheds_list: AtomicBool::new(false),
         }
+    }
+
+    /// Returns an identity for a new snapshot, or for one that may show other data from now on.
+    pub fn new_identity(&self) -> Result<SnapshotIdentity> {
+        let mut identity = [0; 16];
+        self.env
+            .entropy
+            .fill(&mut identity)
+            .map_err(|e| Error::from_io("reading random bytes for the snapshot's identity", e))?;
+        Ok(SnapshotIdentity(identity))
     }
 
     /// Returns whether all work is done inside the caller's calls.

@@ -132,29 +132,12 @@ impl<'a> Compressing<'a> {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::atomic::{AtomicU64, Ordering};
-
     use super::*;
-
-    /// Each reading of the CPU time is 100 ns later.
-    #[derive(Default)]
-    struct Looks(AtomicU64);
-
-    impl Clock for Looks {
-        fn now_ns(&self) -> u64 {
-            0
-        }
-        fn unix_s(&self) -> u64 {
-            0
-        }
-        fn thread_cpu_ns(&self) -> u64 {
-            100 * self.0.fetch_add(1, Ordering::Relaxed)
-        }
-    }
+    use crate::base::testing::CountingClock;
 
     #[test]
     fn one_unit_in_eight_is_timed_and_stands_for_the_others_of_its_codec() {
-        let (clock, effort) = (Looks::default(), Effort::default());
+        let (clock, effort) = (CountingClock::default(), Effort::default());
         for _ in 0..2 {
             let mut compressing = Compressing::new(&clock);
             for unit in 0..16 {
@@ -173,6 +156,6 @@ mod tests {
         assert_eq!((lz4.units, lz4.raw_bytes, lz4.stored_bytes), (30, 30 * 4096, 30_000));
         assert_eq!((lz4.timed_bytes, lz4.timed_ns), (4 * 4096, 400));
         assert_eq!(lz4.cpu_ns(), Some(3000), "100 ns for each of 30 units");
-        assert_eq!(clock.0.load(Ordering::Relaxed), 8, "two looks for each unit that was timed");
+        assert_eq!(clock.looks(), 8, "two looks for each unit that was timed");
     }
 }

@@ -379,7 +379,7 @@ impl Checker<'_> {
             };
             for object in self.parts.objects.all().iter().filter(sees) {
                 if object.descriptor.read().identity.is_some() {
-                    object.estrange(self.parts.vitals.env.new_identity()?);
+                    object.estrange(self.parts.vitals.new_identity()?);
                 }
             }
         }

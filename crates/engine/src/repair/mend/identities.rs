@@ -73,7 +73,7 @@ impl Repairs {
             if object.descriptor.read().identity.is_none() {
                 continue;
             }
-            object.estrange(self.vitals.env.new_identity()?);
+            object.estrange(self.vitals.new_identity()?);
             self.catalogue.want();
             problems.push(Problem::estranged(&object.title()));
         }
