@@ -82,14 +82,8 @@ impl Writes {
     ///
     /// # Errors
     /// Those of draining, when there is no room for its record.
-    pub(crate) fn put(&self, key: GroupKey, mut run: DirtyRun) -> Result<()> {
-        loop {
-            match self.buffer.insert(key, run) {
-                Ok(()) => return Ok(()),
-                Err(back) => run = back,
-            }
-            self.make_standby_room()?;
-        }
+    pub(crate) fn put(&self, key: GroupKey, run: DirtyRun) -> Result<()> {
+        self.put_by(run, |run| self.buffer.insert(key, run))
     }
 
     /// The same for a run of which only the blocks `kept` stay data; the others become holes in the
@@ -97,17 +91,20 @@ impl Writes {
     ///
     /// # Errors
     /// The same.
-    pub(crate) fn put_with_holes(&self, key: GroupKey, mut run: DirtyRun, kept: BlockMask) -> Result<()> {
+    pub(crate) fn put_with_holes(&self, key: GroupKey, run: DirtyRun, kept: BlockMask) -> Result<()> {
         if Canary::HolesApart.is_planted() {
             return run.with_holes(kept).try_for_each(|part| self.put(key, part));
         }
-        loop {
-            match self.buffer.insert_with_holes(key, run, kept) {
-                Ok(()) => return Ok(()),
-                Err(back) => run = back,
-            }
+        self.put_by(run, |run| self.buffer.insert_with_holes(key, run, kept))
+    }
+
+    /// Waits for room as often as `insert` returns the run.
+    fn put_by(&self, mut run: DirtyRun, insert: impl Fn(DirtyRun) -> std::result::Result<(), DirtyRun>) -> Result<()> {
+        while let Err(back) = insert(run) {
             self.make_standby_room()?;
+            run = back;
         }
+        Ok(())
     }
 
     /// Puts runs of records of standby memory into the write buffer, in their order and at once.
