@@ -48,7 +48,7 @@ pub struct VolumeTraffic {
 /// Client traffic through one door.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct DoorTraffic {
-    /// `nbd`, `mount`, `share`, `tree` or `command`.
+    /// Such as `nbd`, `mount`, `share`, `smb`, `tree` or `command`.
     pub door: String,
     /// Counts by kind of operation.
     pub operations: Vec<OperationLine>,

@@ -3,7 +3,8 @@
 //!
 //! The kernel names the thread that makes a request. Its process and that one's ancestors are
 //! looked up in `/proc` once and remembered by the serving thread: until the table changes, or for
-//! a second, because thread ids are reused. Without servers there is no look-up.
+//! a second, because thread ids are reused. Without servers there is no look-up. A process that has
+//! ended since its request cannot be looked up: its requests have a door of their own.
 
 use std::cell::Cell;
 use std::sync::Arc;
@@ -15,8 +16,7 @@ use fe_share::Counts;
 use parking_lot::RwLock;
 use surface::{DeviceId, Traffic};
 
-use crate::devices::Devices;
-use crate::traffic::SHARES;
+use crate::traffic::{OTHERS, SHARES, Traffics};
 
 /// Maximum number of threads that each serving thread remembers.
 const REMEMBERED: usize = 16;
@@ -27,9 +27,20 @@ const ABOVE_MAX: usize = 4;
 /// Numbers the states of all tables, so that none is taken for another's.
 static EPOCH: AtomicU64 = AtomicU64::new(1);
 
+/// The process that makes a request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Caller {
+    /// A program of this machine, or the kernel itself.
+    Local,
+    /// A server of that door.
+    Server(Door),
+    /// It cannot be looked up.
+    Unknown,
+}
+
 thread_local! {
-    /// State of the table, thread id, and its door at that state.
-    static KNOWN: Cell<[(u64, u32, Option<Door>); REMEMBERED]> = const { Cell::new([(0, 0, None); REMEMBERED]) };
+    /// State of the table, thread id, and its process at that state.
+    static KNOWN: Cell<[(u64, u32, Caller); REMEMBERED]> = const { Cell::new([(0, 0, Caller::Local); REMEMBERED]) };
 }
 
 /// See the module's text.
@@ -57,38 +68,38 @@ impl Callers {
         Door::ALL.into_iter().filter(has_server).map(Door::name).collect()
     }
 
-    /// Returns the door of a thread; `None`: a program of this machine, or the kernel itself.
-    fn door_of(&self, thread: u32) -> Option<Door> {
+    fn caller(&self, thread: u32) -> Caller {
         let epoch = self.epoch.load(Ordering::Acquire);
         if epoch == 0 || thread == 0 {
-            return None;
+            return Caller::Local;
         }
         let mut known = KNOWN.get();
         let place = thread as usize % REMEMBERED;
-        let (at, of, door) = known[place];
+        let (at, of, caller) = known[place];
         if (at, of) == (epoch, thread) {
-            return door;
+            return caller;
         }
-        let door = self.look_up(thread);
-        known[place] = (epoch, thread, door);
+        let caller = self.look_up(thread).unwrap_or(Caller::Unknown);
+        known[place] = (epoch, thread, caller);
         KNOWN.set(known);
-        door
+        caller
     }
 
-    fn look_up(&self, thread: u32) -> Option<Door> {
+    /// Returns the process of a thread by its nearest ancestor in the table. `None`: it has ended.
+    fn look_up(&self, thread: u32) -> Option<Caller> {
         let servers = self.servers.read();
         let mut of = i32::try_from(thread).ok()?;
         for _ in 0..ABOVE_MAX {
             let (process, parent) = process_of(&std::fs::read_to_string(format!("/proc/{of}/status")).ok()?)?;
             if let Some((_, door)) = servers.iter().find(|(pid, _)| *pid == process) {
-                return Some(*door);
+                return Some(Caller::Server(*door));
             }
             if parent <= 1 {
-                return None;
+                break;
             }
             of = parent;
         }
-        None
+        Some(Caller::Local)
     }
 }
 
@@ -98,12 +109,13 @@ fn process_of(status: &str) -> Option<(i32, i32)> {
     Some((of("Tgid:")?, of("PPid:")?))
 }
 
-/// Counts of a share by door. Those of a network protocol are created at the first request.
+/// Counts of a share by door. Those of all but local programs are created at the first request.
 pub(crate) struct ShareCounts {
-    devices: Devices,
+    traffics: Arc<Traffics>,
     share: DeviceId,
     local: Arc<Traffic>,
     doors: [OnceLock<Arc<Traffic>>; Door::ALL.len()],
+    others: OnceLock<Arc<Traffic>>,
 }
 
 impl std::fmt::Debug for ShareCounts {
@@ -113,17 +125,23 @@ impl std::fmt::Debug for ShareCounts {
 }
 
 impl ShareCounts {
-    pub(crate) fn new(devices: Devices, share: DeviceId) -> Self {
-        let local = devices.traffics().of(share, SHARES);
-        Self { devices, share, local, doors: Default::default() }
+    pub(crate) fn new(traffics: Arc<Traffics>, share: DeviceId) -> Self {
+        let local = traffics.of(share, SHARES);
+        Self { traffics, share, local, doors: Default::default(), others: OnceLock::new() }
     }
 }
 
 impl Counts for ShareCounts {
     fn of(&self, thread: u32) -> &Traffic {
-        let Some(door) = self.devices.traffics().callers().door_of(thread) else { return &self.local };
-        let place = Door::ALL.iter().position(|one| *one == door).unwrap_or(0);
-        self.doors[place].get_or_init(|| self.devices.traffics().of(self.share, door.name()))
+        let (counts, name) = match self.traffics.callers().caller(thread) {
+            Caller::Local => return &self.local,
+            Caller::Server(door) => {
+                let place = Door::ALL.iter().position(|one| *one == door).unwrap_or(0);
+                (&self.doors[place], door.name())
+            }
+            Caller::Unknown => (&self.others, OTHERS),
+        };
+        counts.get_or_init(|| self.traffics.of(self.share, name))
     }
 }
 
@@ -137,22 +155,40 @@ mod tests {
         let own = std::process::id();
         let thread = std::fs::read_link("/proc/thread-self").unwrap();
         let thread: u32 = thread.file_name().unwrap().to_str().unwrap().parse().unwrap();
-        assert_eq!((callers.door_of(thread), callers.doors()), (None, vec![]), "there is no server");
+        assert_eq!((callers.caller(thread), callers.doors()), (Caller::Local, vec![]), "there is no server");
         callers.set(Door::Nfs, [own.cast_signed()].into_iter());
         assert_ne!(thread, own, "tests have threads of their own");
         assert_eq!(
-            (callers.door_of(thread), callers.door_of(own), callers.door_of(0)),
-            (Some(Door::Nfs), Some(Door::Nfs), None)
+            (callers.caller(thread), callers.caller(own), callers.caller(0)),
+            (Caller::Server(Door::Nfs), Caller::Server(Door::Nfs), Caller::Local)
         );
         let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
-        let of_child = callers.door_of(child.id());
+        let of_child = callers.caller(child.id());
         callers.set(Door::Smb, [child.id().cast_signed()].into_iter());
-        assert_eq!((of_child, callers.door_of(child.id())), (Some(Door::Nfs), Some(Door::Smb)), "the nearest one");
+        let expected = (Caller::Server(Door::Nfs), Caller::Server(Door::Smb));
+        assert_eq!((of_child, callers.caller(child.id())), expected, "the nearest one");
         child.kill().unwrap();
         child.wait().unwrap();
-        assert_eq!(callers.door_of(u32::MAX), None);
         callers.set(Door::Nfs, std::iter::empty());
-        assert_eq!(callers.door_of(thread), None, "the server has ended");
+        assert_eq!(callers.caller(thread), Caller::Local, "the server has ended");
+    }
+
+    /// A thread of a server that ends after its request was counted as a program of this machine.
+    #[test]
+    fn requests_of_a_process_that_has_ended_are_counted_at_a_door_of_their_own() {
+        let traffics = Arc::<Traffics>::default();
+        let counts = ShareCounts::new(traffics.clone(), DeviceId(7));
+        let mut child = std::process::Command::new("true").spawn().unwrap();
+        child.wait().unwrap();
+        let callers = traffics.callers();
+        let is_local = |thread| std::ptr::eq(counts.of(thread), &*counts.local);
+        assert!(is_local(child.id()), "nothing is looked up without servers");
+        callers.set(Door::Smb, std::iter::once(std::process::id().cast_signed()));
+        assert_eq!((callers.caller(child.id()), callers.caller(u32::MAX)), (Caller::Unknown, Caller::Unknown));
+        assert!(is_local(0) && !is_local(child.id()));
+        let of_share = traffics.list(Some(DeviceId(7)));
+        let doors: Vec<_> = of_share[0].1.iter().map(|(door, _)| *door).collect();
+        assert_eq!(doors, ["other", "share"]);
     }
 
     #[test]

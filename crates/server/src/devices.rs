@@ -167,7 +167,7 @@ impl Devices {
     }
 
     /// Returns the operations of clients by volume and door.
-    pub fn traffics(&self) -> &Traffics {
+    pub fn traffics(&self) -> &Arc<Traffics> {
         &self.traffics
     }
 

@@ -298,7 +298,7 @@ impl Shares {
             is_read_only: self.pool.volume_of(id)?.is_set_readonly(),
             kept_by: kept_by.clone(),
             journal: self.keeps_acknowledged.then(|| self.journals.place(&self.pool, id)),
-            counts: Some(Arc::new(ShareCounts::new(self.devices.clone(), id))),
+            counts: Some(Arc::new(ShareCounts::new(self.devices.traffics().clone(), id))),
             overlay: self.overlay,
             ..MountOptions::default()
         };

@@ -21,7 +21,9 @@ use crate::callers::Callers;
 pub const COMMANDS: &str = "command";
 /// See [`COMMANDS`].
 pub const SHARES: &str = "share";
-/// Below that door: the reads and writes of a share's tree.
+/// The requests to mounted shares of processes that could not be looked up.
+pub const OTHERS: &str = "other";
+/// Below these doors: the reads and writes of a share's tree.
 pub const TREES: &str = "tree";
 
 /// Maximum number of destroyed volumes in the table, with some 1.5 KiB for each door: the history

@@ -17,7 +17,7 @@ use surface::Result;
 
 use super::totals::Totals;
 use crate::service::Service;
-use crate::traffic::{COMMANDS, OfVolume, SHARES, TREES};
+use crate::traffic::{COMMANDS, OTHERS, OfVolume, SHARES, TREES};
 
 /// Maximum number of named objects.
 const NAMED_MAX: usize = 1000;
@@ -123,7 +123,7 @@ fn known_doors(status: &StatusReport, of_network: Vec<&'static str>, table: &[Of
 
 /// Returns whether failures are counted at a door. Those of data of shares are counted at the tree.
 fn counts_failures(door: &str) -> bool {
-    door != SHARES && Door::of_property(door).is_none()
+    ![SHARES, OTHERS].contains(&door) && Door::of_property(door).is_none()
 }
 
 /// Returns the properties in force for an object or for the pool; none if the object was destroyed.
@@ -253,7 +253,7 @@ mod tests {
         let table = [(surface::DeviceId(1), vec![("nbd", Arc::clone(&traffic)), ("ublk", traffic)])];
         assert_eq!(known(&status, vec!["smb"], &table), ["command", "nbd", "share", "smb", "tree", "ublk"]);
         let counting: Vec<_> =
-            ["mount", "nfs", "share", "tree"].into_iter().filter(|door| counts_failures(door)).collect();
+            ["mount", "nfs", "other", "share", "tree"].into_iter().filter(|door| counts_failures(door)).collect();
         assert_eq!(counting, ["mount", "tree"]);
     }
 
