@@ -205,7 +205,7 @@ def share_imports_that_end_early(t):
     t.expect(running.child.returncode == 130 and "incomplete" in said, f"what an interrupted import says: {said}")
     finish("interrupted")
     running = Import(t, pool, "cancelled", archive)
-    [job] = json.loads(pool.shale("jobs", "--json").stdout)
+    [job] = [job for job in json.loads(pool.shale("jobs", "--json").stdout) if job["target"] == "cancelled"]
     pool.shale("jobs", "--cancel", str(job["id"]), status=None)
     said = running.end()
     t.expect("cancelled" in said, f"what a cancelled import says: {said}")
