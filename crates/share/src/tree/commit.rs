@@ -276,10 +276,15 @@ impl Tree {
             }
         };
         if !is_logged {
+            let is_committed = self.committed.load(Ordering::Acquire) >= wanted;
             // No record contains the changes intended for the log. A commit that fails early,
             // because the database finds no space to be opened, does not remember them either.
             let committed = self.commit_up_to(wanted, false);
             committed.inspect_err(|_| self.state.write().log_failed())?;
+            // A write that found too little space may have left data, but no change to commit.
+            if is_committed && !crate::canary!("refused-write-unflushed") {
+                self.space.flush()?;
+            }
         }
         self.state.write().log_is_durable();
         turn.served = all;

@@ -118,6 +118,37 @@ pub fn a_write_without_its_size_leaves_nothing_that_a_later_growth_shows() {
     }
 }
 
+/// A write that finds room for some of its blocks only leaves these, and nothing to commit. An
+/// `fsync` that could not use the log before makes them durable all the same.
+#[test]
+pub fn what_a_refused_write_leaves_is_durable_after_a_sync() {
+    let (space, tree) = tree();
+    let node = file(&tree, b"f");
+    tree.write(node, 8192, Bytes::from(vec![b'o'; 8192]), false).unwrap();
+    tree.sync().unwrap();
+    // A commit discards a removed file's data; the log finds no room for the note of that.
+    let gone = file(&tree, b"gone");
+    tree.write(gone, 0, Bytes::from(vec![b'g'; 8192]), false).unwrap();
+    tree.sync().unwrap();
+    tree.unlink(Tree::ROOT, b"gone").unwrap();
+    tree.forget(gone).unwrap();
+    tree.commit().unwrap();
+    space.refuse_all();
+    assert_eq!(tree.sync().map_err(share::Failure::errno), Err(libc::ENOSPC), "HARNESS: room for a sync");
+    space.lift_limit();
+    // Of three blocks, the first has no room.
+    space.limit(0, 1000, u64::MAX);
+    let refused = tree.write(node, 4096, Bytes::from(vec![b'n'; 12_288]), false);
+    assert_eq!(refused.map_err(share::Failure::errno), Err(libc::ENOSPC), "HARNESS: room for a block");
+    let shown = content(&tree, node);
+    assert!(shown[8192..].iter().all(|byte| *byte == b'n'), "HARNESS: nothing of the refused write was stored");
+    tree.sync().unwrap();
+    for seed in 0..20 {
+        let after = Tree::open(space.after_power_loss(&mut Rng::new(seed)), OPTIONS).unwrap();
+        assert!(content(&after, node) == shown, "HARNESS: seed {seed}: what was synced is lost");
+    }
+}
+
 /// In a directory reserved for the mount of another tree, no name can be created by any operation.
 fn names_come_into_no_mount_point() {
     let (_, tree) = tree();

@@ -65,6 +65,7 @@ fn what_a_refused_write_leaves_is_caught() {
         refuse_and_go_on::<Arc<SimSpace>>(SEEDS);
     });
     is_caught("unshown-write-shows", crate::basics::a_write_without_its_size_leaves_nothing_that_a_later_growth_shows);
+    is_caught("refused-write-unflushed", crate::basics::what_a_refused_write_leaves_is_durable_after_a_sync);
 }
 
 #[test]

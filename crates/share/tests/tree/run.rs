@@ -27,6 +27,9 @@ pub struct Run<G> {
     pub later: BTreeMap<(u64, usize), BTreeSet<Vec<u8>>>,
     /// Blocks that a write has since reached past the former end of the file.
     grown: BTreeSet<(u64, usize)>,
+    /// Blocks of which a refused write may have changed the content, which no sync has made durable
+    /// since: such a write leaves nothing to commit.
+    unsynced: BTreeSet<(u64, usize)>,
     /// States since then, if any of them may have been made durable: in a tight space a commit
     /// comes before many operations.
     between: Vec<Model>,
@@ -64,6 +67,7 @@ impl<G: Ground> Run<G> {
             rng: Rng::new(seed),
             later: BTreeMap::new(),
             grown: BTreeSet::new(),
+            unsynced: BTreeSet::new(),
             between: Vec::new(),
             seed,
             highest: 0,
@@ -126,9 +130,16 @@ impl<G: Ground> Run<G> {
         self.space.limit(&mut self.rng);
     }
 
+    /// All of it is durable.
     pub fn committed(&mut self) {
+        self.unsynced.clear();
+        self.names_committed();
+    }
+
+    /// All of it is durable, except for what refused writes have left.
+    fn names_committed(&mut self) {
         self.durable = self.model.clone();
-        self.later.clear();
+        self.later.retain(|place, _| self.unsynced.contains(place));
         self.grown.clear();
         self.between.clear();
     }
@@ -238,6 +249,12 @@ impl<G: Ground> Run<G> {
                 bytes.iter().zip(version.iter().chain(std::iter::repeat(&0))).all(|(is, was)| is == was)
             };
             assert!(is_of(&before) || is_of(&wanted), "HARNESS: block {block} after a change that was refused");
+            if !is_of(&before) {
+                let mut old = before.chunks(BLOCK).nth(block).unwrap_or_default().to_vec();
+                old.resize(BLOCK, 0);
+                self.later.entry((node, block)).or_default().insert(old);
+                self.unsynced.insert((node, block));
+            }
         }
         self.model.nodes.get_mut(&node).unwrap().content = content;
     }
@@ -430,6 +447,7 @@ impl<G: Ground> Run<G> {
         self.durable = left.remove(0);
         self.between = left;
         self.later.retain(|(of, _), _| *of != node);
+        self.unsynced.retain(|(of, _)| *of != node);
         self.grown.retain(|(of, _)| *of != node);
         Some(())
     }
@@ -441,7 +459,7 @@ impl<G: Ground> Run<G> {
             return None;
         }
         if agree(committed, Ok(()), &self.space, "commit")?.is_ok() {
-            self.committed();
+            self.names_committed();
         }
         Some(())
     }
