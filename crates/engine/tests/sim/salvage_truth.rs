@@ -126,8 +126,9 @@ pub fn damage(machine: &Machine, older: &Machine, other: &Machine, shape: &Shape
     }
 }
 
-/// Returns the wrong blocks of each volume and snapshot: those that show discarded data, and all.
-fn wrong_blocks(world: &World, salvaged: &Salvaged) -> Result<BTreeMap<String, Option<(u64, u64)>>, Failure> {
+/// Returns the wrong bytes of each volume and snapshot, in whole blocks: those that show discarded
+/// data, and all.
+fn wrong_bytes(world: &World, salvaged: &Salvaged) -> Result<BTreeMap<String, Option<(u64, u64)>>, Failure> {
     let mut model = world.model.clone();
     let mut wrong = BTreeMap::new();
     for name in model.all_names() {
@@ -155,8 +156,8 @@ fn wrong_blocks(world: &World, salvaged: &Salvaged) -> Result<BTreeMap<String, O
                         continue;
                     }
                     let was_discarded = model.check_zeroes(&name, offset, buf.len() as u64).is_ok();
-                    discarded += u64::from(was_discarded);
-                    all += 1;
+                    discarded += if was_discarded { buf.len() as u64 } else { 0 };
+                    all += buf.len() as u64;
                     // Of a block at an odd end only a part shows, which the model does not know.
                     let is_whole = buf.len() == 4096;
                     if is_whole && buf.iter().any(|byte| *byte != 0) && !model.is_known(offset / 4096, &buf) {
@@ -173,7 +174,7 @@ fn wrong_blocks(world: &World, salvaged: &Salvaged) -> Result<BTreeMap<String, O
 
 fn compare(world: &World, salvaged: &Salvaged, what: &str) -> Result<bool, Failure> {
     let report = &salvaged.report;
-    let wrong = wrong_blocks(world, salvaged)?;
+    let wrong = wrong_bytes(world, salvaged)?;
     let fail = |text: String| Err(world.fail(format!("{what}: {text}: {report:?}")));
     for (name, found) in &wrong {
         let Some((discarded, all)) = found else {
@@ -191,12 +192,11 @@ fn compare(world: &World, salvaged: &Salvaged, what: &str) -> Result<bool, Failu
             continue;
         }
         if !report.is_lossy() && all > discarded {
-            return fail(format!("{} blocks of '{name}' are wrong, and nothing is said", all - discarded));
+            return fail(format!("{} bytes of '{name}' are wrong, and nothing is said", all - discarded));
         }
         // Of an unknown volume, nothing else is reported.
-        let wrong = (all * 4096).min(of(name).map_or(u64::MAX, |told| told.size_bytes));
-        if report.has_catalogue && wrong > uncertain + missing {
-            return fail(format!("{all} blocks of '{name}' are wrong, more than {uncertain} and {missing} bytes"));
+        if report.has_catalogue && *all > uncertain + missing {
+            return fail(format!("{all} bytes of '{name}' are wrong, more than {uncertain} and {missing} bytes"));
         }
     }
     Ok(wrong.values().any(|found| found.is_none_or(|(_, all)| all > 0)))
