@@ -22,7 +22,7 @@ const EXTENTS_KEPT: u64 = 1 + 6;
 pub const EXTENTS_WITH_ROOM_TO_OVERWRITE: u64 = 28 * 16;
 
 /// Reserved extents that may be missing: a restart leaves the tails of those that the two streams
-/// had open.
+/// of data had open.
 const EXTENTS_LEFT: u64 = 2;
 /// Least extent in which all that is reserved is asked for. In smaller ones two raw units of the
 /// largest size do not fit, so that how densely the survivors of cleaning can be packed is not to
@@ -62,6 +62,35 @@ fn volume_of(op: &Op) -> Option<&str> {
 }
 
 impl World {
+    /// Notes a value of the property `copies`.
+    pub fn note_copies(&mut self, value: Option<&str>) {
+        let copies = value.map_or(1, |value| value.parse().expect("a number"));
+        self.copies_most = self.copies_most.max(copies - 1);
+    }
+
+    /// Streams of copies that may have an extent of their own: places of files in a share have a
+    /// copy more.
+    pub fn streams_of_copies(&self) -> u64 {
+        self.copies_most + u64::from(self.shape.shares)
+    }
+
+    /// In how many places new data of a volume is stored, at most.
+    pub fn times(&self, volume: &str) -> u64 {
+        let all = self.pool().properties(Some(volume)).unwrap_or_default();
+        let copies = all.iter().find(|property| property.key == "copies");
+        copies.map_or(1, |property| property.value.parse().expect("a number"))
+    }
+
+    /// The same for the blocks that a request touches, in bytes.
+    fn bytes_stored(&self, op: &Op) -> u64 {
+        bytes_asked(op) * volume_of(op).map_or(1, |volume| self.times(volume))
+    }
+
+    /// Bytes of a reservation that may be missing.
+    fn bytes_left(&self) -> u64 {
+        (EXTENTS_LEFT + self.streams_of_copies()) * u64::from(self.shape.extent_bytes)
+    }
+
     /// Bytes as stored that are reserved for volumes and not used by them; those of one are left
     /// out.
     fn bytes_reserved(&self, model: &Model, except: Option<&str>) -> u64 {
@@ -88,8 +117,8 @@ impl World {
             let stored = self.pool().volumes().into_iter().find(|v| v.name == volume).map_or(0, |v| v.stored_bytes);
             let unmet = limit(&self.model, &volume, "reservation").unwrap_or(0).saturating_sub(stored);
             let size = self.model.size_bytes(&volume);
-            let left = EXTENTS_LEFT * u64::from(self.shape.extent_bytes);
-            let len = unmet.saturating_sub(left).min(size).min(CLAIM_BYTES_MAX) / 4096 * 4096;
+            let each = unmet.saturating_sub(self.bytes_left()) / self.times(&volume);
+            let len = each.min(size).min(CLAIM_BYTES_MAX) / 4096 * 4096;
             if len == 0 {
                 continue;
             }
@@ -133,13 +162,13 @@ impl World {
                 self.model.folders_above(new).iter().any(|(folder, own)| is_beyond(folder, own, moved))
             }
             _ => named.is_some_and(|name| {
-                self.model.folders_above(name).iter().any(|(folder, own)| is_beyond(folder, own, bytes_asked(op)))
+                self.model.folders_above(name).iter().any(|(folder, own)| is_beyond(folder, own, self.bytes_stored(op)))
             }),
         };
         let explained = by_folder
             || named.is_some_and(|name| {
                 let quota = limit(&self.model, name, "quota");
-                quota.zip(stored(name)).is_some_and(|(quota, stored)| stored + bytes_asked(op) > quota)
+                quota.zip(stored(name)).is_some_and(|(quota, stored)| stored + self.bytes_stored(op) > quota)
             });
         if !explained {
             return Err(self.fail(format!("{op:?}: no quota explains: {error}")));
@@ -167,7 +196,8 @@ impl World {
         let status = self.pool().status();
         let wanted = self.bytes_reserved(&after, None);
         if !matches!(change, TableOp::Create { .. } | TableOp::Clone { .. } | TableOp::Set { .. })
-            || status.live_bytes + wanted <= room_bytes(&status, self.mark).saturating_sub(self.tree_bytes(&status))
+            || status.live_bytes + wanted
+                <= room_bytes(&status, self.mark, self.streams_of_copies()).saturating_sub(self.tree_bytes(&status))
         {
             return Err(self.fail(format!("{op:?}: no reservation explains: {error}")));
         }
@@ -193,8 +223,9 @@ impl World {
 
     /// Bytes that are kept for the trees of shares in a pool that has any: SHARES.md says
     /// how many.
-    fn tree_bytes(&self, status: &PoolStatus) -> u64 {
-        if !self.pool().volumes().iter().any(|volume| volume.is_share()) {
+    pub fn tree_bytes(&self, status: &PoolStatus) -> u64 {
+        // A share that was destroyed counts until nothing of it is left.
+        if !self.shape.shares && !self.pool().volumes().iter().any(|volume| volume.is_share()) {
             return 0;
         }
         let (usable, each) = (usable_extents(status, self.mark) + 1, usable_bytes_min(status.extent_bytes));
@@ -207,7 +238,7 @@ impl World {
         let Some(name) = volume_of(op) else { return Ok(()) };
         let stored = self.pool().volumes().into_iter().find(|v| v.name == name).map_or(0, |v| v.stored_bytes);
         let unmet = limit(&self.model, name, "reservation").unwrap_or(0).saturating_sub(stored);
-        if bytes_asked(op) + EXTENTS_LEFT * u64::from(self.shape.extent_bytes) <= unmet {
+        if self.bytes_stored(op) + self.bytes_left() <= unmet {
             let told = format!("{unmet} bytes are reserved for '{name}' and not used, {:?}", self.pool().status());
             return Err(self.fail(format!("{op:?}: {told}: {error}")));
         }
@@ -224,7 +255,9 @@ pub fn usable_extents(status: &PoolStatus, mark: Option<u64>) -> u64 {
     mark.map_or(status.extents_total, |mark| mark - 1)
 }
 
-/// Bytes that surely fit into a pool, however they are packed.
-pub fn room_bytes(status: &PoolStatus, mark: Option<u64>) -> u64 {
-    (usable_extents(status, mark) + 1).saturating_sub(EXTENTS_KEPT) * usable_bytes_min(status.extent_bytes)
+/// Bytes that surely fit into a pool, however they are packed; each stream of copies has an extent
+/// that is not for data.
+pub fn room_bytes(status: &PoolStatus, mark: Option<u64>, streams_of_copies: u64) -> u64 {
+    let kept = EXTENTS_KEPT + streams_of_copies;
+    (usable_extents(status, mark) + 1).saturating_sub(kept) * usable_bytes_min(status.extent_bytes)
 }
