@@ -168,7 +168,7 @@ def damage_names(t, pool):
             said = pool.shale("check", "--json", status=None, quiet=True).stdout
             report = json.loads(said) if said else {}
             # Not in the few pages that all others hang on.
-            if any("pages cannot be read; " in problem["detail"] and problem["volume"] == "home" for problem in report.get("problems", [])):
+            if any("ranges of records cannot be read; " in problem["detail"] and problem["volume"] == "home" for problem in report.get("problems", [])):
                 return
             file.seek(at + 3000)
             file.write(content[at + 3000 : at + 3001])

@@ -71,7 +71,7 @@ fn is_in_names_of(problem: &Problem, share: &str) -> bool {
 }
 
 /// Returns whether `--repair` may fix a problem that a check without it has found. Data has one
-/// copy, but the names of a share can be rebuilt from their intact pages.
+/// copy, but the names of a share can be rebuilt from what can be read of them.
 pub fn is_mendable(pool: &Pool, report: &CheckReport) -> bool {
     if report.kinds.keys().any(|kind| *kind != "fragment") {
         return true;
@@ -158,11 +158,11 @@ pub fn check(pool: &Pool, report: &mut CheckReport, repairs: bool) -> Lost {
 /// Returns the problems of a share's tree without changing it.
 fn look(pool: &Pool, name: &str) -> Result<Repaired> {
     let volume = pool.volume(name)?;
-    let files = Files::claimed(volume.clone(), volume, TreeUse::Look, PATIENCE)?;
-    let survey =
-        Tree::survey(&files).map_err(|failure| share_trees::error_of(name, "its names cannot be read", failure))?;
+    let files = Arc::new(Files::claimed(volume.clone(), volume, TreeUse::Look, PATIENCE)?);
+    let survey = Tree::survey(files.clone())
+        .map_err(|failure| share_trees::error_of(name, "its names cannot be read", failure))?;
     if let Some(survey) = survey.filter(|survey| !survey.is_whole) {
-        let advice = "shale check --repair rebuilds them from their intact pages, and moves files without a name to \
+        let advice = "shale check --repair rebuilds them from what can be read, and moves files without a name to \
          lost+found";
         let mut left = vec![format!("{}; {advice}", survey.problem)];
         if let Some(loss) = TreeLoss::of(&files, &survey)? {
@@ -197,7 +197,7 @@ pub fn mend(
     let failed = |failure| share_trees::error_of(name, "its tree cannot be repaired", failure);
     let mut repaired = Repaired::default();
     // The share may have no tree yet.
-    let Some(survey) = Tree::survey(&*files).map_err(failed)? else { return Ok(Mended::default()) };
+    let Some(survey) = Tree::survey(files.clone()).map_err(failed)? else { return Ok(Mended::default()) };
     let loss = TreeLoss::of(&files, &survey)?;
     if let Some(loss) = &loss {
         note(&loss.note(name))?;
@@ -209,11 +209,11 @@ pub fn mend(
         repaired.mended.push(if survey.is_whole {
             "damaged unused pages of the share's names: the names were rebuilt".to_owned()
         } else {
-            format!("{}: they were rebuilt from the intact pages", survey.problem)
+            format!("{}: they were rebuilt from what can be read", survey.problem)
         });
         // The certain losses are reported by the tree's own repair.
         let possible = AttributesLost { possible: survey.attributes.possible, ..AttributesLost::default() };
-        repaired.mended.extend(Tree::attributes_lost_in_words(&*files, &possible, ATTRIBUTES_TOLD_MAX));
+        repaired.mended.extend(Tree::attributes_lost_in_words(files.clone(), &possible, ATTRIBUTES_TOLD_MAX));
     }
     let tree = match Tree::open(space.clone(), share_trees::brief_options()) {
         // The database's own structures are damaged: its list of free pages.
@@ -391,7 +391,7 @@ fn name_files_of(
     open: &dyn Fn(&str) -> Result<Opened>,
 ) -> Result<()> {
     let volume = pool.volume(name)?;
-    let files = Files::new(volume.clone(), volume)?;
+    let files = Arc::new(Files::new(volume.clone(), volume)?);
     // Problems and their byte positions, by file.
     let mut wanted: BTreeMap<u64, Vec<(usize, u64)>> = BTreeMap::new();
     for (index, problem) in problems.iter_mut().enumerate().take(DAMAGED_MAX) {
@@ -434,7 +434,7 @@ fn name_files_of(
     }
     if !is_walked {
         let left = wanted.keys().copied().collect();
-        for (file, paths) in Tree::paths_of(&files, &left) {
+        for (file, paths) in Tree::paths_of(files.clone(), &left) {
             tell(&mut wanted, file, &paths.to_string());
         }
     }

@@ -2,6 +2,8 @@
 //! repaired tree replaces the damaged one, so that the next repair can report the losses if this
 //! one is killed.
 
+use std::sync::Arc;
+
 use engine::Files;
 use share::{NamesSurvey, RECORD_CONTENT_BYTES_MAX, Tree};
 use surface::Result;
@@ -40,7 +42,7 @@ impl TreeLoss {
     ///
     /// # Errors
     /// Those of looking for data.
-    pub fn of(files: &Files, survey: &NamesSurvey) -> Result<Option<Self>> {
+    pub fn of(files: &Arc<Files>, survey: &NamesSurvey) -> Result<Option<Self>> {
         if !survey.is_lossy && survey.attributes.is_empty() {
             return Ok(None);
         }
@@ -50,7 +52,7 @@ impl TreeLoss {
             kinds,
             problem: survey.problem.clone(),
             content: if survey.is_lossy { lost_with_records(files)? } else { Vec::new() },
-            attributes: Tree::attributes_lost_in_words(files, &survey.attributes, TOLD_MAX),
+            attributes: Tree::attributes_lost_in_words(files.clone(), &survey.attributes, TOLD_MAX),
         }))
     }
 
@@ -87,8 +89,8 @@ pub fn without_files(text: &str) -> &str {
 }
 
 /// Lists small files whose content is lost with the damaged pages of their inodes' records.
-fn lost_with_records(files: &Files) -> Result<Vec<String>> {
-    let mut lost = Tree::without_records(files);
+fn lost_with_records(files: &Arc<Files>) -> Result<Vec<String>> {
+    let mut lost = Tree::without_records(files.clone());
     // Those are recovered with their data.
     files.each_file(|file| {
         lost.remove(&file);
@@ -114,10 +116,10 @@ mod tests {
     fn a_note_says_again_what_was_lost_where() {
         for (names, attributes) in [(true, false), (false, true), (true, true)] {
             let kinds = Kinds { names, attributes };
-            let problem = "3 pages cannot be read, and names of files".to_owned();
+            let problem = "3 ranges of records cannot be read, and names of files".to_owned();
             let loss = TreeLoss { kinds, problem, content: vec!["/a: lost".to_owned()], ..TreeLoss::default() };
             let note = loss.note("home/it");
-            assert!(note.contains("; /a: lost") && note.contains("3 pages cannot be read"), "{note}");
+            assert!(note.contains("; /a: lost") && note.contains("3 ranges of records cannot be read"), "{note}");
             assert_eq!(read_note(&note), Some(("home/it", kinds)));
             let shown = without_files(&note);
             assert!(shown.starts_with("share 'home/it': ") && !shown.contains("/a"), "{shown}");

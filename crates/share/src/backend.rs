@@ -8,9 +8,10 @@
 //! `redb` syncs a state that uses it, and truncated bytes are discarded, so that they read as
 //! zeroes if the file grows again.
 //!
-//! `redb` trusts the pages that it reads: an inconsistent one would end the program. So each page
-//! read is checked (`shapes`), and an invalid one is an error. The space stores these files once more
-//! than others, and repairs what the medium damages.
+//! `redb` trusts the pages that it reads, and all of them are its own: a database from elsewhere is
+//! copied before it is used (`foreign`), and the space verifies what it reads, stores these files
+//! once more than others, and repairs what the medium damages. Where all copies were lost, a repair
+//! of the pool leaves zeroes, which are an error here.
 //!
 //! After a storage error `redb` does nothing more until it is reopened. So the backend records
 //! whether a write found no space, or a page is damaged: in these cases, reopening is sufficient.
@@ -23,9 +24,6 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use bytes::Bytes;
 use redb::StorageBackend;
 use surface::{ErrorKind, ObjectSpace};
-
-use crate::pages;
-use crate::shapes::Shapes;
 
 /// The root directory's inode; its file of the space holds the database.
 pub(crate) const ROOT: u64 = 1;
@@ -41,10 +39,8 @@ const BEGIN: u64 = 128 << 10;
 /// A header with the rest of its block, so that a damaged one can be rewritten.
 const HEADER_BLOCK: usize = 4096;
 
-/// Bytes of a page of `redb`, and the possible values of its first byte: a leaf, or a branch.
+/// Bytes of a page of `redb`; larger pages are multiples. The first one is the head.
 pub(crate) const PAGE_BYTES: u64 = 4096;
-pub(crate) const LEAF: u8 = 1;
-pub(crate) const BRANCH: u8 = 2;
 
 /// Which file the database is in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -91,7 +87,6 @@ pub(crate) struct Backend {
     /// The file named by the header in `ROOT`.
     counts: DatabaseFile,
     facts: Arc<Facts>,
-    shapes: Shapes,
 }
 
 /// Location and length of the database of a space; `None` if there is none.
@@ -109,13 +104,11 @@ pub(crate) fn read_header(space: &dyn ObjectSpace) -> surface::Result<Option<(Da
     })
 }
 
-/// The current database, as far as it can be determined; `None`: there is no evidence of one.
-pub(crate) fn current_file(space: &dyn ObjectSpace) -> Option<DatabaseFile> {
-    match read_header(space) {
-        Ok(Some((place, _))) => Some(place),
-        // The header is lost, and a database identifies its own location.
-        _ => pages::found_without_header(space),
-    }
+/// Whether a page reads as zeroes: no page of `redb` begins with a block of them, and a repair
+/// leaves them where all copies of a page were lost.
+pub(crate) fn is_missing(offset: u64, page: &[u8]) -> bool {
+    let is_page = offset >= PAGE_BYTES && page.len() as u64 >= PAGE_BYTES;
+    is_page && page.iter().take(PAGE_BYTES as usize).all(|byte| *byte == 0)
 }
 
 /// Facts of a database that are seen from outside.
@@ -163,7 +156,7 @@ impl Backend {
     pub(crate) fn open(space: Arc<dyn ObjectSpace>) -> surface::Result<Option<Self>> {
         let Some((place, length)) = read_header(&*space)? else { return Ok(None) };
         let facts = Facts { length: AtomicU64::new(length), ..Facts::default() };
-        Ok(Some(Self { space, place, counts: place, facts: Arc::new(facts), shapes: Shapes::default() }))
+        Ok(Some(Self { space, place, counts: place, facts: Arc::new(facts) }))
     }
 
     /// An empty database; durable with the first sync.
@@ -177,29 +170,9 @@ impl Backend {
         place: DatabaseFile,
         counts: DatabaseFile,
     ) -> surface::Result<Self> {
-        let backend = Self { space, place, counts, facts: Arc::default(), shapes: Shapes::default() };
+        let backend = Self { space, place, counts, facts: Arc::default() };
         backend.write_header(0)?;
         Ok(backend)
-    }
-
-    /// Which file it is in.
-    pub(crate) fn place(&self) -> DatabaseFile {
-        self.place
-    }
-
-    /// Initialises the database with `head`, and a length of `length` bytes, no more than it has.
-    /// Must be called first.
-    ///
-    /// # Errors
-    /// Those of the space.
-    pub(crate) fn initialize(&self, head: [u8; pages::HEAD_BYTES], length: u64) -> surface::Result<()> {
-        self.space.write(self.place.file(), BEGIN, Bytes::copy_from_slice(&head))?;
-        if length < self.facts.length() {
-            self.write_header(length)?;
-            self.facts.length.store(length, Ordering::Release);
-            self.space.discard(self.place.file(), BEGIN + length..u64::MAX)?;
-        }
-        Ok(())
     }
 
     pub(crate) fn facts(&self) -> Arc<Facts> {
@@ -211,16 +184,6 @@ impl Backend {
         let noted = if error.kind() == ErrorKind::Full { &self.facts.was_full } else { &self.facts.has_failed };
         noted.store(true, Ordering::Release);
         io::Error::other(error)
-    }
-
-    /// Whether bytes that were read are those of a page, or of a head.
-    fn is_right(&self, offset: u64, out: &[u8], is_page: bool) -> bool {
-        if is_page {
-            // Also for pages that this database wrote itself.
-            let is_one = out.first().is_some_and(|kind| [LEAF, BRANCH].contains(kind));
-            return is_one && self.shapes.is_right(offset, out, || pages::roots(&*self.space, self.place));
-        }
-        offset > 0 || out.first_chunk().is_none_or(pages::is_head_right)
     }
 
     fn write_header(&self, length: u64) -> surface::Result<()> {
@@ -274,7 +237,6 @@ impl StorageBackend for Backend {
 
     fn read(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
         let length = self.facts.length();
-        let is_page = offset >= PAGE_BYTES && out.len() as u64 >= PAGE_BYTES;
         let is_within = offset.checked_add(out.len() as u64).is_some_and(|end| end <= length);
         let read = if is_within {
             self.space.read(self.place.file(), BEGIN + offset, out).map_err(io::Error::other)
@@ -282,10 +244,8 @@ impl StorageBackend for Backend {
             Err(io::Error::from(io::ErrorKind::UnexpectedEof))
         };
         let read = read.and_then(|()| {
-            let text = || format!("a page of the names is damaged, at byte {offset}: run shale check for details");
-            self.is_right(offset, out, is_page)
-                .then_some(())
-                .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, text()))
+            let text = || format!("a page of the names is lost, at byte {offset}: run shale check for details");
+            if is_missing(offset, out) { Err(io::Error::new(io::ErrorKind::InvalidData, text())) } else { Ok(()) }
         });
         read.inspect_err(|_| self.facts.was_damaged.store(true, Ordering::Release))
     }
@@ -306,7 +266,6 @@ impl StorageBackend for Backend {
 
     fn write(&self, offset: u64, data: &[u8]) -> io::Result<()> {
         let data = Bytes::copy_from_slice(data);
-        self.shapes.written(offset);
         self.space.write(self.place.file(), BEGIN + offset, data).map_err(|error| self.failed(error))
     }
 }

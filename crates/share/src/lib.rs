@@ -10,7 +10,7 @@ mod backend;
 #[doc(hidden)]
 pub mod canary;
 mod compression;
-mod content;
+mod contained;
 mod empty;
 mod failure;
 mod foreign;
@@ -19,14 +19,15 @@ mod journal;
 mod log;
 mod names;
 mod overlay;
-mod pages;
 pub mod posix_acl;
+mod reading;
 mod scratch;
-mod shapes;
+mod source;
 mod store;
 mod tree;
 
 pub use acl::is_acl;
+pub use contained::contains_panics;
 pub use failure::{Failure, Result};
 pub use inode::{Inode, Time};
 pub use journal::{JOURNAL_BYTES_MAX, Journal, Left, answering, journal_sum};

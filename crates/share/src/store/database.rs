@@ -12,14 +12,18 @@ use crate::overlay::{Overlay, Table};
 
 type Bytes = &'static [u8];
 
-pub(super) const TABLES: [TableDefinition<'_, Bytes, Bytes>; 5] = [
+pub(crate) const TABLES: [TableDefinition<'_, Bytes, Bytes>; 5] = [
     TableDefinition::new("inode"),
     TableDefinition::new("entry"),
     TableDefinition::new("xattr"),
     TableDefinition::new("orphan"),
     TableDefinition::new("trim"),
 ];
-const META: TableDefinition<'_, &str, u64> = TableDefinition::new("meta");
+pub(crate) const META: TableDefinition<'_, &str, u64> = TableDefinition::new("meta");
+
+/// Names of the facts; a database may lack the last one.
+pub(crate) const FACTS: [&str; 9] =
+    ["secret", "used", "reserved", "clean", "commit", "session", "replayed", "generation", "loose"];
 
 /// Opens the database of a commit once more, to read it.
 pub(crate) type Reopen = Arc<dyn Fn() -> Result<Database> + Send + Sync>;

@@ -43,7 +43,7 @@ use redb::Database;
 use surface::Lineage;
 
 use self::database::{Base, Meta};
-pub(crate) use self::database::{Frozen, Reopen, create, meta};
+pub(crate) use self::database::{FACTS, Frozen, META, Reopen, TABLES, create, meta};
 pub(crate) use self::rebuilt::{Rebuilt, Surviving};
 use crate::backend::Facts;
 use crate::failure::{Failure, Result};

@@ -1,17 +1,18 @@
 //! The owners of extended attributes that were lost with damaged pages.
 //!
-//! An inode itself records whether it has ACLs or capabilities. For all other attributes, only the
-//! parents of the lost pages show between which inodes they were.
+//! An inode itself records whether it has ACLs or capabilities. For all other attributes, only their
+//! neighbours that can be read show between which inodes they were.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::convert::Infallible;
+use std::sync::Arc;
 
 use surface::ObjectSpace;
 
 use super::{Tree, xattr};
 use crate::inode::Flags;
 use crate::overlay::Table;
-use crate::pages::{self, Survey, Take};
+use crate::reading::{self, Survey, Take};
 
 /// Inodes that have lost extended attributes, or may have.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -85,12 +86,12 @@ impl Take for Between<'_> {
 
 impl Recorded {
     /// The loss, by a survey that has handed this all pairs.
-    pub(super) fn lost(self, space: &dyn ObjectSpace, survey: &Survey) -> AttributesLost {
+    pub(super) fn lost(self, space: &Arc<dyn ObjectSpace>, survey: &Survey) -> AttributesLost {
         let certain: BTreeSet<u64> =
             self.said.into_iter().filter(|(_, left)| *left != Flags::default()).map(|(number, _)| number).collect();
         let mut between = Between { gaps: &survey.xattr_gaps, inodes: BTreeSet::new() };
         if !survey.xattr_gaps.is_empty() {
-            let Ok(_) = pages::survey(space, &mut between);
+            let Ok(_) = reading::read(space, &mut between);
         }
         AttributesLost { possible: between.inodes.difference(&certain).copied().collect(), certain }
     }
@@ -99,7 +100,7 @@ impl Recorded {
 impl Tree {
     /// A sentence for each of the inodes that have lost attributes, with its paths, at most `most`
     /// of them; the certain ones first. Does not mention repairs.
-    pub fn attributes_lost_in_words(space: &dyn ObjectSpace, lost: &AttributesLost, most: usize) -> Vec<String> {
+    pub fn attributes_lost_in_words(space: Arc<dyn ObjectSpace>, lost: &AttributesLost, most: usize) -> Vec<String> {
         let certain = lost.certain.iter().map(|inode| (*inode, "its ACL or its capabilities are lost"));
         let possible = lost.possible.iter().map(|inode| (*inode, "extended attributes of it may be lost"));
         let told: Vec<_> = certain.chain(possible).take(most).collect();

@@ -82,6 +82,7 @@ pub(crate) use mount_points::MountPoints;
 pub use paths::Paths;
 pub use read_ahead::Beginning;
 pub use rebuild::NamesSurvey;
+pub(crate) use rebuild::copy_database;
 pub use repair::Repaired;
 pub use still::Still;
 pub use xattr::CAPABILITY;

@@ -204,15 +204,11 @@ impl Tree {
 impl Namespace {
     /// Opens the database of a space; `ENOENT` if there is none.
     pub(super) fn open(space: &Arc<dyn ObjectSpace>, options: Options) -> Result<Self> {
-        let backend = Backend::open(space.clone())?.ok_or(Failure::new(libc::ENOENT))?;
-        if foreign::is_sealed(&**space) {
-            return Self::with(backend, options);
+        if !foreign::is_sealed(&**space) {
+            foreign::adopt(space, options)?;
         }
-        foreign::forget_free_pages(&**space, &backend)?;
-        let opened = Self::with(backend, options)?;
-        // The writes of opening are durable.
-        foreign::seal(&**space)?;
-        Ok(opened)
+        let backend = Backend::open(space.clone())?.ok_or(Failure::new(libc::ENOENT))?;
+        Self::with(backend, options)
     }
 
     /// Switches to a reopened database.

@@ -1,9 +1,10 @@
 //! Paths of files, found by one pass over all names: those of an open tree, or, for a damaged one,
-//! those in the intact pages of its database, without opening it.
+//! those that can be read in its database, without opening it.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::convert::Infallible;
 use std::fmt;
+use std::sync::Arc;
 
 use surface::ObjectSpace;
 
@@ -13,7 +14,7 @@ use crate::failure::Result as TreeResult;
 use crate::inode::Inode;
 use crate::names::{self, Named};
 use crate::overlay::Table;
-use crate::pages::{self, Take};
+use crate::reading::{self, Take};
 use crate::store::AFTER_ALL_KEYS;
 
 /// Most nested directories in a displayed path.
@@ -195,9 +196,9 @@ impl Take for Recordless {
 impl Tree {
     /// Files of a space that have a name and no inode, for the page that had it is lost: the number
     /// of each with its paths, or with its last name if a directory above is not known.
-    pub fn without_records(space: &dyn ObjectSpace) -> BTreeMap<u64, Paths> {
+    pub fn without_records(space: Arc<dyn ObjectSpace>) -> BTreeMap<u64, Paths> {
         let mut found = Recordless::default();
-        let Ok(_) = pages::survey(space, &mut found);
+        let Ok(_) = reading::read(&space, &mut found);
         let places = found.places;
         let paths = |(inode, named): (&u64, &Vec<EntryName>)| {
             let mut paths = Paths::default();
@@ -210,9 +211,9 @@ impl Tree {
     }
 
     /// Paths of the files of a space with the given data, as far as known.
-    pub fn paths_of(space: &dyn ObjectSpace, files: &BTreeSet<u64>) -> BTreeMap<u64, Paths> {
+    pub fn paths_of(space: Arc<dyn ObjectSpace>, files: &BTreeSet<u64>) -> BTreeMap<u64, Paths> {
         let mut names = OfData { files, file_of: HashMap::new(), places: Places::default() };
-        let Ok(_) = pages::survey(space, &mut names);
+        let Ok(_) = reading::read(&space, &mut names);
         let OfData { mut file_of, places, .. } = names;
         // An inode that is lost has its own number for data, mostly.
         for file in files {
@@ -225,9 +226,9 @@ impl Tree {
     }
 
     /// Paths of inodes of a space, as far as known.
-    pub fn paths_of_inodes(space: &dyn ObjectSpace, inodes: &BTreeSet<u64>) -> BTreeMap<u64, Paths> {
+    pub fn paths_of_inodes(space: Arc<dyn ObjectSpace>, inodes: &BTreeSet<u64>) -> BTreeMap<u64, Paths> {
         let mut names = OfInodes { inodes, places: Places::default() };
-        let Ok(_) = pages::survey(space, &mut names);
+        let Ok(_) = reading::read(&space, &mut names);
         let paths = inodes.iter().map(|inode| (*inode, names.places.paths(*inode)));
         paths.filter(|(_, paths)| !paths.listed().is_empty()).collect()
     }

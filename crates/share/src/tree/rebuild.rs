@@ -1,4 +1,5 @@
-//! Rebuilds a damaged database from its intact parts.
+//! Copies a database, as far as it can be read (`reading`), into a new one: a damaged one, or one
+//! from elsewhere (`foreign`).
 //!
 //! The new one is created in the other of its two files (`backend`), and becomes current when it is
 //! durable: a crash in between leaves the damaged one, and the next attempt starts over.
@@ -10,19 +11,20 @@ use surface::ObjectSpace;
 
 use super::lost_attributes::{AttributesLost, Recorded};
 use super::{Namespace, Options, Tree};
-use crate::backend::{self, Backend};
+use crate::backend::{self, Backend, DatabaseFile};
 use crate::failure::Result;
+use crate::foreign;
 use crate::overlay::{Key, Table};
-use crate::pages::{self, Survey, Take};
+use crate::reading::{self, Checked, Survey, Take};
 use crate::store::{Rebuilt, Surviving};
 
 /// The state of a tree's database.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NamesSurvey {
-    /// Pages that are whole.
-    pub pages: u64,
-    /// Pages that are not; those below them are not counted.
-    pub pages_lost: u64,
+    /// Records that can be read: inodes, names, extended attributes and others.
+    pub records: u64,
+    /// Ranges of records that cannot.
+    pub gaps: u64,
     /// Whether it is intact.
     pub is_whole: bool,
     /// Whether anything is lost for good.
@@ -37,28 +39,37 @@ pub struct NamesSurvey {
 
 impl NamesSurvey {
     fn new(survey: &Survey, attributes: AttributesLost) -> Self {
-        let (pages, lost) = (survey.pages, survey.lost);
-        let problem = if survey.is_whole() {
-            String::new()
-        } else if !survey.is_lossy() && survey.contradicts_itself {
-            "the names of the share are damaged: their tables are inconsistent".to_owned()
-        } else if !survey.is_lossy() {
-            "the names of the share are damaged: only the header of their database is lost".to_owned()
-        } else if survey.has_no_head {
-            "the names of the share are lost: the beginning of their database cannot be read".to_owned()
-        } else if survey.tables_lost.is_empty() {
-            let of_what = if survey.loses_names() { "" } else { ", all of them of extended attributes" };
-            let all = pages + lost;
-            format!("the names of the share are damaged: {lost} of {all} pages cannot be read{of_what}")
-        } else {
-            let tables = survey.tables_lost.join(", ");
-            format!(
-                "the names of the share are damaged: {lost} pages cannot be read, and these tables are lost: {tables}"
-            )
-        };
+        let problem = if survey.is_whole() { String::new() } else { problem(survey) };
         let (is_whole, is_lossy, loses_names) = (survey.is_whole(), survey.is_lossy(), survey.loses_names());
-        Self { pages, pages_lost: lost, is_whole, is_lossy, loses_names, attributes, problem }
+        let (records, gaps) = (survey.pairs, survey.gaps);
+        Self { records, gaps, is_whole, is_lossy, loses_names, attributes, problem }
     }
+}
+
+/// The fault of a database that is not whole.
+fn problem(survey: &Survey) -> String {
+    let gaps = survey.gaps;
+    if survey.has_no_head {
+        return "the names of the share are lost: the beginning of their database cannot be read".to_owned();
+    }
+    if !survey.tables_lost.is_empty() {
+        let tables = survey.tables_lost.join(", ");
+        return format!(
+            "the names of the share are damaged: {gaps} ranges of records cannot be read, and these tables are lost: \
+             {tables}"
+        );
+    }
+    if gaps > 0 {
+        let of_what = if survey.loses_names() { "" } else { ", all of them of extended attributes" };
+        return format!("the names of the share are damaged: {gaps} ranges of records cannot be read{of_what}");
+    }
+    let what = match survey.checked {
+        Checked::Wrong => "some of their pages have an older content, or that of others",
+        _ if survey.contradicts_itself => "their tables are inconsistent",
+        Checked::OwnTablesLost => "only the list of free pages of their database is lost",
+        Checked::Right => "only the header of their database is lost",
+    };
+    format!("the names of the share are damaged: {what}")
 }
 
 /// Collects changes up to the size of a transaction.
@@ -66,19 +77,20 @@ struct Collect {
     rebuilt: Rebuilt,
     facts: HashMap<String, u64>,
     pairs: Vec<(Table, Key, Box<[u8]>)>,
-    count: u64,
+    bytes: usize,
 }
 
-/// Pairs of one transaction, some MiB.
+/// Pairs of one transaction, and their bytes.
 const PAIRS_MAX: usize = 1 << 15;
+const BYTES_MAX: usize = 8 << 20;
 
 impl Take for Collect {
     type Error = crate::Failure;
 
     fn pair(&mut self, table: Table, key: &[u8], value: &[u8]) -> Result<()> {
         self.pairs.push((table, key.into(), value.into()));
-        self.count += 1;
-        if self.pairs.len() >= PAIRS_MAX { self.write() } else { Ok(()) }
+        self.bytes += key.len() + value.len();
+        if self.pairs.len() >= PAIRS_MAX || self.bytes >= BYTES_MAX { self.write() } else { Ok(()) }
     }
 
     fn fact(&mut self, name: &str, value: u64) {
@@ -88,49 +100,74 @@ impl Take for Collect {
 
 impl Collect {
     fn write(&mut self) -> Result<()> {
+        self.bytes = 0;
         self.rebuilt.write(std::mem::take(&mut self.pairs))
     }
 }
 
+/// Copies what can be read of the database of a space into the other of its two files. If
+/// `is_accepted`, the copy becomes the current one, and the space is sealed. `random`: two random
+/// numbers, to replace lost facts.
+///
+/// # Errors
+/// Those of the space.
+pub(crate) fn copy_database(
+    space: &Arc<dyn ObjectSpace>,
+    options: Options,
+    random: [u64; 2],
+    is_accepted: impl FnOnce(&Survey) -> bool,
+) -> Result<Survey> {
+    let counts = reading::located(space).map_or(DatabaseFile::First, |(place, _)| place);
+    let place = counts.other();
+    backend::discard(&**space, place)?;
+    let (survey, facts) = {
+        let backend = Backend::create_in(space.clone(), place, counts)?;
+        let Namespace { database, facts, .. } = Namespace::with(backend, options)?;
+        let rebuilt = Rebuilt::new(database);
+        let mut collect = Collect { rebuilt, facts: HashMap::new(), pairs: Vec::new(), bytes: 0 };
+        let survey = reading::read(space, &mut collect)?;
+        if !is_accepted(&survey) {
+            drop(collect);
+            backend::discard(&**space, place)?;
+            return Ok(survey);
+        }
+        collect.write()?;
+        let Collect { rebuilt, facts: found, .. } = collect;
+        rebuilt.finish(&Surviving { facts: found, is_whole: survey.is_whole(), random })?;
+        (survey, facts)
+    };
+    space.flush()?;
+    backend::make_current(&**space, place, facts.length())?;
+    foreign::seal(&**space)?;
+    Ok(survey)
+}
+
 impl Tree {
-    /// Reads all pages of the database of a space, with their checksums; `None` if there is no
+    /// Reads all of the database of a space, and has its checksums compared; `None` if there is no
     /// tree. It must not change in the meantime.
     ///
     /// # Errors
     /// Only if it is unknown whether there is a tree.
-    pub fn survey(space: &dyn ObjectSpace) -> Result<Option<NamesSurvey>> {
-        if matches!(backend::read_header(space), Ok(None)) && backend::current_file(space).is_none() {
+    pub fn survey(space: Arc<dyn ObjectSpace>) -> Result<Option<NamesSurvey>> {
+        if matches!(backend::read_header(&*space), Ok(None)) && reading::located(&space).is_none() {
             return Ok(None);
         }
         let mut said = Recorded::default();
-        let Ok(found) = pages::survey(space, &mut said);
-        Ok(Some(NamesSurvey::new(&found, said.lost(space, &found))))
+        let Ok(mut found) = reading::read(&space, &mut said);
+        // Of a database from elsewhere nothing is used but what can be read.
+        if !found.is_lossy() && !found.has_no_header && foreign::is_sealed(&*space) {
+            found.checked = reading::check(&space);
+        }
+        Ok(Some(NamesSurvey::new(&found, said.lost(&space, &found))))
     }
 
-    /// Rebuilds the database of a tree from its intact pages. [`Self::repair`] must follow, which
-    /// handles everything lost with the other pages. `random`: two random numbers, to replace lost
+    /// Rebuilds the database of a tree from what can be read of it. [`Self::repair`] must follow,
+    /// which handles everything lost with the rest. `random`: two random numbers, to replace lost
     /// facts.
     ///
     /// # Errors
     /// Those of the space.
     pub fn rebuild(space: &Arc<dyn ObjectSpace>, options: Options, random: [u64; 2]) -> Result<()> {
-        let counts = backend::current_file(&**space).unwrap_or(backend::DatabaseFile::First);
-        let place = counts.other();
-        backend::discard(&**space, place)?;
-        let facts = {
-            let backend = Backend::create_in(space.clone(), place, counts)?;
-            let Namespace { database, facts, .. } = Namespace::with(backend, options)?;
-            let rebuilt = Rebuilt::new(database);
-            let mut collect = Collect { rebuilt, facts: HashMap::new(), pairs: Vec::new(), count: 0 };
-            let survey = pages::survey(&**space, &mut collect)?;
-            collect.write()?;
-            let Collect { rebuilt, facts: found, .. } = collect;
-            let surviving = Surviving { facts: found, is_whole: survey.is_whole(), random };
-            rebuilt.finish(&surviving)?;
-            facts
-        };
-        space.flush()?;
-        backend::make_current(&**space, place, facts.length())?;
-        Ok(())
+        copy_database(space, options, random, |_| true).map(drop)
     }
 }

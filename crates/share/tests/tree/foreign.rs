@@ -1,5 +1,5 @@
-//! Names from elsewhere that, with right checksums, record wrong free pages: none of that is used,
-//! no program ends because of it, and no name is lost.
+//! Names from elsewhere that, with right checksums, record wrong free pages: none of their pages is
+//! used, no program ends because of them, and no name is lost.
 
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -15,6 +15,7 @@ use crate::repair::{BEGIN, CALLER, Content, files_of, filled, mend};
 use crate::run::OPTIONS;
 
 const LEAF: u8 = 1;
+const BRANCH: u8 = 2;
 
 /// Where a head has the root of the tables, and that of `redb`'s own.
 const TABLES: usize = 8;
@@ -25,7 +26,7 @@ const FREED: [&str; 2] = ["data_pages_unreachable", "system_pages_unreachable"];
 const OF_REGION: u8 = 3;
 
 /// As if it had been received.
-fn unseal(space: &SimSpace) {
+pub fn unseal(space: &SimSpace) {
     space.discard(SEAL, 0..u64::MAX).unwrap();
     space.flush().unwrap();
 }
@@ -251,10 +252,10 @@ fn wrong_lists_of_free_pages_do_no_harm() {
     for (what, make) in LISTS {
         let space = space.snapshot();
         make(&space);
-        assert!(Tree::survey(&*space).unwrap().unwrap().is_whole, "{what}: the checksums are wrong");
         // Most would, if they counted.
         harmful += usize::from(!is_used(&space.snapshot(), &content));
         unseal(&space);
+        assert!(Tree::survey(space.clone()).unwrap().unwrap().is_whole, "{what}: the names are damaged");
         // A moment is only read.
         let moment: Arc<dyn ObjectSpace> = Arc::new(share::Scratch::over(space.snapshot()));
         assert!(files_of(&Tree::open(moment, OPTIONS).unwrap()) == content, "{what}: in a moment");
@@ -286,34 +287,79 @@ fn tables_that_contradict_themselves_are_not_opened_and_can_be_mended() {
         let space = space.snapshot();
         make(&space);
         unseal(&space);
-        assert!(!Tree::survey(&*space).unwrap().unwrap().is_whole, "{what}");
+        assert!(!Tree::survey(space.clone()).unwrap().unwrap().is_whole, "{what}");
         assert_eq!(Tree::open(space.clone(), OPTIONS).err().unwrap().errno(), libc::EIO, "{what}");
         let (tree, ..) = mend(&space);
         assert!(files_of(&tree) == content, "{what}");
         tree.close().unwrap();
         assert!(is_used(&space, &content), "{what}");
     }
+    // Heads of another program: its pages are elsewhere, or where they were.
     for (what, at, bytes) in [("small regions", 20, 8_u32), ("regions with heads", 16, 1)] {
         let space = space.snapshot();
         forge_head(&space, |first, _| first[at..at + 4].copy_from_slice(&bytes.to_le_bytes()));
         unseal(&space);
-        assert_eq!(Tree::open(space, OPTIONS).err().unwrap().errno(), libc::EIO, "{what}");
+        match Tree::open(space, OPTIONS) {
+            Ok(tree) => assert!(files_of(&tree) == content, "{what}"),
+            Err(failure) => assert_eq!(failure.errno(), libc::EIO, "{what}"),
+        }
     }
 }
 
-/// A number of the last commit that no other can follow, and a length for which the list of free
-/// pages would take all memory.
+/// A length for which a list of free pages would take all memory, and a number of the last commit
+/// that no other can follow.
 #[test]
 fn a_head_that_asks_for_too_much_gets_what_its_pages_need() {
     let (space, content) = filled(100);
-    forge_head(&space, |_, slot| slot[104..112].fill(0xff));
     let header = [&b"SHLTREE1"[..], &(4096_u64 + (1 << 50)).to_le_bytes(), &[0; 8]].concat();
     space.write(1, 0, Bytes::from(header)).unwrap();
     unseal(&space);
+    let last = space.snapshot();
+    forge_head(&last, |_, slot| slot[104..112].fill(0xff));
     assert!(is_used(&space, &content));
+    // It is in the other file now.
     let mut header = [0; 16];
-    space.read(1, 0, &mut header).unwrap();
+    space.read(3, 0, &mut header).unwrap();
     assert!(u64_at(&header, 8) < 64 << 20);
+    assert_eq!(Tree::open(last.clone(), OPTIONS).err().unwrap().errno(), libc::EIO);
+    assert!(Tree::survey(last).unwrap().unwrap().loses_names);
+}
+
+/// Branches that all have the next one below them twice: a pass over such a table would not end.
+#[test]
+fn pages_that_lead_to_the_same_page_again_and_again_are_refused() {
+    const FIRST: u64 = 1 << 12;
+    const LEVELS: u64 = 60;
+    let (space, content) = filled(100);
+    let write = |number: u64, mut page: Vec<u8>| {
+        page.resize(4096, 0);
+        space.write(1, place_of(number).0, Bytes::from(page)).unwrap();
+    };
+    for level in 0..LEVELS {
+        let below = (FIRST + level + 1).to_le_bytes();
+        let head = [BRANCH, 0, 1, 0, 0, 0, 0, 0];
+        let key = [&61_u32.to_le_bytes()[..], b"k"].concat();
+        write(FIRST + level, [&head[..], &[0; 32], &below, &below, &key].concat());
+    }
+    // A leaf without a pair.
+    write(FIRST + LEVELS, vec![LEAF]);
+    let header = [&b"SHLTREE1"[..], &(32_u64 << 20).to_le_bytes(), &[0; 8]].concat();
+    space.write(1, 0, Bytes::from(header)).unwrap();
+    let root = u64_at(&head(&space)[64 + 128 * usize::from(head(&space)[9] & 1)..], TABLES);
+    let mut value = |key: &[u8], table: &mut [u8]| {
+        if key == b"entry" {
+            table[10..18].copy_from_slice(&FIRST.to_le_bytes());
+        }
+    };
+    let sum = Forger { space: &space, value: &mut value, branch: &mut |_| () }.page(root, [None, None]);
+    forge_head(&space, |_, slot| slot[TABLES + 8..TABLES + 24].copy_from_slice(&sum.to_le_bytes()));
+    unseal(&space);
+    let survey = Tree::survey(space.clone()).unwrap().unwrap();
+    assert!(survey.loses_names, "{survey:?}");
+    assert_eq!(Tree::open(space.clone(), OPTIONS).err().unwrap().errno(), libc::EIO);
+    let (tree, ..) = mend(&space);
+    // Without names, all of them are in `lost+found`.
+    assert_eq!(files_of(&tree).len(), content.len());
 }
 
 /// Everything is present however the first opening ends, and the second one trusts the data written

@@ -49,15 +49,15 @@ fn acls_that_are_lost_take_rights_with_them_and_are_told_by_path() {
     tree.set_xattr(tool, CAPABILITY, &[0; 20], 0, false).unwrap();
     tree.link(lost, inbox, b"linked").unwrap();
     tree.close().unwrap();
-    assert!(Tree::survey(&*space).unwrap().unwrap().attributes.is_empty());
+    assert!(Tree::survey(space.clone()).unwrap().unwrap().attributes.is_empty());
     let removed = remove(&space, "xattr", |key, _| {
         is_of(key, lost, ACCESS) || is_of(key, inbox, DEFAULT) || is_of(key, tool, CAPABILITY)
     });
     assert_eq!(removed, 3);
-    let attributes = Tree::survey(&*space).unwrap().unwrap().attributes;
+    let attributes = Tree::survey(space.clone()).unwrap().unwrap().attributes;
     assert_eq!(attributes.certain.iter().copied().collect::<Vec<_>>(), [lost, tool, inbox]);
     assert!(attributes.possible.is_empty(), "no page is lost: {attributes:?}");
-    let words = Tree::attributes_lost_in_words(&*space, &attributes, 2);
+    let words = Tree::attributes_lost_in_words(space.clone(), &attributes, 2);
     assert_eq!(words.len(), 3, "{words:?}");
     assert!(
         words[0].contains("/lost") && words[0].contains("/inbox/linked") && words[2].contains("of 1 more"),
@@ -132,12 +132,12 @@ fn pages_of_attributes_that_are_lost_name_those_that_may_have_had_some() {
         }
         let space = space.after_power_loss(&mut Rng::new(page));
         space.write(1, BEGIN + page * 4096, Bytes::from(vec![0x5a; 4096])).unwrap();
-        let survey = Tree::survey(&*space).unwrap().unwrap();
+        let survey = Tree::survey(space.clone()).unwrap().unwrap();
         if !survey.is_lossy || survey.loses_names {
             assert!(survey.attributes.is_empty() || survey.loses_names, "page {page}: {survey:?}");
             continue;
         }
-        let words = Tree::attributes_lost_in_words(&*space, &survey.attributes, 1000);
+        let words = Tree::attributes_lost_in_words(space.clone(), &survey.attributes, 1000);
         let (tree, ..) = mend(&space);
         let mut by_name = BTreeMap::new();
         for path in content.keys() {

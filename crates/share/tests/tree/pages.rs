@@ -26,8 +26,9 @@ pub fn page_at(space: &SimSpace, file: u64, page: u64) -> Vec<u8> {
     bytes
 }
 
+/// A page as a repair of the pool leaves it whose copies are all lost.
 pub fn damage(space: &SimSpace, page: u64) {
-    space.write(1, BEGIN + page * PAGE, Bytes::from(vec![0x5a; PAGE as usize])).unwrap();
+    space.write(1, BEGIN + page * PAGE, Bytes::from(vec![0; PAGE as usize])).unwrap();
 }
 
 fn pages(space: &SimSpace) -> u64 {
@@ -48,7 +49,7 @@ fn a_database_is_found_without_its_header() {
         }
         for byte in [0, 0x5a] {
             space.write(1, 0, Bytes::from(vec![byte; PAGE as usize])).unwrap();
-            let survey = Tree::survey(&*space).unwrap().expect("it is taken for none");
+            let survey = Tree::survey(space.clone()).unwrap().expect("it is taken for none");
             assert!(!survey.is_whole && !survey.is_lossy, "{survey:?}");
             let (tree, mended, _) = mend(&space);
             assert_eq!(mended, Vec::<String>::new());
