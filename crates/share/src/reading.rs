@@ -308,9 +308,13 @@ impl Reading {
             let transaction = self.transaction()?;
             contained(move || transaction.open_table(META).ok()?.get(name).ok()?.map(|value| value.value()))
         };
-        let found: Vec<_> = FACTS.into_iter().filter_map(|name| Some((name, fact(name)?))).collect();
-        found.iter().for_each(|(name, value)| take.fact(name, *value));
-        if found.len() < FACTS_LEAST {
+        let found = FACTS.map(fact);
+        for (name, value) in FACTS.into_iter().zip(found) {
+            if let Some(value) = value {
+                take.fact(name, value);
+            }
+        }
+        if found[..FACTS_LEAST].iter().any(Option::is_none) {
             self.survey.tables_lost.push(META_NAME);
         }
     }

@@ -1,4 +1,4 @@
-//! A new database, filled with the intact content of a damaged one.
+//! A new database, filled with the content of another one that can be read.
 
 use std::collections::HashMap;
 
@@ -62,7 +62,7 @@ impl Rebuilt {
         let meta = Meta {
             secret,
             used,
-            reserved: fact("reserved").unwrap_or(used + RESERVE),
+            reserved: fact("reserved").unwrap_or(used.saturating_add(RESERVE)),
             // Data without a known inode should be recovered, and not discarded.
             clean: !surviving.is_whole || fact("clean").unwrap_or(0) != 0,
             commit: fact("commit").unwrap_or(0),

@@ -102,6 +102,33 @@ fn names_around_a_damaged_leaf_are_read() {
     assert_eq!((found.len(), lost), (names, None));
 }
 
+/// Every third leaf of a directory's names is lost: a repair keeps the names of all others.
+#[test]
+fn names_between_damaged_leaves_survive_a_repair() {
+    const BEGINNING: &[u8] = b"a name of some length";
+    let space = SimSpace::new();
+    let tree = Tree::create(space.clone(), 7, OPTIONS).unwrap();
+    let names: Vec<_> = (0..2000).map(|number| [BEGINNING, format!(" {number}").as_bytes()].concat()).collect();
+    for name in &names {
+        tree.make(Tree::ROOT, name, CALLER, libc::S_IFREG | 0o644, 0, 0).unwrap();
+    }
+    tree.close().unwrap();
+    let names_in = |page: u64| {
+        let bytes = page_at(&space, 1, page);
+        if bytes[0] == LEAF { bytes.windows(BEGINNING.len()).filter(|part| *part == BEGINNING).count() } else { 0 }
+    };
+    let leaves: Vec<(u64, usize)> = (1..pages(&space)).map(|page| (page, names_in(page))).collect();
+    let damaged: Vec<_> = leaves.into_iter().filter(|(_, names)| *names > 0).step_by(3).collect();
+    damaged.iter().for_each(|(page, _)| damage(&space, *page));
+    let survey = Tree::survey(space.clone()).unwrap().unwrap();
+    assert!(survey.loses_names && survey.gaps > 3, "{survey:?}");
+    let (tree, ..) = mend(&space);
+    let kept = names.iter().filter(|name| tree.lookup(Tree::ROOT, name).is_ok()).count();
+    let lost: usize = damaged.iter().map(|(_, names)| names).sum();
+    assert!(kept < names.len() && kept + lost >= names.len(), "{kept} of {} are there, {lost} lost", names.len());
+    assert_eq!(tree.check().unwrap(), Vec::<String>::new());
+}
+
 /// Counts how often it is settled.
 struct Counting {
     below: Arc<SimSpace>,
