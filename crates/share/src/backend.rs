@@ -11,7 +11,8 @@
 //! `redb` trusts the pages that it reads, and all of them are its own: a database from elsewhere is
 //! copied before it is used (`foreign`), and the space verifies what it reads, stores these files
 //! once more than others, and repairs what the medium damages. Where all copies were lost, a repair
-//! of the pool leaves zeroes, which are an error here.
+//! of the pool leaves zeroes, which are an error here. A page that contradicts itself is one, too
+//! (`contained`).
 //!
 //! After a storage error `redb` does nothing more until it is reopened. So the backend records
 //! whether a write found no space, or a page is damaged: in these cases, reopening is sufficient.
@@ -24,6 +25,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use bytes::Bytes;
 use redb::StorageBackend;
 use surface::{ErrorKind, ObjectSpace};
+
+use crate::contained::outside;
 
 /// The root directory's inode; its file of the space holds the database.
 pub(crate) const ROOT: u64 = 1;
@@ -239,7 +242,7 @@ impl StorageBackend for Backend {
         let length = self.facts.length();
         let is_within = offset.checked_add(out.len() as u64).is_some_and(|end| end <= length);
         let read = if is_within {
-            self.space.read(self.place.file(), BEGIN + offset, out).map_err(io::Error::other)
+            outside(|| self.space.read(self.place.file(), BEGIN + offset, out)).map_err(io::Error::other)
         } else {
             Err(io::Error::from(io::ErrorKind::UnexpectedEof))
         };
@@ -252,20 +255,21 @@ impl StorageBackend for Backend {
 
     fn set_len(&self, len: u64) -> io::Result<()> {
         let before = self.facts.length();
-        self.write_header(len).map_err(|error| self.failed(error))?;
+        outside(|| self.write_header(len)).map_err(|error| self.failed(error))?;
         self.facts.length.store(len, Ordering::Release);
         if len < before {
-            self.space.discard(self.place.file(), BEGIN + len..BEGIN + before).map_err(|error| self.failed(error))?;
+            let cut = BEGIN + len..BEGIN + before;
+            outside(|| self.space.discard(self.place.file(), cut)).map_err(|error| self.failed(error))?;
         }
         Ok(())
     }
 
     fn sync_data(&self) -> io::Result<()> {
-        self.space.flush().map_err(|error| self.failed(error))
+        outside(|| self.space.flush()).map_err(|error| self.failed(error))
     }
 
     fn write(&self, offset: u64, data: &[u8]) -> io::Result<()> {
         let data = Bytes::copy_from_slice(data);
-        self.space.write(self.place.file(), BEGIN + offset, data).map_err(|error| self.failed(error))
+        outside(|| self.space.write(self.place.file(), BEGIN + offset, data)).map_err(|error| self.failed(error))
     }
 }

@@ -1,11 +1,15 @@
 //! Panics that end a step and not the program. `redb` trusts the pages that it reads, and panics
-//! over one that contradicts itself. Where a database may be damaged or crafted (`reading`), each
-//! step of `redb` is contained: a panic is the same as an error.
+//! over one that contradicts itself: in a database from elsewhere, and in one of a salvaged pool,
+//! where pages may have an older content. So each step of `redb` is contained: a panic is the same
+//! as an error.
 //!
-//! The program aborts on any other panic; its hook asks [`contains_panics`] first.
+//! The program aborts on any other panic; its hook asks [`contains_panics`] first. The storage below
+//! `redb` is no part of the step: after a panic there, nothing could be trusted.
 
 use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use redb::StorageError;
 
 thread_local! {
     static CONTAINED: Cell<bool> = const { Cell::new(false) };
@@ -24,6 +28,20 @@ pub(crate) fn contained<T>(step: impl FnOnce() -> Option<T>) -> Option<T> {
     result.ok().flatten()
 }
 
+/// Runs a step that may fail; a panic is an error, too.
+pub(crate) fn checked<T, E: From<StorageError>>(step: impl FnOnce() -> Result<T, E>) -> Result<T, E> {
+    let damaged = || Err(StorageError::Corrupted("a page contradicts itself".to_owned()).into());
+    contained(|| Some(step())).unwrap_or_else(damaged)
+}
+
+/// Runs something below a contained step that is no part of it.
+pub(crate) fn outside<T>(what: impl FnOnce() -> T) -> T {
+    let before = CONTAINED.replace(false);
+    let result = what();
+    CONTAINED.set(before);
+    result
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -35,6 +53,7 @@ mod tests {
         let ended: Option<u8> = contained(|| {
             assert_eq!(contained(|| Some(3)), Some(3));
             assert!(contains_panics(), "an inner step ends no outer one");
+            assert!(!outside(contains_panics) && contains_panics());
             panic!("a page contradicts itself")
         });
         assert_eq!((ended, contains_panics()), (None, false));

@@ -17,6 +17,7 @@ use redb::{BackendError, StorageBackend};
 use surface::ObjectSpace;
 
 use crate::backend::{self, DatabaseFile, PAGE_BYTES};
+use crate::contained::outside;
 
 /// The longest page that is read. The largest value is an extended attribute, 64 KiB.
 const PAGE_BYTES_MAX: usize = 1 << 20;
@@ -37,12 +38,20 @@ pub(crate) struct Budget(Mutex<Left>);
 
 struct Left {
     reads: u64,
+    /// A page asked for too much: no page pays any more.
+    is_spent: bool,
     met: HashMap<u64, [u64; (CHUNK_PAGES / 64) as usize]>,
 }
 
 impl Budget {
     pub(crate) fn new() -> Arc<Self> {
-        Arc::new(Self(Mutex::new(Left { reads: READS, met: HashMap::new() })))
+        Arc::new(Self(Mutex::new(Left { reads: READS, is_spent: false, met: HashMap::new() })))
+    }
+
+    /// Takes all that are left.
+    fn spend(&self) {
+        let mut left = self.0.lock();
+        (left.reads, left.is_spent) = (0, true);
     }
 
     /// Takes a read of the page at an offset; `false` if none is left.
@@ -50,10 +59,10 @@ impl Budget {
         let mut left = self.0.lock();
         let page = offset / PAGE_BYTES;
         let (word, bit) = ((page % CHUNK_PAGES / 64) as usize, 1 << (page % 64));
-        let word = &mut left.met.entry(page / CHUNK_PAGES).or_default()[word];
-        let is_new = *word & bit == 0;
-        *word |= bit;
-        if is_new {
+        let met = &mut left.met.entry(page / CHUNK_PAGES).or_default()[word];
+        let is_new = *met & bit == 0;
+        *met |= bit;
+        if is_new && !left.is_spent {
             left.reads += READS_PER_PAGE;
         }
         left.reads = match left.reads.checked_sub(1) {
@@ -99,14 +108,19 @@ impl StorageBackend for Source {
 
     fn read(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
         let is_within = offset.checked_add(out.len() as u64).is_some_and(|end| end <= self.length);
+        if out.len() > PAGE_BYTES_MAX {
+            // `redb` allocates memory for a page before it asks for it: once is enough.
+            self.budget.spend();
+        }
         if !is_within || out.len() > PAGE_BYTES_MAX {
-            return Err(invalid("a page of the names is behind their end, or too long"));
+            return Err(invalid("a page of the names is past their end, or too long"));
         }
         // The head is not a page, and is read at each opening.
         if offset >= PAGE_BYTES && !self.budget.take(offset) {
             return Err(invalid("the pages of the names refer to each other in circles"));
         }
-        self.space.read(self.place.file(), self.place.begin() + offset, out).map_err(io::Error::other)?;
+        let read = outside(|| self.space.read(self.place.file(), self.place.begin() + offset, out));
+        read.map_err(io::Error::other)?;
         if backend::is_missing(offset, out) { Err(invalid("a page of the names is lost")) } else { Ok(()) }
     }
 
@@ -167,5 +181,7 @@ mod tests {
         assert_eq!(taken, READS + pages * READS_PER_PAGE);
         // A page that was not met before pays for itself.
         assert!(budget.take(PAGE_BYTES * 5000));
+        budget.spend();
+        assert!(!budget.take(PAGE_BYTES * 5001));
     }
 }

@@ -7,6 +7,7 @@ use parking_lot::RwLock;
 use redb::{AccessGuard, Database, ReadOnlyTable, ReadableDatabase, StorageError, TableDefinition, WriteTransaction};
 
 use super::FIRST_NUMBER;
+use crate::contained::checked;
 use crate::failure::{Failure, Result};
 use crate::overlay::{Overlay, Table};
 
@@ -37,10 +38,12 @@ struct Tables {
 
 impl Tables {
     fn of(database: &Database) -> Result<[ReadOnlyTable<Bytes, Bytes>; 5]> {
-        let transaction = database.begin_read()?;
-        let open = |table: Table| transaction.open_table(TABLES[table as usize]);
-        let [inodes, entries, xattrs, orphans, trims] = Table::ALL;
-        Ok([open(inodes)?, open(entries)?, open(xattrs)?, open(orphans)?, open(trims)?])
+        checked(|| {
+            let transaction = database.begin_read()?;
+            let open = |table: Table| transaction.open_table(TABLES[table as usize]);
+            let [inodes, entries, xattrs, orphans, trims] = Table::ALL;
+            Ok([open(inodes)?, open(entries)?, open(xattrs)?, open(orphans)?, open(trims)?])
+        })
     }
 
     fn reopen(reopen: &Reopen) -> Result<Arc<Self>> {
@@ -49,7 +52,7 @@ impl Tables {
     }
 
     fn get(&self, table: Table, key: &[u8]) -> std::result::Result<Option<Vec<u8>>, StorageError> {
-        Ok(self.tables[table as usize].get(key)?.map(|value| value.value().to_vec()))
+        checked(|| Ok(self.tables[table as usize].get(key)?.map(|value| value.value().to_vec())))
     }
 }
 
@@ -146,17 +149,29 @@ impl Stored<'_> {
     fn open(&self, tables: &Tables) -> std::result::Result<Range, StorageError> {
         let from = &self.from[..];
         let from = if self.has_returned { Bound::Excluded(from) } else { Bound::Included(from) };
-        tables.tables[self.table as usize].range::<&[u8]>((from, Bound::Excluded(self.to)))
+        checked(|| tables.tables[self.table as usize].range::<&[u8]>((from, Bound::Excluded(self.to))))
+    }
+
+    /// The next key of a range, with its value.
+    fn next_of(range: &mut Range) -> std::result::Result<Option<Pair>, StorageError> {
+        checked(|| {
+            let pair = range.next().transpose()?;
+            // They lie within their page.
+            if let Some((key, value)) = &pair {
+                let _ = (key.value(), value.value());
+            }
+            Ok(pair)
+        })
     }
 
     /// The next key with its value.
     pub(super) fn take_next(&mut self) -> Result<Option<Pair>> {
-        let next = self.range.as_mut().map_or(Err(StorageError::PreviousIo), |range| range.next().transpose());
+        let next = self.range.as_mut().map_or(Err(StorageError::PreviousIo), Self::next_of);
         let pair = match next {
             Err(error) if has_stopped(&error) => {
                 let (tables, range, pair) = self.base.retry_read(&self.tables, |tables| {
                     let mut range = self.open(tables)?;
-                    let pair = range.next().transpose()?;
+                    let pair = Self::next_of(&mut range)?;
                     Ok((tables.clone(), range, pair))
                 })?;
                 (self.tables, self.range) = (tables, Some(range));
@@ -206,6 +221,10 @@ pub(crate) struct Frozen {
 impl Frozen {
     /// Writes it into the database. Durable when it returns.
     pub(crate) fn commit(&self, database: &Database) -> Result<()> {
+        checked(|| self.write(database))
+    }
+
+    fn write(&self, database: &Database) -> Result<()> {
         let mut transaction = database.begin_write()?;
         // Opening after a power loss, and opening a snapshot, then only read the database's head.
         // And all earlier writes are durable before the head refers to this state: data before the
@@ -239,6 +258,10 @@ pub(super) fn write_meta(transaction: &WriteTransaction, meta: &Meta) -> Result<
 
 /// The facts of a database.
 pub(crate) fn meta(database: &Database) -> Result<Meta> {
+    checked(|| read_meta(database))
+}
+
+fn read_meta(database: &Database) -> Result<Meta> {
     let table = database.begin_read()?.open_table(META)?;
     let fact = |name| -> Result<u64> {
         let value = table.get(name)?.map(|value| value.value());

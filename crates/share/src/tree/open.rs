@@ -10,6 +10,7 @@ use surface::ObjectSpace;
 
 use super::{INODE_LOCKS, Namespace, Options, Tree, Turn, remove};
 use crate::backend::{Backend, ROOT};
+use crate::contained::checked;
 use crate::failure::{Failure, Result};
 use crate::foreign;
 use crate::inode::{Flags, Inode};
@@ -221,7 +222,7 @@ impl Namespace {
 
     pub(super) fn with(backend: Backend, options: Options) -> Result<Self> {
         let facts = backend.facts();
-        let opened = Builder::new().set_cache_size(options.cache_bytes).create_with_backend(backend);
+        let opened = checked(|| Builder::new().set_cache_size(options.cache_bytes).create_with_backend(backend));
         // Opening it writes something.
         let database =
             opened.map_err(|error| if facts.was_full() { Failure::new(libc::ENOSPC) } else { error.into() })?;
