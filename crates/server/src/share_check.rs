@@ -71,7 +71,7 @@ fn is_in_names_of(problem: &Problem, share: &str) -> bool {
 }
 
 /// Returns whether `--repair` may fix a problem that a check without it has found. Data has one
-/// copy, but the names of a share can be rebuilt from what can be read of them.
+/// copy, but the names of a share can be rebuilt from their readable records.
 pub fn is_mendable(pool: &Pool, report: &CheckReport) -> bool {
     if report.kinds.keys().any(|kind| *kind != "fragment") {
         return true;
@@ -162,7 +162,7 @@ fn look(pool: &Pool, name: &str) -> Result<Repaired> {
     let survey = Tree::survey(files.clone())
         .map_err(|failure| share_trees::error_of(name, "its names cannot be read", failure))?;
     if let Some(survey) = survey.filter(|survey| !survey.is_whole) {
-        let advice = "shale check --repair rebuilds them from what can be read, and moves files without a name to \
+        let advice = "shale check --repair rebuilds them from their readable records, and moves files without a name to \
          lost+found";
         let mut left = vec![format!("{}; {advice}", survey.problem)];
         if let Some(loss) = TreeLoss::of(&files, &survey)? {
@@ -209,7 +209,7 @@ pub fn mend(
         repaired.mended.push(if survey.is_whole {
             "damaged unused pages of the share's names: the names were rebuilt".to_owned()
         } else {
-            format!("{}: they were rebuilt from what can be read", survey.problem)
+            format!("{}: they were rebuilt from their readable records", survey.problem)
         });
         // The certain losses are reported by the tree's own repair.
         let possible = AttributesLost { possible: survey.attributes.possible, ..AttributesLost::default() };

@@ -3,8 +3,8 @@
 //! where pages may have an older content. So each step of `redb` is contained: a panic is the same
 //! as an error.
 //!
-//! The program aborts on any other panic; its hook asks [`contains_panics`] first. The storage below
-//! `redb` is no part of the step: after a panic there, nothing could be trusted.
+//! The program aborts on any other panic; its hook asks [`contains_panics`] first. The storage
+//! below `redb` is no part of the step: after a panic there, nothing could be trusted.
 
 use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind};

@@ -1,5 +1,5 @@
 //! Databases written elsewhere: the space came in a stream, and all its checksums can be valid,
-//! because the creator of the stream computed them, too. `redb` trusts what it reads: a wrong list
+//! because the creator of the stream computed them, too. `redb` trusts the pages that it reads: a wrong list
 //! of free pages would make it overwrite pages in use, and a page that contradicts itself would end
 //! the program.
 //!
@@ -9,7 +9,7 @@
 //!
 //! 1. All tables are read by `redb`, contained and bounded (`reading`), into a new database in the
 //!    other of the two files. If anything cannot be read, that is an error, and a repair of the
-//!    share finds out what is lost.
+//!    share determines the loss.
 //! 2. The new database becomes current when it is durable, and the old one is discarded.
 //! 3. The seal is set.
 //!

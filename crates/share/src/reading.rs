@@ -1,5 +1,5 @@
 //! Reads a database that may be damaged or crafted, by `redb` itself: it knows where its pages are
-//! and what they contain, and this program does not.
+//! and how they are laid out, and this program does not.
 //!
 //! 1. The database is opened as a reader, which needs its head and its tables and nothing else
 //!    (`source`). Each step is contained (`contained`), and all steps together are bounded.
@@ -9,7 +9,7 @@
 //!    greater keys, and then between the last one that failed and the first one that did not. The
 //!    pass continues there, and the keys in between are a gap.
 //!
-//! A step that succeeds has read what is stored there: the space verifies all that it reads, and a
+//! A step that succeeds has read the stored content: the space verifies all that it reads, and a
 //! page that a repair has left without data is an error. `redb` compares its own checksums only in
 //! [`check`].
 
@@ -43,7 +43,7 @@ const CHECK_CACHE_BYTES: usize = 16 << 20;
 /// Length of a file of a space without the header before the database.
 const FILE_BYTES: u64 = 1 << 51;
 
-/// What a database lacks.
+/// The damage of a database.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 pub(crate) struct Survey {
     /// Pairs that were read.
@@ -63,7 +63,7 @@ pub(crate) struct Survey {
     pub(crate) tables_lost: Vec<&'static str>,
     /// A table that can be read from end to end has another number of pairs than it says.
     pub(crate) contradicts_itself: bool,
-    /// What [`check`] has found.
+    /// The result of [`check`].
     pub(crate) checked: Checked,
 }
 
@@ -239,7 +239,7 @@ impl Reading {
                 // The page is lost, or belongs elsewhere.
                 _ => {
                     let before = last.as_deref().map_or(0, position);
-                    // What a search has found cannot be read any more.
+                    // The page that a search has found cannot be read any more.
                     if searched.replace(before) == Some(before) {
                         break;
                     }

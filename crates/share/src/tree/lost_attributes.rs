@@ -1,7 +1,7 @@
 //! The owners of extended attributes that were lost with damaged pages.
 //!
-//! An inode itself records whether it has ACLs or capabilities. For all other attributes, only their
-//! neighbours that can be read show between which inodes they were.
+//! An inode itself records whether it has ACLs or capabilities. For all other attributes, only
+//! their neighbours that can be read show between which inodes they were.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::convert::Infallible;

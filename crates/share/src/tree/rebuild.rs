@@ -1,5 +1,5 @@
-//! Copies a database, as far as it can be read (`reading`), into a new one: a damaged one, or one
-//! from elsewhere (`foreign`).
+//! Copies the readable records of a database (`reading`) into a new one: of a damaged database, or
+//! of one from elsewhere (`foreign`).
 //!
 //! The new one is created in the other of its two files (`backend`), and becomes current when it is
 //! durable: a crash in between leaves the damaged one, and the next attempt starts over.
@@ -105,7 +105,7 @@ impl Collect {
     }
 }
 
-/// Copies what can be read of the database of a space into the other of its two files. If
+/// Copies the readable records of a space's database into the other of its two files. If
 /// `is_accepted`, the copy becomes the current one, and the space is sealed. `random`: two random
 /// numbers, to replace lost facts.
 ///
@@ -154,14 +154,14 @@ impl Tree {
         }
         let mut said = Recorded::default();
         let Ok(mut found) = reading::read(&space, &mut said);
-        // Of a database from elsewhere nothing is used but what can be read.
+        // A database from elsewhere is copied before it is used.
         if !found.is_lossy() && !found.has_no_header && foreign::is_sealed(&*space) {
             found.checked = reading::check(&space);
         }
         Ok(Some(NamesSurvey::new(&found, said.lost(&space, &found))))
     }
 
-    /// Rebuilds the database of a tree from what can be read of it. [`Self::repair`] must follow,
+    /// Rebuilds the database of a tree from its readable records. [`Self::repair`] must follow,
     /// which handles everything lost with the rest. `random`: two random numbers, to replace lost
     /// facts.
     ///
