@@ -12,7 +12,7 @@ use surface::ObjectSpace;
 use super::lost_attributes::{AttributesLost, Recorded};
 use super::{Namespace, Options, Tree};
 use crate::backend::{self, Backend, DatabaseFile};
-use crate::failure::Result;
+use crate::failure::{Failure, Result};
 use crate::foreign;
 use crate::overlay::{Key, Table};
 use crate::reading::{self, Checked, Survey, Take};
@@ -85,7 +85,7 @@ const PAIRS_MAX: usize = 1 << 15;
 const BYTES_MAX: usize = 8 << 20;
 
 impl Take for Collect {
-    type Error = crate::Failure;
+    type Error = Failure;
 
     fn pair(&mut self, table: Table, key: &[u8], value: &[u8]) -> Result<()> {
         self.pairs.push((table, key.into(), value.into()));
@@ -110,7 +110,7 @@ impl Collect {
 /// numbers, to replace lost facts.
 ///
 /// # Errors
-/// Those of the space.
+/// `ENOSPC` if there is no space for the copy; those of the space.
 pub(crate) fn copy_database(
     space: &Arc<dyn ObjectSpace>,
     options: Options,
@@ -120,26 +120,46 @@ pub(crate) fn copy_database(
     let counts = reading::located(space).map_or(DatabaseFile::First, |(place, _)| place);
     let place = counts.other();
     backend::discard(&**space, place)?;
-    let (survey, facts) = {
-        let backend = Backend::create_in(space.clone(), place, counts)?;
-        let Namespace { database, facts, .. } = Namespace::with(backend, options)?;
-        let rebuilt = Rebuilt::new(database);
-        let mut collect = Collect { rebuilt, facts: HashMap::new(), pairs: Vec::new(), bytes: 0 };
-        let survey = reading::read(space, &mut collect)?;
-        if !is_accepted(&survey) {
-            drop(collect);
-            backend::discard(&**space, place)?;
-            return Ok(survey);
+    let backend = Backend::create_in(space.clone(), place, counts)?;
+    let facts = backend.facts();
+    match fill(space, backend, options, random, is_accepted) {
+        Ok((survey, true)) => {
+            space.flush()?;
+            backend::make_current(&**space, place, facts.length())?;
+            foreign::seal(&**space)?;
+            Ok(survey)
         }
-        collect.write()?;
-        let Collect { rebuilt, facts: found, .. } = collect;
-        rebuilt.finish(&Surviving { facts: found, is_whole: survey.is_whole(), random })?;
-        (survey, facts)
-    };
-    space.flush()?;
-    backend::make_current(&**space, place, facts.length())?;
-    foreign::seal(&**space)?;
-    Ok(survey)
+        Ok((survey, false)) => {
+            backend::discard(&**space, place)?;
+            Ok(survey)
+        }
+        Err(failure) => {
+            // The next attempt would do the same: only its space is missing until then.
+            let _ = backend::discard(&**space, place);
+            Err(if facts.was_full() { Failure::new(libc::ENOSPC) } else { failure })
+        }
+    }
+}
+
+/// Fills a new database with the readable records of the current one. Returns whether it is
+/// accepted, and durable in that case.
+fn fill(
+    space: &Arc<dyn ObjectSpace>,
+    backend: Backend,
+    options: Options,
+    random: [u64; 2],
+    is_accepted: impl FnOnce(&Survey) -> bool,
+) -> Result<(Survey, bool)> {
+    let rebuilt = Rebuilt::new(Namespace::with(backend, options)?.database);
+    let mut collect = Collect { rebuilt, facts: HashMap::new(), pairs: Vec::new(), bytes: 0 };
+    let survey = reading::read(space, &mut collect)?;
+    if !is_accepted(&survey) {
+        return Ok((survey, false));
+    }
+    collect.write()?;
+    let Collect { rebuilt, facts, .. } = collect;
+    rebuilt.finish(&Surviving { facts, is_whole: survey.is_whole(), random })?;
+    Ok((survey, true))
 }
 
 impl Tree {
