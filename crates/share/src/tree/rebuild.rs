@@ -134,7 +134,7 @@ pub(crate) fn copy_database(
             Ok(survey)
         }
         Err(failure) => {
-            // The next attempt would do the same: only its space is missing until then.
+            // The next attempt starts over, and needs the space.
             let _ = backend::discard(&**space, place);
             Err(if facts.was_full() { Failure::new(libc::ENOSPC) } else { failure })
         }
