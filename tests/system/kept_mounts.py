@@ -305,7 +305,7 @@ def a_mount_waits_for_space(t):
 
     def fill():
         """Leaves less than the pool leaves to its map."""
-        free = os.statvfs(small).f_bavail * os.statvfs(small).f_frsize - (8 << 20)
+        free = os.statvfs(small).f_bavail * os.statvfs(small).f_frsize - (4 << 20)
         with open(small / "other program", "ab") as file:
             if free > 0:
                 os.posix_fallocate(file.fileno(), file.seek(0, os.SEEK_END), free)
