@@ -197,6 +197,12 @@ impl Families {
             status.rewritten_bytes as f64,
         );
         self.counter("cleaned_extents_total", "Extents emptied by the cleaner.", status.cleaned_extents as f64);
+        self.counter("copies_read_total", "Damaged fragments read from another copy.", status.copies_read as f64);
+        self.counter(
+            "repaired_fragments_total",
+            "Damaged fragments replaced by another copy.",
+            status.repaired_fragments as f64,
+        );
         self.counter("cleaning_seconds_total", "Time spent cleaning.", status.cleaning_ms / 1e3);
         self.counter("checkpoints_total", "Checkpoints.", status.checkpoints as f64);
         self.counter("light_checkpoints_total", "Light checkpoints.", status.light_checkpoints as f64);

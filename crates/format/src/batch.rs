@@ -1,7 +1,9 @@
 //! Batches: the unit of an append to the log. A header with its entries, then the payloads of the
 //! fragments in the order of their entries, packed without gaps, then padding to 4 KiB.
 
-use units::{BLOCK_BYTES, BlockIndex, BlockMask, Epoch, ExtentIndex, ObjectId, SHARE_BYTES, SHARE_FIRST_BLOCK, Seq};
+use units::{
+    BLOCK_BYTES, BlockIndex, BlockMask, COPIES_MAX, Epoch, ExtentIndex, ObjectId, SHARE_BYTES, SHARE_FIRST_BLOCK, Seq,
+};
 
 use crate::cursor::{Cursor, put_uint};
 use crate::descriptor::{put_properties, read_properties};
@@ -44,7 +46,7 @@ const TAG_WIDE_FRAGMENTS: u8 = TAG_WIDE + TAG_FRAGMENTS;
 const TAG_WIDE_HOLES: u8 = TAG_WIDE + TAG_HOLES;
 const TAG_WIDE_MOVES: u8 = TAG_WIDE + TAG_MOVES;
 
-/// Whether a block is one of a share: then its index takes eight bytes in an entry.
+/// Whether a block is one of a share, or a copy: then its index takes eight bytes in an entry.
 pub const fn is_wide(block: BlockIndex) -> bool {
     block.0 >= SHARE_FIRST_BLOCK
 }
@@ -65,7 +67,7 @@ pub const fn hole_bytes(first: BlockIndex) -> usize {
 }
 
 /// Number of streams. Each fills its own extent, which separates short-lived from long-lived data.
-pub const STREAMS: usize = 2;
+pub const STREAMS: usize = 2 + COPIES_MAX as usize;
 
 /// The open extent that a batch goes to. Does not affect the meaning of the batch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
@@ -75,11 +77,28 @@ pub enum Stream {
     Hot = 0,
     /// Data that has outlived its extent, or is expected to.
     Cold = 1,
+    /// First copies.
+    Copy1 = 2,
+    /// Second copies.
+    Copy2 = 3,
+    /// Third copies.
+    Copy3 = 4,
 }
 
 impl Stream {
     /// All streams, in the order of their numbers.
-    pub const ALL: [Self; STREAMS] = [Self::Hot, Self::Cold];
+    pub const ALL: [Self; STREAMS] = [Self::Hot, Self::Cold, Self::Copy1, Self::Copy2, Self::Copy3];
+
+    /// Returns the stream of copies of that number. Fragments of different numbers never share an
+    /// extent, because no two streams do.
+    pub const fn of_copies(number: u8) -> Option<Self> {
+        match number {
+            1 => Some(Self::Copy1),
+            2 => Some(Self::Copy2),
+            3 => Some(Self::Copy3),
+            _ => None,
+        }
+    }
 
     /// Returns the stream with that number, if there is one.
     pub fn from_number(number: u64) -> Option<Self> {
@@ -191,7 +210,7 @@ pub enum Entry {
 }
 
 impl Entry {
-    /// Whether its blocks belong to a share. Either all blocks of an object do, or none.
+    /// Whether its blocks belong to a share, or are copies. Either all blocks of an entry are, or none.
     fn is_wide(&self) -> bool {
         match self {
             Self::Fragments { fragments, .. } => fragments.first().is_some_and(|fragment| is_wide(fragment.first)),
@@ -430,7 +449,7 @@ fn read_entry(cursor: &mut Cursor<'_>) -> Result<Entry, FormatError> {
             let mut ranges = Vec::with_capacity(count);
             for _ in 0..count {
                 let range = (read_first(cursor, wide)?, cursor.uint(3)? as u32);
-                if range.0.0.checked_add(range.1.into()).is_none_or(|end| end > BLOCKS_END) {
+                if range.0.original().0.checked_add(range.1.into()).is_none_or(|end| end > BLOCKS_END) {
                     return Err(cursor
                         .fail(format!("{} blocks from block {} extend past the address space", range.1, range.0.0)));
                 }
@@ -461,8 +480,8 @@ fn read_entry(cursor: &mut Cursor<'_>) -> Result<Entry, FormatError> {
 /// address space of shares.
 pub(crate) fn read_first(cursor: &mut Cursor<'_>, wide: bool) -> Result<BlockIndex, FormatError> {
     let first = BlockIndex(cursor.uint(if wide { WIDE_FIRST_BYTES } else { FIRST_BYTES })?);
-    if wide != is_wide(first) || first.0 >= BLOCKS_END {
-        return Err(cursor.fail(format!("block {} is not a block of a share", first.0)));
+    if wide != is_wide(first) || first.original().0 >= BLOCKS_END || first.copy() > COPIES_MAX {
+        return Err(cursor.fail(format!("block {} is not a block of a share, or a copy", first.0)));
     }
     Ok(first)
 }
@@ -623,7 +642,10 @@ mod tests {
     fn a_block_of_a_share_is_none_of_a_volume_and_the_other_way_round() {
         let (header, _) = sample();
         let at = BATCH_FIXED_BYTES + RUN_HEAD_BYTES;
-        for (first, fits) in [(SHARE_FIRST_BLOCK, true), (SHARE_FIRST_BLOCK - 1, false), (BLOCKS_END, false)] {
+        let copy = |number| BlockIndex(7).nth_copy(number).0;
+        let firsts = [(SHARE_FIRST_BLOCK, true), (SHARE_FIRST_BLOCK - 1, false), (BLOCKS_END, false)];
+        let copies = [(copy(1), true), (copy(COPIES_MAX), true), (copy(COPIES_MAX + 1), false)];
+        for (first, fits) in firsts.into_iter().chain(copies) {
             let ranges = vec![(BlockIndex(SHARE_FIRST_BLOCK), 1)];
             let entries = [Entry::Holes { object: ObjectId(1), epoch: Epoch(0), ranges }];
             let mut bytes = encode_batch(&header, &entries, header_bytes(&entries), BATCH_ALIGN);

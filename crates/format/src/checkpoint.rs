@@ -166,7 +166,7 @@ mod tests {
             incarnation: 4,
             incarnation_first_seq: Seq(100),
             next_seq: Seq(120),
-            open: [None, Some(OpenExtent { extent: ExtentIndex(3), offset: 8192 })],
+            open: [None, Some(OpenExtent { extent: ExtentIndex(3), offset: 8192 }), None, None, None],
             extents: vec![ExtentIndex(5), ExtentIndex(9)],
             next_object: 17,
             number: 2,

@@ -278,7 +278,7 @@ mod tests {
             incarnation: 4,
             next_seq: Seq(80),
             is_closed: true,
-            open: [None, Some((ExtentIndex(2), filled))],
+            open: [None, Some((ExtentIndex(2), filled)), None, None, None],
             extents: Some(vec![ExtentEntry::UNUSED, ExtentEntry::of(filled), ExtentEntry::UNKNOWN]),
             is_coarse: false,
             pinned: vec![ExtentIndex(2), ExtentIndex(700)],

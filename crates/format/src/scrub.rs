@@ -42,12 +42,14 @@ pub struct ScrubState {
     pub unlisted: u64,
     /// The same for this one, so far.
     pub unlisted_so_far: u64,
+    /// Damaged fragments that were repaired from another copy since it began.
+    pub repaired: u64,
 }
 
 impl ScrubState {
     /// Encodes: started 8, next extent 4, fragments 8, bytes 8, found 8, number of damages 2, each
     /// as volume (2 + bytes), offset 8, detail (2 + bytes); finished 8, unlisted 8, unlisted so far
-    /// 8, and of each damage its extent 4, acknowledged 1; crc32c 4.
+    /// 8, and of each damage its extent 4, acknowledged 1; repaired 8; crc32c 4.
     pub fn encode(&self) -> Vec<u8> {
         let mut out = Vec::new();
         put_uint(&mut out, self.started_unix_s, 8);
@@ -68,6 +70,7 @@ impl ScrubState {
             put_uint(&mut out, damage.extent.0.into(), 4);
             put_uint(&mut out, damage.is_acknowledged.into(), 1);
         }
+        put_uint(&mut out, self.repaired, 8);
         seal(&mut out);
         out
     }
@@ -95,6 +98,7 @@ impl ScrubState {
         for damage in &mut state.damages {
             (damage.extent, damage.is_acknowledged) = (ExtentIndex(cursor.u32()?), cursor.u8()? != 0);
         }
+        state.repaired = cursor.u64()?;
         cursor.end()?;
         Ok(state)
     }
@@ -123,6 +127,7 @@ mod tests {
             finished_unix_s: 5,
             unlisted: 6,
             unlisted_so_far: 7,
+            repaired: 8,
         };
         let bytes = state.encode();
         assert_eq!(ScrubState::decode(&bytes).unwrap(), state);

@@ -24,6 +24,7 @@ mod plan;
 mod prior;
 mod probe;
 mod properties;
+mod property_values;
 mod region;
 mod remote;
 mod rule_sets;

@@ -5,10 +5,11 @@ use std::fmt;
 
 use codec::Codec;
 use doors::{Access, AccessError, Door};
-use units::{BLOCK_BYTES, GROUP_BLOCKS, did_you_mean, parse_size};
+use units::did_you_mean;
 
 use crate::clean_marks::CleanMarks;
 use crate::plan::Auto;
+use crate::property_values::{parse_bytes, parse_permille, parse_switch, parse_units};
 use crate::remote::{Remote, parse_cache, parse_hydrate, parse_timeout};
 use crate::rule_sets::{RULE_SET, RuleSet};
 use crate::rules::{RULE_PREFIX, RuleError, Rules, check_rule};
@@ -42,6 +43,8 @@ pub struct Settings {
     pub min_saving_permille: u32,
     /// Whether the volume trains dictionaries for its small units and uses them.
     pub dictionary: bool,
+    /// In how many copies new data is stored: 1 to 3.
+    pub copies: u8,
     /// Whether and how data is recompressed when the cleaner moves it.
     pub cold_mode: ColdMode,
     /// Most stored bytes of a volume, its snapshots' included, if there is a limit.
@@ -70,6 +73,7 @@ impl Default for Settings {
             unit_blocks: 8,
             min_saving_permille: 125,
             dictionary: true,
+            copies: 1,
             cold_mode: ColdMode::Auto,
             quota_bytes: None,
             reservation_bytes: 0,
@@ -99,6 +103,9 @@ impl Settings {
 
 /// The property that refuses changes of the content.
 pub const READONLY: &str = "readonly";
+
+/// The property that says in how many copies data is stored.
+pub const COPIES: &str = "copies";
 
 /// The property that says whether files of a share have extended attributes.
 pub const XATTR: &str = "xattr";
@@ -192,6 +199,13 @@ pub const KEYS: &[Key] = &[
         description: "whether auto trains zstd dictionaries from a volume's own data, for units of at most 16 KiB",
         allowed: "auto, off",
         default: "auto",
+        only_of: None,
+    },
+    Key {
+        name: COPIES,
+        description: "in how many places new data is stored: damage of one is repaired from another; names and inodes of a share always have one copy more",
+        allowed: "1, 2, 3",
+        default: "1",
         only_of: None,
     },
     Key {
@@ -531,6 +545,8 @@ fn apply(settings: &mut Settings, name: &str, value: &str) -> Result<(), Propert
         "unit" => (settings.unit_blocks_min, settings.unit_blocks) = parse_units(value).ok_or_else(bad)?,
         "min-saving" => settings.min_saving_permille = parse_permille(value).ok_or_else(bad)?,
         "dictionary" => settings.dictionary = parse_switch(value).ok_or_else(bad)?,
+        COPIES if ["1", "2", "3"].contains(&value) => settings.copies = value.parse().map_err(|_| bad())?,
+        COPIES => return Err(bad()),
         "cold-mode" => settings.cold_mode = value.parse().map_err(|_| bad())?,
         RULE_SET => _ = RuleSet::parse(value).ok_or_else(bad)?,
         // These do not affect writes.
@@ -556,46 +572,6 @@ fn apply(settings: &mut Settings, name: &str, value: &str) -> Result<(), Propert
         _ => return Err(PropertyError::UnknownKey(name.to_owned())),
     }
     Ok(())
-}
-
-fn parse_switch(value: &str) -> Option<bool> {
-    match value {
-        "auto" => Some(true),
-        "off" => Some(false),
-        _ => None,
-    }
-}
-
-/// Parses a size, or two in ascending order.
-fn parse_units(value: &str) -> Option<(u32, u32)> {
-    let (low, high) = value.split_once('-').unwrap_or((value, value));
-    let (low, high) = (parse_unit(low)?, parse_unit(high)?);
-    (low <= high).then_some((low, high))
-}
-
-fn parse_unit(value: &str) -> Option<u32> {
-    let bytes = parse_size(value).ok()?;
-    let blocks = u32::try_from(bytes / BLOCK_BYTES as u64).ok()?;
-    let fits = bytes.is_multiple_of(BLOCK_BYTES as u64) && blocks <= GROUP_BLOCKS as u32 && blocks.is_power_of_two();
-    fits.then_some(blocks)
-}
-
-/// Parses a size, or `none`.
-fn parse_bytes(value: &str) -> Option<Option<u64>> {
-    if value == "none" { Some(None) } else { parse_size(value).ok().map(Some) }
-}
-
-/// Parses a percentage with at most one decimal and an optional `%`, into thousandths.
-fn parse_permille(value: &str) -> Option<u32> {
-    let number = value.strip_suffix('%').unwrap_or(value);
-    let (whole, tenths) = number.split_once('.').unwrap_or((number, "0"));
-    let digits =
-        |text: &str, most: usize| (1..=most).contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_digit());
-    if !digits(whole, 2) || !digits(tenths, 1) {
-        return None;
-    }
-    let permille = whole.parse::<u32>().ok()? * 10 + tenths.parse::<u32>().ok()?;
-    (permille <= 900).then_some(permille)
 }
 
 #[cfg(test)]
@@ -659,6 +635,7 @@ mod tests {
             unit_blocks_min: 1,
             unit_blocks: 1,
             min_saving_permille: 900,
+            copies: 2,
             dictionary: false,
             cold_mode: ColdMode::Off,
             quota_bytes: Some(1),
@@ -703,6 +680,7 @@ mod tests {
             ("dictionary", "off", Settings { dictionary: false, ..d }),
             ("cold-mode", "archive", Settings { cold_mode: ColdMode::As(Mode::Archive), ..d }),
             ("cold-mode", "off", Settings { cold_mode: ColdMode::Off, ..d }),
+            ("copies", "3", Settings { copies: 3, ..d }),
             ("quota", "20G", Settings { quota_bytes: Some(20 << 30), ..d }),
             ("quota", "none", d),
             ("when-full", "wait:5", Settings { when_full: WhenFull::Wait(5), ..d }),
@@ -720,7 +698,7 @@ mod tests {
             (
                 "compresion",
                 "lz4",
-                "compression, mode, candidates, unit, min-saving, dictionary, cold-mode, rule-set, snapshots, keep, snapdir, readonly, quota, reservation, when-full, hydrate, remote-timeout, incomplete, atime, xattr, acl, nfs, smb, http, ftp, clean-low, clean-high, remote-cache, and rule.TYPE",
+                "compression, mode, candidates, unit, min-saving, dictionary, copies, cold-mode, rule-set, snapshots, keep, snapdir, readonly, quota, reservation, when-full, hydrate, remote-timeout, incomplete, atime, xattr, acl, nfs, smb, http, ftp, clean-low, clean-high, remote-cache, and rule.TYPE",
             ),
             ("rule.nc", "lz5", "MODE:CODEC"),
             ("rule.jpeg", "off", "rule.jpg"),
@@ -738,6 +716,8 @@ mod tests {
             ("unit", "4097", "4K, 8K"),
             ("unit", "16P", "4K, 8K"),
             ("dictionary", "on", "auto, off"),
+            ("copies", "0", "1, 2, 3"),
+            ("copies", "4", "1, 2, 3"),
             ("cold-mode", "on", "off, performance"),
             ("quota", "lots", "none, or a size"),
             ("reservation", "-1", "none, or a size"),
@@ -781,6 +761,7 @@ mod tests {
                 ("unit", "64K", Source::Pool),
                 ("min-saving", "12.5", Source::Default),
                 ("dictionary", "auto", Source::Default),
+                ("copies", "1", Source::Default),
                 ("cold-mode", "auto", Source::Default),
                 ("rule-set", "none", Source::Default),
                 ("snapshots", "off", Source::Default),

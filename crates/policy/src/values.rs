@@ -44,6 +44,7 @@ pub fn values(key: &str) -> Vec<String> {
         "mode" => &["balanced", "performance", "energy", "archive"],
         "cold-mode" => &["auto", "off", "balanced", "performance", "energy", "archive"],
         "dictionary" => &["auto", "off"],
+        "copies" => &["1", "2", "3"],
         "unit" => &["4K", "8K", "16K", "32K", "64K", "128K"],
         "snapshots" => &["off", "hourly", "daily", "weekly"],
         "rule-set" => &["none", "database"],

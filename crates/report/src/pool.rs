@@ -380,6 +380,10 @@ pub struct StatusReport {
     pub catalogue_bytes: u64,
     /// Extents kept for the catalogue alone.
     pub catalogue_extents: u64,
+    /// Fragments read from another copy since the pool was opened, because they are damaged.
+    pub copies_read: u64,
+    /// Damaged fragments replaced by another copy since the pool was opened.
+    pub repaired_fragments: u64,
     /// Damage that is neither repaired nor acknowledged.
     pub damages: Vec<String>,
     /// Damages beyond the list in `damages`.

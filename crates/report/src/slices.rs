@@ -101,6 +101,8 @@ pub struct ScrubSlice {
     pub foreground_bytes: u64,
     /// Damages found by this pass.
     pub found: u64,
+    /// Damaged fragments repaired from another copy since this pass began.
+    pub repaired: u64,
     /// Damages known and neither repaired nor acknowledged.
     pub unacknowledged: u64,
     /// The damages, the first thousand.

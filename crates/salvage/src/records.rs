@@ -12,11 +12,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::ControlFlow;
 
 use env::{MapBatch, MapStore};
-use format::{ObjectDescriptor, RecordKey, record_key};
+use format::{FragmentIdentity, FragmentRef, ObjectDescriptor, RecordKey, record_key, reseal};
 use store::base::store_error::store_error;
 use store::objects::level::Level;
 use surface::Result;
-use units::{BlockMask, Epoch, GroupIndex, ObjectId, Seq};
+use units::{BlockIndex, BlockMask, COPIES_MAX, Epoch, GroupIndex, ObjectId, Seq};
 
 use super::facts::{Doubt, Fact, Rank, Resolved, fact_range, resolve, winners};
 use super::log_objects::Table;
@@ -226,7 +226,19 @@ impl<'a> Facts<'a> {
         hiding: &mut Hiding,
         figures: &mut Figures,
     ) -> Result<()> {
-        let Some(key) = facts.first().map(|fact| fact.key) else { return Ok(()) };
+        let Some(mut key) = facts.first().map(|fact| fact.key) else { return Ok(()) };
+        if key.group.copy() > 0 {
+            self.close_copy(facts, against)?;
+            let number = key.group.copy();
+            key.group = key.group.nth_copy(0);
+            // The log may have nothing of the original any more; then its first copy stands for it.
+            for lower in 0..number {
+                if !self.facts_of(&key, lower, against.scan)?.is_empty() {
+                    return Ok(());
+                }
+            }
+        }
+        let by_copies = if against.scan.has_copies { self.add_copies(&key, facts, against)? } else { BlockMask::EMPTY };
         let torn: Vec<Fact> = facts.extract_if(.., |fact| is_torn(against.scan, fact)).collect();
         let torn = behind(facts, &torn);
         if facts.is_empty() {
@@ -235,6 +247,7 @@ impl<'a> Facts<'a> {
         }
         let Compared { confirmed, gone, bared } =
             against.witness.map_or(Ok(Compared::default()), |witness| witness.compare(&key, facts))?;
+        let (confirmed, gone) = (confirmed.or(by_copies), gone.minus(by_copies));
         let resolved = resolve(facts, &against.doubt, confirmed);
         facts.clear();
         let has_origin = against.table.objects.get(&key.object).is_some_and(|object| object.origin.is_some());
@@ -243,6 +256,87 @@ impl<'a> Facts<'a> {
         figures.enter_gone(&key, gone);
         self.batch.put(record_key(&key), resolved.record.encode());
         if self.batch.changes.len() >= FACTS_MAX { self.flush() } else { Ok(()) }
+    }
+}
+
+impl Facts<'_> {
+    /// Writes the record of a copy. Whether copies are missing or uncertain matters to nobody.
+    fn close_copy(&mut self, facts: &mut Vec<Fact>, against: &Against<'_>) -> Result<()> {
+        facts.retain(|fact| !is_torn(against.scan, fact));
+        if let Some(fact) = facts.first() {
+            let resolved = resolve(facts, &against.doubt, BlockMask::EMPTY);
+            self.batch.put(record_key(&fact.key), resolved.record.encode());
+            facts.clear();
+        }
+        if self.batch.changes.len() >= FACTS_MAX { self.flush() } else { Ok(()) }
+    }
+
+    /// Returns the facts of a record, or of the copy of that number, that happened.
+    fn facts_of(&self, key: &RecordKey, number: u8, scan: &Scan) -> Result<Vec<Fact>> {
+        let mut found = Vec::new();
+        let mut from = record_key(&RecordKey { group: key.group.nth_copy(number), ..*key }).to_vec();
+        from[..1].copy_from_slice(fact_range().0);
+        let to = [&from[..], &[0xff; 34]].concat();
+        self.store
+            .scan(&from, &to, &mut |key, value| {
+                found.extend(Fact::decode(key, value));
+                ControlFlow::Continue(())
+            })
+            .map_err(store_error)?;
+        found.retain(|fact| happened(scan, fact));
+        Ok(found)
+    }
+
+    /// Adds intact facts of a record's copies as facts of the record itself, at the places of the
+    /// copies. A copy is a little newer than its original, and has the same content: so it decides
+    /// where the original, or the batch that had it, is gone. Units of which the original is intact
+    /// are left out. With a map, so are blocks that it confirms without copies, and copies that it
+    /// does not name. Returns the blocks of which it names copies that are intact.
+    fn add_copies(&self, key: &RecordKey, facts: &mut Vec<Fact>, against: &Against<'_>) -> Result<BlockMask> {
+        let of_rank = |facts: &[Fact], rank: Rank| {
+            let is_of = |(_, winner): &(u32, Option<&Fact>)| winner.is_some_and(|winner| winner.rank == rank);
+            let blocks = (0..).zip(winners(facts)).filter(is_of);
+            blocks.fold(BlockMask::EMPTY, |mask, (block, _)| mask.or(BlockMask::run(block, 1)))
+        };
+        let same = |one: &Fact, other: &Fact| {
+            let unit = |fact: &Fact| FragmentRef { location: 0, live: BlockMask::EMPTY, ..fact.fragment };
+            other.rank == Rank::Intact && unit(one) == unit(other)
+        };
+        let own = match against.witness {
+            Some(witness) => witness.compare(key, facts)?.confirmed.minus(of_rank(facts, Rank::Damaged)),
+            None => BlockMask::EMPTY,
+        };
+        let mut named = BlockMask::EMPTY;
+        for number in 1..=COPIES_MAX {
+            let copies = self.facts_of(key, number, against.scan)?;
+            let mut usable = BlockMask::FULL;
+            if let Some(witness) = against.witness {
+                let copy = RecordKey { group: key.group.nth_copy(number), ..*key };
+                usable = witness.compare(&copy, &copies)?.confirmed.and(of_rank(&copies, Rank::Intact));
+                named = named.or(usable);
+            }
+            for mut fact in copies {
+                let live = fact.fragment.live.and(usable).minus(own);
+                if fact.rank != Rank::Intact || live.is_empty() {
+                    continue;
+                }
+                let FragmentRef { first, count, codec, stored, checksum, .. } = fact.fragment;
+                let identity = |key: &RecordKey| FragmentIdentity {
+                    object: key.object,
+                    epoch: key.epoch,
+                    first: BlockIndex(key.group.first_block().0 + u64::from(first)),
+                    count,
+                    codec,
+                };
+                let checksum = reseal(checksum, &identity(&fact.key), &identity(key), stored);
+                fact.fragment = FragmentRef { live, checksum, ..fact.fragment };
+                fact.key = *key;
+                if !facts.iter().any(|known| same(&fact, known)) {
+                    facts.push(fact);
+                }
+            }
+        }
+        Ok(named)
     }
 }
 
@@ -258,7 +352,7 @@ impl Facts<'_> {
     /// Counts blocks that the map has in records of which the log has no facts at all.
     fn count_forgotten(&self, witness: &Witness, table: &Table, figures: &mut Figures) -> Result<()> {
         witness.each(&mut |key, record| {
-            let is_known = table.objects.contains_key(&key.object);
+            let is_known = table.objects.contains_key(&key.object) && key.group.copy() == 0;
             if is_known && self.store.get(&record_key(&key)).map_err(store_error)?.is_none() {
                 figures.enter_gone(&key, record.allocated());
                 figures.of(&key).uncertain += u64::from(record.holes.count());

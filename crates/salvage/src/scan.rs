@@ -81,6 +81,8 @@ pub struct Scan {
     /// All batches before it were durable.
     pub durable_before: Seq,
     seen: BTreeMap<(ObjectId, u64), Seen>,
+    /// Whether there are copies of blocks.
+    pub(crate) has_copies: bool,
     /// Dictionaries that units were compressed with, and the first batch of each opening with such
     /// a whole unit.
     helpers: BTreeMap<(ObjectId, u64), Seq>,
@@ -220,7 +222,8 @@ impl Scan {
                 }
                 (if payload.is_some() { Rank::Intact } else { Rank::Damaged }, fragment)
             };
-            self.see(&batch.header, object, epoch, BlockIndex(first.0 + u64::from(count)), rank);
+            self.see(&batch.header, object, epoch, BlockIndex(first.original().0 + u64::from(count)), rank);
+            self.has_copies |= first.copy() > 0;
             let key = RecordKey { object, group: first.group(), epoch };
             sink(Fact { key, made, rank, seq: batch.header.seq, incarnation: batch.header.incarnation, fragment })?;
         }

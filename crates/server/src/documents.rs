@@ -279,6 +279,7 @@ pub fn scrub_slice(report: engine::ScrubReport) -> ScrubSlice {
         bytes: report.bytes,
         foreground_bytes: report.foreground_bytes,
         found: report.found,
+        repaired: report.repaired,
         unacknowledged: report.unacknowledged,
         damages: report.damages.into_iter().map(problem_report).collect(),
     }

@@ -9,8 +9,8 @@
 //! zeroes if the file grows again.
 //!
 //! `redb` trusts the pages that it reads: an inconsistent one would end the program. So each page
-//! read is checked (`shapes`), and an invalid one is an error. A page with a copy is then read from
-//! the copy (`copies`), if its checksum matches the one in the pages above.
+//! read is checked (`shapes`), and an invalid one is an error. The space stores these files once more
+//! than others, and repairs what the medium damages.
 //!
 //! After a storage error `redb` does nothing more until it is reopened. So the backend records
 //! whether a write found no space, or a page is damaged: in these cases, reopening is sufficient.
@@ -24,7 +24,6 @@ use bytes::Bytes;
 use redb::StorageBackend;
 use surface::{ErrorKind, ObjectSpace};
 
-use crate::copies::Copies;
 use crate::pages;
 use crate::shapes::Shapes;
 
@@ -35,10 +34,6 @@ const MAGIC: [u8; 8] = *b"SHLTREE1";
 
 /// The other file that may hold it.
 pub(crate) const SECOND: u64 = 3;
-
-/// The files with the copies of pages of the database in [`ROOT`], and of the one in [`SECOND`].
-const COPIES: u64 = 4;
-const SECOND_COPIES: u64 = 5;
 
 /// Offset of the database: after one group.
 const BEGIN: u64 = 128 << 10;
@@ -68,15 +63,7 @@ impl DatabaseFile {
         }
     }
 
-    /// The file that has copies of pages.
-    pub(crate) fn copies(self) -> u64 {
-        match self {
-            Self::First => COPIES,
-            Self::Second => SECOND_COPIES,
-        }
-    }
-
-    /// Where the database begins in the file, and the copies in theirs.
+    /// Where the database begins in the file.
     pub(crate) fn begin(self) -> u64 {
         BEGIN
     }
@@ -104,7 +91,6 @@ pub(crate) struct Backend {
     /// The file named by the header in `ROOT`.
     counts: DatabaseFile,
     facts: Arc<Facts>,
-    copies: Copies,
     shapes: Shapes,
 }
 
@@ -177,8 +163,7 @@ impl Backend {
     pub(crate) fn open(space: Arc<dyn ObjectSpace>) -> surface::Result<Option<Self>> {
         let Some((place, length)) = read_header(&*space)? else { return Ok(None) };
         let facts = Facts { length: AtomicU64::new(length), ..Facts::default() };
-        let copies = Copies::of(space.clone(), place);
-        Ok(Some(Self { space, place, counts: place, facts: Arc::new(facts), copies, shapes: Shapes::default() }))
+        Ok(Some(Self { space, place, counts: place, facts: Arc::new(facts), shapes: Shapes::default() }))
     }
 
     /// An empty database; durable with the first sync.
@@ -192,8 +177,7 @@ impl Backend {
         place: DatabaseFile,
         counts: DatabaseFile,
     ) -> surface::Result<Self> {
-        let copies = Copies::of(space.clone(), place);
-        let backend = Self { space, place, counts, facts: Arc::default(), copies, shapes: Shapes::default() };
+        let backend = Self { space, place, counts, facts: Arc::default(), shapes: Shapes::default() };
         backend.write_header(0)?;
         Ok(backend)
     }
@@ -209,15 +193,11 @@ impl Backend {
     /// # Errors
     /// Those of the space.
     pub(crate) fn initialize(&self, head: [u8; pages::HEAD_BYTES], length: u64) -> surface::Result<()> {
-        let head = Bytes::copy_from_slice(&head);
-        self.copies.write(0, &head)?;
-        self.space.write(self.place.file(), BEGIN, head)?;
+        self.space.write(self.place.file(), BEGIN, Bytes::copy_from_slice(&head))?;
         if length < self.facts.length() {
             self.write_header(length)?;
             self.facts.length.store(length, Ordering::Release);
-            for file in [self.place.file(), self.place.copies()] {
-                self.space.discard(file, BEGIN + length..u64::MAX)?;
-            }
+            self.space.discard(self.place.file(), BEGIN + length..u64::MAX)?;
         }
         Ok(())
     }
@@ -275,17 +255,16 @@ pub(crate) fn make_current(space: &dyn ObjectSpace, place: DatabaseFile, length:
     space.flush()
 }
 
-/// Discards a database that does not count, and its copies.
+/// Discards a database that does not count.
 ///
 /// # Errors
 /// Those of the space.
 pub(crate) fn discard(space: &dyn ObjectSpace, place: DatabaseFile) -> surface::Result<()> {
     match place {
         // The header stays: it names the current database.
-        DatabaseFile::First => space.discard(ROOT, BEGIN..u64::MAX)?,
-        DatabaseFile::Second => space.discard(SECOND, 0..u64::MAX)?,
+        DatabaseFile::First => space.discard(ROOT, BEGIN..u64::MAX),
+        DatabaseFile::Second => space.discard(SECOND, 0..u64::MAX),
     }
-    space.discard(place.copies(), 0..u64::MAX)
 }
 
 impl StorageBackend for Backend {
@@ -308,19 +287,7 @@ impl StorageBackend for Backend {
                 .then_some(())
                 .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, text()))
         });
-        let Err(error) = read else { return Ok(()) };
-        if is_page
-            && is_within
-            && pages::read_copy(&*self.space, self.place, length, offset, out)
-            && self.is_right(offset, out, is_page)
-        {
-            log::error!(
-                "a page of the names of a share was read from its copy: {error}; repair it with shale check --repair"
-            );
-            return Ok(());
-        }
-        self.facts.was_damaged.store(true, Ordering::Release);
-        Err(error)
+        read.inspect_err(|_| self.facts.was_damaged.store(true, Ordering::Release))
     }
 
     fn set_len(&self, len: u64) -> io::Result<()> {
@@ -329,22 +296,17 @@ impl StorageBackend for Backend {
         self.facts.length.store(len, Ordering::Release);
         if len < before {
             self.space.discard(self.place.file(), BEGIN + len..BEGIN + before).map_err(|error| self.failed(error))?;
-            self.copies.cut(len..before).map_err(|error| self.failed(error))?;
         }
         Ok(())
     }
 
     fn sync_data(&self) -> io::Result<()> {
-        let copied = self.copies.copy_first_leaves(self.facts.length());
-        copied.and_then(|()| self.space.flush()).map_err(|error| self.failed(error))
+        self.space.flush().map_err(|error| self.failed(error))
     }
 
     fn write(&self, offset: u64, data: &[u8]) -> io::Result<()> {
         let data = Bytes::copy_from_slice(data);
         self.shapes.written(offset);
-        let copied = self.copies.write(offset, &data);
-        copied
-            .and_then(|()| self.space.write(self.place.file(), BEGIN + offset, data))
-            .map_err(|error| self.failed(error))
+        self.space.write(self.place.file(), BEGIN + offset, data).map_err(|error| self.failed(error))
     }
 }

@@ -143,7 +143,7 @@ impl Compression {
             (None, FileChoice::Usual) => advice(in_force.map_or(FileChoice::Usual, Resolved::usual), false),
             (None, choice) => advice(choice, self.ruled.is_default),
         };
-        Hint { how, kind, is_copy: false }
+        Hint { how, kind, ..Hint::default() }
     }
 
     /// The effective choice and its origin, as text.

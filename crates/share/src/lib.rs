@@ -11,7 +11,6 @@ mod backend;
 pub mod canary;
 mod compression;
 mod content;
-mod copies;
 mod empty;
 mod failure;
 mod foreign;

@@ -15,11 +15,11 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use surface::ObjectSpace;
+use surface::{LOG_FILE, ObjectSpace};
 use xxhash_rust::xxh3::xxh3_64;
 
 /// The file of the object space that holds it.
-pub(crate) const LOG: u64 = 2;
+pub(crate) const LOG: u64 = LOG_FILE;
 
 const MAGIC: [u8; 8] = *b"SHLTLOG1";
 const BLOCK: u64 = 4096;

@@ -1,17 +1,16 @@
 //! Reads a database page by page without `redb`, which stops working after the first error. Owns
 //! the knowledge of the location of `redb`'s pages (`content` knows their format): each page is
 //! found from its parent, which has its checksum, so that a page is either intact or lost together
-//! with everything below it. A damaged page with a copy is replaced by the copy (`copies`), if that
-//! has the checksum.
+//! with everything below it.
 //!
 //! Read only, and trusts nothing: every number in a page is checked before it is used.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 
 use surface::ObjectSpace;
 use xxhash_rust::xxh3::xxh3_128;
 
-use crate::backend::{BRANCH, DatabaseFile, LEAF, PAGE_BYTES, read_header};
+use crate::backend::{DatabaseFile, PAGE_BYTES, read_header};
 use crate::content::{Content, Form, OF_TABLES, ORDER_MAX, Root, definition, recorded_counts, u32_at, u64_at};
 use crate::overlay::Table;
 use crate::shapes::Bits;
@@ -33,8 +32,6 @@ pub(crate) struct Survey {
     /// Pages that are unreadable, or do not match the parent. Pages below a lost one are lost with
     /// it, and not counted.
     pub(crate) lost: u64,
-    /// Lost pages whose copies are intact.
-    pub(crate) copied: u64,
     /// Not even the head can be read.
     pub(crate) has_no_head: bool,
     /// Whether the header before the database is lost; it contains nothing that the database does
@@ -55,7 +52,7 @@ pub(crate) struct Survey {
 
 impl Survey {
     pub(crate) fn is_whole(&self) -> bool {
-        !self.is_lossy() && self.copied == 0 && !self.has_no_header && !self.contradicts_itself
+        !self.is_lossy() && !self.has_no_header && !self.contradicts_itself
     }
 
     /// Whether anything is lost for good.
@@ -185,7 +182,7 @@ pub(crate) fn bare_head(space: &dyn ObjectSpace, place: DatabaseFile) -> Option<
         let commit = [first, 1 - first].into_iter().find(|commit| Head::of(&head, *commit).is_some())?;
         Some((head, commit))
     };
-    let (head, commit) = of_file(place.file()).or_else(|| of_file(place.copies()))?;
+    let (head, commit) = of_file(place.file())?;
     if (u32_at(&head, 16)?, u32_at(&head, 20)?) != (0, REGION_PAGES as usize) {
         return None;
     }
@@ -221,18 +218,14 @@ pub(crate) fn roots(space: &dyn ObjectSpace, place: DatabaseFile) -> Option<(Lay
     Some((heads.first()?.layout(), roots))
 }
 
-/// The first head that can be read at one of the places, and whether it is a copy.
-fn head_at(space: &dyn ObjectSpace, places: &[DatabaseFile]) -> Option<(DatabaseFile, Head, bool)> {
-    let itself = places.iter().map(|place| (*place, place.file(), false));
-    let copies = places.iter().map(|place| (*place, place.copies(), true));
-    itself
-        .chain(copies)
-        .find_map(|(place, file, is_copy)| Some((place, Head::read(space, file, place.begin())?, is_copy)))
+/// The first head that can be read at one of the places.
+fn head_at(space: &dyn ObjectSpace, places: &[DatabaseFile]) -> Option<(DatabaseFile, Head)> {
+    places.iter().find_map(|place| Some((*place, Head::read(space, place.file(), place.begin())?)))
 }
 
 /// Locates a database without a header.
 pub(crate) fn found_without_header(space: &dyn ObjectSpace) -> Option<DatabaseFile> {
-    head_at(space, &[DatabaseFile::First, DatabaseFile::Second]).map(|(place, ..)| place)
+    head_at(space, &[DatabaseFile::First, DatabaseFile::Second]).map(|(place, _)| place)
 }
 
 /// Reads the whole pages of the database of a space, and gives their pairs to `take`.
@@ -243,107 +236,15 @@ pub(crate) fn survey<T: Take>(space: &dyn ObjectSpace, take: &mut T) -> Result<S
     let header = read_header(space).ok().flatten();
     let places = header.map_or(vec![DatabaseFile::First, DatabaseFile::Second], |(place, _)| vec![place]);
     let has_no_header = header.is_none();
-    let Some((place, head, is_copy)) = head_at(space, &places) else {
+    let Some((place, head)) = head_at(space, &places) else {
         return Ok(Survey { has_no_head: true, has_no_header, ..Survey::default() });
     };
     // The database records its own approximate length.
     let length = header.map_or(u64::MAX, |(_, length)| length);
     let mut pages = Pages::new(space, place, length, &head);
-    pages.survey = Survey { copied: u64::from(is_copy), has_no_header, ..Survey::default() };
+    pages.survey = Survey { has_no_header, ..Survey::default() };
     pages.tables(head.tables, take)?;
     Ok(pages.survey)
-}
-
-/// Reads a page from its copy, if its checksum in the parent confirms it; `false` if there is no
-/// copy, or it does not match.
-pub(crate) fn read_copy(
-    space: &dyn ObjectSpace,
-    place: DatabaseFile,
-    length: u64,
-    offset: u64,
-    out: &mut [u8],
-) -> bool {
-    let mut copy = vec![0; out.len()];
-    let is_there = space.read(place.copies(), place.begin() + offset, &mut copy).is_ok();
-    // Checked first: most pages are leaves, which have none.
-    if !is_there || !copy.first().is_some_and(|kind| [LEAF, BRANCH].contains(kind)) {
-        return false;
-    }
-    let Some(head) = Head::read(space, place.file(), place.begin()) else { return false };
-    let mut pages = Pages::new(space, place, length, &head);
-    let wanted = Wanted { offset, copy: &copy };
-    let is_right = [head.tables, head.own_tables].into_iter().flatten().any(|root| pages.tables_want(root, &wanted));
-    if is_right {
-        out.copy_from_slice(&copy);
-    }
-    is_right
-}
-
-/// Positions and checksums of pages: first leaves that were read, and the pages above them. Below
-/// those everything is unchanged.
-pub(crate) type Seen = HashMap<u64, u128>;
-
-/// The end of the way to a first leaf.
-enum FirstLeaf {
-    /// Its content.
-    Read(Vec<u8>),
-    /// A page seen before: the leaf is unchanged.
-    Seen,
-    /// A page that cannot be read.
-    Lost,
-}
-
-/// Passes the first leaf of each table to `take`, for both commits in the head, with its position,
-/// unless it is in `seen`. Skips leaves longer than an ordinary page. `redb`'s own tables are
-/// excluded: no name depends on them, and each commit writes them.
-///
-/// An unreadable leaf is tried again the next time, whether or not anything has been written by
-/// then.
-///
-/// # Errors
-/// Those of `take`.
-pub(crate) fn first_leaves<E>(
-    space: &dyn ObjectSpace,
-    place: DatabaseFile,
-    length: u64,
-    seen: &mut Seen,
-    mut take: impl FnMut(u64, &[u8]) -> Result<(), E>,
-) -> Result<(), E> {
-    let mut head = [0; HEAD_BYTES];
-    if space.read(place.file(), place.begin(), &mut head).is_err() {
-        return Ok(());
-    }
-    for head in [0, 1].into_iter().filter_map(|commit| Head::of(&head, commit)) {
-        let pages = Pages::new(space, place, length, &head);
-        let Some(root) = head.tables else { continue };
-        let (leaf, way) = pages.first_leaf(root, OF_TABLES, seen, &mut take)?;
-        let FirstLeaf::Read(tables) = leaf else { continue };
-        let Some(Content::Leaf(tables)) = Content::of(&tables, OF_TABLES, None) else { continue };
-        let mut is_any_lost = false;
-        for (root, form) in tables.into_iter().filter_map(|(_, table)| definition(table)) {
-            let Some(root) = root else { continue };
-            match pages.first_leaf(root, form, seen, &mut take)? {
-                (FirstLeaf::Lost, _) => is_any_lost = true,
-                (_, way) => seen.extend(way),
-            }
-        }
-        if !is_any_lost {
-            seen.extend(way);
-        }
-    }
-    Ok(())
-}
-
-/// A page being looked for, and its possible copy.
-struct Wanted<'a> {
-    offset: u64,
-    copy: &'a [u8],
-}
-
-impl Wanted<'_> {
-    fn is_right(&self, root: Root, form: Form) -> bool {
-        Content::of(self.copy, form, Some(root.sum)).is_some()
-    }
 }
 
 impl<'a> Pages<'a> {
@@ -351,62 +252,6 @@ impl<'a> Pages<'a> {
         let (survey, gaps) = (Survey::default(), Vec::new());
         let (met, depth, pairs) = (Bits::default(), None, 0);
         Self { space, place, length, layout: head.layout(), survey, gaps, met, depth, pairs }
-    }
-
-    /// The first leaf from `root` on, and the pages on the way to it that are not in `seen`.
-    fn first_leaf<E>(
-        &self,
-        mut root: Root,
-        form: Form,
-        seen: &Seen,
-        take: &mut impl FnMut(u64, &[u8]) -> Result<(), E>,
-    ) -> Result<(FirstLeaf, Vec<(u64, u128)>), E> {
-        let mut way = Vec::new();
-        while way.len() < DEPTH_MAX as usize {
-            let Some((start, _)) = self.range_of(root.page) else { break };
-            if seen.get(&start) == Some(&root.sum) {
-                return Ok((FirstLeaf::Seen, way));
-            }
-            way.push((start, root.sum));
-            let Some((page, is_copy)) = self.load(root, form) else { break };
-            match Content::of(&page, form, None) {
-                Some(Content::Branch(below, _)) => root = below[0],
-                Some(Content::Leaf(_)) => {
-                    if !is_copy && page.len() as u64 == PAGE_BYTES {
-                        take(start, &page)?;
-                    }
-                    return Ok((FirstLeaf::Read(page), way));
-                }
-                None => break,
-            }
-        }
-        Ok((FirstLeaf::Lost, way))
-    }
-
-    /// Whether a page of these tables is the wanted one, and its copy is valid.
-    fn tables_want(&mut self, root: Root, wanted: &Wanted<'_>) -> bool {
-        let mut roots = vec![(root, OF_TABLES)];
-        let Ok(()) = self.walk::<std::convert::Infallible>(root, OF_TABLES, Within::ALL, &mut |_, table| {
-            roots.extend(definition(table).and_then(|(root, form)| Some((root?, form))));
-            Ok(())
-        });
-        roots.into_iter().any(|(root, form)| self.wants(root, form, 0, wanted) == Some(true))
-    }
-
-    /// The same for the pages from `root` on; `None`: it is a leaf, and so are its siblings.
-    fn wants(&self, root: Root, form: Form, depth: u32, wanted: &Wanted<'_>) -> Option<bool> {
-        let is_it = |root: &Root| self.range_of(root.page).is_some_and(|(start, _)| start == wanted.offset);
-        if is_it(&root) {
-            return Some(wanted.is_right(root, form));
-        }
-        let Some((page, _)) = self.load(root, form).filter(|_| depth < DEPTH_MAX) else { return Some(false) };
-        let Some(Content::Branch(below, _)) = Content::of(&page, form, None) else { return None };
-        if let Some(root) = below.iter().find(|root| is_it(root)) {
-            return Some(wanted.is_right(*root, form));
-        }
-        let found = below.into_iter().map(|root| self.wants(root, form, depth + 1, wanted));
-        // The first leaf, or the page, ends it.
-        Some(found.take_while(Option::is_some).flatten().any(|is_right| is_right))
     }
 
     fn tables<T: Take>(&mut self, root: Option<Root>, take: &mut T) -> Result<(), T::Error> {
@@ -463,23 +308,12 @@ impl<'a> Pages<'a> {
             .filter(|(start, bytes)| start.checked_add(*bytes).is_some_and(|end| end <= self.length))
     }
 
-    /// The bytes of a page in a file.
-    fn read(&self, file: u64, page: u64) -> Option<Vec<u8>> {
-        let (start, bytes) = self.range_of(page)?;
+    /// A page that is whole.
+    fn load(&self, root: Root, form: Form) -> Option<Vec<u8>> {
+        let (start, bytes) = self.range_of(root.page)?;
         let mut content = vec![0; bytes as usize];
-        self.space.read(file, self.place.begin() + start, &mut content).ok()?;
-        Some(content)
-    }
-
-    /// A page that is whole, and whether it is the copy.
-    fn load(&self, root: Root, form: Form) -> Option<(Vec<u8>, bool)> {
-        let is_whole = |page: &Vec<u8>| Content::of(page, form, Some(root.sum)).is_some();
-        if let Some(page) = self.read(self.place.file(), root.page).filter(is_whole) {
-            return Some((page, false));
-        }
-        let copy = self.read(self.place.copies(), root.page)?;
-        let is_right = is_whole(&copy) || crate::canary!("stale-copy-taken");
-        is_right.then_some((copy, true))
+        self.space.read(self.place.file(), self.place.begin() + start, &mut content).ok()?;
+        Content::of(&content, form, Some(root.sum)).is_some().then_some(content)
     }
 
     /// The same for a whole table, whose definition is `said`.
@@ -507,14 +341,12 @@ impl<'a> Pages<'a> {
     fn walk<E>(&mut self, root: Root, form: Form, within: Within, visit: &mut Visit<'_, E>) -> Result<(), E> {
         let is_new = within.depth < DEPTH_MAX && self.meet(root);
         let loaded = if is_new { self.load(root, form) } else { None };
-        let is_copy = loaded.as_ref().is_some_and(|(_, is_copy)| *is_copy);
-        let Some(content) = loaded.as_ref().and_then(|(page, _)| Content::of(page, form, None)) else {
+        let Some(content) = loaded.as_ref().and_then(|page| Content::of(page, form, None)) else {
             self.survey.lost += 1;
             self.gaps.push((within.first, within.last));
             return Ok(());
         };
-        self.survey.copied += u64::from(is_copy);
-        self.survey.pages += u64::from(!is_copy);
+        self.survey.pages += 1;
         match content {
             Content::Leaf(pairs) => {
                 self.pairs += pairs.len() as u64;

@@ -23,8 +23,8 @@ pub struct Hint {
     pub how: Advice,
     /// The kind of content: data of one kind shares the memory of tests. 0: not known.
     pub kind: u16,
-    /// It is a copy of other data: a single damaged block of the medium must not affect both.
-    pub is_copy: bool,
+    /// In how many more copies it is stored. The engine sets it, by the properties of the device.
+    pub copies: u8,
 }
 
 /// How to compress data. Codecs are identified by their numbers in the format; an unknown number is

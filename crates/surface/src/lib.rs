@@ -17,5 +17,5 @@ pub use device::{
 pub use error::{Error, ErrorKind, Result};
 pub use held::{Attempt, Held};
 pub use pool::{CHANGES, Job, Lane, Pool, READS};
-pub use space::{Capacity, Lineage, OWN_FILES_END, ObjectSpace, SEAL, Taken};
+pub use space::{Capacity, LOG_FILE, Lineage, OWN_FILES_END, ObjectSpace, SEAL, Taken};
 pub use traffic::{BUCKETS, Began, OpCounts, OpKind, Traffic, bucket_end_ns};

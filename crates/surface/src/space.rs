@@ -13,6 +13,10 @@ use crate::{Hint, Result, Run};
 /// still grow when other files get no more space, so that files can be removed from a full space.
 pub const OWN_FILES_END: u64 = 16;
 
+/// The tree's file with changes that its namespace does not have yet. Only an opening after a crash
+/// reads it, and each `fsync` writes it: it is stored in as many copies as files of users.
+pub const LOG_FILE: u64 = 2;
+
 /// The file that certifies that everything else in a space was written by programs of this pool:
 /// the *seal*, in its first 4 KiB. Operations that import a space, or changes to one, omit these
 /// bytes, which then read as zeroes.

@@ -1,6 +1,6 @@
 //! Indexes and identifiers. Each is a newtype, so that a block is never mistaken for a byte.
 
-use crate::{BLOCK_BYTES, GROUP_BLOCKS};
+use crate::{BLOCK_BYTES, COPY_SHIFT, GROUP_BLOCKS};
 
 /// Index of a 4 KiB block within an object.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -36,9 +36,21 @@ impl BlockIndex {
     pub const fn containing(offset_bytes: u64) -> Self {
         Self(offset_bytes / BLOCK_BYTES as u64)
     }
-    /// First byte of the block.
+    /// First byte of the block; of a copy, that of its original.
     pub const fn offset_bytes(self) -> u64 {
-        self.0 * BLOCK_BYTES as u64
+        self.original().0 * BLOCK_BYTES as u64
+    }
+    /// Which copy of a block it is: 0 for the original.
+    pub const fn copy(self) -> u8 {
+        (self.0 >> COPY_SHIFT) as u8
+    }
+    /// The block that it is a copy of, or itself.
+    pub const fn original(self) -> Self {
+        Self(self.0 & ((1 << COPY_SHIFT) - 1))
+    }
+    /// The copy of that number of its original.
+    pub const fn nth_copy(self, number: u8) -> Self {
+        Self(self.original().0 | (number as u64) << COPY_SHIFT)
     }
     /// The group that the block belongs to.
     pub const fn group(self) -> GroupIndex {
@@ -54,6 +66,14 @@ impl GroupIndex {
     /// First block of the group.
     pub const fn first_block(self) -> BlockIndex {
         BlockIndex(self.0 * GROUP_BLOCKS as u64)
+    }
+    /// Which copy of a group it is: 0 for the original.
+    pub const fn copy(self) -> u8 {
+        self.first_block().copy()
+    }
+    /// The copy of that number of its original; number 0 is the original.
+    pub const fn nth_copy(self, number: u8) -> Self {
+        self.first_block().nth_copy(number).group()
     }
 }
 
@@ -137,6 +157,19 @@ mod tests {
                 again = again.or(run);
             }
             assert_eq!(again, mask);
+        }
+    }
+
+    #[test]
+    fn a_copy_has_the_offset_of_its_original_and_a_group_of_its_own() {
+        let block = BlockIndex((1 << 51) - 7);
+        assert_eq!((block.copy(), block.group().copy()), (0, 0));
+        for number in 1..=crate::COPIES_MAX {
+            let copy = block.nth_copy(number);
+            assert_eq!((copy.copy(), copy.original(), copy.offset_bytes()), (number, block, block.offset_bytes()));
+            assert_eq!((copy.group(), copy.in_group()), (block.group().nth_copy(number), block.in_group()));
+            assert_eq!((copy.group().copy(), copy.group().nth_copy(0)), (number, block.group()));
+            assert!(copy.group() > block.group().nth_copy(number - 1));
         }
     }
 

@@ -28,6 +28,12 @@ pub const SHARE_BYTES: u64 = 1 << 63;
 /// First block of a share that can hold data: 4 PiB, past the last block of any volume. A block
 /// number in the log therefore shows whether its entry belongs to a share.
 pub const SHARE_FIRST_BLOCK: u64 = 1 << 40;
+/// Copies of a block have addresses of their own: its index plus the number of the copy, shifted by
+/// this. No share has that many blocks.
+pub const COPY_SHIFT: u32 = 52;
+/// Most copies of a block in addition to the block itself: three for users' data, and one more for
+/// the names of a share.
+pub const COPIES_MAX: u8 = 3;
 /// Bytes of an extent by default.
 pub const EXTENT_BYTES_DEFAULT: u32 = 1 << 20;
 /// Smallest extent: with less than 32 KiB, a raw unit no longer fits after the extent's header.

@@ -81,7 +81,7 @@ impl Checkpoints {
                 None => self.map.base_below(key, object.epoch(), &changes)?,
             };
             debug_assert!(self.counts_alike(key, object, &base, &changes), "{key:?}: differs from the map");
-            self.count_changes(key.object, &base, &changes, &mut merged);
+            self.count_changes(key, &base, &changes, &mut merged);
             say(&mut writer, key, &changes);
         }
         Ok((merged, writer.finish()))
@@ -94,7 +94,7 @@ impl Checkpoints {
         let Ok(real) = self.map.base_for_checkpoint(key, object.epoch(), &settled) else { return true };
         let [one, other] = [base, &*real.records].map(|base| {
             let mut merged = Merged::default();
-            self.count_changes(key.object, base, changes, &mut merged);
+            self.count_changes(key, base, changes, &mut merged);
             (merged.usage, merged.objects)
         });
         one == other

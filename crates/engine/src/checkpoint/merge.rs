@@ -18,7 +18,7 @@ use store::map::{Base, laid_over};
 use store::objects::timeline::Timelines;
 use store::space::dead_map::Death;
 use surface::Result;
-use units::{BlockMask, ObjectId};
+use units::BlockMask;
 
 use crate::checkpoint::Checkpoints;
 use crate::checkpoint::merged::{Merged, in_two, put_group};
@@ -139,7 +139,7 @@ impl Checkpoints {
                 }
             }
             let Base { records: base, cached } = self.map.base_for_checkpoint(key, object.epoch(), &settled)?;
-            self.count_changes(key.object, &base, changes, &mut merged);
+            self.count_changes(key, &base, changes, &mut merged);
             let mut records = laid_over(&base, changes);
             let both = (!settled.is_empty()).then(|| laid_over(&settled, changes));
             let above = both.as_ref().unwrap_or(changes);
@@ -154,16 +154,16 @@ impl Checkpoints {
     }
 
     /// Counts the bytes that changes make live and dead in a group, and the blocks that they
-    /// allocate.
+    /// allocate; copies allocate none.
     pub(crate) fn count_changes(
         &self,
-        object: ObjectId,
+        key: GroupKey,
         base: &GroupRecords,
         changes: &GroupRecords,
         merged: &mut Merged,
     ) {
         let Merged { usage, deaths, objects, .. } = merged;
-        let figures = objects.entry(object).or_default();
+        let figures = objects.entry(key.object).or_default();
         let mut count = |fragment: &FragmentRef, live: BlockMask, sign: i64| {
             let bytes = sign * i64::from(FragmentRef { live, ..*fragment }.live_bytes());
             *usage.entry(self.geometry.extent_at(fragment.location)).or_default() += bytes;
@@ -186,7 +186,9 @@ impl Checkpoints {
                 after = after.or(fragment.live);
                 count(fragment, fragment.live, 1);
             }
-            figures.0 += i64::from(after.count()) - i64::from(before.count());
+            if key.group.copy() == 0 {
+                figures.0 += i64::from(after.count()) - i64::from(before.count());
+            }
         }
     }
 }

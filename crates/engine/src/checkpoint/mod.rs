@@ -372,7 +372,7 @@ impl Checkpoints {
                 &position.dropped,
                 &position.extents,
                 pinned,
-                (target, comes_first),
+                (target, comes_first, self.geometry.copies() > 0),
             );
             let mut pages = BTreeSet::new();
             for extent in plan.usage.keys() {

@@ -229,7 +229,7 @@ impl Checkpoints {
             let bytes = i64::from(lost.live_bytes());
             *usage.entry(self.geometry.extent_at(lost.location)).or_default() -= bytes;
             deaths.push(Death::of(&self.geometry, lost, lost.live));
-            figures.0 -= i64::from(lost.live.count());
+            figures.0 -= if key.group.copy() > 0 { 0 } else { i64::from(lost.live.count()) };
             figures.1 -= bytes;
         })
     }

@@ -3,8 +3,9 @@
 //!
 //! 1. *Collect*: an extent is read whole (`victim_reads`), and its live fragments are determined
 //!    (`clean::extent_liveness`).
-//! 2. *Verify*: each payload against its checksum. A damaged one stays in place, and its extent
-//!    with it: then no recoverable data is lost, and its readers get an error.
+//! 2. *Verify*: each payload against its checksum. Instead of a damaged one another copy moves
+//!    (`repair`). Without one it stays in place, and its extent with it: then no recoverable data is
+//!    lost, and its readers get an error.
 //! 3. *Recompress* cold data, where that is wanted (`cold`). *Cut* the rest: a unit with
 //!    overwritten blocks is decoded, and the remaining runs become units of their own, if that
 //!    saves space. Whole units move unchanged: their checksum covers their identity, not their
@@ -14,7 +15,7 @@
 use std::collections::VecDeque;
 
 use codec::{Codec, CodecId, DictionaryNumber, ZstdLevel};
-use format::{BATCH_ALIGN, Entry, FragmentRef, Move, header_bytes, move_entry_bytes};
+use format::{BATCH_ALIGN, Entry, FragmentRef, Move, Stream, header_bytes, move_entry_bytes};
 use policy::dst_limit;
 use store::base::scratch;
 use store::log::extent_scan::Stored;
@@ -29,7 +30,6 @@ use crate::clean::extent_liveness::{Resident, is_same};
 use crate::clean::survivors::{BATCH_BYTES_MAX, Survivor, Survivors};
 use crate::read::damage_owners::{Concerned, Place};
 use crate::read::dictionaries::Readers;
-use crate::write::drain::stream_of;
 
 /// Cutting a unit means decoding and compressing it: not for less than this share of its blocks.
 const CUT_DIVISOR: u32 = 8;
@@ -118,6 +118,10 @@ impl Cleaning {
             )))
         };
         let Some(payload) = stored.payload(extent).filter(|payload| stored.is_intact(payload)) else {
+            if self.survive_by_copy(resident, live, survivors) {
+                self.vitals.counters.repaired_fragments.add(1);
+                return Collected::All;
+            }
             return damaged("does not match its checksum");
         };
         if cold.is_some_and(|cold| cold.recode(resident, live, payload, survivors)) {
@@ -217,7 +221,7 @@ impl Cleaning {
         let mut rest = VecDeque::from(survivors.ordered());
         let max = (self.geometry.extent_bytes as usize).min(BATCH_BYTES_MAX);
         std::iter::from_fn(move || {
-            let room = self.log.room_in(stream_of(rest.front()?.is_hot));
+            let room = self.log.room_in(rest.front()?.stream());
             let mut batch = Survivors::fill(&mut rest, room.min(max), max);
             if batch.is_empty() {
                 batch = Survivors::fill(&mut rest, max, max);
@@ -252,7 +256,7 @@ impl Cleaning {
             at += len;
         }
         let mut prepared = Prepared::new(entries, payload, buf, Vec::new());
-        prepared.stream = stream_of(survivors.first().is_some_and(|survivor| survivor.is_hot));
+        prepared.stream = survivors.first().map_or_else(Stream::default, |survivor| survivor.stream());
         prepared
     }
 }

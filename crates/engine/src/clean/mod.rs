@@ -17,6 +17,7 @@ pub(crate) mod collect;
 pub(crate) mod extent_liveness;
 pub(crate) mod pacing;
 pub(crate) mod recode;
+pub(crate) mod repair;
 pub(crate) mod round;
 pub(crate) mod survivors;
 pub(crate) mod victim_reads;

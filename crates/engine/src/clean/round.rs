@@ -220,7 +220,14 @@ impl Cleaning {
         // survivors of one.
         let is_apart_worth = allowance.purpose == Purpose::Clean && !rule.away;
         let apart = is_apart_worth && allowance.bytes >= APART_EXTENTS_MIN * extent_bytes;
-        let budget = allowance.bytes - if apart { extent_bytes } else { 0 };
+        // So may those of copies. With little room, all extents of a round hold the same copies.
+        let copies = self.geometry.copies();
+        let mixes = copies > 0
+            && allowance.purpose == Purpose::Clean
+            && allowance.bytes >= (APART_EXTENTS_MIN + copies) * extent_bytes;
+        let streams = u64::from(apart) + if mixes { copies } else { 0 };
+        let budget = allowance.bytes - streams * extent_bytes;
+        let mut only = None;
         let Claim { number, ref victims, ref mut survivors, .. } = *claim;
         // A running checkpoint holds the lock.
         let is_current = || self.checkpoints.state.try_lock().is_some_and(|checkpoint| checkpoint.number == number);
@@ -241,6 +248,16 @@ impl Cleaning {
                     Collected::Left(Some(format!("{extent_bytes} bytes at byte {start} cannot be read: {error}")))
                 }
             };
+            let copy = survivors.copy_since(mark);
+            only = only.or(copy);
+            // They may be older than this opening.
+            self.geometry.note_copies(copy.unwrap_or(0));
+            if !mixes && copy != only && copy.is_some() {
+                // Its turn comes in another round.
+                cold.iter_mut().for_each(|cold| cold.end_extent(false));
+                survivors.cut_back(mark);
+                continue;
+            }
             match collected {
                 Collected::All if apart => {
                     survivors

@@ -11,13 +11,15 @@ use std::ops::Range;
 use codec::CodecId;
 use format::{
     BATCH_ALIGN, BATCH_FIXED_BYTES, Entry, FragmentEntry, FragmentIdentity, FragmentRef, MOVE_ENTRY_BYTES, Move,
-    fragment_checksum, header_bytes, move_entry_bytes,
+    Stream, fragment_checksum, header_bytes, move_entry_bytes,
 };
 use store::base::group::GroupKey;
 use store::log::extent_scan::Stored;
 use store::map::relocation_notes::MovedFrom;
 use store::space::dead_map::Since;
 use units::{BlockIndex, BlockMask, Epoch, ExtentIndex, GroupIndex, ObjectId};
+
+use crate::write::drain::stream_of;
 
 /// Largest batch of survivors, as that of a drain: more would only cost memory.
 pub(super) const BATCH_BYTES_MAX: usize = 1 << 20;
@@ -32,7 +34,7 @@ pub(crate) struct Survivor {
     pub moved: Move,
     /// The fragment that it was taken from.
     pub was: FragmentEntry,
-    /// Written often: it goes to the hot stream again.
+    /// Written often: it goes to the hot stream again, unless it is a copy.
     pub is_hot: bool,
     /// Its payload in [`Survivors::bytes`].
     pub payload: Range<usize>,
@@ -42,6 +44,16 @@ impl Survivor {
     pub(super) fn key(&self) -> GroupKey {
         GroupKey { object: self.object, group: self.moved.fragment.first.group() }
     }
+
+    /// The stream that it goes to: copies have their own.
+    pub(super) fn stream(&self) -> Stream {
+        Stream::of_copies(self.copy()).unwrap_or_else(|| stream_of(self.is_hot))
+    }
+
+    /// Which copy it is: 0 for the original.
+    pub(super) fn copy(&self) -> u8 {
+        self.moved.fragment.first.copy()
+    }
 }
 
 /// A batch that is being filled.
@@ -50,7 +62,7 @@ struct Filling {
     /// Bytes of the survivors added, and of their headers.
     bytes: usize,
     /// The survivor added last.
-    last: Option<(ObjectId, Epoch, bool)>,
+    last: Option<(ObjectId, Epoch, Stream)>,
 }
 
 impl Filling {
@@ -67,12 +79,12 @@ impl Filling {
 
     /// Returns whether one more fits into `room` bytes, and goes to the same stream.
     fn fits(&self, survivor: &Survivor, room: usize) -> bool {
-        self.bytes + self.cost(survivor) <= room && self.last.is_none_or(|(.., is_hot)| is_hot == survivor.is_hot)
+        self.bytes + self.cost(survivor) <= room && self.last.is_none_or(|(.., stream)| stream == survivor.stream())
     }
 
     fn add(&mut self, survivor: &Survivor) {
         self.bytes += self.cost(survivor);
-        self.last = Some((survivor.object, survivor.epoch, survivor.is_hot));
+        self.last = Some((survivor.object, survivor.epoch, survivor.stream()));
     }
 
     /// Size of the batch in the log.
@@ -107,6 +119,11 @@ impl Survivors {
     /// A mark to [`cut_back`](Self::cut_back) to.
     pub(crate) fn mark(&self) -> (usize, usize) {
         (self.list.len(), self.bytes.len())
+    }
+
+    /// Returns which copies the survivors collected since the mark are; all in an extent are alike.
+    pub(crate) fn copy_since(&self, mark: (usize, usize)) -> Option<u8> {
+        self.list.get(mark.0).map(Survivor::copy)
     }
 
     /// Discards everything collected since the mark.
@@ -191,11 +208,11 @@ impl Survivors {
     /// Step 1.
     pub(super) fn ordered(&self) -> Vec<&Survivor> {
         let mut ordered: Vec<_> = self.list.iter().collect();
-        ordered.sort_unstable_by_key(|s| (s.is_hot, s.object, s.moved.fragment.first, s.epoch));
+        ordered.sort_unstable_by_key(|s| (s.copy(), s.is_hot, s.object, s.moved.fragment.first, s.epoch));
         ordered
     }
 
-    /// Divides ordered survivors into batches of at most `max` bytes, each either hot or cold;
+    /// Divides ordered survivors into batches of at most `max` bytes, each of one stream;
     /// returns the batches with their bytes.
     fn divide(ordered: &[&Survivor], max: usize) -> Vec<(Range<usize>, usize)> {
         let mut batches = Vec::new();

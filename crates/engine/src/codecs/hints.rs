@@ -17,7 +17,13 @@ pub(crate) fn hint_of(runs: &[DirtyRun], wanted: BlockMask) -> Hint {
     let touches = |run: &&DirtyRun| run.data.is_some() && !run.mask().and(wanted).is_empty();
     // Data that is being sorted has none.
     let hints = runs.iter().filter(touches).map(|run| run.hint);
-    hints.max_by_key(|hint| *hint != Hint::default()).unwrap_or_default()
+    hints.max_by_key(|hint| Hint { copies: 0, ..*hint } != Hint::default()).unwrap_or_default()
+}
+
+/// Returns in how many more copies data is stored that lies in these runs of a group.
+pub(crate) fn copies_of(runs: &[DirtyRun], wanted: BlockMask) -> u8 {
+    let touches = |run: &&DirtyRun| run.data.is_some() && !run.mask().and(wanted).is_empty();
+    runs.iter().filter(touches).map(|run| run.hint.copies).max().unwrap_or(0)
 }
 
 /// Returns the region whose memory applies to such data: small files of a kind share one.

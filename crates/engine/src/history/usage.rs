@@ -93,8 +93,8 @@ impl History {
         let mut from = GroupIndex(0);
         loop {
             let page = self.map.group_page(&objects, from)?;
-            for of_all in page.groups.values() {
-                figures.add(timeline, &of_all[0], below, &objects, of_all);
+            for (group, of_all) in &page.groups {
+                figures.add(timeline, (*group, &of_all[0]), below, &objects, of_all);
             }
             match page.next {
                 Some(next) => from = next,
@@ -116,11 +116,11 @@ fn blocks_of(record: &Record, mask: BlockMask) -> i64 {
 }
 
 impl Figures {
-    /// Adds a group.
+    /// Adds a group. Copies take bytes, and hold no blocks of their own.
     fn add(
         &mut self,
         timeline: &Timeline,
-        records: &GroupRecords,
+        (group, records): (GroupIndex, &GroupRecords),
         below: &[Level],
         objects: &[ObjectId],
         of_all: &[GroupRecords],
@@ -150,6 +150,7 @@ impl Figures {
             let pieces = look_down(below, objects, (GroupIndex(u64::MAX), of_all), missing);
             bytes += pieces.iter().map(|piece| u64::from(piece.fragment.live_bytes())).sum::<u64>();
             blocks += pieces.iter().map(|piece| i64::from(piece.fragment.live.count())).sum::<i64>();
+            blocks = if group.copy() > 0 { 0 } else { blocks };
             self.blocks[points.start] += blocks;
             self.blocks[points.end] -= blocks;
             self.seen[points.start] += bytes as i64;

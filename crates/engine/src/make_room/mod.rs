@@ -28,11 +28,13 @@ use store::log::geometry::Geometry;
 use store::map::Map;
 use store::map::apply::Applier;
 use store::objects::Objects;
+use store::objects::file_layout::NAMES;
 use store::objects::object::Object;
 use store::space::Space;
 use store::space::admission::{Admitted, Ask, Decision, cost_of};
 use store::space::claims::Claim;
 use surface::Result;
+use units::{BlockIndex, GroupIndex};
 
 use crate::checkpoint::Checkpoints;
 use crate::clean::Cleaning;
@@ -122,7 +124,8 @@ impl MakeRoom {
     /// # Errors
     /// Those of [`admit`](Self::admit).
     pub(crate) fn admit_new(&self, object: &Object, length: u64, paced_bytes: u64, asks: Asks) -> Result<Admitted<'_>> {
-        let bytes = cost_of(length);
+        let times = self.times(object, if asks == Asks::Tree { Some(NAMES.start) } else { None });
+        let (bytes, length) = (times * cost_of(length), times * length);
         let kept = || match asks {
             Asks::Data => self.space.extents_kept(object, bytes, Claim::New),
             Asks::Tree => self.space.extents_kept_from_tree(object),
@@ -140,16 +143,26 @@ impl MakeRoom {
         }
     }
 
+    /// Returns in how many copies data is stored: of a share's tree if it lies there, of files
+    /// without an offset.
+    fn times(&self, object: &Object, offset: Option<u64>) -> u64 {
+        let group = offset.map_or(GroupIndex(0), |offset| BlockIndex::containing(offset).group());
+        let copies = object.copies_of(group);
+        self.geometry.note_copies(copies);
+        1 + u64::from(copies)
+    }
+
     /// Step 1.
     fn decide(&self, object: &Object, offset: u64, length: u64) -> Result<Decision<'_>> {
-        self.writes.charge(object, length, || self.writes.overwrites(object, offset, length))?;
-        let (promised, bytes) = (self.space.extents_promised(object, Claim::New), cost_of(length));
+        let times = self.times(object, Some(offset));
+        self.writes.charge(object, times * length, || self.writes.overwrites(object, offset, length))?;
+        let (promised, bytes) = (self.space.extents_promised(object, Claim::New), times * cost_of(length));
         Ok(self.space.decide(Ask { bytes, promised, asking: bytes, paced_bytes: length }))
     }
 
     /// Steps 2 to 4.
     fn make_room_by_claim(&self, object: &Object, offset: u64, length: u64) -> Result<Admitted<'_>> {
-        let bytes = cost_of(length);
+        let bytes = self.times(object, Some(offset)) * cost_of(length);
         // Even if nothing is kept from new data now: other writers may take the rest while this one
         // waits, and then the write must not be refused as new data that is none.
         let claim = Claim::of(object, offset, length, self.writes.overwrites(object, offset, length)?);

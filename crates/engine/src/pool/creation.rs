@@ -2,7 +2,7 @@
 //! point it exists whole, or not at all.
 
 use bytes::Bytes;
-use format::{Entry, ObjectDescriptor};
+use format::{Entry, FragmentEntry, ObjectDescriptor};
 use policy::{Owner, Settings};
 use store::base::options::Properties;
 use store::log::Purpose;
@@ -79,30 +79,41 @@ impl Pool {
             ..ObjectDescriptor::volume(ObjectId(core.objects.next_id()), own, size_bytes)
         };
         let inherited = core.objects.inherited(&descriptor);
-        let reserved = properties::resolved_for(name, &inherited, properties)?.reservation_bytes;
+        let settings = properties::resolved_for(name, &inherited, properties)?;
         let id = descriptor.id;
-        core.writes.check_reservation(id, reserved)?;
+        core.writes.check_reservation(id, settings.reservation_bytes)?;
         if descriptor.is_share() {
             core.volumes.allow_shares()?;
         }
         match blocks {
             [] => core.writes.append_durably(vec![Entry::Object(descriptor)])?,
-            blocks => self.append_whole(descriptor, blocks)?,
+            blocks => self.append_whole(descriptor, settings, blocks)?,
         }
         core.space.count_reservations();
         Ok(DeviceId(id.0))
     }
 
     /// Appends an object with its content, durably.
-    fn append_whole(&self, descriptor: ObjectDescriptor, blocks: &[(BlockIndex, &[u8])]) -> Result<()> {
+    fn append_whole(
+        &self,
+        descriptor: ObjectDescriptor,
+        settings: Settings,
+        blocks: &[(BlockIndex, &[u8])],
+    ) -> Result<()> {
         let core = &self.core;
         core.vitals.check_failed()?;
         core.checkpoints.heal()?;
         // The content gets the room that a tree would get for writing it.
-        let object = Object::new(descriptor.clone(), Settings::default());
+        let object = Object::new(descriptor.clone(), settings);
         let _room = core.make_room.admit_new(&object, (blocks.len() * BLOCK_BYTES) as u64, 0, Asks::Tree)?;
         let batch = whole_object::batch(descriptor, blocks, core.geometry.unit_blocks_max(), &core.buffers);
-        let ticket = core.writes.append(batch, Purpose::Data)?;
+        let copies =
+            core.writes.parts_of_copies(&batch, |_, fragment: &FragmentEntry| object.copies_of(fragment.first.group()));
+        let mut ticket = core.writes.append(batch, Purpose::Data)?;
+        for mut copy in copies {
+            copy.begun = Some(ticket.incarnation);
+            ticket = core.writes.append(copy, Purpose::Data)?;
+        }
         core.log.wait_applied(ticket)?;
         core.log.sync()
     }

@@ -491,6 +491,8 @@ impl Pool {
             moved_bytes: c.moved_bytes.get(),
             rewritten_bytes: c.rewritten_bytes.get(),
             cleaning_ns: c.cleaning_ns.get(),
+            reads_of_copies: c.reads_of_copies.get(),
+            repaired_fragments: c.repaired_fragments.get(),
             cold_before_bytes: c.cold_before_bytes.get(),
             cold_after_bytes: c.cold_after_bytes.get(),
             catalogue_bytes: if pins.as_of.is_some() { pins.bytes } else { 0 },

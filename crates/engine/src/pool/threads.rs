@@ -158,6 +158,7 @@ impl Core {
         self.checkpoints.take_if_idle()?;
         self.history.pass_on();
         self.checkpoints.punch_owed();
+        self.repairs.repair_suspects();
         if self.vitals.is_inline() {
             self.clean.clean_some(false)?;
             self.upkeep.train_some(false)?;

@@ -9,7 +9,7 @@
 //! 2. The map has the locations of the others (`allocation` answers that alone).
 //! 3. Decoded units come from the cache (`unit_cache`). The rest is read, neighbours in one read
 //!    (`spans`), verified and decoded (`reader`), with unrequested neighbours while there is room
-//!    for them (`prefetch`).
+//!    for them (`prefetch`). Damaged data is read from another copy, if there is one (`copies`).
 //! 4. A stream of reads has the next ones read ahead (`read_ahead`), a program that reads the files
 //!    of a directory the next files (`files_ahead`).
 //!
@@ -18,6 +18,7 @@
 //! all objects that see them (`damage_owners`).
 
 pub(crate) mod allocation;
+pub(crate) mod copies;
 pub(crate) mod damage_owners;
 pub(crate) mod dictionaries;
 pub(crate) mod ending;

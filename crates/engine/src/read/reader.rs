@@ -6,7 +6,8 @@
 //!    request has had their end. The other fragments are read exactly, neighbours in one read;
 //!    while the cache has plenty of room, unrequested neighbours too.
 //! 4. Each checksum is verified before the bytes are used; then the unit is decoded, straight into
-//!    the caller's buffer if all of it was requested.
+//!    the caller's buffer if all of it was requested. A unit that fails is read from another copy
+//!    (`copies`); its extent is suspected, and repaired later (`repair::damages`).
 
 use std::time::Duration;
 
@@ -19,7 +20,7 @@ use store::map::Piece;
 use store::map::group_pages::image_below;
 use store::objects::Object;
 use surface::{Error, ErrorKind, Result};
-use units::{BLOCK_BYTES, BlockIndex, BlockMask, GROUP_BLOCKS, GROUP_BYTES, GroupIndex};
+use units::{BLOCK_BYTES, BlockIndex, BlockMask, GROUP_BLOCKS, GroupIndex};
 
 use crate::codecs::regions::RegionKey;
 use crate::read::Reads;
@@ -151,8 +152,8 @@ impl Reads {
         wanted.sort_unstable_by_key(|w| w.piece.fragment.location);
         scratch::with(|scratch| {
             neighbours(&wanted).map(|span| &wanted[span]).try_for_each(|span| {
-                self.with_payloads(object, span, scratch, &mut |index, payload, codecs, unit| {
-                    self.deliver(object, &span[index], payload, (codecs, unit), &mut request)
+                self.with_payloads_or_copies(object, span, scratch, &mut |wanted, payload, codecs, unit| {
+                    self.deliver(object, wanted, payload, (codecs, unit), &mut request)
                 })
             })
         })
@@ -425,7 +426,7 @@ pub(crate) fn verify(group: GroupIndex, piece: &Piece, payload: &[u8]) -> std::r
 
 /// Names the volume and the byte range that an error is about.
 pub(crate) fn at(error: Error, object: &Object, group: GroupIndex, blocks: BlockMask) -> Error {
-    let start = group.0 * GROUP_BYTES as u64;
+    let start = group.first_block().offset_bytes();
     let first = blocks.first_run().map_or(0, |(first, _)| first);
     let from = start + u64::from(first) * BLOCK_BYTES as u64;
     error.context(format!("volume '{}', byte {from}", object.title()))

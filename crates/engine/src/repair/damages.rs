@@ -7,6 +7,8 @@
 //!    extents again. Data that no checkpoint has counted yet gets a light one first. The result
 //!    replaces the list's entries of the extent. So damage that was overwritten, discarded or
 //!    destroyed leaves the list, and a transient read error never gets onto it.
+//!    Damage that another copy repairs never gets onto the list, and is counted. The keeper looks
+//!    when a reader has met some.
 //! 3. A record of the map that cannot be read has no extent: its damage is entered directly, and
 //!    leaves the list with the next complete scrub.
 //! 4. Damage that the administrator has acknowledged stays on the list, and is counted apart.
@@ -16,6 +18,7 @@
 //! Owns the list. [`scrub`](crate::repair::scrub) owns how an extent is verified.
 
 use std::collections::BTreeSet;
+use std::sync::atomic::Ordering;
 
 use env::MapBatch;
 use format::{KEY_SCRUB, ScrubDamage, ScrubState};
@@ -121,6 +124,22 @@ impl Repairs {
         ScrubDamage { detail, ..ScrubDamage::default() }
     }
 
+    /// Looks at suspected places, if readers have found some that have another copy: for the keeper.
+    pub(crate) fn repair_suspects(&self) {
+        let reads = self.vitals.counters.reads_of_copies.get();
+        if self.copies_seen.swap(reads, Ordering::Relaxed) == reads || !self.reads.suspects.is_waiting() {
+            return;
+        }
+        if let Some(mut known) = self.scrub.try_lock()
+            && let Ok(mut state) = known.state(self)
+        {
+            // What could not be looked at stays suspected.
+            let _ = self.look_again(&mut state, LOOKED_AT);
+            self.publish_damage(known.report(&state), false);
+            known.keep(state);
+        }
+    }
+
     /// Enters all suspects: for a check, which has read everything, and for closing the pool.
     pub(crate) fn enter_suspects(&self) -> Result<()> {
         if !self.reads.suspects.is_waiting() {
@@ -148,12 +167,12 @@ impl Repairs {
             reported.next = extents.last().map_or(next, |last| ExtentIndex(last.0 + 1));
             extents
         };
-        let before = (state.damages.clone(), state.unlisted);
+        let before = (state.damages.clone(), state.unlisted, state.repaired);
         enter_met(state, &suspected.met);
         state.unlisted = state.unlisted.max(suspected.has_overflowed.into());
         let looked = self.look_at(state, &suspects, extents);
         let kept = looked.and_then(|()| {
-            if (&state.damages, state.unlisted) == (&before.0, before.1) {
+            if (&state.damages, state.unlisted, state.repaired) == (&before.0, before.1, before.2) {
                 Ok(())
             } else {
                 self.keep_scrub(state, true)
@@ -176,7 +195,9 @@ impl Repairs {
             let mut found = Vec::new();
             if live > 0 {
                 let read = self.clean.read_extent(extent).ok();
-                found = self.scrub_extent(Victim { extent, live }, number, read, true)?.damages;
+                let verified = self.scrub_extent(Victim { extent, live }, number, read, true)?;
+                state.repaired += verified.repaired;
+                found = verified.damages;
                 found.retain(|damage| !is_listed_before(state, extent, damage));
             }
             state.unlisted = state.unlisted.max(enter(state, extent, found).min(1));

@@ -57,11 +57,13 @@ impl Dropped {
         for entry in &batch.entries {
             match entry {
                 Entry::Fragments { object, fragments, .. } => {
-                    let blocks: u64 = fragments.iter().map(|fragment| u64::from(fragment.count)).sum();
+                    let originals = fragments.iter().filter(|fragment| fragment.first.copy() == 0);
+                    let blocks: u64 = originals.map(|fragment| u64::from(fragment.count)).sum();
                     said.entry(*object).or_insert((0, 0)).0 += blocks * BLOCK_BYTES as u64;
                 }
                 Entry::Holes { object, ranges, .. } => {
-                    let blocks: u64 = ranges.iter().map(|(_, count)| u64::from(*count)).sum();
+                    let originals = ranges.iter().filter(|(first, _)| first.copy() == 0);
+                    let blocks: u64 = originals.map(|(_, count)| u64::from(*count)).sum();
                     said.entry(*object).or_insert((0, 0)).1 += blocks * BLOCK_BYTES as u64;
                 }
                 Entry::Object(descriptor) => {

@@ -26,6 +26,7 @@ pub(crate) mod standby_open;
 pub(crate) mod standby_tests;
 
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 
 use format::ScrubState;
 use store::base::buffers::BufferPool;
@@ -66,6 +67,8 @@ pub(crate) struct Repairs {
     writes: Arc<Writes>,
     clean: Arc<Cleaning>,
     scrub: Mutex<Scrubbing, ranks::Scrub>,
+    /// `Counters::reads_of_copies` when the keeper last looked at suspected places.
+    copies_seen: AtomicU64,
     /// The last report of damage.
     damage_reported: Mutex<Reported, ranks::DamageReported>,
     /// Damage that opening the pool has repaired; a check reports it.
@@ -99,6 +102,7 @@ impl Repairs {
             writes,
             clean,
             scrub: Mutex::default(),
+            copies_seen: AtomicU64::new(0),
             damage_reported: Mutex::default(),
             mended: Mutex::default(),
             opening_notes: Mutex::default(),

@@ -12,6 +12,7 @@
 //! 2. A fragment that does not match may have been freed and overwritten since it was read. So it
 //!    is looked up once more, and read exactly, as a reader would, with readers' protection against
 //!    reuse. Only a second failure is damage.
+//!    It is repaired from another copy, if there is one (`clean::repair`), and counted.
 //! 3. A damaged record of the map is damage as well. Its group is reported, because its fragments
 //!    cannot be found. Everything else in the extent is still verified.
 //!
@@ -48,6 +49,8 @@ pub(crate) struct Verified {
     /// Fragments verified, and their bytes.
     fragments: u64,
     bytes: u64,
+    /// Damaged fragments that were replaced by another copy.
+    pub repaired: u64,
     pub damages: Vec<ScrubDamage>,
 }
 
@@ -85,6 +88,8 @@ pub struct ScrubReport {
     pub foreground_bytes: u64,
     /// Damages found.
     pub found: u64,
+    /// Damaged fragments that were repaired from another copy; they are not among `found`.
+    pub repaired: u64,
     /// Known damage, the first thousand, found now or before and not repaired since; kind is
     /// `fragment`, or `header` for damage that affects no volume.
     pub damages: Vec<Problem>,
@@ -128,6 +133,7 @@ impl Scrubbing {
             bytes_done,
             bytes_total,
             found: state.found,
+            repaired: state.repaired,
             acknowledged: (state.damages.len() - damages.len()) as u64,
             damages,
             unlisted: state.unlisted,
@@ -199,6 +205,7 @@ impl Repairs {
             state.fragments += verified.fragments;
             state.bytes += verified.bytes;
             state.found += verified.damages.len() as u64;
+            state.repaired += verified.repaired;
             state.unlisted_so_far += damages::enter(state, victim.extent, verified.damages);
             known.walked.pass(victim.live.into(), victim.extent);
         }
@@ -243,6 +250,7 @@ impl Repairs {
         let Found { read, residents, are_headers_whole } = self.find_residents(victim, read, is_current)?;
         let bytes = self.bytes_of(&read);
         let mut can_be_read = false;
+        let mut damaged_ones = Vec::new();
         for (key, error) in &residents.damaged {
             verified.damages.extend(self.damaged_group(*key, error));
         }
@@ -260,16 +268,26 @@ impl Repairs {
                 damage => damage?,
             };
             can_be_read |= payload.is_some() && damage.is_none();
-            if let Some(detail) = damage {
-                let group = resident.key().group;
-                let fragment = Some((resident.location, resident.reference.live));
-                let place = Place { group, epoch: resident.stored.epoch, fragment };
-                let seen = Concerned::of(&self.objects, &self.map, &resident.object, place);
-                let first = BlockIndex(group.first_block().0 + u64::from(seen.blocks.0.trailing_zeros()));
-                let (count, others) = (blocks(seen.blocks.count()), seen.others_suffix());
-                let detail = format!("{count} from here cannot be read: {detail}{others}");
-                verified.damages.push(damaged(seen.name, first.0 * BLOCK_BYTES as u64, detail));
+            damaged_ones.extend(damage.map(|detail| (resident, detail)));
+        }
+        let residents_damaged: Vec<_> = damaged_ones.iter().map(|(resident, _)| *resident).collect();
+        let repaired = self.clean.repair(&residents_damaged)?;
+        for ((resident, detail), is_repaired) in damaged_ones.into_iter().zip(repaired) {
+            if is_repaired {
+                verified.repaired += 1;
+                continue;
             }
+            let group = resident.key().group;
+            let fragment = Some((resident.location, resident.reference.live));
+            let place = Place { group, epoch: resident.stored.epoch, fragment };
+            let seen = Concerned::of(&self.objects, &self.map, &resident.object, place);
+            let first = BlockIndex(group.first_block().0 + u64::from(seen.blocks.0.trailing_zeros()));
+            let (count, others) = (blocks(seen.blocks.count()), seen.others_suffix());
+            let detail = match group.copy() {
+                0 => format!("{count} from here cannot be read: {detail}{others}"),
+                number => format!("copy {number} of {count} from here cannot be read: {detail}{others}"),
+            };
+            verified.damages.push(damaged(seen.name, first.offset_bytes(), detail));
         }
         // A repair cannot move anything out of an unreadable extent, so its headers are not
         // reported.
@@ -322,7 +340,7 @@ impl Repairs {
     /// Returns the damage of a group whose records cannot be read. `None` if its object is gone.
     fn damaged_group(&self, key: GroupKey, error: &Error) -> Option<ScrubDamage> {
         let object = self.objects.get(key.object)?;
-        let offset = key.group.first_block().0 * BLOCK_BYTES as u64;
+        let offset = key.group.first_block().offset_bytes();
         let group = format_size(GROUP_BYTES as u64);
         Some(damaged(object.title(), offset, format!("up to {group} from here cannot be read: {error}")))
     }
@@ -393,6 +411,7 @@ impl Repairs {
             bytes: state.bytes,
             foreground_bytes: self.vitals.counters.foreground_bytes(),
             found: state.found,
+            repaired: state.repaired,
             damages: state.damages.iter().map(damages::problem).collect(),
             unacknowledged: open + state.unlisted.max(state.unlisted_so_far),
         }

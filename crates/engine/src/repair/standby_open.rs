@@ -31,7 +31,7 @@ use store::base::canary::Canary;
 use store::base::group::GroupKey;
 use store::base::options::PoolEnv;
 use store::buffer::standby::ring_bytes;
-use surface::{Error, ErrorKind, Result};
+use surface::{Error, ErrorKind, Hint, Result};
 use units::{BLOCK_BYTES, BlockIndex, BlockMask, Seq};
 
 use crate::repair::Repairs;
@@ -254,7 +254,9 @@ impl Repairs {
                 facts.replayed_bytes += record.payload_bytes() as u64;
                 Some(with_holes(record.first, run))
             });
-            self.writes.put_replayed(key, runs.flatten());
+            let hint = Hint { copies: object.copies_of(key.group), ..Hint::default() };
+            let runs = runs.flatten().map(|run| if run.data.is_some() { DirtyRun { hint, ..run } } else { run });
+            self.writes.put_replayed(key, runs);
         }
         self.writes.flush()
     }

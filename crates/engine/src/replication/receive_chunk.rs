@@ -141,7 +141,8 @@ impl Intake {
         self.checkpoints.heal()?;
         self.checkpoints.bound_changes()?;
         let header = header_bytes(&entries);
-        let first = entries.iter().flat_map(Entry::payloads).map(|(_, _, fragment)| fragment.first).next();
+        let fragments = entries.iter().flat_map(Entry::payloads).map(|(_, _, fragment)| fragment.first);
+        let first = fragments.max_by_key(|first| volume.copies_of(first.group()));
         let _room = match first {
             Some(first) => {
                 Some(self.make_room.admit_to_log(volume, first.offset_bytes(), (header + payload.len()) as u64)?)
@@ -150,11 +151,21 @@ impl Intake {
         };
         let mut buf = self.buffers.get((header + payload.len()).next_multiple_of(format::BATCH_ALIGN));
         buf[header..header + payload.len()].copy_from_slice(payload);
-        let purpose = if payload.is_empty() { Purpose::Metadata } else { Purpose::Data };
-        self.vitals.counters.fragment_bytes.add(payload.len() as u64);
-        let mut prepared = Prepared::new(entries, payload.len(), buf, Vec::new());
-        prepared.begun = begun;
-        self.writes.append(prepared, purpose)
+        let prepared = Prepared::new(entries, payload.len(), buf, Vec::new());
+        let (before, mut last) = self.writes.before_received(volume, prepared);
+        let mut begun = begun;
+        for mut part in before {
+            part.begun = begun;
+            begun = Some(self.append_part(part)?.incarnation);
+        }
+        last.begun = begun;
+        self.append_part(last)
+    }
+
+    fn append_part(&self, part: Prepared) -> Result<Ticket> {
+        let purpose = if part.payload_bytes() == 0 { Purpose::Metadata } else { Purpose::Data };
+        self.vitals.counters.fragment_bytes.add(part.payload_bytes() as u64);
+        self.writes.append(part, purpose)
     }
 
     /// Steps 1 and 2.

@@ -37,6 +37,7 @@ use crate::read::spans::neighbours;
 use crate::replication::parts::Source;
 use crate::replication::send_pages::{Compared, Pages, push_holes};
 use crate::volume::Volume;
+use crate::write::copies::copied;
 
 /// Target payload of a chunk: a unit of work for the receiver, and the amount lost when the stream
 /// breaks.
@@ -427,12 +428,11 @@ impl Sender {
         let mut as_stored = 0;
         scratch::with(|scratch| {
             for span in neighbours(&wanted).map(|span| &wanted[span]) {
-                self.source.reads.with_payloads(
+                self.source.reads.with_payloads_or_copies(
                     &self.compared.to,
                     span,
                     scratch,
-                    &mut |index, payload, codecs, unit| {
-                        let Wanted { group, piece } = &span[index];
+                    &mut |Wanted { group, piece }, payload, codecs, unit| {
                         if is_sent_as_stored(piece) {
                             as_stored += 1;
                             packed.push(entry_of(*group, piece).to_stream(piece.object, piece.epoch), payload);
@@ -448,7 +448,7 @@ impl Sender {
                             raw,
                             raw_len,
                         )?;
-                        recut(*group, piece, raw, codecs, &settings, &mut packed);
+                        recut(group.nth_copy(0), piece, raw, codecs, &settings, &mut packed);
                         Ok(())
                     },
                 )?;
@@ -483,13 +483,15 @@ fn is_sent_as_stored(piece: &Piece) -> bool {
 
 fn entry_of(group: GroupIndex, piece: &Piece) -> FragmentEntry {
     let fragment = &piece.fragment;
-    FragmentEntry {
+    let stored = FragmentEntry {
         first: BlockIndex(group.first_block().0 + u64::from(fragment.first)),
         count: fragment.count,
         codec: fragment.codec,
         stored: fragment.stored,
         checksum: fragment.checksum,
-    }
+    };
+    // Of a copy, the stream has the original.
+    if group.copy() == 0 { stored } else { copied(&stored, piece.object, piece.epoch, 0) }
 }
 
 /// Makes units of the requested blocks of a decoded unit, with the same codec.

@@ -43,7 +43,7 @@ use store::buffer::write_buffer::DirtyRun;
 use store::map::Piece;
 use store::objects::object::Object;
 use store::space::admission::{Admitted, GROUP_COST_BYTES};
-use surface::{Error, ErrorKind, Result};
+use surface::{Error, ErrorKind, Hint, Result};
 use units::{BLOCK_BYTES, BlockMask, GROUP_BYTES, GroupIndex, ObjectId};
 
 use crate::codecs::regions::RegionKey;
@@ -247,7 +247,9 @@ impl Upkeep {
         if !scatter.is_worth_it() {
             return Ok(data_bytes);
         }
-        let mut room = self.room_to_sort(scatter.blocks * BLOCK_BYTES as u64, window.len())?;
+        let times = 1 + usize::from(volume.copies_of(window.first().copied().unwrap_or(GroupIndex(0))));
+        let bytes = scatter.blocks * BLOCK_BYTES as u64;
+        let mut room = self.room_to_sort(times as u64 * bytes, times * window.len())?;
         for group in window {
             self.writes.throttle(&mut room)?;
             match self.sort_group(volume, *group) {
@@ -322,7 +324,8 @@ impl Upkeep {
                 }
                 let fragments = pieces.iter().map(|piece| &piece.fragment);
                 let sorted = Some(Sorted::of(BlockMask::run(first, count), fragments));
-                runs.push(DirtyRun { sorted, ..DirtyRun::of(first as u8, count as u8, Bytes::from(content)) });
+                let hint = Hint { copies: volume.copies_of(group), ..Hint::default() };
+                runs.push(DirtyRun { sorted, hint, ..DirtyRun::of(first as u8, count as u8, Bytes::from(content)) });
             }
             let Some(_no_punching) = self.volumes.punching.try_write_for(PUNCHING_PATIENCE) else { break };
             if self.volumes.punches.load(Ordering::Acquire) != punches && !Canary::SortFillsAHole.is_planted() {

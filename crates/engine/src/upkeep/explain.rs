@@ -11,6 +11,7 @@ use policy::{
     wants_dictionary,
 };
 use store::base::status::{CodecUse, Remembered};
+use store::map::Piece;
 use store::objects::Object;
 use surface::{Error, ErrorKind, Result};
 use units::{BLOCK_BYTES, BlockIndex, BlockMask, GROUP_BLOCKS, GROUP_BYTES, GroupIndex};
@@ -35,7 +36,7 @@ pub struct RegionReport {
     pub offset: u64,
     /// Bytes of it that hold data.
     pub raw_bytes: u64,
-    /// Their stored size.
+    /// Their stored size, in all copies.
     pub stored_bytes: u64,
     /// By codec, the most data first.
     pub codecs: Vec<CodecUse>,
@@ -200,18 +201,24 @@ impl Upkeep {
 
     fn region_report(&self, object: &Object, offset: u64) -> Result<RegionReport> {
         let mut uses: BTreeMap<u8, CodecUse> = BTreeMap::new();
+        let mut add = |codec: u8, units: u64, raw_bytes: u64, stored_bytes: u64| {
+            let entry = uses.entry(codec).or_insert_with(|| CodecUse {
+                codec: CodecId(codec).to_string(),
+                units: 0,
+                raw_bytes: 0,
+                stored_bytes: 0,
+            });
+            entry.units += units;
+            entry.raw_bytes += raw_bytes;
+            entry.stored_bytes += stored_bytes;
+        };
         for group in self.groups_with_data(object, offset)? {
-            for piece in self.map.lookup_stored(&object.levels(), group, BlockMask::FULL)? {
-                let fragment = piece.fragment;
-                let entry = uses.entry(fragment.codec).or_insert_with(|| CodecUse {
-                    codec: CodecId(fragment.codec).to_string(),
-                    units: 0,
-                    raw_bytes: 0,
-                    stored_bytes: 0,
-                });
-                entry.units += 1;
-                entry.raw_bytes += u64::from(fragment.live.count()) * BLOCK_BYTES as u64;
-                entry.stored_bytes += u64::from(fragment.live_bytes());
+            for Piece { fragment, .. } in self.map.lookup_stored(&object.levels(), group, BlockMask::FULL)? {
+                let raw_bytes = u64::from(fragment.live.count()) * BLOCK_BYTES as u64;
+                add(fragment.codec, 1, raw_bytes, fragment.live_bytes().into());
+            }
+            for (codec, bytes) in self.writes.bytes_of_copies(object, group)? {
+                add(codec, 0, 0, bytes);
             }
         }
         let mut codecs: Vec<_> = uses.into_values().collect();

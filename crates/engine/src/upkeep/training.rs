@@ -23,7 +23,7 @@ use store::log::Purpose;
 use store::log::prepared::Prepared;
 use store::objects::object::Object;
 use surface::{ErrorKind, Result};
-use units::{BLOCK_BYTES, BlockIndex, ObjectId};
+use units::{BLOCK_BYTES, BlockIndex, GroupIndex, ObjectId};
 
 use crate::codecs::samples::Samples;
 use crate::pool::Pool;
@@ -123,7 +123,9 @@ impl Upkeep {
         self.vitals.check_failed()?;
         self.checkpoints.heal()?;
         // Like admitted data. It may leave the tail of an extent unused.
-        let _room = self.space.reserve(content.len() as u64 + u64::from(self.geometry.extent_bytes));
+        let copies = object.copies_of(GroupIndex(0));
+        let bytes = content.len() as u64 + u64::from(self.geometry.extent_bytes);
+        let _room = self.space.reserve((1 + u64::from(copies)) * bytes);
         if !self.space.has_room_before(self.space.soft_wall()) {
             return Ok(false);
         }
@@ -133,7 +135,14 @@ impl Upkeep {
             created_unix_s: self.vitals.env.clock.unix_s(),
             ..ObjectDescriptor::volume(id, "dictionary", content.len() as u64)
         };
-        let ticket = self.writes.append(self.dictionary_batch(descriptor, &content), Purpose::Data)?;
+        let batch = self.dictionary_batch(descriptor, &content);
+        // As many as of the data that cannot be read without it.
+        let more = self.writes.parts_of_copies(&batch, |_, _| copies);
+        let mut ticket = self.writes.append(batch, Purpose::Data)?;
+        for mut copy in more {
+            copy.begun = Some(ticket.incarnation);
+            ticket = self.writes.append(copy, Purpose::Data)?;
+        }
         self.log.wait_applied(ticket)?;
         Ok(true)
     }

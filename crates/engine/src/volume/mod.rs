@@ -218,6 +218,7 @@ impl Volume {
         hint: Hint,
     ) -> Result<()> {
         let key = self.key(first.group());
+        let hint = Hint { copies: self.object.copies_of(key.group), ..hint };
         let start = first.in_group();
         let end = start + (data.len() / BLOCK_BYTES) as u32;
         if kept == BlockMask::run(start, end - start) {
@@ -262,6 +263,7 @@ impl Volume {
     ) -> Result<()> {
         let block = BlockIndex::containing(offset);
         let key = self.key(block.group());
+        let hint = Hint { copies: self.object.copies_of(key.group), ..hint };
         let skip = (offset - block.offset_bytes()) as usize;
         self.volumes.writes.wake_workers(room.buffer_limit())?;
         let _no_hole = self.object.parts.read();

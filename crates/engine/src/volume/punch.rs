@@ -70,7 +70,7 @@ impl Volumes {
         self.checkpoints.bound_changes()?;
         let blocks = pace.next(to.0 - from.0, |blocks| self.holds_many(object, from.0, from.0 + blocks))?;
         let end = BlockIndex(from.0 + blocks);
-        let result = self.writes.append_applied(vec![holes(object, from.0, end.0)]);
+        let result = self.writes.append_applied(self.writes.holes(object, from.0, end.0));
         // Even if it failed: it may have been applied.
         self.punches.fetch_add(1, Ordering::AcqRel);
         result.map(|()| end)
@@ -108,7 +108,8 @@ impl Volumes {
             let size_bytes = if from == first { size_bytes } else { from * BLOCK_BYTES as u64 };
             // One batch for both: cut off and smaller, or neither.
             let resized = Entry::Object(ObjectDescriptor { size_bytes, ..object.descriptor.read().clone() });
-            self.writes.append_applied(vec![holes(object, from, end), resized])?;
+            let entries = self.writes.holes(object, from, end).into_iter().chain([resized]);
+            self.writes.append_applied(entries.collect())?;
             end = from;
         }
         if object.size_bytes() != size_bytes {
@@ -152,12 +153,6 @@ impl Volumes {
         }
         Ok(groups > PIECE_GROUPS)
     }
-}
-
-fn holes(object: &Object, from: u64, to: u64) -> Entry {
-    let range = |at: u64| (BlockIndex(at), (to - at).min(HOLE_BLOCKS_MAX.into()) as u32);
-    let ranges = (from..to).step_by(HOLE_BLOCKS_MAX as usize).map(range).collect();
-    Entry::Holes { object: object.id, epoch: object.epoch(), ranges }
 }
 
 #[cfg(test)]

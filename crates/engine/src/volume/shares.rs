@@ -9,9 +9,10 @@ use format::{Entry, INCOMPAT_SHARES, INCOMPAT_SMALL_FILES, ObjectDescriptor, Tre
 use policy::{Resolved, SnapDir};
 use store::log::superblock_copies;
 use store::log::superblock_io;
+use store::objects::file_layout::NAMES;
 use store::space::admission::{GROUP_COST_BYTES, cost_of};
 use surface::{Hint, Lineage, Result};
-use units::BLOCK_BYTES;
+use units::{BLOCK_BYTES, BlockIndex, GroupIndex};
 
 use crate::make_room::Asks;
 use crate::volume::Volume;
@@ -74,7 +75,8 @@ impl Volume {
     /// could be compressed, and no more than its quota and those of its folders allow.
     pub fn room(&self) -> (u64, u64) {
         let left = self.volumes.writes.quota_left(&self.object);
-        (self.volumes.allocated_bytes(&self.object), self.volumes.space.available_bytes().min(left))
+        let copies = 1 + u64::from(self.object.copies_of(GroupIndex(0)));
+        (self.volumes.allocated_bytes(&self.object), self.volumes.space.available_bytes().min(left) / copies)
     }
 
     /// Facts about the share that outlive its states. Those of shares in other pools differ by
@@ -109,7 +111,8 @@ impl Volume {
     pub(crate) fn write_for_tree(&self, offset: u64, data: Bytes, hint: Hint, aside: &Aside) -> Result<()> {
         let length = data.len() as u64;
         let _guard = self.enter_to_change(offset, length)?;
-        let cost = cost_of(length);
+        let times = 1 + u64::from(self.object.copies_of(BlockIndex::containing(offset).group()));
+        let cost = times * cost_of(length);
         let is_set_aside =
             aside.0.fetch_update(Ordering::AcqRel, Ordering::Acquire, |left| left.checked_sub(cost)).is_ok();
         let room = if is_set_aside {
@@ -138,6 +141,7 @@ impl Volume {
 
     /// Returns the bytes for which trees still find room.
     pub(crate) fn room_for_trees(&self) -> u64 {
-        self.volumes.space.available_to_trees() / PAGE_COST_TIMES
+        let copies = 1 + u64::from(self.object.copies_of(BlockIndex::containing(NAMES.start).group()));
+        self.volumes.space.available_to_trees() / PAGE_COST_TIMES / copies
     }
 }

@@ -8,8 +8,7 @@
 //!    The checksum is computed while the bytes are hot.
 //! 4. In a pool that the cleaner has to work for, data that is not written often is separated for
 //!    the log's cold stream (`write::write_heat`).
-//! 5. Copies of other data are always separated: a batch begins a block of the medium, so that one
-//!    damaged block never destroys data and its copy.
+//! 5. Copies of the data follow, in streams of their own (`write::copies`).
 //! 6. The batch, or all of them, are appended; when the last one is applied, the groups leave the
 //!    buffer.
 //!
@@ -19,7 +18,6 @@ use std::sync::Arc;
 
 use format::{Entry, FragmentEntry, FragmentIdentity, Stream, fragment_checksum, fragment_entry_bytes, header_bytes};
 use policy::{Compression, Settings, plan_units, unit_blocks, wants_dictionary};
-use store::base::canary::Canary;
 use store::base::group::GroupKey;
 use store::base::scratch::{self, Scratch};
 use store::buffer::sorted::{came_from, compress_as_before, sorted_blocks, sorted_bytes};
@@ -35,16 +33,17 @@ use units::{BLOCK_BYTES, BlockIndex, BlockMask, Epoch, ObjectId};
 use crate::codecs::chooser;
 use crate::codecs::compress::compress_with;
 use crate::codecs::dictionaries::Encoders;
-use crate::codecs::hints::{compression_of, hint_of, may_be_helped, place_of, taught_by};
+use crate::codecs::hints::{compression_of, copies_of, hint_of, may_be_helped, place_of, taught_by};
 use crate::codecs::regions::RegionKey;
 use crate::write::Writes;
+use crate::write::copies::Copied;
 
 /// Raw bytes of a batch: large enough that its padding (2 KiB on average) and the tail of an extent
 /// that it cannot fill are below one per cent at the usual ratios, small enough that two workers
 /// share a burst and that a batch fits in a default extent.
 pub(crate) const BATCH_RAW_BYTES: usize = 1 << 20;
 /// Hole ranges of one entry (its count has two bytes).
-const HOLES_PER_ENTRY: usize = 4096;
+pub(super) const HOLES_PER_ENTRY: usize = 4096;
 
 /// A batch is divided between the streams only if each part has this many bytes of payload: padding
 /// costs 2 KiB a batch on average.
@@ -57,6 +56,8 @@ struct Unit {
     count: u32,
     settings: Settings,
     hint: Hint,
+    /// In how many more copies it is stored.
+    copies: u8,
 }
 
 /// Units and holes of consecutive groups of one object and epoch.
@@ -160,27 +161,25 @@ impl Writes {
     /// Performs the remaining work of all appends of a drain.
     pub(crate) fn complete(&self, prepared: Prepared) -> Vec<Prepared> {
         let sorted = sorted_blocks(&prepared.taken);
-        let copies = copies_among(&prepared.taken);
+        let copied = Copied::among(&prepared.taken);
         let moved_bytes = sorted_bytes(&prepared.entries, &sorted);
         self.vitals.counters.moved_bytes.add(moved_bytes);
         self.vitals.counters.rewritten_bytes.add(moved_bytes);
         self.vitals.counters.sorted_bytes.add(moved_bytes);
         self.vitals.counters.fragment_bytes.add(prepared.payload_bytes() as u64 - moved_bytes);
-        let parts = self.separate(prepared, &sorted);
-        if copies.is_empty() || Canary::CopiesBesideData.is_planted() {
-            return parts;
+        let mut parts = self.separate(prepared, &sorted);
+        if !copied.is_empty() {
+            let of_part = |part| self.parts_of_copies(part, |object, fragment| copied.of(object, fragment));
+            let more: Vec<_> = parts.iter().flat_map(of_part).collect();
+            self.vitals.counters.fragment_bytes.add(more.iter().map(|part| part.payload_bytes() as u64).sum());
+            // The last part completes the groups.
+            let taken = parts.last_mut().map(|part| std::mem::take(&mut part.taken));
+            parts.extend(more);
+            if let (Some(last), Some(taken)) = (parts.last_mut(), taken) {
+                last.taken = taken;
+            }
         }
-        parts.into_iter().flat_map(|part| self.without_copies(part, &copies)).collect()
-    }
-
-    /// Step 5: the copies of a part, if it has any, and the rest.
-    fn without_copies(&self, mut part: Prepared, copies: &[GroupKey]) -> Vec<Prepared> {
-        let is_copy = |object: ObjectId, unit: &[FragmentEntry]| {
-            copies.binary_search(&GroupKey { object, group: unit[0].first.group() }).is_ok()
-        };
-        let has_other = part.units().any(|(object, unit)| !is_copy(object, unit));
-        let copied = if has_other { part.divide(is_copy, &self.buffers) } else { None };
-        copied.into_iter().chain([part]).collect()
+        parts
     }
 
     /// Step 4.
@@ -274,6 +273,13 @@ impl Writes {
                 entries.push(Entry::Holes { object: run.object, epoch: run.epoch, ranges: ranges.to_vec() });
             }
             raw_bytes += run.units.iter().map(|u| u.count as usize * BLOCK_BYTES).sum::<usize>();
+            let first = |unit: &Unit| BlockIndex(taken[unit.taken].key.group.first_block().0 + u64::from(unit.first));
+            for unit in run.units.iter().filter(|unit| unit.copies > 0) {
+                self.note_copies(&run.counted, first(unit), unit.copies);
+            }
+            let of_units = run.units.iter().map(|unit| (first(unit), unit.count));
+            let changed = run.holes.iter().copied().chain(of_units);
+            entries.extend(self.holes_of_copies(&run.counted, (run.object, run.epoch), changed));
         }
         // The header's size depends only on the number of fragments, so payloads can be written to
         // their final places.
@@ -429,14 +435,6 @@ impl Writes {
     }
 }
 
-/// Groups that hold copies of other data, in the order of their keys.
-fn copies_among(taken: &[Taken]) -> Vec<GroupKey> {
-    let mut groups: Vec<_> =
-        taken.iter().filter(|taken| taken.runs.iter().any(|run| run.hint.is_copy)).map(|taken| taken.key).collect();
-    groups.sort_unstable();
-    groups
-}
-
 /// Discards were not admitted, and need not be: they free space.
 fn purpose_of(prepared: &Prepared) -> Purpose {
     if prepared.payload_bytes() > 0 { Purpose::Data } else { Purpose::Metadata }
@@ -456,8 +454,9 @@ fn plan_group(run: &mut Run<'_>, group: &Taken, taken: usize, settings: Settings
         run.holes.push((BlockIndex(start + u64::from(first)), count));
     }
     for unit in plan_units(data, unit_blocks(&settings, data, read_in_pieces)) {
-        let hint = hint_of(&group.runs, BlockMask::run(unit.first, unit.count));
-        run.units.push(Unit { taken, first: unit.first, count: unit.count, settings, hint });
+        let blocks = BlockMask::run(unit.first, unit.count);
+        let (hint, copies) = (hint_of(&group.runs, blocks), copies_of(&group.runs, blocks));
+        run.units.push(Unit { taken, first: unit.first, count: unit.count, settings, hint, copies });
     }
 }
 

@@ -13,6 +13,7 @@
 //!
 //! New objects with content come into the log by themselves (`whole_object`).
 
+pub(crate) mod copies;
 pub(crate) mod drain;
 pub(crate) mod precompress;
 pub(crate) mod quota;

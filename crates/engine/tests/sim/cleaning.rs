@@ -36,15 +36,16 @@ fn tight(rng: &mut Rng) -> Shape {
         standby: false,
         shares: false,
         folders: false,
+        copies: rng.percent(40),
     }
 }
 
 /// Bytes of any data that certainly fit into a pool: a raw unit may leave a tail of its size in
-/// every extent.
-fn usable(shape: &Shape) -> u64 {
+/// every extent. Of data in several copies: each copy needs one in the reserve, and one that is open.
+fn usable(shape: &Shape, copies: u64) -> u64 {
     let extent = u64::from(shape.extent_bytes);
     let unit = (extent / 2).min(128 << 10);
-    (shape.capacity_bytes / extent - 1 - 6 - 3) * (extent - unit)
+    (shape.capacity_bytes / extent - 1 - 6 - 3 - 2 * (copies - 1)) * (extent - unit) / copies
 }
 
 fn create(world: &mut World, size_bytes: u64, properties: &[(&str, &str)]) -> Result<Ended, Failure> {
@@ -107,11 +108,15 @@ fn overwrite(world: &mut World) -> Result<Ended, Failure> {
 fn full_world(seed: u64, percent: u64) -> Result<World, Failure> {
     let mut world = World::new(seed, tight)?;
     // Dirty data needs room in addition to live data.
-    let size = (usable(&world.shape).saturating_sub(128 << 10) * percent / 100).max(32 << 10) / 4096 * 4096;
+    let copies = if world.shape.copies { 1 + world.rng.below(3) } else { 1 };
+    let room = usable(&world.shape, copies).saturating_sub(128 << 10);
+    let size = (room * percent / 100).max((32 << 10) / copies) / 4096 * 4096;
     let unit = *world.rng.pick(&["4K", "8K", "32K", "128K"]);
     let codec = *world.rng.pick(&["off", "lz4", "zstd-1"]);
     let cold = *world.rng.pick(&["auto", "balanced", "archive"]);
-    create(&mut world, size, &[("unit", unit), ("compression", codec), ("cold-mode", cold)])?;
+    let copies = copies.to_string();
+    let properties = [("unit", unit), ("compression", codec), ("cold-mode", cold), ("copies", &copies)];
+    create(&mut world, size, &properties)?;
     if world.shape.extent_bytes >= 1 << 20 {
         // The part that small requests would take too long to fill.
         for offset in (0..size).step_by(512 << 10) {
@@ -241,6 +246,7 @@ fn overwritten(seed: u64, percent: u64, times: u64) -> Result<Tally, Failure> {
         capacity_bytes: 24 << 20,
         extent_bytes: 256 << 10,
         memory_bytes: 1 << 20,
+        copies: false,
         ..tight(rng)
     })?;
     // Blocks of 4 KiB as they are: all but headers, reserve, and the extent that the second stream
@@ -297,7 +303,7 @@ fn cycles(seed: u64) -> Result<Tally, Failure> {
     while world.model.names().is_empty() {
         create(&mut world, size, &[("compression", "off")])?;
     }
-    let floor = usable(&world.shape) / 2;
+    let floor = usable(&world.shape, world.times("v")) / 2;
     for cycle in 0..100 {
         if cycle % 3 == 2 {
             world.plan_crash(400);

@@ -80,6 +80,8 @@ fn prepare_with_tail(seed: u64, tail_ops: u64) -> Result<World, Failure> {
         dictionaries: false,
         standby: false,
         shares: false,
+        // The damage must show.
+        copies: false,
         ..Shape::small(rng)
     })?;
     let work = |world: &mut World, ops: u64| -> Result<(), Failure> {
@@ -714,7 +716,7 @@ fn damaged_records_are_repaired() {
 #[test]
 fn raw_payloads_are_verified() {
     campaign("raw_payloads_are_verified", 6, |seed| {
-        let mut base = World::new(seed, Shape::small)?;
+        let mut base = World::new(seed, |rng| Shape { copies: false, ..Shape::small(rng) })?;
         let create = sim::TableOp::Create {
             name: "raw".into(),
             size_bytes: 256 << 10,

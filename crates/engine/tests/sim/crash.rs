@@ -297,7 +297,9 @@ fn overwriting_leaves_what_is_reserved() {
 
 fn fill_beside_a_reservation(mut world: World) -> Result<Tally, Failure> {
     let size_bytes = world.shape.capacity_bytes / 4096 * 4096;
-    let reserved = room_bytes(&world.pool().status(), None) * world.rng.between(20, 80) / 100 / 4096 * 4096;
+    let reserved =
+        room_bytes(&world.pool().status(), None, world.streams_of_copies()) * world.rng.between(20, 80) / 100 / 4096
+            * 4096;
     for (name, reservation) in [("greedy", 0), ("sure", reserved)] {
         let properties = [("compression", "lz4".to_owned()), ("reservation", reservation.to_string())];
         let properties = properties.map(|(key, value)| (key.to_owned(), value)).into();

@@ -86,7 +86,7 @@ impl Share {
 
 /// A tree's hints for a file of a type that it knows.
 fn of_its_type(how: Advice) -> impl Fn(u64) -> Hint {
-    move |file| Hint { how, kind: 1 + (file % TYPES) as u16, is_copy: false }
+    move |file| Hint { how, kind: 1 + (file % TYPES) as u16, ..Hint::default() }
 }
 
 #[test]

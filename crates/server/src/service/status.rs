@@ -100,6 +100,8 @@ impl Service {
                 bytes_total: damage.bytes_total,
                 found: damage.found,
             },
+            copies_read: status.reads_of_copies,
+            repaired_fragments: status.repaired_fragments,
             damages: damage.damages.into_iter().map(damage_words).collect(),
             damages_unlisted: damage.unlisted,
             damages_acknowledged: damage.acknowledged,

@@ -89,6 +89,8 @@ JSON fields (bytes, counts, or as named; counters begin when the pool is opened)
   cold_before_bytes, cold_after_bytes      data recompressed by the cleaner because of cold-mode: bytes before and after
   catalogue_bytes, catalogue_extents       size of the catalogue in the log, from which salvage takes names and sizes (0: no space
                                            for one); extents that are kept for it alone
+  copies_read, repaired_fragments          fragments read from another copy (property copies) because they are damaged; those
+                                           that were replaced by it
   damages                                  damage found by reads, scrub, check or the cleaner, and not repaired or acknowledged
                                            since: list of texts
   receives                                 snapshots that are being received, or whose streams were interrupted: list of
@@ -312,7 +314,7 @@ Damage is reported for the volume if its current state is affected, otherwise fo
 follow.
 
 JSON fields: finished, started_unix_s, extents_done, extents_total, extent_bytes, bytes_done, bytes_total (of data, as stored), fragments, bytes,
-  foreground_bytes (read and written by users of the pool since it was opened), found, unacknowledged (damages that were not acknowledged with
+  foreground_bytes (read and written by users of the pool since it was opened), found, repaired (from another copy), unacknowledged (damages that were not acknowledged with
   shale status --acknowledge), seconds, damages (found now, or before and not repaired since): list of {kind, volume, offset, length, detail, repaired}; kind is fragment, or header,
   which concerns no volume; volume may be VOLUME@SNAPSHOT")]
 pub struct ScrubArgs {

@@ -71,8 +71,12 @@ fn show(slice: &ScrubSlice, seconds: Option<f64>) -> String {
         format!("{} of {} of the pool's data so far", format_size(slice.bytes_done), format_size(slice.bytes_total))
     };
     let took = seconds.map_or_else(String::new, |seconds| format!(", in {seconds:.1} s"));
+    let repaired = match slice.repaired {
+        0 => String::new(),
+        repaired => format!(", {repaired} repaired from another copy"),
+    };
     text.push_str(&format!(
-        "scrubbed {} fragments ({}), {far}{took}: {}\n",
+        "scrubbed {} fragments ({}), {far}{took}: {}{repaired}\n",
         slice.fragments,
         format_size(slice.bytes),
         if slice.found == 0 { "no damage".to_owned() } else { format!("{} damaged", slice.found) }
@@ -109,5 +113,7 @@ mod tests {
         assert!(text.contains("all of it") && text.contains("1 damaged"), "{text}");
         assert!(text.contains(", in 1.0 s: ") && !show(&slice, None).contains(" s: "), "{text}");
         assert!(show(&ScrubSlice::default(), None).contains("never"));
+        let slice = ScrubSlice { started_unix_s: 1, finished: true, repaired: 2, ..ScrubSlice::default() };
+        assert!(show(&slice, None).ends_with("all of it: no damage, 2 repaired from another copy\n"));
     }
 }

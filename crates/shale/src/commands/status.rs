@@ -92,6 +92,10 @@ fn essentials(s: &StatusReport) -> Vec<(&'static str, String)> {
     for line in &s.at_quota {
         lines.push(("AT QUOTA", format!("{}: raise it, remove data or destroy snapshots", line.words())));
     }
+    if s.repaired_fragments > 0 {
+        let text = format!("{} damaged fragments, from their other copies (property copies)", s.repaired_fragments);
+        lines.push(("repaired", text));
+    }
     for damage in s.damages.iter().take(DAMAGES_SHOWN) {
         lines.push(("DAMAGED", damage.clone()));
     }

@@ -25,7 +25,7 @@ pub struct NamesSurvey {
     pub pages_lost: u64,
     /// Whether it is intact.
     pub is_whole: bool,
-    /// Whether anything is lost for good: not, if all that is lost has copies.
+    /// Whether anything is lost for good.
     pub is_lossy: bool,
     /// Whether anything but extended attributes is lost for good.
     pub loses_names: bool,
@@ -37,14 +37,9 @@ pub struct NamesSurvey {
 
 impl NamesSurvey {
     fn new(survey: &Survey, attributes: AttributesLost) -> Self {
-        let (pages, lost, copied) = (survey.pages, survey.lost, survey.copied);
+        let (pages, lost) = (survey.pages, survey.lost);
         let problem = if survey.is_whole() {
             String::new()
-        } else if !survey.is_lossy() && copied > 0 {
-            let all = pages + copied;
-            format!(
-                "the names of the share are damaged: {copied} of {all} pages are lost, but all of these have copies"
-            )
         } else if !survey.is_lossy() && survey.contradicts_itself {
             "the names of the share are damaged: their tables are inconsistent".to_owned()
         } else if !survey.is_lossy() {
@@ -53,7 +48,7 @@ impl NamesSurvey {
             "the names of the share are lost: the beginning of their database cannot be read".to_owned()
         } else if survey.tables_lost.is_empty() {
             let of_what = if survey.loses_names() { "" } else { ", all of them of extended attributes" };
-            let all = pages + copied + lost;
+            let all = pages + lost;
             format!("the names of the share are damaged: {lost} of {all} pages cannot be read{of_what}")
         } else {
             let tables = survey.tables_lost.join(", ");

@@ -1,4 +1,4 @@
-//! Damaged leaves without a copy, while the tree is served: an error there, and nowhere else. And
+//! Damaged leaves, while the tree is served: an error there, and nowhere else. And
 //! pages crafted with wrong content and right checksums: an error there too, never the end of the
 //! program.
 
@@ -10,7 +10,7 @@ use share::{Options, SetAttributes, Tree};
 use sim::{Rng, SimSpace};
 use surface::ObjectSpace;
 
-use crate::copies::{damage, page_at};
+use crate::pages::{damage, page_at};
 use crate::repair::{BEGIN, CALLER, filled};
 use crate::run::OPTIONS;
 
@@ -78,11 +78,15 @@ fn a_damaged_leaf_takes_no_names_but_its_own() {
     let (space, names, leaves) = with_leaves(600);
     assert!(leaves.len() > 10, "{leaves:?}");
     let directories: BTreeSet<u64> = names.keys().map(|(directory, _)| *directory).collect();
-    let (mut all_lost, mut made) = (BTreeSet::new(), 0);
+    let (mut all_lost, mut made, mut unopened) = (BTreeSet::new(), 0, 0);
     for page in leaves {
         let space = space.snapshot();
         damage(&space, page);
-        let tree = Tree::open(space.clone(), OPTIONS).unwrap();
+        let Ok(tree) = Tree::open(space.clone(), OPTIONS) else {
+            // It has the facts, or the root directory.
+            unopened += 1;
+            continue;
+        };
         // The order in which pages are met does not matter.
         let forward = lost(&tree, names.iter());
         assert_eq!(lost(&tree, names.iter().rev()), forward, "page {page}");
@@ -109,6 +113,7 @@ fn a_damaged_leaf_takes_no_names_but_its_own() {
     }
     assert!(all_lost.len() * 2 > names.len(), "only {} of {} names were ever lost", all_lost.len(), names.len());
     assert!(made > 50, "only {made} new names");
+    assert!(unopened <= 3, "{unopened} leaves without which no tree opens");
 }
 
 #[test]
@@ -211,7 +216,6 @@ fn a_tree_whose_log_needs_a_damaged_page_is_served_and_loses_nothing() {
 #[test]
 fn pages_that_contradict_themselves_are_an_error_and_not_the_end() {
     let (space, _, _) = with_leaves(300);
-    space.discard(4, 0..u64::MAX).unwrap();
     let names = names_of(&Tree::open(space.snapshot(), OPTIONS).unwrap());
     let (mut rng, mut refused) = (Rng::new(5), 0);
     for page in 1..pages(&space) {

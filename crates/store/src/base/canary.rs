@@ -46,6 +46,8 @@ canaries! {
     ScrubSkipsRecent = "scrub-skips-recent", "A scrub skips data that no checkpoint has counted.";
     SalvageBoundsForgetSnapshots = "salvage-bounds-forget-snapshots", "Salvage bounds uncertain data of volumes, and not of snapshots.";
     CopiesBesideData = "copies-beside-data", "Copies are written next to their originals, in one block of the medium.";
+    CopiesUnused = "copies-unused", "Damaged data is not read from another copy.";
+    CopiesOutlived = "copies-outlived", "Older copies stay when their data is overwritten.";
     DeltasRemovedEarly = "deltas-removed-early", "Deltas of light checkpoints are removed before all of them are in the records.";
     DictionaryOutlived = "dictionary-outlived", "A dictionary stays when its volume is gone.";
     OpeningWithoutMark = "opening-without-mark", "An opening is not marked in the log.";

@@ -58,6 +58,10 @@ pub struct Counters {
     /// Those of them that sorting wrote.
     pub sorted_bytes: Counter,
     pub cleaning_ns: Counter,
+    /// Fragments that were read from another copy, because they could not be read.
+    pub reads_of_copies: Counter,
+    /// Damaged fragments that were replaced by another copy.
+    pub repaired_fragments: Counter,
     pub cold_before_bytes: Counter,
     pub cold_after_bytes: Counter,
 }

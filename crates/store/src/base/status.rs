@@ -226,6 +226,10 @@ pub struct PoolStatus {
     pub rewritten_bytes: u64,
     /// See `cleaned_extents`.
     pub cleaning_ns: u64,
+    /// Fragments that were read from another copy, because they are damaged.
+    pub reads_of_copies: u64,
+    /// Damaged fragments that were replaced by another copy.
+    pub repaired_fragments: u64,
     /// Bytes of fragments that the cleaner recompressed (the property `cold-mode`), before and
     /// after.
     pub cold_before_bytes: u64,
@@ -441,6 +445,9 @@ pub struct DamageReport {
     pub bytes_total: u64,
     /// Damages that it found.
     pub found: u64,
+    /// Damaged fragments that were repaired from another copy since it began, by the scrub or by a
+    /// look at suspected places.
+    pub repaired: u64,
     /// Known damage that was not acknowledged.
     pub damages: Vec<Problem>,
     /// Damages beyond the list.

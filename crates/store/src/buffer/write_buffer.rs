@@ -156,6 +156,12 @@ fn data_bytes(runs: &[DirtyRun]) -> usize {
     runs.iter().map(DirtyRun::data_bytes).sum()
 }
 
+/// Returns the bytes of the copies of runs of a group, and how many copies the group has.
+fn copied(runs: &[DirtyRun]) -> (usize, usize) {
+    let each = runs.iter().map(|run| (run.data_bytes(), usize::from(run.hint.copies)));
+    each.fold((0, 0), |(bytes, most), (data, copies)| (bytes + data * copies, most.max(copies)))
+}
+
 #[derive(Default)]
 struct DirtyGroup {
     dirty: Vec<DirtyRun>,
@@ -241,6 +247,9 @@ pub struct WriteBuffer {
     bytes: AtomicUsize,
     /// Groups that hold something.
     groups: AtomicUsize,
+    /// Bytes and groups that the copies of this data will take in the log, in flight included.
+    copied_bytes: AtomicUsize,
+    copied_groups: AtomicUsize,
     /// Keeps a second copy of incoming data in case the process dies.
     standby: OnceLock<Arc<Ring>>,
 }
@@ -259,6 +268,8 @@ impl WriteBuffer {
             changed: Condvar::new(),
             bytes: AtomicUsize::new(0),
             groups: AtomicUsize::new(0),
+            copied_bytes: AtomicUsize::new(0),
+            copied_groups: AtomicUsize::new(0),
             standby: OnceLock::new(),
         }
     }
@@ -313,6 +324,25 @@ impl WriteBuffer {
     #[inline]
     pub fn groups(&self) -> usize {
         self.groups.load(Ordering::Relaxed)
+    }
+
+    /// Bytes of data for its copies, in addition to [`bytes`](Self::bytes).
+    #[inline]
+    pub fn copied_bytes(&self) -> usize {
+        self.copied_bytes.load(Ordering::Relaxed)
+    }
+
+    /// Copies of groups, in addition to [`groups`](Self::groups).
+    #[inline]
+    pub fn copied_groups(&self) -> usize {
+        self.copied_groups.load(Ordering::Relaxed)
+    }
+
+    fn count_copies(&self, before: (usize, usize), after: (usize, usize)) {
+        if before != after {
+            self.copied_bytes.fetch_add(after.0.wrapping_sub(before.0), Ordering::Relaxed);
+            self.copied_groups.fetch_add(after.1.wrapping_sub(before.1), Ordering::Relaxed);
+        }
     }
 
     /// Lays a run over a group. Returns the run if the standby memory has no room for it.
@@ -383,9 +413,10 @@ impl WriteBuffer {
                 entry.insert(DirtyGroup::default())
             }
         };
-        let before = data_bytes(&group.dirty);
+        let (before, copied_before) = (data_bytes(&group.dirty), copied(&group.dirty));
         overlay(&mut group.dirty, run);
         let after = data_bytes(&group.dirty);
+        self.count_copies(copied_before, copied(&group.dirty));
         self.bytes.fetch_add(after.wrapping_sub(before), Ordering::Relaxed);
         let is_new = !std::mem::replace(&mut group.queued, true);
         shard.count(key.object, before, after);
@@ -504,13 +535,16 @@ impl WriteBuffer {
             let Some(group) = shard.groups.get_mut(key) else { continue };
             let Some(in_flight) = group.in_flight.take() else { continue };
             let mut released = data_bytes(&in_flight);
+            self.count_copies(copied(&in_flight), (0, 0));
             if put_back {
+                self.count_copies(copied(&group.dirty), (0, 0));
                 let newer = std::mem::replace(&mut group.dirty, in_flight.to_vec());
                 released += data_bytes(&newer);
                 for run in newer {
                     overlay(&mut group.dirty, run);
                 }
                 released -= data_bytes(&group.dirty);
+                self.count_copies((0, 0), copied(&group.dirty));
                 group.queued = true;
                 again.push((*generation, *key));
             }

@@ -31,12 +31,19 @@ pub struct Geometry {
     extents: Arc<AtomicU32>,
     /// Extents from this one on take no new data: the pool is being shrunk.
     mark: Arc<AtomicU32>,
+    /// Most copies of a block that were written, in addition to the block itself.
+    copies: Arc<AtomicU32>,
 }
 
 impl Geometry {
     pub fn new(extent_bytes: u32, capacity_bytes: u64) -> Self {
         let extents = u32::try_from(capacity_bytes / u64::from(extent_bytes)).unwrap_or(u32::MAX);
-        Self { extent_bytes, extents: Arc::new(AtomicU32::new(extents)), mark: Arc::new(AtomicU32::new(u32::MAX)) }
+        Self {
+            extent_bytes,
+            extents: Arc::new(AtomicU32::new(extents)),
+            mark: Arc::new(AtomicU32::new(u32::MAX)),
+            copies: Arc::default(),
+        }
     }
 
     /// Extents in the data file, the superblock's included.
@@ -110,10 +117,25 @@ impl Geometry {
         }
     }
 
-    /// Extents withheld from data.
+    /// Extents withheld from data. Each stream of copies may open one for the last bytes of what was
+    /// admitted.
     #[inline]
     pub fn reserve_extents(&self) -> u64 {
-        METADATA_EXTENTS + CLEAN_EXTENTS
+        METADATA_EXTENTS + CLEAN_EXTENTS + self.copies()
+    }
+
+    /// Most copies of a block that data has been admitted with, in addition to the block itself.
+    #[inline]
+    pub fn copies(&self) -> u64 {
+        self.copies.load(Ordering::Relaxed).into()
+    }
+
+    /// Notes that data comes with so many copies.
+    #[inline]
+    pub fn note_copies(&self, copies: u8) {
+        if u64::from(copies) > self.copies() {
+            self.copies.fetch_max(copies.into(), Ordering::Relaxed);
+        }
     }
 
     /// Largest unit in blocks: a raw unit and its header must fit in half an extent, so that tails

@@ -112,9 +112,9 @@ impl Prepared {
         self.header
     }
 
-    /// The unit to which a block belongs.
+    /// The unit to which a block belongs, or its original.
     fn unit_of(&self, object: ObjectId, block: BlockIndex) -> (ObjectId, u64) {
-        (object, block.0 / if Canary::UnitDivided.is_planted() { 1 } else { u64::from(self.whole) })
+        (object, block.original().0 / if Canary::UnitDivided.is_planted() { 1 } else { u64::from(self.whole) })
     }
 
     /// The fragments that were written, those of one unit together.

@@ -222,6 +222,11 @@ impl Streams {
 mod tests {
     use super::*;
 
+    /// Of the hot stream and the cold one; no other is open.
+    fn open(hot: Option<OpenExtent>, cold: Option<OpenExtent>) -> [Option<OpenExtent>; STREAMS] {
+        [hot, cold, None, None, None]
+    }
+
     fn extents(numbers: &[u32]) -> Vec<ExtentIndex> {
         numbers.iter().copied().map(ExtentIndex).collect()
     }
@@ -248,7 +253,7 @@ mod tests {
 
     #[test]
     fn a_position_has_what_is_applied_and_lists_what_is_only_open() {
-        let mut streams = Streams::new([None, None], extents(&[5, 6, 9, 10]), vec![]);
+        let mut streams = Streams::new(open(None, None), extents(&[5, 6, 9, 10]), vec![]);
         let one = put(&mut streams, Stream::Hot, true);
         let two = put(&mut streams, Stream::Cold, true);
         let three = put(&mut streams, Stream::Hot, false);
@@ -256,35 +261,35 @@ mod tests {
         assert_eq!([one, two], [place(Stream::Hot, 5, 0), place(Stream::Cold, 6, 0)]);
         assert_eq!([three, four], [place(Stream::Hot, 5, 4096), place(Stream::Hot, 9, 0)]);
         assert_eq!((streams.ahead(), streams.next()), (1, Some(ExtentIndex(10))));
-        assert_eq!(streams.position(), ([None, None], extents(&[5, 6, 9, 10]), vec![]));
+        assert_eq!(streams.position(), (open(None, None), extents(&[5, 6, 9, 10]), vec![]));
         streams.applied(one, 4096);
         let at = |extent, offset| Some(OpenExtent { extent: ExtentIndex(extent), offset });
-        assert_eq!(streams.position(), ([at(5, 4096), None], extents(&[6, 9, 10]), vec![]));
+        assert_eq!(streams.position(), (open(at(5, 4096), None), extents(&[6, 9, 10]), vec![]));
         streams.applied(two, 4096);
         streams.applied(three, 8192);
-        assert_eq!(streams.position(), ([at(5, 8192), at(6, 4096)], extents(&[9, 10]), vec![]));
+        assert_eq!(streams.position(), (open(at(5, 8192), at(6, 4096)), extents(&[9, 10]), vec![]));
         streams.applied(four, 4096);
-        assert_eq!(streams.position(), ([at(9, 4096), at(6, 4096)], extents(&[10]), extents(&[5])));
+        assert_eq!(streams.position(), (open(at(9, 4096), at(6, 4096)), extents(&[10]), extents(&[5])));
         streams.extend(1, &extents(&[20]));
-        assert_eq!(streams.position(), ([at(9, 4096), at(6, 4096)], extents(&[10, 20]), vec![]));
+        assert_eq!(streams.position(), (open(at(9, 4096), at(6, 4096)), extents(&[10, 20]), vec![]));
     }
 
     #[test]
     fn what_is_abandoned_is_passed_with_all_that_was_never_applied() {
-        let mut streams = Streams::new([None, None], extents(&[5, 6, 7, 8]), extents(&[2]));
+        let mut streams = Streams::new(open(None, None), extents(&[5, 6, 7, 8]), extents(&[2]));
         let one = put(&mut streams, Stream::Cold, true);
         streams.applied(one, 4096);
         put(&mut streams, Stream::Hot, true);
         put(&mut streams, Stream::Cold, true);
         streams.abandon();
-        assert_eq!(streams.position(), ([None, None], extents(&[8]), extents(&[2, 5, 6, 7])));
+        assert_eq!(streams.position(), (open(None, None), extents(&[8]), extents(&[2, 5, 6, 7])));
         assert_eq!((streams.ahead(), streams.reserved_ahead()), (1, 0));
         assert!(streams.open_of(Stream::Cold).is_none());
     }
 
     #[test]
     fn extents_that_are_to_go_are_left_and_taken_off_the_list() {
-        let mut streams = Streams::new([None, None], extents(&[50, 5, 51, 6, 60, 7]), vec![]);
+        let mut streams = Streams::new(open(None, None), extents(&[50, 5, 51, 6, 60, 7]), vec![]);
         let one = put(&mut streams, Stream::Hot, true);
         let two = put(&mut streams, Stream::Cold, true);
         assert_eq!(
@@ -299,7 +304,7 @@ mod tests {
         let at = |extent, offset| Some(OpenExtent { extent: ExtentIndex(extent), offset });
         assert_eq!(
             streams.position(),
-            ([None, None], extents(&[5, 8, 9]), extents(&[50])),
+            (open(None, None), extents(&[5, 8, 9]), extents(&[50])),
             "nothing is under way there"
         );
         assert!(streams.open_of(Stream::Hot).is_none());
@@ -308,7 +313,7 @@ mod tests {
         assert_eq!(three, place(Stream::Hot, 8, 0));
         streams.applied(three, 4096);
         streams.keep_before(ExtentIndex(40), false);
-        assert_eq!(streams.position(), ([at(8, 4096), at(5, 4096)], extents(&[9]), extents(&[50])));
+        assert_eq!(streams.position(), (open(at(8, 4096), at(5, 4096)), extents(&[9]), extents(&[50])));
         // With a batch in flight it is not abandoned.
         put(&mut streams, Stream::Hot, false);
         streams.keep_before(ExtentIndex(8), false);
@@ -318,7 +323,7 @@ mod tests {
     /// Late zeroes would overwrite the batches written when the extent is opened again.
     #[test]
     fn an_extent_in_which_zeroes_are_on_their_way_is_not_left() {
-        let mut streams = Streams::new([None, None], extents(&[50, 5]), vec![]);
+        let mut streams = Streams::new(open(None, None), extents(&[50, 5]), vec![]);
         let one = put(&mut streams, Stream::Hot, true);
         streams.applied(one, 4096);
         streams.open_of(Stream::Hot).unwrap().is_zeroing = true;
@@ -328,12 +333,12 @@ mod tests {
         streams.open_of(Stream::Hot).unwrap().is_zeroing = false;
         streams.keep_before(ExtentIndex(40), false);
         assert!(streams.open_of(Stream::Hot).is_none());
-        assert_eq!(streams.position(), ([None, None], extents(&[5]), extents(&[50])));
+        assert_eq!(streams.position(), (open(None, None), extents(&[5]), extents(&[50])));
     }
 
     #[test]
     fn neighbours_ahead_are_reserved_together() {
-        let mut streams = Streams::new([None, None], extents(&[5, 6, 7, 9]), vec![]);
+        let mut streams = Streams::new(open(None, None), extents(&[5, 6, 7, 9]), vec![]);
         assert_eq!(streams.unreserved(2), Some((ExtentIndex(5), 2)));
         assert_eq!(streams.unreserved(9), Some((ExtentIndex(5), 3)));
         assert!(streams.set_reserved(ExtentIndex(5), 3));

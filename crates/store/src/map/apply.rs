@@ -302,6 +302,12 @@ impl Applier {
                 deaths.push(Death::of(&self.geometry, lost, lost.live));
             });
         });
+        if key.group.copy() > 0 {
+            // A copy takes bytes, but no blocks of its own. What it replaces below memory is not
+            // estimated: the next checkpoint counts it.
+            object.estimate(0, bytes);
+            return;
+        }
         let mut blocks = i64::from(done.allocated_after) - i64::from(done.allocated_before);
         if !done.new.is_empty() {
             let (below, known) = self.map.allocated_below(key, epoch, done.new);

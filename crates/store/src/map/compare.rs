@@ -76,7 +76,8 @@ impl Comparison<'_> {
         }
         let mut changes = Changes::default();
         let end = sizes.0.max(sizes.1);
-        for (group, of_all) in &page.groups {
+        // Copies come after all that an object may have, and have the same content.
+        for (group, of_all) in page.groups.range(..GroupIndex(0).nth_copy(1)) {
             let ([before, now], buffered) = if in_memory.binary_search(group).is_ok() {
                 self.group_in_memory((old, new), *group)?
             } else {
@@ -85,7 +86,8 @@ impl Comparison<'_> {
             };
             changes.push(*group, changed(&before, &now).or(buffered), allocated(&now).or(buffered), end);
         }
-        let next = page.next.map(|group| group.first_block().offset_bytes()).filter(|next| *next < end);
+        let next = page.next.filter(|group| group.copy() == 0).map(|group| group.first_block().offset_bytes());
+        let next = next.filter(|next| *next < end);
         Ok(DiffPage { changes: changes.list, next, sizes })
     }
 

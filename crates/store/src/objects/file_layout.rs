@@ -6,14 +6,17 @@
 //! | 2^62 | *tables*: a block for each file, with the places of its *pieces* |
 //! | 2^62 + 2^54 | the block that records the assigned places |
 //! | 2^62 + 2^55 | pieces |
+//! | 2^62 + 2^61 | *names*: all bytes of the files of the tree itself, in the order of their numbers |
 //!
-//! A file's first MiB, and its table, are found by its number alone, so a small file has no table.
-//! The rest of a file is divided into pieces, each of which gets a place of its own at its first
+//! So the address shows which data holds names and inodes, or the places of files: such data has one
+//! copy more (`write::copies` in `engine`). A file's first MiB, and its table, are found by its
+//! number alone, so a small file has no table. The rest of a file is divided into pieces, each of which gets a place of its own at its first
 //! write: eight times as much as all before it up to 16 TiB, then 16 TiB each. A place is assigned
 //! once and never reused.
 
 use std::ops::Range;
 
+use surface::{LOG_FILE, OWN_FILES_END};
 use units::{BLOCK_BYTES, BlockIndex, SHARE_BYTES, SHARE_FIRST_BLOCK};
 
 /// Bytes of a file in its window: most files have no more.
@@ -25,7 +28,9 @@ pub const FILES_END: u64 = (TABLES_BEGIN - WINDOWS_BEGIN) / WINDOW_BYTES;
 /// Address of the block that records which places have been assigned.
 pub const GIVEN_OUT: u64 = TABLES_BEGIN + (1 << 54);
 /// The places of pieces.
-pub const PIECES: Range<u64> = TABLES_BEGIN + (1 << 55)..SHARE_BYTES;
+pub const PIECES: Range<u64> = TABLES_BEGIN + (1 << 55)..NAMES.start;
+/// The tree's own files.
+pub const NAMES: Range<u64> = TABLES_BEGIN + (1 << 61)..TABLES_BEGIN + (1 << 61) + OWN_FILES_END * FILE_BYTES;
 /// Bytes of a file.
 pub const FILE_BYTES: u64 = 1 << 52;
 /// Pieces that grow, each to eight times the bytes before it.
@@ -38,6 +43,7 @@ pub const PIECES_MAX: usize = GROWING + (FILE_BYTES / STEP_BYTES) as usize - 1;
 const _: () = assert!(WINDOW_BYTES << (3 * GROWING) == STEP_BYTES);
 const _: () = assert!(FILES_END * BLOCK_BYTES as u64 <= GIVEN_OUT - TABLES_BEGIN);
 const _: () = assert!(PIECES_MAX * 8 <= BLOCK_BYTES);
+const _: () = assert!(NAMES.end <= SHARE_BYTES);
 
 /// All windows.
 pub const fn windows() -> Range<u64> {
@@ -49,10 +55,33 @@ pub const fn tables() -> Range<u64> {
     TABLES_BEGIN..GIVEN_OUT
 }
 
-/// Returns the address of a file's window.
+/// Returns the address of a file's window; of the tree's own files, that of the file.
 #[inline]
 pub const fn window(file: u64) -> u64 {
-    WINDOWS_BEGIN + file * WINDOW_BYTES
+    if file < OWN_FILES_END { NAMES.start + file * FILE_BYTES } else { WINDOWS_BEGIN + file * WINDOW_BYTES }
+}
+
+/// Returns the bytes of a file in its window.
+#[inline]
+pub const fn window_bytes(file: u64) -> u64 {
+    if file < OWN_FILES_END { FILE_BYTES } else { WINDOW_BYTES }
+}
+
+/// Returns whether a block of a share holds names and inodes, or places of files.
+#[inline]
+pub const fn holds_names(block: BlockIndex) -> bool {
+    let address = block.offset_bytes();
+    let is_in_log = address >= window(LOG_FILE) && address < window(LOG_FILE + 1);
+    address >= NAMES.start && !is_in_log || address >= TABLES_BEGIN && address < PIECES.start
+}
+
+/// Returns the ranges of addresses that hold names, or those that hold the data of files.
+pub const fn zones(of_names: bool) -> [Range<u64>; 3] {
+    if of_names {
+        [TABLES_BEGIN..PIECES.start, NAMES.start..window(LOG_FILE), window(LOG_FILE + 1)..NAMES.end]
+    } else {
+        [0..TABLES_BEGIN, PIECES, window(LOG_FILE)..window(LOG_FILE + 1)]
+    }
 }
 
 /// Returns the address of the table of a file's pieces.
@@ -110,15 +139,15 @@ impl Part {
     }
 }
 
-/// The parts of a range, in order.
-pub fn parts(range: Range<u64>) -> impl Iterator<Item = Part> {
-    let mut at = range.start;
+/// The parts of a range of a file, in order.
+pub fn parts(file: u64, range: Range<u64>) -> impl Iterator<Item = Part> {
+    let (mut at, window) = (range.start, window_bytes(file));
     std::iter::from_fn(move || {
         if at >= range.end {
             return None;
         }
-        let (found, end) = match at < WINDOW_BYTES {
-            true => (None, WINDOW_BYTES),
+        let (found, end) = match at < window {
+            true => (None, window),
             false => (Some(piece_at(at)), piece(piece_at(at)).end),
         };
         let bytes = at..end.min(range.end);
@@ -130,6 +159,9 @@ pub fn parts(range: Range<u64>) -> impl Iterator<Item = Part> {
 /// Returns the file whose window holds an address, and the offset in the file.
 #[inline]
 pub const fn in_window(address: u64) -> Option<(u64, u64)> {
+    if address >= NAMES.start && address < NAMES.end {
+        return Some(((address - NAMES.start) / FILE_BYTES, (address - NAMES.start) % FILE_BYTES));
+    }
     if address < WINDOWS_BEGIN || address >= TABLES_BEGIN {
         return None;
     }
@@ -162,7 +194,9 @@ mod tests {
     #[test]
     fn parts_cover_a_range() {
         for range in [0..FILE_BYTES, 5..6, WINDOW_BYTES - 1..WINDOW_BYTES + 1, 3 << 40..40 << 40, 7..7] {
-            let parts: Vec<Part> = parts(range.clone()).collect();
+            let own: Vec<Part> = parts(OWN_FILES_END - 1, range.clone()).collect();
+            assert!(own.iter().all(|part| *part == Part { piece: None, bytes: range.clone() }), "{range:?}");
+            let parts: Vec<Part> = parts(OWN_FILES_END, range.clone()).collect();
             assert!(parts.windows(2).all(|pair| pair[0].bytes.end == pair[1].bytes.start));
             assert_eq!(parts.iter().map(Part::len).sum::<u64>(), range.end - range.start);
             assert!(parts.first().is_none_or(|part| part.bytes.start == range.start));
@@ -174,7 +208,19 @@ mod tests {
     fn places_of_different_kinds_do_not_overlap() {
         assert!(window(FILES_END) <= table(0) && table(FILES_END) <= GIVEN_OUT && GIVEN_OUT < PIECES.start);
         assert_eq!(file_of_table(table(77)), 77);
+        assert!(PIECES.start < PIECES.end && PIECES.end <= window(0));
         assert_eq!(in_window(window(9) + 5), Some((9, 5)));
+        assert_eq!(in_window(window(99) + 5), Some((99, 5)));
+        let names = |address| holds_names(BlockIndex::containing(address));
+        assert!(names(window(1)) && names(window(3) + (1 << 40)) && names(table(77)) && names(GIVEN_OUT));
+        assert!(!names(window(99)) && !names(PIECES.start) && !names(PIECES.end - 1));
+        assert!(!names(window(LOG_FILE)) && !names(window(LOG_FILE + 1) - 1));
+        for of_names in [false, true] {
+            let ends = zones(of_names).into_iter().flat_map(|zone| [zone.start, zone.end - 1]);
+            assert!({ ends }.all(|address| names(address) == of_names));
+        }
+        let bytes = |of_names| zones(of_names).iter().map(|zone| zone.end - zone.start).sum::<u64>();
+        assert_eq!(bytes(false) + bytes(true), NAMES.end);
         assert_eq!((in_window(table(0)), in_window(0)), (None, None));
     }
 }

@@ -77,7 +77,7 @@ impl Table {
             _ => self.inherited(descriptor),
         };
         let resolved = resolved(&inherited, &descriptor.properties);
-        *object.settings.write() = resolved.settings;
+        object.set_settings(resolved.settings);
         // All objects are in memory: for others only the settings are meaningful.
         if descriptor.size_bytes == SHARE_BYTES {
             *object.in_force.write() = Arc::new(resolved);

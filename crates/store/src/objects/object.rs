@@ -1,15 +1,16 @@
 //! One object in memory: its descriptor, its chain of levels, its figures.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU8, AtomicU32, AtomicU64, Ordering};
 
 use format::{ObjectDescriptor, ObjectState, Reap, SnapshotIdentity};
 use policy::{Resolved, Settings};
-use units::{BLOCK_BYTES, Epoch, GroupIndex, ObjectId, SHARE_BYTES};
+use units::{BLOCK_BYTES, BlockIndex, Epoch, GroupIndex, ObjectId, SHARE_BYTES};
 
 use crate::base::ranked::RwLock;
 use crate::base::ranks;
 use crate::objects::effort::Effort;
+use crate::objects::file_layout::holds_names;
 use crate::objects::level::Level;
 
 /// One object in memory.
@@ -52,11 +53,19 @@ pub struct Object {
     frozen: Estimate,
     /// The folders above that have a quota.
     limits: RwLock<Arc<[Arc<Object>]>, ranks::ObjectPart>,
+    /// In how many more copies its new data is stored.
+    copies: AtomicU8,
+    /// The highest number of a copy of data, and of names, that it, or an object that it came from,
+    /// may have.
+    copies_known: [AtomicU8; 2],
     /// Cost of its data since the pool was opened.
     pub effort: Effort,
     /// See `quota`.
     pub quota: crate::objects::allowance::Allowance,
 }
+
+/// No number of a copy: the map has not been asked.
+const COPIES_UNKNOWN: u8 = u8::MAX;
 
 /// An estimated change of an object's figures.
 #[derive(Default)]
@@ -102,6 +111,8 @@ impl Object {
             active: Estimate::default(),
             frozen: Estimate::default(),
             limits: RwLock::new(Arc::new([])),
+            copies: AtomicU8::new(settings.copies.saturating_sub(1)),
+            copies_known: [const { AtomicU8::new(COPIES_UNKNOWN) }; 2],
             effort: Effort::default(),
             quota: crate::objects::allowance::Allowance::default(),
             descriptor: RwLock::new(descriptor.clone()),
@@ -214,6 +225,46 @@ impl Object {
 
     pub(crate) fn set_limits(&self, limits: Arc<[Arc<Self>]>) {
         *self.limits.write() = limits;
+    }
+
+    /// Sets the settings that follow from the properties in force.
+    pub(crate) fn set_settings(&self, settings: Settings) {
+        self.copies.store(settings.copies.saturating_sub(1), Ordering::Relaxed);
+        *self.settings.write() = settings;
+    }
+
+    /// Returns in how many more copies new data of a group is stored: names and inodes of a share
+    /// in one more than its files.
+    #[inline]
+    pub fn copies_of(&self, group: GroupIndex) -> u8 {
+        self.copies.load(Ordering::Relaxed) + u8::from(self.has_names_at(group.first_block()))
+    }
+
+    /// Most copies in which its new data is stored, in addition to the data itself.
+    pub fn copies_max(&self) -> u8 {
+        self.copies.load(Ordering::Relaxed) + u8::from(self.is_share())
+    }
+
+    /// Whether it is a share with names or places of files in this block.
+    #[inline]
+    pub fn has_names_at(&self, block: BlockIndex) -> bool {
+        self.is_share() && holds_names(block)
+    }
+
+    /// Returns the highest number of a copy of data, or of names, that it, or an object that it came
+    /// from, may have; `None`: the map has not been asked since the pool was opened.
+    #[inline]
+    pub fn copies_known(&self, of_names: bool) -> Option<u8> {
+        let known = self.copies_known[usize::from(of_names)].load(Ordering::Acquire);
+        (known != COPIES_UNKNOWN).then_some(known)
+    }
+
+    /// Notes that it may have copies up to this number; returns the highest number.
+    pub fn note_copies(&self, of_names: bool, number: u8) -> u8 {
+        let more = |known: u8| Some(if known == COPIES_UNKNOWN { number } else { known.max(number) });
+        let known = &self.copies_known[usize::from(of_names)];
+        let before = known.fetch_update(Ordering::AcqRel, Ordering::Acquire, more);
+        before.map_or(number, |known| if known == COPIES_UNKNOWN { number } else { known.max(number) })
     }
 
     /// A change only removes an empty level from the chain, or restores one with a descriptor from

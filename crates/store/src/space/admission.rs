@@ -207,7 +207,8 @@ impl Space {
 
     /// Bytes that dirty data may take in the log.
     fn dirty_cost(&self) -> u64 {
-        self.buffer.bytes() as u64 + self.buffer.groups() as u64 * GROUP_COST_BYTES
+        let copies = self.buffer.copied_bytes() as u64 + self.buffer.copied_groups() as u64 * GROUP_COST_BYTES;
+        self.buffer.bytes() as u64 + self.buffer.groups() as u64 * GROUP_COST_BYTES + copies
     }
 
     fn see(&self) -> Seen {
@@ -261,7 +262,7 @@ impl Space {
     fn room_at(&self, free: Free, wall: u64) -> u64 {
         let usable = self.geometry.usable_bytes_min();
         let soft_wall = self.soft_wall();
-        let soft = if wall < soft_wall { 0 } else { soft_wall - self.geometry.reserve_extents() };
+        let soft = if wall < soft_wall { 0 } else { soft_wall.saturating_sub(self.geometry.reserve_extents()) };
         let cleans = free.cleaning.min(soft * usable);
         (free.extents * usable + cleans).saturating_sub(wall * usable)
     }

@@ -227,7 +227,7 @@ impl Extents {
     /// Decides the changes of a checkpoint. `usage` has the changes by its merge, `passed` the
     /// extents that leave the log's list, `dropped` those removed from it unused, `kept` those that
     /// stay on it, `pinned` those that are not freed, and `wanted` the target length of the list,
-    /// and which extents it prefers.
+    /// which extents it prefers, and whether neighbours in it should be far apart.
     pub fn plan(
         &mut self,
         usage: UsageChanges,
@@ -235,7 +235,7 @@ impl Extents {
         dropped: &[ExtentIndex],
         kept: &[ExtentIndex],
         pinned: BTreeSet<ExtentIndex>,
-        (wanted, comes_first): (usize, Option<&dyn Fn(ExtentIndex) -> bool>),
+        (wanted, comes_first, apart): (usize, Option<&dyn Fn(ExtentIndex) -> bool>, bool),
     ) -> ExtentPlan {
         let live_after = |extent: ExtentIndex| {
             let change = usage.get(&extent).copied().unwrap_or(0);
@@ -262,10 +262,24 @@ impl Extents {
                 listed.extend(free.clone().filter(|extent| comes_first(*extent)).take(room));
                 listed.extend(free.filter(|extent| !comes_first(*extent)).take(room - listed.len()));
             }
+            // Neighbours in the list are opened at about the same time, by data and its copies.
+            None if apart => {
+                let half = self.mark.min(count) / 2;
+                let is_far = |extent: &ExtentIndex| (extent.0 as usize + count - self.cursor) % count >= half;
+                let (mut near, mut far) = (free.clone().filter(|e| !is_far(e)), free.filter(is_far));
+                while listed.len() < room {
+                    let pair = [near.next(), far.next()];
+                    if pair == [None; 2] {
+                        break;
+                    }
+                    listed.extend(pair.into_iter().flatten().take(room - listed.len()));
+                }
+            }
             // In a large pool, only as many are examined as needed.
             None => listed.extend(free.take(room)),
         }
-        if let Some(last) = listed.last() {
+        let last = if apart { listed.iter().rev().nth(1).or(listed.last()) } else { listed.last() };
+        if let Some(last) = last {
             self.cursor = last.0 as usize + 1;
         }
         ExtentPlan { usage, listed, passed, freed, idle, pinned }
@@ -403,16 +417,23 @@ mod tests {
     fn a_freed_extent_is_free_only_after_release() {
         let mut extents = extents(4);
         assert_eq!(extents.free(), 3);
-        let plan = extents.plan(UsageChanges::new(), vec![], &[], &[], BTreeSet::new(), (1, None));
+        let plan = extents.plan(UsageChanges::new(), vec![], &[], &[], BTreeSet::new(), (1, None, false));
         assert_eq!(plan.listed, [ExtentIndex(1)]);
         extents.apply(&plan);
         assert_eq!(extents.free(), 2);
-        let plan =
-            extents.plan([(ExtentIndex(1), 100)].into(), vec![ExtentIndex(1)], &[], &[], BTreeSet::new(), (1, None));
+        let plan = extents.plan(
+            [(ExtentIndex(1), 100)].into(),
+            vec![ExtentIndex(1)],
+            &[],
+            &[],
+            BTreeSet::new(),
+            (1, None, false),
+        );
         assert!(plan.freed.is_empty());
         extents.apply(&plan);
         assert_eq!((extents.free(), extents.live_bytes()), (1, 100));
-        let plan = extents.plan([(ExtentIndex(1), -100)].into(), vec![], &[], &plan.listed, BTreeSet::new(), (1, None));
+        let plan =
+            extents.plan([(ExtentIndex(1), -100)].into(), vec![], &[], &plan.listed, BTreeSet::new(), (1, None, false));
         assert_eq!(plan.freed, [ExtentIndex(1)]);
         extents.apply(&plan);
         assert_eq!((extents.free(), extents.live_bytes(), extents.checkpoint()), (1, 0, 0));
@@ -425,7 +446,7 @@ mod tests {
         let mut extents = extents(4);
         let pinned = BTreeSet::from([ExtentIndex(1)]);
         let mut plan = |passed, pinned| {
-            let plan = extents.plan(UsageChanges::new(), passed, &[], &[], pinned, (0, None));
+            let plan = extents.plan(UsageChanges::new(), passed, &[], &[], pinned, (0, None, false));
             extents.apply(&plan);
             extents.release(&plan);
             (plan.freed, plan.idle, extents.free())
@@ -470,11 +491,11 @@ mod tests {
     #[test]
     fn an_extent_freed_by_a_checkpoint_may_be_listed_by_it() {
         let mut extents = extents(2);
-        let plan = extents.plan(UsageChanges::new(), vec![], &[], &[], BTreeSet::new(), (8, None));
+        let plan = extents.plan(UsageChanges::new(), vec![], &[], &[], BTreeSet::new(), (8, None, false));
         extents.apply(&plan);
         assert_eq!((plan.listed.len(), extents.free()), (1, 0));
         // The log passed extent 1 and left nothing live in it.
-        let plan = extents.plan(UsageChanges::new(), vec![ExtentIndex(1)], &[], &[], BTreeSet::new(), (8, None));
+        let plan = extents.plan(UsageChanges::new(), vec![ExtentIndex(1)], &[], &[], BTreeSet::new(), (8, None, false));
         assert_eq!(plan.listed, [ExtentIndex(1)]);
         extents.apply(&plan);
         assert!(extents.release(&plan).is_empty());

@@ -22,9 +22,10 @@ use store::base::scratch;
 use store::base::store_error::store_error;
 use store::log::extent_scan;
 use store::map::Piece;
+use store::objects::Object;
 use store::space::extents::Victim;
 use surface::Result;
-use units::{BLOCK_BYTES, Epoch, ExtentIndex, ObjectId};
+use units::{BLOCK_BYTES, BlockIndex, Epoch, ExtentIndex, ObjectId};
 
 use crate::clean::victim_reads::VictimReads;
 use crate::read::damage_owners::{Concerned, Place};
@@ -169,20 +170,33 @@ impl Checker<'_> {
         decode(self.parts, entry, &buf[from..from + fragment.stored as usize])
     }
 
+    /// Returns whether the live blocks of a damaged fragment can be read from another copy.
+    fn has_intact_copy(&self, object: &Object, entry: &Entry) -> bool {
+        let Piece { object: owner, epoch, fragment } = entry.piece;
+        let _in_extents = self.parts.reads.readers.read();
+        let mut others = self.parts.reads.other_copies((owner, epoch), entry.key.group, fragment.live);
+        others.any(|copy| copy.iter().all(|wanted| self.parts.reads.payload_alone(object, wanted).is_some()))
+    }
+
     fn verified(&mut self, entry: &Entry, found: std::result::Result<(), String>) {
         let fragment = &entry.piece.fragment;
         self.report.fragments += 1;
         self.report.fragment_bytes += u64::from(fragment.stored);
         self.done_bytes += u64::from(fragment.stored);
-        let Err(detail) = found else { return };
+        let Err(mut detail) = found else { return };
         self.parts.reads.suspects.note(fragment.location);
         let RecordKey { object, group, epoch } = entry.key;
         if let Some(object) = self.parts.objects.get(object) {
+            let has_copy = self.has_intact_copy(&object, entry);
+            if has_copy {
+                self.copied += 1;
+                detail.push_str("; another copy replaces it");
+            }
             let place = Place { group, epoch, fragment: Some((fragment.location, fragment.live)) };
             let seen = Concerned::of(&self.parts.objects, &self.parts.map, &object, place);
             let block = group.first_block().0 + u64::from(seen.blocks.0.trailing_zeros());
             let text = format!("{} blocks from here cannot be read: {detail}", seen.blocks.count());
-            self.problem_seen("fragment", seen, block * BLOCK_BYTES as u64, text, false);
+            self.problem_seen("fragment", seen, BlockIndex(block).offset_bytes(), text, has_copy);
         }
     }
 }

@@ -50,7 +50,9 @@ impl Audit<'_> {
             self.group = Some((key.object, key.group));
         }
         let counted = self.counted.entry(key.object).or_default();
-        counted.allocated_blocks += u64::from(record.allocated().count());
+        if key.group.copy() == 0 {
+            counted.allocated_blocks += u64::from(record.allocated().count());
+        }
         counted.stored_bytes += record.fragments.iter().map(|f| u64::from(f.live_bytes())).sum::<u64>();
         self.records.push((key.epoch, record));
     }

@@ -68,6 +68,8 @@ pub(crate) struct Checker<'a> {
     pub headers: Vec<DamagedHeaders>,
     /// Problems that were repaired before the pool was opened.
     mended: u64,
+    /// Damaged fragments of which another copy is intact: repaired at the end of the check.
+    copied: u64,
 }
 
 impl Pool {
@@ -104,6 +106,7 @@ impl Pool {
             report,
             counted: BTreeMap::new(),
             headers: Vec::new(),
+            copied: 0,
             repair,
             done_bytes: 0,
         };
@@ -119,7 +122,7 @@ impl Pool {
         if repair {
             self.core.vitals.env.store.persist().map_err(store_error)?;
         }
-        let Checker { mut report, headers, .. } = checker;
+        let Checker { mut report, headers, copied, .. } = checker;
         drop((still, passing_on));
         for headers in headers {
             let repaired = repair && self.core.repairs.evacuate(&headers)?;
@@ -129,8 +132,14 @@ impl Pool {
             let detail = headers.words(self.core.geometry.start(headers.extent), repair, repaired);
             report.add(Problem { kind: "header", detail, repaired, ..Problem::default() });
         }
-        // So that `status` knows of it, too.
+        // So that `status` knows of it, too. Damage that has another copy is repaired by that.
+        let before = self.core.vitals.counters.repaired_fragments.get();
         self.core.repairs.enter_suspects()?;
+        if self.core.vitals.counters.repaired_fragments.get() - before < copied {
+            report.problems_left += copied;
+            let of_copies = |problem: &&mut Problem| problem.kind == "fragment" && problem.repaired;
+            report.problems.iter_mut().filter(of_copies).for_each(|problem| problem.repaired = false);
+        }
         Ok(report)
     }
 }
@@ -390,7 +399,7 @@ impl Checker<'_> {
     fn history(&mut self) -> Result<()> {
         // Unreadable records are in no count, so the figures can only be those of the readable
         // ones. Repaired data is counted.
-        let is_sound = self.report.problems_total == self.mended;
+        let is_sound = self.report.problems_total == self.mended + self.copied;
         for finding in self.parts.audit_history(self.repair)? {
             if is_sound {
                 let place = finding.offset.map(|offset| (&*finding.object, offset));

@@ -30,9 +30,11 @@ pub(crate) struct Live {
 }
 
 impl Live {
-    fn count(&mut self, geometry: &Geometry, object: ObjectId, record: &Record) {
-        let (blocks, bytes) = self.objects.entry(object).or_default();
-        *blocks += u64::from(record.allocated().count());
+    fn count(&mut self, geometry: &Geometry, key: GroupKey, record: &Record) {
+        let (blocks, bytes) = self.objects.entry(key.object).or_default();
+        if key.group.copy() == 0 {
+            *blocks += u64::from(record.allocated().count());
+        }
         for fragment in &record.fragments {
             let live = u64::from(fragment.live_bytes());
             *bytes += live;
@@ -96,14 +98,14 @@ impl Mender<'_> {
                 if let (Some(key), Ok(record)) = (parse_record_key(key), Record::decode(value))
                     && !apart.contains(&group(&key))
                 {
-                    live.count(self.geometry, key.object, &record);
+                    live.count(self.geometry, group(&key), &record);
                 }
                 ControlFlow::Continue(())
             })
             .map_err(store_error)?;
         for key in apart {
             for (_, record) in self.group(key, rebuilt)? {
-                live.count(self.geometry, key.object, &record);
+                live.count(self.geometry, key, &record);
             }
         }
         Ok(live)

@@ -136,7 +136,10 @@ impl Files {
     pub fn places(&self, file: u64) -> Result<Vec<(Range<u64>, u64)>> {
         Self::check(file, &(0..0))?;
         let window = layout::window(file);
-        let mut places = vec![(window..window + layout::WINDOW_BYTES, 0)];
+        let mut places = vec![(window..window + layout::window_bytes(file), 0)];
+        if file < OWN_FILES_END {
+            return Ok(places);
+        }
         for (piece, place) in self.tables.of(file)?.iter().enumerate().filter(|(_, place)| **place != 0) {
             let bytes = layout::piece(piece);
             places.push((*place..*place + (bytes.end - bytes.start), bytes.start));
@@ -236,7 +239,7 @@ impl Files {
     ) -> Result<bool> {
         Self::check(file, &range)?;
         let mut rest = buf;
-        for part in layout::parts(range) {
+        for part in layout::parts(file, range) {
             let (mine, others) = rest.split_at_mut(part.len() as usize);
             rest = others;
             let is_filled = match self.address(file, &part)? {
@@ -309,7 +312,7 @@ impl ObjectSpace for Files {
 
     fn read_cached(&self, file: u64, offset: u64, buf: &mut [u8]) -> Result<bool> {
         let range = offset..offset.saturating_add(buf.len() as u64);
-        if range.end > layout::WINDOW_BYTES && !self.tables.is_cached(file) {
+        if range.end > layout::window_bytes(file) && !self.tables.is_cached(file) {
             return Ok(false);
         }
         self.read_parts(file, range, buf, |address, part| self.device.read_cached(address, part))
@@ -338,7 +341,7 @@ impl ObjectSpace for Files {
     fn write_hinted(&self, file: u64, offset: u64, data: Bytes, hint: Hint) -> Result<()> {
         let range = offset..offset.saturating_add(data.len() as u64);
         Self::check(file, &range)?;
-        for part in layout::parts(range) {
+        for part in layout::parts(file, range) {
             let mine = data.slice((part.bytes.start - offset) as usize..(part.bytes.end - offset) as usize);
             let write = |address| match file < OWN_FILES_END {
                 true => self.volume.write_for_tree(address, mine, hint, &self.aside),
@@ -360,10 +363,11 @@ impl ObjectSpace for Files {
         let range = range.start.min(FILE_BYTES)..range.end.min(FILE_BYTES);
         Self::check(file, &range)?;
         if range == (0..FILE_BYTES) {
-            self.clear(layout::window(file)..layout::window(file + 1))?;
-            return self.clear_pieces(file);
+            let window = layout::window(file);
+            self.clear(window..window + layout::window_bytes(file))?;
+            return if file < OWN_FILES_END { Ok(()) } else { self.clear_pieces(file) };
         }
-        for part in layout::parts(range) {
+        for part in layout::parts(file, range) {
             if let Some(address) = self.address(file, &part)? {
                 self.clear(address..address + part.len())?;
             }
@@ -376,6 +380,10 @@ impl ObjectSpace for Files {
         if files.is_empty() {
             return Ok(());
         }
+        for own in files.start..files.end.min(OWN_FILES_END) {
+            self.discard(own, 0..FILE_BYTES)?;
+        }
+        let files = files.start.max(OWN_FILES_END)..files.end.max(OWN_FILES_END);
         self.clear(layout::window(files.start)..layout::window(files.end))?;
         let tables = layout::table(files.start)..layout::table(files.end);
         self.each_with_data(tables, BLOCK, |table| {
@@ -402,7 +410,7 @@ impl ObjectSpace for Files {
         let range = offset..offset.saturating_add(length);
         Self::check(file, &range)?;
         let mut runs = Runs::new(runs_max);
-        for part in layout::parts(range) {
+        for part in layout::parts(file, range) {
             let Some(address) = self.address(file, &part)? else {
                 if runs.push(part.len(), Allocation::Hole) {
                     continue;

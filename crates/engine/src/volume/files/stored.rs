@@ -36,7 +36,7 @@ pub struct FilePart {
 pub struct FileStored {
     /// Bytes of data, in whole blocks.
     pub raw_bytes: u64,
-    /// Their stored size.
+    /// Their stored size, in all copies.
     pub stored_bytes: u64,
     /// By codec, the most data first.
     pub codecs: Vec<CodecUse>,
@@ -134,6 +134,9 @@ impl Files {
             for group in groups {
                 let mut pieces = volumes.map.lookup_stored(&object.levels(), group, BlockMask::FULL)?;
                 pieces.sort_unstable_by_key(|piece| piece.fragment.live.first_run());
+                // The copies of a group count with its first unit.
+                let copies = volumes.writes.bytes_of_copies(object, group)?;
+                let mut copied_bytes: u64 = copies.iter().map(|(_, bytes)| bytes).sum();
                 for fragment in pieces.iter().map(|piece| &piece.fragment) {
                     let Some((first, _)) = fragment.live.first_run() else { continue };
                     let address = group.first_block().offset_bytes() + u64::from(first) * BLOCK_BYTES as u64;
@@ -141,7 +144,7 @@ impl Files {
                         offset: begin + (address - addresses.start),
                         codec: fragment.codec,
                         raw_bytes: u64::from(fragment.live.count()) * BLOCK_BYTES as u64,
-                        stored_bytes: u64::from(fragment.live_bytes()),
+                        stored_bytes: u64::from(fragment.live_bytes()) + std::mem::take(&mut copied_bytes),
                     });
                 }
             }

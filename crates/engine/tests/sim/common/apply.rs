@@ -4,7 +4,7 @@ use bytes::Bytes;
 use sim::{Fault, Outcome, Rng, TableOp, fill_content};
 use surface::{Error, ErrorKind, WriteOptions, ZeroOptions};
 
-use super::limits::{EXTENTS_WITH_ROOM_TO_OVERWRITE, usable_extents};
+use super::limits::{EXTENTS_WITH_ROOM_TO_OVERWRITE, usable_bytes_min, usable_extents};
 use super::together::read_in_pieces;
 use super::{Failure, Op, World, lens};
 
@@ -35,6 +35,7 @@ impl World {
             return Ok(if self.machine.power.is_lost() { Ended::Dark } else { Ended::Disturbed });
         }
         let op = Op::choose(&mut self.rng, &self.model, &self.shape);
+        let op = if self.shape.copies { op } else { op.with_one_copy() };
         self.machine.clock.advance_ms(self.rng.below(20));
         self.apply(&op)
     }
@@ -225,6 +226,15 @@ impl World {
         if let TableOp::Rename { new: name, .. } | TableOp::Clone { name, .. } = change {
             self.resized |= name.contains('/');
         }
+        self.note_copies(match change {
+            TableOp::Create { properties, .. }
+            | TableOp::CreateFolder { properties, .. }
+            | TableOp::Clone { properties, .. } => properties.get("copies").map(String::as_str),
+            TableOp::Set { changes, .. } => {
+                changes.iter().find(|(key, _)| key == "copies").and_then(|(_, value)| value.as_deref())
+            }
+            _ => None,
+        });
         let pool = self.pool();
         let result = match change {
             TableOp::Create { name, size_bytes: lens::SHARE_BYTES, properties } => {
@@ -394,24 +404,26 @@ impl World {
 
     /// A pool with much free space is not full. In the smallest extents a unit that just does not
     /// fit leaves three quarters unused, and the engine must allow for that; the reserve of six
-    /// extents is not for data, nor is space reserved for others, nor the overwriting share.
+    /// extents is not for data, nor is space reserved for others, or for the trees of shares, nor the overwriting share.
     fn judge_full(&self, op: &Op, error: &Error) -> Result<(), Failure> {
         let asked = match op {
-            Op::Write { len, .. } | Op::Zero { len, .. } => *len,
+            Op::Write { volume, len, .. } | Op::Zero { volume, len, .. } => *len * self.times(volume),
             _ => 0,
         };
         let status = self.pool().status();
-        let reserved = self.extents_reserved(op);
+        let reserved = self.extents_reserved(op) + self.tree_bytes(&status) / usable_bytes_min(status.extent_bytes);
         let (free, total) = (status.extents_free, status.extents_total);
         let for_overwriting = if total >= EXTENTS_WITH_ROOM_TO_OVERWRITE { total / 28 } else { 0 };
-        let usable = free.saturating_sub(6 + reserved + for_overwriting) * status.extent_bytes / 4;
+        let for_copies = self.streams_of_copies();
+        let usable = free.saturating_sub(6 + for_copies + reserved + for_overwriting) * status.extent_bytes / 4;
         if usable > asked + (32 << 10) {
             return Err(self.fail(format!("{op:?}: full with {free} of {total} extents free: {error}")));
         }
         // Dead data can be recovered by cleaning: even if all live data were packed as loosely as
         // possible, it must have left no room.
         let packed = status.live_bytes.div_ceil(status.extent_bytes / 4);
-        if total.saturating_sub(6 + 3 + packed + reserved) * status.extent_bytes / 4 > asked + (32 << 10) {
+        let kept = 6 + 3 + 2 * for_copies;
+        if total.saturating_sub(kept + packed + reserved) * status.extent_bytes / 4 > asked + (32 << 10) {
             return Err(self.fail(format!("{op:?}: full with {packed} of {total} extents' worth alive: {error}")));
         }
         Ok(())
@@ -511,7 +523,8 @@ impl World {
         let total = usable_extents(&status, self.mark);
         // Tables of a share's files stay until the next flush, and one block for good.
         let parts = if self.shape.shares { 2 } else { 3 };
-        if status.extents_free * 4 < total * parts && self.disturbed.is_none() {
+        let open = self.streams_of_copies();
+        if (status.extents_free + open) * 4 < total * parts && self.disturbed.is_none() {
             let free = status.extents_free;
             return Err(self.fail(format!("everything was discarded, but only {free} of {total} extents are free")));
         }

@@ -22,7 +22,7 @@ const EXTENTS_KEPT: u64 = 1 + 6;
 pub const EXTENTS_WITH_ROOM_TO_OVERWRITE: u64 = 28 * 16;
 
 /// Reserved extents that may be missing: a restart leaves the tails of those that the two streams
-/// had open.
+/// of data had open.
 const EXTENTS_LEFT: u64 = 2;
 /// Least extent in which all that is reserved is asked for. In smaller ones two raw units of the
 /// largest size do not fit, so that how densely the survivors of cleaning can be packed is not to
@@ -58,6 +58,14 @@ fn bytes_asked(model: &Model, op: &Op) -> u64 {
     }
 }
 
+/// The volume that an operation writes to, or resizes.
+fn object_of(op: &Op) -> Option<&str> {
+    match op {
+        Op::Table(TableOp::Resize { name, .. }) => Some(name.as_str()),
+        _ => volume_of(op),
+    }
+}
+
 fn volume_of(op: &Op) -> Option<&str> {
     match op {
         Op::Write { volume, .. } | Op::Zero { volume, .. } | Op::Discard { volume, .. } => Some(volume),
@@ -66,6 +74,35 @@ fn volume_of(op: &Op) -> Option<&str> {
 }
 
 impl World {
+    /// Notes a value of the property `copies`.
+    pub fn note_copies(&mut self, value: Option<&str>) {
+        let copies = value.map_or(1, |value| value.parse().expect("a number"));
+        self.copies_most = self.copies_most.max(copies - 1);
+    }
+
+    /// Streams of copies that may have an extent of their own: places of files in a share have a
+    /// copy more.
+    pub fn streams_of_copies(&self) -> u64 {
+        self.copies_most + u64::from(self.shape.shares)
+    }
+
+    /// In how many places new data of a volume is stored, at most.
+    pub fn times(&self, volume: &str) -> u64 {
+        let all = self.pool().properties(Some(volume)).unwrap_or_default();
+        let copies = all.iter().find(|property| property.key == "copies");
+        copies.map_or(1, |property| property.value.parse().expect("a number"))
+    }
+
+    /// The same for the blocks that a request touches, in bytes.
+    fn bytes_stored(&self, op: &Op) -> u64 {
+        bytes_asked(&self.model, op) * object_of(op).map_or(1, |volume| self.times(volume))
+    }
+
+    /// Bytes of a reservation that may be missing.
+    fn bytes_left(&self) -> u64 {
+        (EXTENTS_LEFT + self.streams_of_copies()) * u64::from(self.shape.extent_bytes)
+    }
+
     /// Bytes as stored that are reserved for volumes and not used by them; those of one are left
     /// out.
     fn bytes_reserved(&self, model: &Model, except: Option<&str>) -> u64 {
@@ -92,8 +129,8 @@ impl World {
             let stored = self.pool().volumes().into_iter().find(|v| v.name == volume).map_or(0, |v| v.stored_bytes);
             let unmet = limit(&self.model, &volume, "reservation").unwrap_or(0).saturating_sub(stored);
             let size = self.model.size_bytes(&volume);
-            let left = EXTENTS_LEFT * u64::from(self.shape.extent_bytes);
-            let len = unmet.saturating_sub(left).min(size).min(CLAIM_BYTES_MAX) / 4096 * 4096;
+            let each = unmet.saturating_sub(self.bytes_left()) / self.times(&volume);
+            let len = each.min(size).min(CLAIM_BYTES_MAX) / 4096 * 4096;
             if len == 0 {
                 continue;
             }
@@ -119,16 +156,13 @@ impl World {
             let counted: Vec<_> = all.filter(|v| v.name == name || is_in(&v.name, name)).collect();
             (!counted.is_empty()).then(|| counted.iter().map(|v| v.stored_bytes).sum::<u64>())
         };
-        let named = match op {
-            Op::Table(TableOp::Resize { name, .. }) => Some(name.as_str()),
-            _ => volume_of(op),
-        };
+        let named = object_of(op);
         // The content of a folder, plus the addition, exceeds its quota.
         let is_beyond = |folder: &str, properties: &Properties, more: u64| {
             let quota = properties.get("quota").filter(|quota| *quota != "none");
             quota.is_some_and(|quota| stored(folder).unwrap_or(0) + more > parse_size(quota).expect("a size"))
         };
-        let asked = bytes_asked(&self.model, op);
+        let asked = self.bytes_stored(op);
         let is_moved = |name: &str, old: &str| name == old || name.starts_with(&format!("{old}/"));
         let by_folder = match op {
             Op::Table(TableOp::Rename { old, new }) => {
@@ -171,7 +205,8 @@ impl World {
         let status = self.pool().status();
         let wanted = self.bytes_reserved(&after, None);
         if !matches!(change, TableOp::Create { .. } | TableOp::Clone { .. } | TableOp::Set { .. })
-            || status.live_bytes + wanted <= room_bytes(&status, self.mark).saturating_sub(self.tree_bytes(&status))
+            || status.live_bytes + wanted
+                <= room_bytes(&status, self.mark, self.streams_of_copies()).saturating_sub(self.tree_bytes(&status))
         {
             return Err(self.fail(format!("{op:?}: no reservation explains: {error}")));
         }
@@ -197,8 +232,9 @@ impl World {
 
     /// Bytes that are kept for the trees of shares in a pool that has any: SHARES.md says
     /// how many.
-    fn tree_bytes(&self, status: &PoolStatus) -> u64 {
-        if !self.pool().volumes().iter().any(|volume| volume.is_share()) {
+    pub fn tree_bytes(&self, status: &PoolStatus) -> u64 {
+        // A share that was destroyed counts until nothing of it is left.
+        if !self.shape.shares && !self.pool().volumes().iter().any(|volume| volume.is_share()) {
             return 0;
         }
         let (usable, each) = (usable_extents(status, self.mark) + 1, usable_bytes_min(status.extent_bytes));
@@ -211,7 +247,7 @@ impl World {
         let Some(name) = volume_of(op) else { return Ok(()) };
         let stored = self.pool().volumes().into_iter().find(|v| v.name == name).map_or(0, |v| v.stored_bytes);
         let unmet = limit(&self.model, name, "reservation").unwrap_or(0).saturating_sub(stored);
-        if bytes_asked(&self.model, op) + EXTENTS_LEFT * u64::from(self.shape.extent_bytes) <= unmet {
+        if self.bytes_stored(op) + self.bytes_left() <= unmet {
             let told = format!("{unmet} bytes are reserved for '{name}' and not used, {:?}", self.pool().status());
             return Err(self.fail(format!("{op:?}: {told}: {error}")));
         }
@@ -228,7 +264,9 @@ pub fn usable_extents(status: &PoolStatus, mark: Option<u64>) -> u64 {
     mark.map_or(status.extents_total, |mark| mark - 1)
 }
 
-/// Bytes that surely fit into a pool, however they are packed.
-pub fn room_bytes(status: &PoolStatus, mark: Option<u64>) -> u64 {
-    (usable_extents(status, mark) + 1).saturating_sub(EXTENTS_KEPT) * usable_bytes_min(status.extent_bytes)
+/// Bytes that surely fit into a pool, however they are packed; each stream of copies has an extent
+/// that is not for data.
+pub fn room_bytes(status: &PoolStatus, mark: Option<u64>, streams_of_copies: u64) -> u64 {
+    let kept = EXTENTS_KEPT + streams_of_copies;
+    (usable_extents(status, mark) + 1).saturating_sub(kept) * usable_bytes_min(status.extent_bytes)
 }

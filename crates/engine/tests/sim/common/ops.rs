@@ -89,7 +89,7 @@ pub enum Op {
 }
 
 /// Properties to set: key and values, in the form in which they are returned.
-const PROPERTIES: [(&str, &[&str]); 7] = [
+const PROPERTIES: [(&str, &[&str]); 8] = [
     (
         "compression",
         &[
@@ -117,6 +117,7 @@ const PROPERTIES: [(&str, &[&str]); 7] = [
     ("min-saving", &["0", "12.5", "50"]),
     ("dictionary", &["auto", "auto", "off"]),
     ("cold-mode", &["auto", "off", "balanced", "archive", "energy", "performance"]),
+    ("copies", &["1", "1", "1", "2", "3"]),
 ];
 
 /// Sizes to set, less often: some are less than the stored size, and some are more than any pool
@@ -209,6 +210,22 @@ fn choose_range(rng: &mut Rng, size: u64, longest: u64) -> (u64, u64) {
 }
 
 impl Op {
+    /// The same without changes of the property `copies`.
+    pub fn with_one_copy(mut self) -> Self {
+        match &mut self {
+            Self::Table(
+                TableOp::Create { properties, .. }
+                | TableOp::CreateFolder { properties, .. }
+                | TableOp::Clone { properties, .. },
+            ) => {
+                properties.remove("copies");
+            }
+            Self::Table(TableOp::Set { changes, .. }) => changes.retain(|(key, _)| key != "copies"),
+            _ => {}
+        }
+        self
+    }
+
     /// Chooses the next operation.
     pub fn choose(rng: &mut Rng, model: &Model, shape: &Shape) -> Self {
         let names = model.names();

@@ -47,6 +47,8 @@ pub struct Shape {
     pub shares: bool,
     /// Whether there are folders.
     pub folders: bool,
+    /// Whether some volumes, folders and pools have the property `copies`.
+    pub copies: bool,
 }
 
 impl Shape {
@@ -75,6 +77,7 @@ impl Shape {
             standby: false,
             shares: false,
             folders: false,
+            copies: rng.coin(),
         }
     }
 
@@ -97,6 +100,7 @@ impl Shape {
             standby: false,
             shares: false,
             folders: false,
+            copies: rng.coin(),
         }
     }
 
@@ -171,6 +175,8 @@ pub struct World {
     pub mark: Option<u64>,
     /// Records that were replayed from standby memory.
     pub replayed: u64,
+    /// Most copies of a block that a property has asked for, in addition to the block itself.
+    pub copies_most: u64,
 }
 
 impl World {
@@ -204,6 +210,7 @@ impl World {
             resized: false,
             mark: None,
             replayed: 0,
+            copies_most: 0,
         }
     }
 
@@ -216,6 +223,10 @@ impl World {
                 properties.insert(key.to_owned(), value.to_owned());
             }
         }
+        if !self.shape.copies {
+            properties.remove("copies");
+        }
+        self.note_copies(properties.get("copies").map(String::as_str));
         FormatOptions { capacity_bytes: self.shape.capacity_bytes, extent_bytes: self.shape.extent_bytes, properties }
     }
 
@@ -419,6 +430,7 @@ impl World {
             resized: self.resized,
             mark: None,
             replayed: 0,
+            copies_most: self.copies_most,
             history: self.history.clone(),
         }
     }
