@@ -394,14 +394,15 @@ impl World {
 
     /// A pool with much free space is not full. In the smallest extents a unit that just does not
     /// fit leaves three quarters unused, and the engine must allow for that; the reserve of six
-    /// extents is not for data, nor is space reserved for others, nor the overwriting share.
+    /// extents is not for data, nor is space reserved for others or for the trees of shares, nor the
+    /// overwriting share.
     fn judge_full(&self, op: &Op, error: &Error) -> Result<(), Failure> {
         let asked = match op {
             Op::Write { len, .. } | Op::Zero { len, .. } => *len,
             _ => 0,
         };
         let status = self.pool().status();
-        let reserved = self.extents_reserved(op);
+        let reserved = self.extents_reserved(op) + self.tree_extents(&status);
         let (free, total) = (status.extents_free, status.extents_total);
         let for_overwriting = if total >= EXTENTS_WITH_ROOM_TO_OVERWRITE { total / 28 } else { 0 };
         let usable = free.saturating_sub(6 + reserved + for_overwriting) * status.extent_bytes / 4;
