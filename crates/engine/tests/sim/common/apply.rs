@@ -4,7 +4,7 @@ use bytes::Bytes;
 use sim::{Fault, Outcome, Rng, TableOp, fill_content};
 use surface::{Error, ErrorKind, WriteOptions, ZeroOptions};
 
-use super::limits::{EXTENTS_WITH_ROOM_TO_OVERWRITE, usable_bytes_min, usable_extents};
+use super::limits::{EXTENTS_WITH_ROOM_TO_OVERWRITE, usable_extents};
 use super::together::read_in_pieces;
 use super::{Failure, Op, World, lens};
 
@@ -404,14 +404,15 @@ impl World {
 
     /// A pool with much free space is not full. In the smallest extents a unit that just does not
     /// fit leaves three quarters unused, and the engine must allow for that; the reserve of six
-    /// extents is not for data, nor is space reserved for others, or for the trees of shares, nor the overwriting share.
+    /// extents is not for data, nor is space reserved for others or for the trees of shares, nor the
+    /// overwriting share.
     fn judge_full(&self, op: &Op, error: &Error) -> Result<(), Failure> {
         let asked = match op {
             Op::Write { volume, len, .. } | Op::Zero { volume, len, .. } => *len * self.times(volume),
             _ => 0,
         };
         let status = self.pool().status();
-        let reserved = self.extents_reserved(op) + self.tree_bytes(&status) / usable_bytes_min(status.extent_bytes);
+        let reserved = self.extents_reserved(op) + self.tree_extents(&status);
         let (free, total) = (status.extents_free, status.extents_total);
         let for_overwriting = if total >= EXTENTS_WITH_ROOM_TO_OVERWRITE { total / 28 } else { 0 };
         let for_copies = self.streams_of_copies();

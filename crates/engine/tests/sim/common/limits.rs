@@ -230,16 +230,21 @@ impl World {
         Ok(true)
     }
 
-    /// Bytes that are kept for the trees of shares in a pool that has any: SHARES.md says
+    /// Extents that are kept for the trees of shares in a pool that has any: SHARES.md says
     /// how many.
-    pub fn tree_bytes(&self, status: &PoolStatus) -> u64 {
+    pub fn tree_extents(&self, status: &PoolStatus) -> u64 {
         // A share that was destroyed counts until nothing of it is left.
         if !self.shape.shares && !self.pool().volumes().iter().any(|volume| volume.is_share()) {
             return 0;
         }
         let (usable, each) = (usable_extents(status, self.mark) + 1, usable_bytes_min(status.extent_bytes));
         let share = (usable / 64).min((256 << 20) / status.extent_bytes);
-        share.max((512u64 << 10).div_ceil(each).min(usable / 16)) * each
+        share.max((512u64 << 10).div_ceil(each).min(usable / 16))
+    }
+
+    /// Bytes that surely fit into these.
+    fn tree_bytes(&self, status: &PoolStatus) -> u64 {
+        self.tree_extents(status) * usable_bytes_min(status.extent_bytes)
     }
 
     /// Space reserved for a volume is available when it is claimed.
