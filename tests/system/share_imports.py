@@ -125,7 +125,11 @@ def share_imports_keep_their_share(t):
     t.equal(mounts_under(server.shares_dir), [str(server.shares_dir / "other")], "mounted shares")
     for words in (["destroy", "home", "--recursive", "--force"], ["rename", "home", "away"]):
         pool.shale(*words, status=EXIT["in-use"])
-    t.equal(pool.shale("import", "home", tree, status=None).returncode != 0, True, "a second import meanwhile fails")
+    said = pool.shale("import", "home", tree, status=EXIT["in-use"]).stderr
+    t.expect("is being imported by job" in said, f"a second import meanwhile: {said}")
+    t.expect(listed(pool, "home")["incomplete"], "the second import has removed the mark of the first")
+    said = pool.shale("export", "home", t.dir / "out", status=EXIT["in-use"]).stderr
+    t.expect("is being imported by job" in said, f"an export meanwhile: {said}")
     t.equal(running.end(), "", "problems of the import")
     t.equal(running.child.returncode, 0, "its exit code")
     t.expect(os.path.ismount(server.share("home/in")), "the share in it is not mounted")
@@ -213,7 +217,8 @@ def share_imports_that_end_early(t):
     running = Import(t, pool, "stopped", archive)
     server.stop()
     said = running.end()
-    t.expect(running.child.returncode != 0 and "stopping" in said, f"what an import says of a server that stops: {said}")
+    # The server cancels the job of the import as well: whichever the command meets first.
+    t.expect(running.child.returncode != 0 and ("stopping" in said or "was cancelled" in said), f"what an import says of a server that stops: {said}")
     pool.check()
     server = pool.serve(shares=True)
     finish("stopped")
@@ -224,6 +229,75 @@ def share_imports_that_end_early(t):
     pool.check()
     server = pool.serve(shares=True)
     finish("gone")
+    server.stop()
+    pool.check()
+
+
+@test(seconds_max=300)
+def share_imports_keep_the_marks_of_others(t):
+    """an import that fails, or one without --overwrite, leaves the mark of an earlier import that was killed; of two imports into a mounted share the second is refused"""
+    tree, small, text = t.dir / "tree", t.dir / "small", t.dir / "text"
+    small_files(tree)
+    small.mkdir()
+    (small / "new").write_text("x")
+    text.write_text("no archive\n" * 100)
+    archive = archive_of(t, tree)
+    pool = Pool(t)
+    server = pool.serve(shares=True)
+    running = Import(t, pool, "home", archive)
+    running.child.kill()
+    running.child.wait()
+    t.wait_for(lambda: os.path.ismount(server.shares_dir / "home"), "the mount of the share")
+    home = server.share("home")
+    said = pool.shale("import", "home", text, "--share", status=EXIT["usage"]).stderr
+    t.expect("marked as incomplete by an earlier import" in said, f"an import that fails: {said}")
+    t.expect(listed(pool, "home")["incomplete"], "the mark after an import that failed")
+    said = pool.shale("import", "home", small).stderr
+    t.expect("stays marked as incomplete" in said, f"an import of another tree: {said}")
+    pool.shale("import", "home", archive, "--share", status=EXIT["exists"])
+    t.expect(listed(pool, "home")["incomplete"], "the mark after an import that kept what was there")
+    (home / "new").unlink()
+    pool.shale("import", "home", archive, "--share", "--overwrite")
+    t.expect(not listed(pool, "home")["incomplete"], "the mark after a whole import")
+    same(t, tree, home)
+    pool.shale("create", "mounted", "--share")
+    mounted = server.share("mounted")
+    running = Import(t, pool, "mounted", archive)
+    t.wait_for(lambda: listed(pool, "mounted")["incomplete"], "the mark of an import into a mounted share")
+    said = pool.shale("import", "mounted", small, status=EXIT["in-use"]).stderr
+    t.expect("is being imported by job" in said, f"a second import into a mounted share: {said}")
+    running.child.kill()
+    running.child.wait()
+    t.expect(listed(pool, "mounted")["incomplete"], "the mark of a killed import after a second one")
+    pool.shale("import", "mounted", archive, "--share", "--overwrite")
+    t.expect(not listed(pool, "mounted")["incomplete"], "the mark after the rest was imported")
+    same(t, tree, mounted)
+    server.stop()
+    pool.check()
+
+
+@test(seconds_max=120)
+def share_imports_bring_no_foreign_acls(t):
+    """an import into a mounted share whose directories have default ACLs gives its files none of these"""
+    tree = t.dir / "tree"
+    (tree / "d" / "e").mkdir(parents=True)
+    for name in ("f", "d/f", "d/e/f"):
+        (tree / name).write_text("x")
+        os.chmod(tree / name, 0o640)
+    os.mkfifo(tree / "d" / "fifo")
+    pool = Pool(t)
+    server = pool.serve(shares=True)
+    pool.shale("create", "home", "--share")
+    home = server.share("home")
+    acl = bytes.fromhex("0200000001000600ffffffff02000700d204000004000400ffffffff10000700ffffffff20000400ffffffff")
+    os.setxattr(home, "system.posix_acl_default", acl)
+    (home / "d").mkdir()
+    t.expect(os.listxattr(home / "d"), "the directory that was there has no ACL")
+    pool.shale("import", "home", tree)
+    t.equal([name for name in ("f", "d/f", "d/e", "d/e/f", "d/fifo") if os.listxattr(home / name)], [], "names with the ACL of a directory")
+    t.expect(os.listxattr(home) and os.listxattr(home / "d"), "the directories that were there have lost theirs")
+    pool.shale("import", "home", tree, "--overwrite")
+    same(t, tree, home)
     server.stop()
     pool.check()
 

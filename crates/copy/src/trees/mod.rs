@@ -208,6 +208,12 @@ pub enum Got {
     End(String),
 }
 
+/// Why a link is not made to an existing file that this copy has not made.
+fn not_ours(item: &Item, first: &[u8]) -> Stop {
+    let text = "that name existed already, and may be another file";
+    Stop::Skip(format!("{}: is not linked to {}: {text}", shown(&item.path), shown(first)))
+}
+
 /// Whether a path is that of the snapshots in a share, or below it: no import brings it.
 fn is_of_snapshots(path: &[u8]) -> bool {
     path.split(|&byte| byte == b'/').next() == Some(share::KEPT_NAME)
@@ -229,6 +235,9 @@ pub trait Source {
     /// Fills `out` from the most recent file, within its data and in ascending order; a damaged
     /// piece may be requested again in smaller ones.
     fn read(&mut self, offset: u64, out: &mut [u8]) -> Step<Got>;
+
+    /// The most recent item was not made: further names of its file cannot be links to it.
+    fn left_out(&mut self) {}
 
     /// How many bytes of the source are dealt with, where that is not the content of files.
     fn position(&self) -> Option<u64> {
@@ -392,10 +401,15 @@ pub fn copy(
             Some(Added::Kept) => {
                 tally.kept += 1;
                 tally.kept_first.get_or_insert_with(|| shown(&item.path));
+                source.left_out();
                 continue;
             }
             Some(Added::New | Added::Merged) => tally.count(&item),
-            Some(Added::Same) | None => continue,
+            Some(Added::Same) => continue,
+            None => {
+                source.left_out();
+                continue;
+            }
         }
         if item.has_content() {
             content::copy(&item, source, sink, interrupted, tally, report)?;

@@ -15,7 +15,9 @@ use rustix::io::Errno;
 use share::Time;
 use surface::Result;
 
-use super::{ACL_DEFAULT, Added, Item, Sink, Step, Stop, aside, gather, shown, skip_if_any, split, stop_of};
+use super::{
+    ACL_ACCESS, ACL_DEFAULT, Added, Item, Sink, Step, Stop, aside, gather, not_ours, shown, skip_if_any, split, stop_of,
+};
 use operations::path_error;
 
 /// A directory's attributes that are set when all is in it.
@@ -35,7 +37,11 @@ pub struct PosixSink {
     /// The root itself gets attributes.
     sets_root: bool,
     file: Option<File>,
+    /// The item that was added last.
+    path: Vec<u8>,
     late: Vec<Late>,
+    /// The directory that was looked at last, and whether it has a default ACL.
+    default_acl: Option<(Vec<u8>, bool)>,
     /// Only root may give files away.
     is_root: bool,
     /// Owners that were not set, because this process may not.
@@ -83,7 +89,9 @@ impl PosixSink {
             overwrite,
             sets_root,
             file: None,
+            path: Vec::new(),
             late: Vec::new(),
+            default_acl: None,
             is_root,
             owners_left: 0,
             sets: false,
@@ -221,6 +229,9 @@ impl PosixSink {
                 self.opened(first_parent, false).map_err(|error| cannot_be_linked(item, first, error))?.try_clone();
             let from =
                 from.map_err(|error| stop_of("cannot be opened", first, error.raw_os_error().unwrap_or(libc::EIO)))?;
+            if !self.is_ours(first) && rustix::fs::statat(&from, first_name, AtFlags::SYMLINK_NOFOLLOW).is_ok() {
+                return Err(not_ours(item, first));
+            }
             let directory = self.directory(parent)?;
             let linked = rustix::fs::linkat(&from, first_name, directory, name, AtFlags::empty());
             return linked.map(|()| Added::New).map_err(|error| cannot_be_linked(item, first, error));
@@ -294,6 +305,46 @@ impl PosixSink {
         }
     }
 
+    /// Returns whether a directory passes a default ACL on to new entries.
+    fn has_default_acl(&mut self, path: &[u8]) -> Step<bool> {
+        if let Some((known, has_acl)) = &self.default_acl
+            && known == path
+        {
+            return Ok(*has_acl);
+        }
+        let directory = self.directory(path)?;
+        let has_acl = rustix::fs::fgetxattr(directory, ACL_DEFAULT, &mut [0_u8; 0][..]).is_ok();
+        self.default_acl = Some((path.to_vec(), has_acl));
+        Ok(has_acl)
+    }
+
+    /// Removes the ACLs that an item does not have: an existing directory may have passed one on to
+    /// its new entries, or may have one itself.
+    fn remove_acls(&mut self, item: &Item, file: Option<&File>) -> Step {
+        let (parent, name) = split(&item.path);
+        let is_directory = item.kind() == libc::S_IFDIR;
+        if item.kind() == libc::S_IFLNK || !is_directory && !self.has_default_acl(parent)? {
+            return Ok(());
+        }
+        let directory = self.directory(parent)?;
+        let mut place = format!("/proc/self/fd/{}/", directory.as_raw_fd()).into_bytes();
+        place.extend(if name.is_empty() { b"." } else { name });
+        for key in [ACL_ACCESS, ACL_DEFAULT].into_iter().take(if is_directory { 2 } else { 1 }) {
+            if item.xattr(key).is_some() {
+                continue;
+            }
+            let removed = match file {
+                Some(file) => rustix::fs::fremovexattr(file, key),
+                None => rustix::fs::lremovexattr(&place[..], key),
+            };
+            match removed {
+                Ok(()) | Err(Errno::NODATA | Errno::NOTSUP) => {}
+                Err(error) => return Err(failed("its ACL cannot be removed", &item.path)(error)),
+            }
+        }
+        Ok(())
+    }
+
     fn set_late(&mut self, late: &Late) -> Step {
         if let Some(acl) = &late.default_acl {
             self.set_xattr(&late.path, None, ACL_DEFAULT, acl)?;
@@ -329,6 +380,7 @@ fn times((accessed, modified): (Time, Time)) -> Timestamps {
 
 impl Sink for PosixSink {
     fn add(&mut self, item: &Item) -> Step<Added> {
+        self.path.clone_from(&item.path);
         if item.path.is_empty() {
             self.sets = self.sets_root;
             return Ok(Added::Merged);
@@ -345,7 +397,7 @@ impl Sink for PosixSink {
     fn write(&mut self, offset: u64, data: Bytes) -> Step {
         let Some(file) = &self.file else { return Ok(()) };
         file.write_all_at(&data, offset)
-            .map_err(|error| stop_of("cannot be written", b"the file", error.raw_os_error().unwrap_or(libc::EIO)))
+            .map_err(|error| stop_of("cannot be written", &self.path, error.raw_os_error().unwrap_or(libc::EIO)))
     }
 
     fn end(&mut self, item: &Item) -> Step {
@@ -366,6 +418,7 @@ impl Sink for PosixSink {
         // The owner first: changing it clears set-user-id bits and capabilities. A file is set by
         // its descriptor: the owner of its directory may have put another one in its place.
         self.set_owner(item, file.as_ref())?;
+        gather(&mut wrong, self.remove_acls(item, file.as_ref()))?;
         let is_directory = item.kind() == libc::S_IFDIR;
         for (key, value) in &item.xattrs {
             if !(is_directory && key == ACL_DEFAULT) {
@@ -417,45 +470,5 @@ impl Sink for PosixSink {
 }
 
 #[cfg(test)]
-mod tests {
-    use std::fs;
-    use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
-
-    use testkit::TempDir;
-
-    use super::*;
-
-    /// The owner of a directory can exchange its entries while others are copied.
-    #[test]
-    fn an_entry_that_is_exchanged_for_a_link_leads_to_no_other_file() {
-        let scratch = TempDir::new("posix-sink");
-        let (to, victims) = (scratch.join("to"), [scratch.join("file"), scratch.join("directory")]);
-        fs::create_dir(&to).unwrap();
-        fs::write(&victims[0], "secret").unwrap();
-        fs::create_dir(&victims[1]).unwrap();
-        victims.iter().for_each(|victim| fs::set_permissions(victim, fs::Permissions::from_mode(0o700)).unwrap());
-        let mut sink = PosixSink::open(&to, false, false).unwrap();
-        let (uid, gid) = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
-        for (name, kind, victim) in
-            [("f", libc::S_IFREG, &victims[0]), ("p", libc::S_IFIFO, &victims[0]), ("d", libc::S_IFDIR, &victims[1])]
-        {
-            let item = Item { path: name.into(), mode: kind | 0o777, uid, gid, ..Item::default() };
-            assert!(matches!(sink.add(&item), Ok(Added::New)), "{name}");
-            let (name, away) = (to.join(name), to.join(format!("{name}-away")));
-            let exchange = || {
-                fs::rename(&name, &away).unwrap();
-                symlink(victim, &name).unwrap();
-            };
-            if kind == libc::S_IFDIR {
-                assert!(sink.end(&item).is_ok());
-                exchange();
-                drop(sink.finish());
-            } else {
-                exchange();
-                drop(sink.end(&item));
-            }
-        }
-        assert_eq!(victims.map(|victim| fs::metadata(victim).unwrap().mode() & 0o777), [0o700; 2]);
-        assert_eq!(fs::metadata(to.join("f-away")).unwrap().mode() & 0o777, 0o777, "the file itself");
-    }
-}
+#[path = "posix_sink_tests.rs"]
+mod tests;

@@ -38,6 +38,8 @@ pub struct PosixSource {
     only: Option<CString>,
     /// First names of files with several links, and the number of links still to come.
     linked: HashMap<(u64, u64), (Vec<u8>, u64)>,
+    /// The file of the most recent item, if that is such a first name.
+    first: Option<(u64, u64)>,
     /// Directories not descended into: device and inode.
     left_out: Vec<(u64, u64)>,
     /// The copy is a share.
@@ -95,6 +97,7 @@ impl PosixSource {
             root: Some(root),
             only,
             linked: HashMap::new(),
+            first: None,
             left_out,
             is_for_share: false,
             file: None,
@@ -153,16 +156,14 @@ impl PosixSource {
         if self.left_out.contains(&identity) {
             return Err(Stop::Skip(format!("{}: skipped: it belongs to the pool itself", shown(&path))));
         }
-        if item.kind() != libc::S_IFDIR && found.st_nlink > 1 {
-            if let Some((first, left)) = self.linked.get_mut(&identity) {
-                item.link_to = Some(first.clone());
-                *left = left.saturating_sub(1);
-                if *left == 0 {
-                    self.linked.remove(&identity);
-                }
-                return Ok(Some(item));
+        let has_links = item.kind() != libc::S_IFDIR && found.st_nlink > 1;
+        if has_links && let Some((first, left)) = self.linked.get_mut(&identity) {
+            item.link_to = Some(first.clone());
+            *left = left.saturating_sub(1);
+            if *left == 0 {
+                self.linked.remove(&identity);
             }
-            self.linked.insert(identity, (path.clone(), found.st_nlink - 1));
+            return Ok(Some(item));
         }
         read_xattrs(&frame.fd, &name, &mut item)?;
         match item.kind() {
@@ -189,13 +190,25 @@ impl PosixSource {
             }
             _ => {}
         }
+        // Not before: another name of a file that cannot be opened here may be readable.
+        if has_links {
+            self.linked.insert(identity, (item.path.clone(), found.st_nlink - 1));
+            self.first = Some(identity);
+        }
         Ok(Some(item))
     }
 }
 
 impl Source for PosixSource {
+    fn left_out(&mut self) {
+        if let Some(first) = self.first.take() {
+            self.linked.remove(&first);
+        }
+    }
+
     fn next(&mut self) -> Step<Option<Item>> {
         self.file = None;
+        self.first = None;
         if let Some(root) = self.root.take() {
             return self.begin(root);
         }

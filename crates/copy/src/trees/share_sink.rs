@@ -6,7 +6,7 @@ use bytes::Bytes;
 use share::{Caller, Failure, Inode, SetAttributes, Time, TimeToSet, Tree};
 
 use super::{
-    ACL_ACCESS, ACL_DEFAULT, Added, Item, Sink, Step, Stop, aside, gather, shown, skip_if_any, split, stop_of,
+    ACL_ACCESS, ACL_DEFAULT, Added, Item, Sink, Step, Stop, aside, gather, not_ours, shown, skip_if_any, split, stop_of,
 };
 
 /// A directory's attributes that are set when all is in it.
@@ -148,6 +148,11 @@ impl ShareSink {
         found.map_err(|failure| cannot_be_linked(item, first, failure))
     }
 
+    /// Fails for a link to a file that is not one of this copy: its content may be another.
+    fn check_first(&self, item: &Item, node: u64, first: &[u8]) -> Step {
+        if self.is_ours(node) { Ok(()) } else { Err(not_ours(item, first)) }
+    }
+
     /// Creates an item in a directory where its name is free. `first`: the file that it is another
     /// link to.
     fn make(&mut self, directory: u64, item: &Item, first: Option<(u64, &[u8])>) -> Step<Added> {
@@ -251,8 +256,15 @@ impl Sink for ShareSink {
         match (found, first) {
             // An archive that has a name twice may have the second as a link to the first.
             (Some((old, _)), Some((node, _))) if old == node => Ok(Added::Same),
-            (Some(_), _) => self.replace(directory, item, first),
-            (None, _) => self.make(directory, item, first),
+            (found, first) => {
+                if let Some((node, name)) = first {
+                    self.check_first(item, node, name)?;
+                }
+                match found {
+                    Some(_) => self.replace(directory, item, first),
+                    None => self.make(directory, item, first),
+                }
+            }
         }
     }
 

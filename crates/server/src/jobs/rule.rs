@@ -25,6 +25,12 @@ pub(super) const fn excludes(under_way: JobKind, wanted: JobKind) -> bool {
     )
 }
 
+/// Returns whether that is so where both are about one object.
+pub(super) const fn excludes_in_object(under_way: JobKind, wanted: JobKind) -> bool {
+    // The first to end would remove the mark of the other, which may be killed then.
+    matches!((under_way, wanted), (JobKind::Import, JobKind::Import))
+}
+
 /// Error for a job that cannot begin because of the named job under way.
 pub(super) fn refusal(id: u64, under_way: JobKind, target: Option<&str>) -> Error {
     let target = target.unwrap_or("the pool");
@@ -41,6 +47,7 @@ pub(super) fn refusal(id: u64, under_way: JobKind, target: Option<&str>) -> Erro
         JobKind::Clean => format!("{target} is being cleaned by job {id}"),
         JobKind::Restore => format!("'{target}' is being restored by job {id}, and a pool runs one restore at a time"),
         JobKind::Shrink => format!("{target} is being shrunk by job {id}"),
+        JobKind::Import => format!("'{target}' is being imported by job {id}"),
         kind => format!("job {id} ({}) is under way for {target}", kind.name()),
     };
     let way = format!(
@@ -61,13 +68,16 @@ mod tests {
             for wanted in JobKind::ALL {
                 let expected = under_way == wanted && alone.contains(&wanted);
                 assert_eq!(excludes(under_way, wanted), expected, "{under_way:?}, {wanted:?}");
+                let expected = under_way == wanted && wanted == JobKind::Import;
+                assert_eq!(excludes_in_object(under_way, wanted), expected, "{under_way:?}, {wanted:?}");
             }
         }
     }
 
     #[test]
     fn a_refusal_names_the_job_and_what_it_is_at() {
-        for kind in JobKind::ALL.into_iter().filter(|kind| excludes(*kind, *kind)) {
+        let is_alone = |kind: &JobKind| excludes(*kind, *kind) || excludes_in_object(*kind, *kind);
+        for kind in JobKind::ALL.into_iter().filter(is_alone) {
             let error = refusal(7, kind, Some("vm"));
             assert_eq!(error.kind(), ErrorKind::InUse);
             assert!(error.to_string().contains("by job 7") && error.to_string().contains("jobs POOL 7"), "{error}");

@@ -144,8 +144,16 @@ impl Job {
         self.changes += 1;
     }
 
-    fn excludes(&self, wanted: JobKind) -> bool {
-        !self.state.has_ended() && rule::excludes(self.begin.kind, wanted)
+    fn excludes(&self, wanted: &Begin) -> bool {
+        let own = &self.begin;
+        let is_of_object = match (own.volume, wanted.volume) {
+            (Some(own), Some(wanted)) => own == wanted,
+            // One of them is about to create it.
+            _ => own.target == wanted.target,
+        };
+        let excludes =
+            rule::excludes(own.kind, wanted.kind) || is_of_object && rule::excludes_in_object(own.kind, wanted.kind);
+        excludes && !self.state.has_ended()
     }
 
     /// The first reason wins.
@@ -292,7 +300,7 @@ impl Jobs {
             let text = format!("the target of a job has at most {TARGET_BYTES_MAX} bytes, and this one has {bytes}");
             return Err(Error::new(ErrorKind::Invalid, text));
         }
-        let mut table = self.turn_of(begin.kind)?;
+        let mut table = self.turn_of(&begin)?;
         if table.under_way().count() >= UNDER_WAY_MAX {
             let text = format!("{UNDER_WAY_MAX} jobs are under way: wait for one of them, or cancel one");
             return Err(Error::new(ErrorKind::InUse, text));
@@ -303,15 +311,15 @@ impl Jobs {
         Ok(Doing { jobs: Arc::clone(self), id })
     }
 
-    /// Returns the table, once no job under way excludes one of this kind.
-    fn turn_of(&self, kind: JobKind) -> Result<MutexGuard<'_, Table>> {
+    /// Returns the table, once no job under way excludes this one.
+    fn turn_of(&self, wanted: &Begin) -> Result<MutexGuard<'_, Table>> {
         let mut table = self.table.lock();
         let give_up = Instant::now() + END_PATIENCE;
         loop {
             if table.is_stopping {
                 return Err(Error::new(ErrorKind::Io, "the pool's server is stopping: no job can begin"));
             }
-            let excluding = table.under_way().find(|(_, job)| job.excludes(kind));
+            let excluding = table.under_way().find(|(_, job)| job.excludes(wanted));
             let Some((id, other)) = excluding else { return Ok(table) };
             let refusal = rule::refusal(*id, other.begin.kind, other.begin.target.as_deref());
             if self.changed.wait_until(&mut table, give_up).timed_out() {

@@ -37,6 +37,28 @@ fn a_job_excludes_another_until_it_has_ended() {
     assert_eq!(states(&jobs), [(1, JobState::Done), (2, JobState::Running)]);
 }
 
+/// The first to end removed the mark `incomplete` of the other, which was killed afterwards.
+#[test]
+fn an_import_excludes_another_into_the_same_object() {
+    let jobs = Arc::<Jobs>::default();
+    let import = |target: &str, volume: Option<u64>| Begin {
+        kind: JobKind::Import,
+        worker: Worker::Client,
+        volume: volume.map(DeviceId),
+        ..wish(target)
+    };
+    // The share is created after its import is registered.
+    let first = jobs.begin(import("new", None)).unwrap();
+    let other = jobs.begin(import("other", Some(7))).unwrap();
+    let refused = jobs.begin(import("new", Some(9))).err().unwrap();
+    assert_eq!(refused.kind(), ErrorKind::InUse);
+    assert!(refused.to_string().starts_with("'new' is being imported by job 1"), "{refused}");
+    assert!(jobs.begin(import("renamed", Some(7))).is_err(), "the same share under another name");
+    first.end(Ok(result()));
+    drop(jobs.begin(import("new", Some(9))).unwrap());
+    drop(other);
+}
+
 /// The next command often follows at once.
 #[test]
 fn a_job_waits_for_one_that_is_about_to_end() {

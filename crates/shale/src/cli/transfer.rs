@@ -34,16 +34,18 @@ send and export warn of it. Import again with --overwrite, or destroy the volume
 
 Trees: a directory is imported into a share, which is created if it does not exist, and so is a tar archive into an existing
 share, or with --share. Owners are copied by number, with modes, times to the nanosecond, extended attributes, ACLs, hard links,
-links, devices, fifos and holes. Archives may be made by GNU tar, bsdtar or any program that writes POSIX format; unpack a
+links, devices, fifos, sockets and holes. Archives may be made by GNU tar, bsdtar or any program that writes POSIX format; unpack a
 compressed one: zcat FILE | shale import POOL SHARE - Existing names are kept and reported, with exit code 8; --overwrite
 replaces them, file by file. Unreadable items are reported and skipped, or zeroes in the copy of a file, with exit code 7. The
 name .shale in the root is skipped in the same way: a share has its snapshots there. If the pool is served, its server creates
-the new share and mounts it when the import has ended; a share that exists must be mounted.
+the new share and mounts it when the import has ended; a share that exists must be mounted. A share takes one import at a time
+(exit code 4). One that is marked as incomplete stays so without --overwrite.
 
 JSON of a tree: {share, source, files, directories, symlinks, links, others, copied_bytes, hole_bytes, kept, kept_first,
-  problems, problem_lines, zeroed_bytes, zeroed (as of an export), stored_bytes (with its names), ratio (of a new share
-  that of copied_bytes to stored_bytes, else that of the whole share), added_bytes (of a share that was there: so much more
-  is stored), added_ratio (of copied_bytes to added_bytes; left out with --overwrite), seconds, bytes_per_second}.
+  problems, problem_lines, zeroed_bytes, zeroed (as of an export), stored_bytes (of the share, with its names),
+  data_bytes (of the share: files in whole blocks of 4 KiB, and its names), ratio (of data_bytes to stored_bytes, as in list),
+  added_bytes (of a share that was there: so much more is stored), added_ratio (of the data that it has more to added_bytes;
+  left out with --overwrite), seconds, bytes_per_second}.
 JSON: {volume, source, size_bytes, copied_bytes, hole_bytes, allocated_bytes (the volume's own), with_snapshots (whether
   the next two include data that only its snapshots hold), stored_bytes, ratio, seconds,
   bytes_per_second}; those four may be missing, if they are unknown.")]

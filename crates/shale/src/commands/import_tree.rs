@@ -98,14 +98,19 @@ pub fn import(session: &Session, args: &ImportArgs, interrupted: &AtomicBool, ou
             (noted(created, output), remote)
         }
     };
+    let before = match &old {
+        None => Before::New,
+        Some(old) if old.incomplete => Before::Incomplete,
+        Some(_) => Before::Whole,
+    };
     let mut tally = Tally::default();
-    let done = fill(session, args, (id, remote, old.is_none()), origin, interrupted, &mut tally, output);
+    let done = fill(session, args, (id, remote, before), origin, interrupted, &mut tally, output);
     match done {
         Ok(()) => {}
         Err(failure) => {
             tell_problems(&tally.lines, tally.problems, output);
             let failure = with_quota(session, name, failure);
-            return Err(clean_up(session, args, (id, old.is_none()), &tally, failure));
+            return Err(clean_up(session, args, (id, before), &tally, failure));
         }
     }
     let mut summary = TreeSummary::new(name, tally, started);
@@ -134,6 +139,16 @@ fn set(name: &str, id: u64, changes: Changes) -> Request {
     Request::Set { object: Some(Which::known(name, Some(id))), changes, if_match: None }
 }
 
+/// The share before the import.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Before {
+    /// It did not exist.
+    New,
+    /// An earlier import into it did not end.
+    Incomplete,
+    Whole,
+}
+
 /// Where the names of an import go.
 enum Target<'a> {
     /// This process has the pool open.
@@ -158,7 +173,7 @@ impl Target<'_> {
 fn fill(
     session: &Session,
     args: &ImportArgs,
-    (id, remote, is_new): (u64, Option<RemoteTree>, bool),
+    (id, remote, before): (u64, Option<RemoteTree>, Before),
     origin: Origin,
     interrupted: &AtomicBool,
     tally: &mut Tally,
@@ -173,7 +188,7 @@ fn fill(
             Target::Mount(mounted(session, name)?)
         }
     };
-    if !is_new {
+    if before != Before::New {
         let own = args.properties.iter().map(|(key, value)| (key.clone(), Some(value.clone())));
         session.done(set(name, id, own.chain([(INCOMPLETE.to_owned(), Some("yes".to_owned()))]).collect()))?;
     }
@@ -187,7 +202,7 @@ fn fill(
             (Box::new(TarSource::new(input, &shown(&args.file)).for_share()), (total, None))
         }
     };
-    let sets_root = is_new || args.overwrite;
+    let sets_root = before == Before::New || args.overwrite;
     let mut copied = |sink: &mut dyn Sink, tally: &mut Tally| {
         copy_shown("import", size, (&mut *source, sink), interrupted, tally, output)
     };
@@ -206,6 +221,13 @@ fn fill(
         Target::Mount(path) => copied(&mut PosixSink::open(&path, args.overwrite, sets_root)?, tally)?,
     }
     session.done(Request::Checkpoint)?;
+    if before == Before::Incomplete && !args.overwrite {
+        output.warn(&format!(
+            "share '{name}' stays marked as incomplete, because an earlier import did not end: repeat that one with \
+             --overwrite, or, to keep the share as it is, 'shale set POOL {name} incomplete=no'"
+        ));
+        return Ok(());
+    }
     // Only now: a reader that does not see the mark finds all of the data.
     Ok(session.done(set(name, id, [(INCOMPLETE.to_owned(), None)].into()))?)
 }
@@ -240,13 +262,13 @@ fn refuse_readonly(session: &Session, name: &str, id: u64) -> Outcome {
 fn clean_up(
     session: &Session,
     args: &ImportArgs,
-    (id, is_new): (u64, bool),
+    (id, before): (u64, Before),
     tally: &Tally,
     failure: Failure,
 ) -> Failure {
     let name = &args.volume;
     let is_empty = tally.names() <= 1;
-    if is_new && is_empty {
+    if before == Before::New && is_empty {
         let destroy = Request::Destroy {
             object: Which::known(name.clone(), Some(id)),
             recursive: true,
@@ -258,6 +280,9 @@ fn clean_up(
             Err(error) => format!("; the new share '{name}' could not be removed ({error})"),
         };
         return failure.with(&left);
+    }
+    if is_empty && before == Before::Incomplete {
+        return failure.with(&format!("; share '{name}' is unchanged, and marked as incomplete by an earlier import"));
     }
     if is_empty {
         let unmark = session.done(set(name, id, [(INCOMPLETE.to_owned(), None)].into()));

@@ -6,7 +6,8 @@
 //! there.
 //!
 //! 1. The job is registered. If the server's table is full, or the server is too old, the work
-//!    proceeds unregistered.
+//!    proceeds unregistered; an import does not, because others into its share or volume would not
+//!    know of it.
 //! 2. Meanwhile a thread reports the progress ([`progress::standing`]) to the server. If the answer
 //!    says that the job is being cancelled, the work is interrupted as by a signal. It may be past
 //!    the last point at which it could be ended.
@@ -82,7 +83,7 @@ fn ask(client: &Client, request: Request) -> Option<JobReport> {
 /// Runs some work as a job of the server, if there is one. Cancelling the job sets `interrupted`.
 ///
 /// # Errors
-/// Those of the work.
+/// Those of the work; `InUse` for an import that cannot be registered.
 pub(super) fn registered<T>(
     session: &Session,
     kind: JobKind,
@@ -92,7 +93,11 @@ pub(super) fn registered<T>(
 ) -> Outcome<T> {
     let Session::Served(client) = session else { return work() };
     let target = target.map(str::to_owned);
-    let Some(job) = ask(client, Request::RegisterJob { kind, target }) else { return work() };
+    let job = match client.call(&Request::RegisterJob { kind, target }) {
+        Ok(Reply::Job(job)) => job,
+        Err(error) if kind == JobKind::Import && error.kind() == ErrorKind::InUse => return Err(error.into()),
+        _ => return work(),
+    };
     let over = Over::default();
     let (done, is_cancelled) = std::thread::scope(|scope| {
         let says = Says(&over);

@@ -18,7 +18,7 @@ use crate::progress::Progress;
 use copy::trees::{Sink, Source, Tally, Zeroed, copy};
 use operations::names;
 use operations::{Failure, Outcome};
-use report::{VolumeReport, show_ratio};
+use report::{JobKind, JobReport, VolumeReport, show_ratio};
 use server::session::Session;
 
 /// Outcome of the copy of a tree.
@@ -197,6 +197,12 @@ pub fn mounted(session: &Session, name: &str) -> Outcome<PathBuf> {
     let place = Path::new(&dir).join(share);
     let snapshots = place.join(".shale/snapshots");
     if !snapshots.is_dir() {
+        let is_of_share = |job: &&JobReport| job.kind == JobKind::Import && job.target.as_deref() == Some(share);
+        if let Some(job) = report.jobs.iter().find(is_of_share) {
+            let text =
+                format!("share '{share}' is being imported by job {}, and is mounted when that has ended", job.id);
+            return Err(Error::new(ErrorKind::InUse, text).into());
+        }
         let text = format!("the pool is served by process {}, which has not mounted share '{share}'", report.pid);
         return Err(Error::new(ErrorKind::InUse, format!("{text}: {advice}")).into());
     }
