@@ -34,8 +34,8 @@ def run(*words, **named):
 class Rows:
     """The figures, each with its target."""
 
-    def __init__(self, quick, rounds):
-        self.command, self.rounds, self.rows = f"`make {Path(sys.argv[0]).name}{' ARGS=--quick' if quick else ''}`", rounds, []
+    def __init__(self, quick):
+        self.command, self.rows = f"`make {Path(sys.argv[0]).name}{' ARGS=--quick' if quick else ''}`", []
         self.version, self.day = run(SHALE, "--version").split("\n")[0].strip(), time.strftime("%Y-%m-%d", time.gmtime())
 
     def add(self, name, values, unit, least, how):
@@ -45,7 +45,7 @@ class Rows:
         target = {} if least is None else {"target": f"at least {least:,} {unit}", "met": value >= least}
         spread = f"quartiles {low:.4g} and {high:.4g} {unit}"
         self.rows.append({"name": name, "value": value, "unit": unit, "target": None, "met": None, **target,
-                          "how": f"{spread}; {how}; median of {self.rounds} rounds; {self.command}", "version": self.version, "day": self.day})
+                          "how": f"{spread}; {how}; median of {len(values)} rounds; {self.command}", "version": self.version, "day": self.day})
         print(f"{name}: {value:,} {unit}, {spread}{'' if least is None else f' (at least {least:,})'}", flush=True)
 
     def ratio(self, name, values, base, unit, least, how):
