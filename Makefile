@@ -3,7 +3,7 @@
 
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: python-wheel python-test bench-python help setup build demo test system web page kernel-nbd posix xfstests e2e soak bench bench-adaptive bench-codecs bench-space peers paper-sandforce paper-zbd paper-blobseer paper-zfs bench-blobs bench-get bench-shares fuzz lint completions man deb deb-test install uninstall clean paper-sun bench-appliance bench-doors
+.PHONY: python-wheel python-test bench-python help setup build demo test system web page kernel-nbd posix xfstests e2e soak bench bench-adaptive bench-codecs bench-space peers paper-sandforce paper-zbd paper-blobseer paper-zfs bench-blobs bench-get bench-shares fuzz lint completions man deb deb-test install uninstall clean paper-sun bench-appliance bench-doors bench-guests
 
 # Under sudo, rustup's cargo is in the home of the user who called it, and sudo's secure_path hides it. What root builds in that
 # user's checkout is given back to the user, so that the next `make build` without sudo can go on.
@@ -148,6 +148,11 @@ bench-appliance: build ## Measure the cost of history, REST, metrics and page; w
 bench-doors: build ## Measure vhost-user-blk against qemu-storage-daemon and NBD, and NBD with TLS; writes bench/results/doors.json (ARGS=--quick)
 	@tools/setup build bench
 	tools/bench-doors $(ARGS)
+	tools/performance-table
+
+bench-guests: build ## Measure volumes in a guest against ublk's null target, btrfs, ZFS and dm-vdo; writes bench/results/guests.json (ARGS=--quick; root)
+	@tools/setup build bench uml
+	tools/bench-guests $(ARGS)
 	tools/performance-table
 
 bench-blobs: build ## Measure blobs against the goals of their design; writes bench/results/blobs.json (ARGS=--quick)
