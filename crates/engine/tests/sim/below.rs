@@ -94,6 +94,34 @@ fn a_full_file_system_below_is_no_dead_end() {
     }
 }
 
+/// The space of destroyed data was counted neither as free nor given back, if an earlier opening
+/// had written it: the pool stayed full until it was opened again.
+#[test]
+fn what_an_earlier_opening_has_written_is_room_once_it_is_destroyed() {
+    // More than the last room of the pool, and so much that it is not tight when it is full.
+    let (large, room) = (8 * CAPACITY, 340 * EXTENT);
+    let machine = Machine::new(large, 1);
+    let format = FormatOptions { capacity_bytes: large, extent_bytes: EXTENT as u32, properties: Properties::new() };
+    Pool::format(&env(&machine), &format).unwrap();
+    machine.disk.limit_space(Some(room));
+    let mut pool = open(&machine);
+    pool.create_volume("v", CAPACITY, &Properties::new()).unwrap();
+    let taken = fill(&pool, "v", 0);
+    for round in 1..4 {
+        pool.close().unwrap();
+        pool = open(&machine);
+        pool.destroy("v", true).unwrap();
+        pool.checkpoint().unwrap();
+        pool.checkpoint().unwrap();
+        pool.create_volume("v", CAPACITY, &Properties::new()).unwrap();
+        let again = fill(&pool, "v", round << 32);
+        assert!(again > taken / 4 * 3, "round {round}: {again} of {taken}");
+        assert_content(&pool, "v", round << 32, 0, again);
+    }
+    assert_eq!(pool.check(false, &mut |_, _| ()).unwrap().problems, []);
+    pool.close().unwrap();
+}
+
 /// With a gibibyte of room and more, `free` was as if the file system below had no end.
 #[test]
 fn what_is_free_is_no_more_than_there_is_below() {

@@ -8,7 +8,8 @@
 //! 1. A *look* asks the storage for its room. If that is enough for every extent that could be
 //!    filled, there is no bound.
 //! 2. Otherwise extents that have their space already (`backing`) are counted, and with the room
-//!    they are the bound. Those that the pool had when it was opened are looked at once.
+//!    they are the bound. Those that the pool had when it was opened are looked at once:
+//!    the free ones by the first such look, the others when a checkpoint frees them.
 //! 3. With next to no room, the pool is *tight*. In a tight pool, checkpoints keep the log's list
 //!    short, put extents with space on it first, and give the space of all others that are free
 //!    back at once: so discarded, destroyed and cleaned data is room again, for the pool and for
@@ -93,6 +94,21 @@ impl Space {
         self.below.is_tight.store(bound != u64::MAX && room < TIGHT_EXTENTS, Ordering::Relaxed);
     }
 
+    /// Learns which of the extents that a checkpoint has freed have their space since before the
+    /// pool was opened. Otherwise each of them would need room a second time.
+    pub(crate) fn learn_freed(&self, freed: &[ExtentIndex]) {
+        if self.below.is_learned.load(Ordering::Relaxed) {
+            self.learn_backing(freed);
+        }
+    }
+
+    fn learn_backing(&self, extents: &[ExtentIndex]) {
+        let extent_bytes = u64::from(self.geometry.extent_bytes);
+        let is_unknown = |extent: &&ExtentIndex| !self.log.backing.has(**extent, 1);
+        let has_space = |e: &&ExtentIndex| self.vitals.env.disk.has_space(self.geometry.start(**e), extent_bytes);
+        extents.iter().filter(is_unknown).filter(has_space).for_each(|extent| self.log.backing.gained(*extent, 1));
+    }
+
     /// The bound with room for so many more extents in the file system.
     fn bound_below(&self, room: u64) -> u64 {
         let (opened, mut empty) = self.log.opened_and_ahead();
@@ -105,9 +121,7 @@ impl Space {
             return u64::MAX;
         }
         if !self.below.is_learned.swap(true, Ordering::Relaxed) {
-            let extent_bytes = u64::from(self.geometry.extent_bytes);
-            let has_space = |e: &&ExtentIndex| self.vitals.env.disk.has_space(self.geometry.start(**e), extent_bytes);
-            empty.iter().filter(has_space).for_each(|extent| self.log.backing.gained(*extent, 1));
+            self.learn_backing(&empty);
         }
         let missing = empty.iter().filter(|extent| !self.log.backing.has(**extent, 1)).count() as u64;
         if missing <= room { u64::MAX } else { opened + empty.len() as u64 - missing + room }

@@ -42,6 +42,7 @@ impl Space {
     /// Punches out the extents that a checkpoint has freed, and owed ones, or owes them. The caller
     /// holds the checkpoint's lock.
     pub fn give_back(&self, freed: &[ExtentIndex]) {
+        self.learn_freed(freed);
         self.refresh_host_space();
         self.owe(freed.iter().copied());
         let is_tight = self.is_tight();
