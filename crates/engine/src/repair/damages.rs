@@ -127,16 +127,23 @@ impl Repairs {
     /// Looks at suspected places, if readers have found some that have another copy: for the keeper.
     pub(crate) fn repair_suspects(&self) {
         let reads = self.vitals.counters.reads_of_copies.get();
-        if self.copies_seen.swap(reads, Ordering::Relaxed) == reads || !self.reads.suspects.is_waiting() {
+        if self.copies_seen.load(Ordering::Relaxed) == reads {
             return;
         }
-        if let Some(mut known) = self.scrub.try_lock()
+        let mut is_done = !self.reads.suspects.is_waiting();
+        if !is_done
+            && let Some(mut known) = self.scrub.try_lock()
             && let Ok(mut state) = known.state(self)
         {
-            // What could not be looked at stays suspected.
-            let _ = self.look_again(&mut state, LOOKED_AT);
+            // What could not be looked at stays suspected until a copy is read again.
+            let failed = self.look_again(&mut state, LOOKED_AT).is_err();
             self.publish_damage(known.report(&state), false);
             known.keep(state);
+            is_done = failed || !self.reads.suspects.is_waiting();
+        }
+        // If not, the next call goes on: a scrub has the state, or there are more suspects.
+        if is_done {
+            self.copies_seen.store(reads, Ordering::Relaxed);
         }
     }
 

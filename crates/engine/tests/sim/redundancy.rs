@@ -262,6 +262,45 @@ fn after_a_crash_no_copy_is_older_than_its_original() {
     assert!(crashes > 10, "{crashes} crashes");
 }
 
+/// The keeper looks at some extents at a time, and needs no further read to go on.
+#[test]
+fn the_keeper_repairs_all_that_one_reading_met() {
+    let made = Made::new(5, 1);
+    let bytes = 5 << 20;
+    made.pool().create_volume("w", bytes, &copies(2)).unwrap();
+    let volume = made.pool().volume("w").unwrap();
+    let mut content = vec![0; bytes as usize];
+    fill_content(&mut Rng::new(7), ContentKind::Random, &mut content);
+    for (index, chunk) in content.chunks(128 << 10).enumerate() {
+        let at = (index as u64) * (128 << 10);
+        volume.write(at, Bytes::copy_from_slice(chunk), WriteOptions::default()).unwrap();
+        made.pool().flush().unwrap();
+    }
+    made.pool().checkpoint().unwrap();
+    let reads_of_copies = || {
+        made.pool().drop_caches();
+        let mut found = vec![0; content.len()];
+        volume.read(0, &mut found).unwrap();
+        assert!(found == content, "HARNESS: something else is read");
+        made.pool().status().reads_of_copies
+    };
+    // Extents that are read first: no block loses both of its copies.
+    let is_read = |place: &u64| {
+        let before = made.pool().status().reads_of_copies;
+        made.machine().disk.break_reads(*place..*place + EXTENT);
+        let met = reads_of_copies();
+        made.machine().disk.heal();
+        met > before
+    };
+    let damaged: Vec<_> = places(made.machine(), EXTENT).into_iter().filter(is_read).collect();
+    damaged.iter().for_each(|place| made.machine().disk.flip_bit(place + EXTENT / 2, 3));
+    let met = reads_of_copies();
+    (0..8).for_each(|_| made.pool().tick().unwrap());
+    let repaired = made.pool().status().repaired_fragments;
+    assert!(repaired > 16, "HARNESS: {repaired} repairs of {} extents", damaged.len());
+    assert_eq!(reads_of_copies(), met, "HARNESS: something was left after {repaired} repairs");
+}
+
 /// The damage campaign: with two copies nothing is lost, and every repair is counted.
 #[test]
 fn nothing_is_lost_and_every_repair_is_counted() {
