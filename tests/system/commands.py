@@ -98,7 +98,9 @@ def commands_on_a_full_file_system(t):
         pool.shale(*command)
     t.expect(not (pool.path / "reserve").exists(), "what was held back was not needed")
     fill("second")
-    done = pool.shale("list", "--json", status=EXIT["full"])
+    # The last block of the map's journal may have room for some openings.
+    done = next((d for d in (pool.shale("list", "--json", status=None) for _ in range(64)) if d.returncode), None)
+    t.expect(done and done.returncode == EXIT["full"], f"how an opening without room ends: {done}")
     error = json.loads(done.stdout)["error"]
     t.expect(error["kind"] == "full" and str(pool.path / "map") in error["message"], f"what was said: {error}")
     for size in [1 << 20, 1 << 10]:
