@@ -175,7 +175,7 @@ def measure_tpcc(lab, tables, disk, kind, setup, how, unit):
 
 def extents(lab, how):
     """Figure 10(c): TPC-C by the size of extents."""
-    by_size(lab, how, "extents-tpcc", "extent", how["extents"], lambda extent: {"extent": extent})
+    by_size(lab, how, "extents-tpcc", "extent", how["tpcc_extents"], lambda extent: {"extent": extent})
 
 
 def metadata(lab, how):
@@ -229,8 +229,9 @@ def queries(lab, how):
 
 
 def queries_large(lab, how):
-    """The same on a database that is larger than the memory, on throttled disks: eight as theirs, and one."""
-    ask(lab, how | {"databases": how["large_databases"]}, "tpch-large", [*how["spindles"], how["disks"][0]], how["large_scale"])
+    """The same on a database that is larger than the memory, on throttled disks."""
+    wanted = how | {"databases": how["large_databases"], "database_setups": [s for s in how["few_setups"] if s in how["database_setups"]]}
+    ask(lab, wanted, "tpch-large", list(how["large_databases"]), how["large_scale"])
 
 
 def ask(lab, how, table, disks, scale):

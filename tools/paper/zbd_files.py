@@ -112,17 +112,17 @@ def file_server(lab, how):
 
 def file_server_compressible(lab, how):
     """Figure 5: the same on more compressible files."""
-    serve_targets(lab, how, "sfs-compressible", data.logs(), how["files"], how["disks"][:1])
+    serve_targets(lab, how, "sfs-compressible", data.logs(), how["files"], how["disks"][:1], setups=how["few_setups"])
 
 
 def file_server_large(lab, how):
     """Figure 4 with files far above the memory, as theirs were."""
-    serve_targets(lab, how, "sfs-large", data.mail(), how["large_files"], how["disks"][:1], size=how["large_size"], targets=how["large_targets"])
+    serve_targets(lab, how, "sfs-large", data.mail(), how["large_files"], how["disks"][:1], size=how["large_size"], targets=how["large_targets"], setups=how["few_setups"])
 
 
-def serve_targets(lab, how, table, content, files, disks, **room):
+def serve_targets(lab, how, table, content, files, disks, **other):
     """Each set-up at rising targets."""
-    how = how | {"files": files} | room
+    how = how | {"files": files} | other
     for disk in lab.disks(*[d for d in disks if d in how["targets"]]):
         for run, setup in itertools.product(lab.runs(), lab.setups(*how["setups"])):
             with lab.place(disk, setup, size=how["size"], memory=how["memory"], cpus=how["cpus"][-1]) as place:
