@@ -20,7 +20,6 @@ mod guard;
 mod metrics;
 mod problem;
 mod process;
-mod rights;
 mod router;
 mod session;
 mod tls;

@@ -12,13 +12,16 @@ use tokio::sync::{Semaphore, oneshot};
 use crate::backend::Backend;
 use crate::connections::{Limits, serve_tcp, serve_unix};
 use crate::files::DOWNLOADS_MAX;
-use crate::rights;
 use crate::router::{Site, router};
 use crate::tls::Certificate;
 use crate::wire::{Command, EVENT_LINES, Listener, REQUEST_LINES, Setup, receive_command};
 
 /// Threads of the runtime, which only parse and copy.
 const THREADS: usize = 2;
+/// Memory that the process may map: 256 connections need a tenth of it.
+const ADDRESS_SPACE_BYTES: u64 = 512 << 20;
+/// Files that it may have open: 256 connections, its sockets, and room.
+const FILES: u64 = 1024;
 
 /// Serves until the server closes `control`, the socket for the commands of [`crate::wire`].
 ///
@@ -32,7 +35,7 @@ pub fn run(control: OwnedFd) -> io::Result<()> {
         return Err(broken());
     }
     // Before there is a second thread, and before the first byte of a client.
-    rights::give_up()?;
+    host::give_up_rights(FILES, ADDRESS_SPACE_BYTES)?;
     let certificate = setup.tls.as_ref().map(Certificate::new).transpose()?;
     let (end, ended) = oneshot::channel();
     let for_thread = certificate.clone();

@@ -11,6 +11,7 @@ pub const LOCAL: &[(&str, &str)] = &[
     ("completions", "prints a script for a shell"),
     ("keep-mounts", "holds the mounts of a server while there is none"),
     ("serve-http", "speaks HTTP for a server"),
+    ("read-names", "reads names from elsewhere for a server"),
     ("restore-files", "writes restored files for a server"),
     ("man", "writes the manual pages"),
 ];

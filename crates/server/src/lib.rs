@@ -28,6 +28,7 @@ pub mod fullness;
 pub mod health;
 pub mod images;
 pub mod jobs;
+pub mod names_reader;
 mod open_device;
 pub mod pool_dir;
 pub mod samples;

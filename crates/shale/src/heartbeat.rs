@@ -25,7 +25,7 @@ const TURN: Duration = Duration::from_millis(250);
 
 /// Commands that run until they are stopped, or end at once.
 const WITHOUT: &[&str] =
-    &["serve", "keep-mounts", "serve-http", "restore-files", "iostat", "top", "trace", "completions", "man"];
+    &["serve", "keep-mounts", "serve-http", "read-names", "restore-files", "iostat", "top", "trace", "completions", "man"];
 
 /// When the command last wrote something.
 static SAID: Mutex<Option<Instant>> = Mutex::new(None);

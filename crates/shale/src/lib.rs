@@ -30,6 +30,7 @@ pub fn run() -> ExitCode {
     env::tune_allocator();
     host::survive_file_size_limit();
     host::raise_descriptor_limit();
+    server::names_reader::provide();
     if completion::answer() {
         return ExitCode::SUCCESS;
     }

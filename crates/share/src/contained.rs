@@ -7,6 +7,7 @@
 //! below `redb` is no part of the step: after a panic there, nothing could be trusted.
 
 use std::cell::Cell;
+use std::ops::{Deref, DerefMut};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use redb::StorageError;
@@ -34,6 +35,39 @@ pub(crate) fn checked<T, E: From<StorageError>>(step: impl FnOnce() -> Result<T,
     contained(|| Some(step())).unwrap_or_else(damaged)
 }
 
+/// A part of `redb` whose end is a step, too: a database that is closed writes its list of free pages,
+/// and the last transaction closes it if it was dropped before.
+pub(crate) struct Contained<T>(Option<T>);
+
+impl<T> Contained<T> {
+    pub(crate) fn new(part: T) -> Self {
+        Self(Some(part))
+    }
+}
+
+impl<T> Deref for Contained<T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        self.0.as_ref().unwrap_or_else(|| unreachable!("only its end takes it"))
+    }
+}
+
+impl<T> DerefMut for Contained<T> {
+    fn deref_mut(&mut self) -> &mut T {
+        self.0.as_mut().unwrap_or_else(|| unreachable!("only its end takes it"))
+    }
+}
+
+impl<T> Drop for Contained<T> {
+    fn drop(&mut self) {
+        let part = self.0.take();
+        if contained(|| Some(drop(part))).is_none() {
+            log::error!("the database of a share's names was not closed: a page contradicts itself");
+        }
+    }
+}
+
 /// Runs something below a contained step that is no part of it.
 pub(crate) fn outside<T>(what: impl FnOnce() -> T) -> T {
     let before = CONTAINED.replace(false);
@@ -57,5 +91,19 @@ mod tests {
             panic!("a page contradicts itself")
         });
         assert_eq!((ended, contains_panics()), (None, false));
+    }
+
+    #[test]
+    fn a_panic_at_the_end_of_a_part_is_contained() {
+        struct Bad<'a>(&'a Cell<bool>);
+        impl Drop for Bad<'_> {
+            fn drop(&mut self) {
+                self.0.set(contains_panics());
+                panic!("a page contradicts itself")
+            }
+        }
+        let was_contained = Cell::new(false);
+        drop(Contained::new(Bad(&was_contained)));
+        assert!(was_contained.get() && !contains_panics());
     }
 }

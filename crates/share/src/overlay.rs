@@ -24,7 +24,7 @@ pub(crate) enum Table {
 impl Table {
     pub(crate) const ALL: [Self; 5] = [Self::Inodes, Self::Entries, Self::Xattrs, Self::Orphans, Self::Trims];
 
-    fn of(number: u8) -> Option<Self> {
+    pub(crate) fn of(number: u8) -> Option<Self> {
         Self::ALL.get(usize::from(number)).copied()
     }
 }

@@ -20,15 +20,19 @@ use redb::{Builder, ConcurrencyMode, ReadTransaction, ReadableDatabase, Readable
 use surface::ObjectSpace;
 
 use crate::backend::{Backend, DatabaseFile, read_header};
-use crate::contained::contained;
+use crate::contained::{Contained, contained};
+use crate::foreign::is_sealed;
+use crate::inode::Inode;
+use crate::isolated;
+use crate::names;
 use crate::overlay::Table;
 use crate::scratch::Scratch;
 use crate::source::{Budget, Source};
 use crate::store::{FACTS, META, TABLES};
 
-/// Names of the tables, as [`Table`] numbers them.
-const TABLE_NAMES: [&str; 5] = ["inode", "entry", "xattr", "orphan", "trim"];
 const META_NAME: &str = "meta";
+/// Names of the tables, as [`Table`] numbers them, and that of the facts.
+pub(crate) const TABLE_NAMES: [&str; 6] = ["inode", "entry", "xattr", "orphan", "trim", META_NAME];
 
 /// Facts that every database has: all but `loose`.
 const FACTS_LEAST: usize = FACTS.len() - 1;
@@ -39,6 +43,10 @@ const BYTES_MAX: u64 = 1 << 40;
 
 /// Pages that a check has in memory.
 const CHECK_CACHE_BYTES: usize = 16 << 20;
+
+/// Places in a range of keys, between its last readable one and one that a search finds, that are
+/// tried for readable pages between damaged ones.
+const PARTS: u128 = 64;
 
 /// Length of a file of a space without the header before the database.
 const FILE_BYTES: u64 = 1 << 51;
@@ -54,6 +62,8 @@ pub(crate) struct Survey {
     pub(crate) gaps_of_xattrs: u64,
     /// Ranges of inodes (inclusive) whose extended attributes may be lost.
     pub(crate) xattr_gaps: Vec<(u64, u64)>,
+    /// The process that read it has ended early (`isolated`).
+    pub(crate) was_ended: bool,
     /// Not even the head can be read.
     pub(crate) has_no_head: bool,
     /// Whether the header before the database is lost; it contains nothing that the database does
@@ -86,13 +96,14 @@ impl Survey {
 
     /// Whether anything is lost for good.
     pub(crate) fn is_lossy(&self) -> bool {
-        self.gaps > 0 || self.has_no_head || !self.tables_lost.is_empty() || self.checked == Checked::Wrong
+        self.gaps > 0 || self.was_ended || self.has_no_head || !self.tables_lost.is_empty() || self.checked == Checked::Wrong
     }
 
     /// Whether anything but extended attributes is lost for good.
     pub(crate) fn loses_names(&self) -> bool {
         let of_xattrs = TABLE_NAMES[Table::Xattrs as usize];
         self.has_no_head
+            || self.was_ended
             || self.gaps > self.gaps_of_xattrs
             || self.tables_lost.iter().any(|table| *table != of_xattrs)
             || self.checked == Checked::Wrong
@@ -113,17 +124,40 @@ pub(crate) fn located(space: &Arc<dyn ObjectSpace>) -> Option<(DatabaseFile, Opt
     if let Ok(Some((place, length))) = read_header(&**space) {
         return Some((place, Some(length)));
     }
+    match isolated::starter().filter(|_| !is_sealed(&**space)) {
+        Some(start) => isolated::locate(start, &**space),
+        None => located_here(space),
+    }
+}
+
+/// The same, in this process.
+pub(crate) fn located_here(space: &Arc<dyn ObjectSpace>) -> Option<(DatabaseFile, Option<u64>)> {
+    if let Ok(Some((place, length))) = read_header(&**space) {
+        return Some((place, Some(length)));
+    }
     // The header is lost, and a database identifies itself.
     let has_one = |place: &DatabaseFile| Reading::of(space, *place, FILE_BYTES).transaction().is_some();
     [DatabaseFile::First, DatabaseFile::Second].into_iter().find(has_one).map(|place| (place, None))
 }
 
-/// Reads the database of a space as far as it can be read, and gives its pairs to `take`.
+/// Reads the database of a space as far as it can be read, and gives its pairs to `take`; one from
+/// elsewhere in a process of its own.
 ///
 /// # Errors
 /// Those of `take`.
 pub(crate) fn read<T: Take>(space: &Arc<dyn ObjectSpace>, take: &mut T) -> Result<Survey, T::Error> {
-    let Some((place, length)) = located(space) else {
+    match isolated::starter().filter(|_| !is_sealed(&**space)) {
+        Some(start) => isolated::read(start, space, take),
+        None => read_here(space, take),
+    }
+}
+
+/// The same, in this process.
+///
+/// # Errors
+/// Those of `take`.
+pub(crate) fn read_here<T: Take>(space: &Arc<dyn ObjectSpace>, take: &mut T) -> Result<Survey, T::Error> {
+    let Some((place, length)) = located_here(space) else {
         return Ok(Survey { has_no_head: true, has_no_header: true, ..Survey::default() });
     };
     let mut reading = Reading::of(space, place, length.unwrap_or(FILE_BYTES).min(FILE_BYTES));
@@ -159,7 +193,7 @@ pub(crate) fn check(space: &Arc<dyn ObjectSpace>) -> Checked {
     }
 }
 
-type Pairs = redb::Range<'static, &'static [u8], &'static [u8]>;
+type Pairs = Contained<redb::Range<'static, &'static [u8], &'static [u8]>>;
 
 /// A key, and its value.
 type Pair = (Vec<u8>, Vec<u8>);
@@ -178,6 +212,18 @@ fn position(key: &[u8]) -> u128 {
     let length = key.len().min(bytes.len());
     bytes[..length].copy_from_slice(&key[..length]);
     u128::from_be_bytes(bytes)
+}
+
+/// Whether a pair has the form of a record of a table. One without belongs to a page that
+/// contradicts itself.
+fn is_record(table: Table, key: &[u8], value: &[u8]) -> bool {
+    match table {
+        Table::Inodes => key.len() == 8 && Inode::decode(number(position(key)), value).is_ok(),
+        Table::Entries => names::cookie_of(key).is_some() && names::decode(value).is_ok(),
+        Table::Xattrs => key.len() > 8,
+        Table::Orphans => key.len() == 8,
+        Table::Trims => key.len() == 8 && value.len() >= 8,
+    }
 }
 
 /// The number that keys at a position begin with.
@@ -206,7 +252,8 @@ impl Reading {
         let transaction = self.transaction()?;
         contained(move || {
             let table = transaction.open_table(TABLES[table as usize]).ok()?;
-            Some((table.range::<&[u8]>((from, Bound::Unbounded)).ok()?, table.len().ok()?))
+            let pairs = Contained::new(table.range::<&[u8]>((from, Bound::Unbounded)).ok()?);
+            Some((pairs, table.len().ok()?))
         })
     }
 
@@ -232,8 +279,14 @@ impl Reading {
             match Self::next(&mut pairs) {
                 Some(None) => break,
                 Some(Some((key, value))) if last.as_ref().is_none_or(|last| *last < key) => {
-                    take.pair(table, &key, &value)?;
                     found += 1;
+                    if is_record(table, &key, &value) {
+                        take.pair(table, &key, &value)?;
+                    } else {
+                        self.survey.gaps += 1;
+                        self.survey.gaps_of_xattrs += u64::from(table == Table::Xattrs);
+                        self.lost(table, number(position(&key)), number(position(&key)));
+                    }
                     last = Some(key);
                 }
                 // The page is lost, or belongs elsewhere.
@@ -293,6 +346,22 @@ impl Reading {
             }
             (failed, step) = (from, step.saturating_mul(2));
         };
+        // Readable pages between damaged ones: the first of some places that can be read.
+        let part = (found.0 - before) / PARTS;
+        let parts = if part < unit { 0 } else { PARTS };
+        if parts > 0 {
+            failed = before;
+        }
+        for n in 1..parts {
+            let at = before + n * part;
+            match found_from(at) {
+                Some(next) => {
+                    found = (at, next);
+                    break;
+                }
+                None => failed = at,
+            }
+        }
         while found.0 - failed > unit {
             let middle = failed + (found.0 - failed) / 2;
             match found_from(middle) {

@@ -20,7 +20,7 @@ use crate::backend::{self, DatabaseFile, PAGE_BYTES};
 use crate::contained::outside;
 
 /// The longest page that is read. The largest value is an extended attribute, 64 KiB.
-const PAGE_BYTES_MAX: usize = 1 << 20;
+pub(crate) const PAGE_BYTES_MAX: usize = 1 << 20;
 
 /// Reads of a table beyond those that its pages account for: some hundreds to find the end of each
 /// damaged place.

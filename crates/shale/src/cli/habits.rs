@@ -135,7 +135,7 @@ const FLAGS: &[(&[&str], &str)] = &[
 /// Commands that remove data or protection: a typing error must not lead to one.
 const DESTROYING: &[&str] = &["destroy", "expire", "gc", "release", "rm", "rollback", "shrink", "unpin"];
 /// Commands that users do not run.
-const INTERNAL: &[&str] = &["keep-mounts", server::front_ends::HTTP_COMMAND];
+const INTERNAL: &[&str] = &["keep-mounts", server::front_ends::HTTP_COMMAND, server::names_reader::READ_NAMES_COMMAND];
 
 /// Returns the answer to a command line with a word of another program.
 pub fn answer(error: &Error) -> Option<String> {

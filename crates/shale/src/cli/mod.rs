@@ -222,6 +222,9 @@ fish/vendor_completions.d/shale.fish below PREFIX/share.")]
     /// Speak HTTP for a server; servers start it
     #[command(hide = true, name = server::front_ends::HTTP_COMMAND)]
     ServeHttp,
+    /// Read the names of a share from elsewhere; programs that have a pool open start it
+    #[command(hide = true, name = server::names_reader::READ_NAMES_COMMAND)]
+    ReadNames,
     /// Write restored files to a mounted share; servers start it
     #[command(hide = true, name = server::jobs::RESTORE_COMMAND)]
     RestoreFiles {

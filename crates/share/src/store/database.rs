@@ -7,7 +7,7 @@ use parking_lot::RwLock;
 use redb::{AccessGuard, Database, ReadOnlyTable, ReadableDatabase, StorageError, TableDefinition, WriteTransaction};
 
 use super::FIRST_NUMBER;
-use crate::contained::checked;
+use crate::contained::{Contained, checked};
 use crate::failure::{Failure, Result};
 use crate::overlay::{Overlay, Table};
 
@@ -27,22 +27,22 @@ pub(crate) const FACTS: [&str; 9] =
     ["secret", "used", "reserved", "clean", "commit", "session", "replayed", "generation", "loose"];
 
 /// Opens the database of a commit once more, to read it.
-pub(crate) type Reopen = Arc<dyn Fn() -> Result<Database> + Send + Sync>;
+pub(crate) type Reopen = Arc<dyn Fn() -> Result<Contained<Database>> + Send + Sync>;
 
 /// Tables of a commit.
 struct Tables {
-    tables: [ReadOnlyTable<Bytes, Bytes>; 5],
+    tables: Contained<[ReadOnlyTable<Bytes, Bytes>; 5]>,
     /// The database of these tables, if it was opened for them alone.
-    _database: Option<Database>,
+    _database: Option<Contained<Database>>,
 }
 
 impl Tables {
-    fn of(database: &Database) -> Result<[ReadOnlyTable<Bytes, Bytes>; 5]> {
+    fn of(database: &Database) -> Result<Contained<[ReadOnlyTable<Bytes, Bytes>; 5]>> {
         checked(|| {
             let transaction = database.begin_read()?;
             let open = |table: Table| transaction.open_table(TABLES[table as usize]);
             let [inodes, entries, xattrs, orphans, trims] = Table::ALL;
-            Ok([open(inodes)?, open(entries)?, open(xattrs)?, open(orphans)?, open(trims)?])
+            Ok(Contained::new([open(inodes)?, open(entries)?, open(xattrs)?, open(orphans)?, open(trims)?]))
         })
     }
 
@@ -127,7 +127,7 @@ impl Base {
     }
 }
 
-type Range = redb::Range<'static, Bytes, Bytes>;
+type Range = Contained<redb::Range<'static, Bytes, Bytes>>;
 type Pair = (AccessGuard<'static, Bytes>, AccessGuard<'static, Bytes>);
 
 /// A range of a table, which continues in a reopened database.
@@ -149,7 +149,10 @@ impl Stored<'_> {
     fn open(&self, tables: &Tables) -> std::result::Result<Range, StorageError> {
         let from = &self.from[..];
         let from = if self.has_returned { Bound::Excluded(from) } else { Bound::Included(from) };
-        checked(|| tables.tables[self.table as usize].range::<&[u8]>((from, Bound::Excluded(self.to))))
+        checked(|| {
+            let table = &tables.tables[self.table as usize];
+            Ok(Contained::new(table.range::<&[u8]>((from, Bound::Excluded(self.to)))?))
+        })
     }
 
     /// The next key of a range, with its value.

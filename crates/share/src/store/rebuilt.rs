@@ -6,6 +6,7 @@ use redb::{Database, Durability, ReadableTable};
 
 use super::database::{Meta, TABLES, write_meta};
 use super::{FIRST_NUMBER, RESERVE};
+use crate::contained::Contained;
 use crate::failure::Result;
 use crate::names;
 use crate::overlay::{Key, Table};
@@ -21,13 +22,13 @@ pub(crate) struct Surviving {
 
 /// The new database.
 pub(crate) struct Rebuilt {
-    database: Database,
+    database: Contained<Database>,
     /// The largest number of an inode or a file that was seen.
     largest: u64,
 }
 
 impl Rebuilt {
-    pub(crate) fn new(database: Database) -> Self {
+    pub(crate) fn new(database: Contained<Database>) -> Self {
         Self { database, largest: FIRST_NUMBER }
     }
 

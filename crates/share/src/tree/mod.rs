@@ -67,6 +67,7 @@ use redb::Database;
 use surface::{Capacity, ObjectSpace};
 
 use crate::backend::{Facts, ROOT};
+use crate::contained::Contained;
 use crate::failure::{Failure, Result};
 use crate::inode::{Inode, Time};
 use crate::journal::{self, Journal};
@@ -139,7 +140,7 @@ pub struct Tree {
 
 /// The namespace's database.
 struct Namespace {
-    database: Database,
+    database: Contained<Database>,
     facts: Arc<Facts>,
     /// It found no space, and was opened over memory: the next commit must write to the space
     /// itself.

@@ -10,7 +10,7 @@ use surface::ObjectSpace;
 
 use super::{INODE_LOCKS, Namespace, Options, Tree, Turn, remove};
 use crate::backend::{Backend, ROOT};
-use crate::contained::checked;
+use crate::contained::{Contained, checked};
 use crate::failure::{Failure, Result};
 use crate::foreign;
 use crate::inode::{Flags, Inode};
@@ -226,7 +226,7 @@ impl Namespace {
         // Opening it writes something.
         let database =
             opened.map_err(|error| if facts.was_full() { Failure::new(libc::ENOSPC) } else { error.into() })?;
-        Ok(Self { database, facts, is_read_only: false })
+        Ok(Self { database: Contained::new(database), facts, is_read_only: false })
     }
 }
 

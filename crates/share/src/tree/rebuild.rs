@@ -49,6 +49,11 @@ impl NamesSurvey {
 /// The fault of a database that is not whole.
 fn problem(survey: &Survey) -> String {
     let gaps = survey.gaps;
+    if survey.was_ended {
+        return "the names of the share came from elsewhere, and the process that reads them has ended early: receive \
+                the share again from its source"
+            .to_owned();
+    }
     if survey.has_no_head {
         return "the names of the share are lost: the beginning of their database cannot be read".to_owned();
     }
@@ -153,6 +158,10 @@ fn fill(
     let rebuilt = Rebuilt::new(Namespace::with(backend, options)?.database);
     let mut collect = Collect { rebuilt, facts: HashMap::new(), pairs: Vec::new(), bytes: 0 };
     let survey = reading::read(space, &mut collect)?;
+    if survey.was_ended {
+        // Another reading may find more.
+        return Err(Failure::damaged(format_args!("they came from elsewhere, and cannot be read to their end")));
+    }
     if !is_accepted(&survey) {
         return Ok((survey, false));
     }

@@ -1,4 +1,5 @@
-//! Drops the privileges of the process. Afterwards it reaches nothing but its sockets.
+//! Drops the privileges of a process that reads data from elsewhere. Afterwards it reaches nothing
+//! but its sockets.
 
 use std::io;
 
@@ -7,17 +8,13 @@ use rustix::thread::{set_no_new_privs, set_thread_groups, set_thread_res_gid, se
 
 /// User and group without rights, by convention.
 const NOBODY: u32 = 65534;
-/// Memory that the process may map: 256 connections need a tenth of it.
-const ADDRESS_SPACE_BYTES: u64 = 512 << 20;
-/// Files that it may have open: 256 connections, its sockets, and room.
-const FILES: u64 = 1024;
 
-/// Drops all privileges and sets limits. The process must have one thread: each thread has its own
-/// credentials.
+/// Drops all privileges, and limits the files that the process may have open and the memory that it
+/// may map. The process must have one thread: each thread has its own credentials.
 ///
 /// # Errors
 /// When the kernel refuses something: the process must not go on.
-pub(crate) fn give_up() -> io::Result<()> {
+pub fn give_up_rights(files: u64, address_space_bytes: u64) -> io::Result<()> {
     if getuid().is_root() {
         set_thread_groups(&[])?;
         let (uid, gid) = (Uid::from_raw(NOBODY), Gid::from_raw(NOBODY));
@@ -28,7 +25,7 @@ pub(crate) fn give_up() -> io::Result<()> {
     // Other processes of that user cannot read its memory, and there is no core dump.
     set_dumpable_behavior(DumpableBehavior::NotDumpable)?;
     let limit = |most| Rlimit { current: Some(most), maximum: Some(most) };
-    setrlimit(Resource::Nofile, limit(FILES))?;
+    setrlimit(Resource::Nofile, limit(files))?;
     setrlimit(Resource::Core, limit(0))?;
-    Ok(setrlimit(Resource::As, limit(ADDRESS_SPACE_BYTES))?)
+    Ok(setrlimit(Resource::As, limit(address_space_bytes))?)
 }
