@@ -39,6 +39,12 @@ pub fn resident_bytes() -> u64 {
     kib.unwrap_or(0u64) * 1024
 }
 
+/// Memory of the machine.
+pub fn memory_bytes() -> u64 {
+    let info = rustix::system::sysinfo();
+    (info.totalram as u64).saturating_mul(info.mem_unit.into())
+}
+
 /// Bytes that this process caused to be written to disks since its start; 0 if the system does not
 /// count them.
 pub fn disk_written_bytes() -> u64 {

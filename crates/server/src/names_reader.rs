@@ -30,8 +30,16 @@ impl Drop for Running {
     }
 }
 
-/// Has this program's names from elsewhere read by processes of its own.
+/// Memory for the changes of snapshots that are open, as a part of the machine's: a snapshot that
+/// came in a stream takes a copy of its names.
+const MOMENTS_DIVISOR: u64 = 8;
+/// The least memory for them.
+const MOMENTS_BYTES_MIN: u64 = 256 << 20;
+
+/// Has this program's names from elsewhere read by processes of its own, and bounds the memory for
+/// copies of them.
 pub fn provide() {
+    share::limit_scratch_memory((host::memory_bytes() / MOMENTS_DIVISOR).max(MOMENTS_BYTES_MIN));
     share::read_foreign_names_with(start);
 }
 

@@ -280,6 +280,14 @@ fn moment_of(volume: Arc<Volume>, device: Arc<dyn BlockDevice>, not_opened: &str
             let text = format!("share '{name}' had no tree yet at that moment");
             Err(Error::new(ErrorKind::NotFound, text))
         }
+        // Only the names themselves fill the memory: the changes of an opening are few.
+        Err(failure) if failure.errno() == libc::ENOSPC => {
+            let text = format!(
+                "the names of '{name}' came from another pool, and are too many to be copied in memory: make a clone of \
+                 it, whose names are copied into the pool"
+            );
+            Err(Error::new(ErrorKind::Full, text))
+        }
         Err(failure) => Err(error_of(&name, not_opened, failure)),
     }
 }

@@ -34,7 +34,7 @@ pub use inode::{Inode, Time};
 pub use isolated::{NamesReader, StartNamesReader, read_foreign_names, read_foreign_names_with};
 pub use journal::{JOURNAL_BYTES_MAX, Journal, Left, answering, journal_sum};
 pub use names::{COOKIE_DOT, COOKIE_DOT_DOT, KEPT_NAME, NAME_BYTES_MAX, in_words, out_of_words};
-pub use scratch::Scratch;
+pub use scratch::{Scratch, limit_scratch_memory};
 pub use tree::{
     AttributesLost, Beginning, CAPABILITY, Caller, Listed, NamesSurvey, Options, Paths, RECORD_CONTENT_BYTES_MAX,
     Repaired, SetAttributes, SetId, Still, TimeToSet, Tree, Written,

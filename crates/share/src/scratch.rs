@@ -7,23 +7,48 @@
 use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use bytes::Bytes;
 use parking_lot::RwLock;
 use surface::{Capacity, Error, ErrorKind, Lineage, ObjectSpace, Result, Run, Taken};
 
 const BLOCK_BYTES: u64 = 4096;
-/// Most blocks kept, 128 MiB: several times the writes of an opening after a power loss that
-/// replays all changes of some seconds.
-const BLOCKS_MAX: usize = 1 << 15;
+/// Most blocks of all layers of the program unless [`limit_scratch_memory`] says otherwise, 256 MiB:
+/// several times the writes of an opening after a power loss that replays all changes of some
+/// seconds. Only copies of names from elsewhere (`foreign`) need more.
+static BLOCKS_OF_ALL_MAX: AtomicUsize = AtomicUsize::new(1 << 16);
 /// Most ranges kept: a snapshot has a few pending trims.
 const RANGES_MAX: usize = 1 << 16;
+
+/// Blocks of all layers.
+static BLOCKS_OF_ALL: AtomicUsize = AtomicUsize::new(0);
 
 #[derive(Default)]
 struct Layer {
     blocks: HashMap<(u64, u64), Box<[u8]>>,
     /// Files and bytes that read as zeroes unless they have a block.
     discarded: Vec<(Range<u64>, Range<u64>)>,
+}
+
+impl Layer {
+    /// Counts another block; `false` if all layers together have too many.
+    fn try_count() -> bool {
+        let most = BLOCKS_OF_ALL_MAX.load(Ordering::Relaxed);
+        let one_more = |blocks| (blocks < most).then_some(blocks + 1);
+        BLOCKS_OF_ALL.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_more).is_ok()
+    }
+}
+
+impl Drop for Layer {
+    fn drop(&mut self) {
+        BLOCKS_OF_ALL.fetch_sub(self.blocks.len(), Ordering::Relaxed);
+    }
+}
+
+/// Bounds the memory of all layers of the program together.
+pub fn limit_scratch_memory(bytes: u64) {
+    BLOCKS_OF_ALL_MAX.store((bytes / BLOCK_BYTES) as usize, Ordering::Relaxed);
 }
 
 /// A space with a layer of memory over it.
@@ -36,7 +61,7 @@ pub struct Scratch {
 impl Scratch {
     /// Over a space without a writer.
     pub fn over(below: Arc<dyn ObjectSpace>) -> Self {
-        Self { below, blocks_max: BLOCKS_MAX, layer: RwLock::default() }
+        Self { below, blocks_max: usize::MAX, layer: RwLock::default() }
     }
 
     /// Whether all of a file was discarded.
@@ -95,7 +120,8 @@ impl Scratch {
             let (from, to) = (start.max(offset), (start + BLOCK_BYTES).min(end));
             content[(from - start) as usize..(to - start) as usize]
                 .copy_from_slice(&data[(from - offset) as usize..(to - offset) as usize]);
-            if layer.blocks.len() >= self.blocks_max && !layer.blocks.contains_key(&(file, block)) {
+            let is_new = !layer.blocks.contains_key(&(file, block));
+            if is_new && (layer.blocks.len() >= self.blocks_max || !Layer::try_count()) {
                 return Err(Self::full());
             }
             layer.blocks.insert((file, block), content.into());
