@@ -9,6 +9,7 @@ use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
 
 use share::NamesReader;
+use surface::Error;
 
 /// Command of the process.
 pub const READ_NAMES_COMMAND: &str = "read-names";
@@ -67,9 +68,12 @@ pub fn started(program: &mut Command) -> Result<NamesReader> {
 ///
 /// # Errors
 /// When rights cannot be given up; when the server has ended.
-pub fn read_names() -> Result<()> {
-    let socket = UnixStream::from(std::io::stdin().as_fd().try_clone_to_owned()?);
-    // Before the first byte from elsewhere.
-    host::give_up_rights(FILES, ADDRESS_SPACE_BYTES)?;
-    share::read_foreign_names(socket)
+pub fn read_names() -> surface::Result<()> {
+    let read = || {
+        let socket = UnixStream::from(std::io::stdin().as_fd().try_clone_to_owned()?);
+        // Before the first byte from elsewhere.
+        host::give_up_rights(FILES, ADDRESS_SPACE_BYTES)?;
+        share::read_foreign_names(socket)
+    };
+    read().map_err(|error| Error::from_io("the process that reads names", error))
 }

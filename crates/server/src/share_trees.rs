@@ -283,8 +283,8 @@ fn moment_of(volume: Arc<Volume>, device: Arc<dyn BlockDevice>, not_opened: &str
         // Only the names themselves fill the memory: the changes of an opening are few.
         Err(failure) if failure.errno() == libc::ENOSPC => {
             let text = format!(
-                "the names of '{name}' came from another pool, and are too many to be copied in memory: make a clone of \
-                 it, whose names are copied into the pool"
+                "the names of '{name}' came from another pool, and there is not enough memory for a copy of them: mount \
+                 the share, or a clone of the snapshot, which copies them into the pool"
             );
             Err(Error::new(ErrorKind::Full, text))
         }

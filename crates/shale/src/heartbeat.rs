@@ -24,8 +24,18 @@ pub const LINES_EVERY: Duration = Duration::from_secs(30);
 const TURN: Duration = Duration::from_millis(250);
 
 /// Commands that run until they are stopped, or end at once.
-const WITHOUT: &[&str] =
-    &["serve", "keep-mounts", "serve-http", "read-names", "restore-files", "iostat", "top", "trace", "completions", "man"];
+const WITHOUT: &[&str] = &[
+    "serve",
+    "keep-mounts",
+    "serve-http",
+    "read-names",
+    "restore-files",
+    "iostat",
+    "top",
+    "trace",
+    "completions",
+    "man",
+];
 
 /// When the command last wrote something.
 static SAID: Mutex<Option<Instant>> = Mutex::new(None);

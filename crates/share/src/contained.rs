@@ -62,7 +62,11 @@ impl<T> DerefMut for Contained<T> {
 impl<T> Drop for Contained<T> {
     fn drop(&mut self) {
         let part = self.0.take();
-        if contained(|| Some(drop(part))).is_none() {
+        let end = || {
+            drop(part);
+            Some(())
+        };
+        if contained(end).is_none() {
             log::error!("the database of a share's names was not closed: a page contradicts itself");
         }
     }

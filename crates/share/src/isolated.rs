@@ -73,9 +73,20 @@ const LOCATED: u8 = 5;
 /// Messages of a process.
 enum Message {
     /// Asks for bytes of a file: an answer follows.
-    Read { file: u64, offset: u64, length: usize },
-    Pair { table: Table, key: Vec<u8>, value: Vec<u8> },
-    Fact { name: &'static str, value: u64 },
+    Read {
+        file: u64,
+        offset: u64,
+        length: usize,
+    },
+    Pair {
+        table: Table,
+        key: Vec<u8>,
+        value: Vec<u8>,
+    },
+    Fact {
+        name: &'static str,
+        value: u64,
+    },
     /// The last one of [`READ_ALL`].
     Survey(Survey),
     /// The last one of [`LOCATE`].
@@ -211,7 +222,7 @@ fn serve<T: Take>(
     space: &dyn ObjectSpace,
     take: &mut T,
 ) -> Result<Message, Ended<T::Error>> {
-    let NamesReader { socket, process: _process } = start().map_err(Ended::Process)?;
+    let NamesReader { process: _process, socket } = start().map_err(Ended::Process)?;
     let mut input = BufReader::with_capacity(BUFFER_BYTES, &socket);
     (&socket).write_all(&[job]).map_err(Ended::Process)?;
     let mut answer = Vec::new();

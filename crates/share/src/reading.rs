@@ -96,7 +96,11 @@ impl Survey {
 
     /// Whether anything is lost for good.
     pub(crate) fn is_lossy(&self) -> bool {
-        self.gaps > 0 || self.was_ended || self.has_no_head || !self.tables_lost.is_empty() || self.checked == Checked::Wrong
+        self.gaps > 0
+            || self.was_ended
+            || self.has_no_head
+            || !self.tables_lost.is_empty()
+            || self.checked == Checked::Wrong
     }
 
     /// Whether anything but extended attributes is lost for good.

@@ -127,9 +127,7 @@ pub fn run(mut command: Command, output: &Output) -> Outcome {
         Command::History(args) => access::history(&args, output),
         Command::KeepMounts => keeping::run(),
         Command::ServeHttp => serve::run_http(),
-        Command::ReadNames => {
-            Ok(server::names_reader::read_names().map_err(|error| Error::from_io("the process that reads names", error))?)
-        }
+        Command::ReadNames => Ok(server::names_reader::read_names()?),
         Command::RestoreFiles { dir, stage, target, replace } => {
             Ok(server::jobs::restore_from_stdin(&dir, &stage, &target, replace)?)
         }
