@@ -20,6 +20,7 @@ mod guard;
 mod metrics;
 mod problem;
 mod process;
+mod rights;
 mod router;
 mod session;
 mod tls;
@@ -27,4 +28,5 @@ pub mod wire;
 
 pub use metrics::{CodecFigures, CodecWork, Figures, ObjectFigures};
 pub use process::run;
+pub use rights::give_up_rights;
 pub use tls::fingerprint;

@@ -12,6 +12,7 @@ use tokio::sync::{Semaphore, oneshot};
 use crate::backend::Backend;
 use crate::connections::{Limits, serve_tcp, serve_unix};
 use crate::files::DOWNLOADS_MAX;
+use crate::rights::give_up_rights;
 use crate::router::{Site, router};
 use crate::tls::Certificate;
 use crate::wire::{Command, EVENT_LINES, Listener, REQUEST_LINES, Setup, receive_command};
@@ -35,7 +36,7 @@ pub fn run(control: OwnedFd) -> io::Result<()> {
         return Err(broken());
     }
     // Before there is a second thread, and before the first byte of a client.
-    host::give_up_rights(FILES, ADDRESS_SPACE_BYTES)?;
+    give_up_rights(FILES, ADDRESS_SPACE_BYTES)?;
     let certificate = setup.tls.as_ref().map(Certificate::new).transpose()?;
     let (end, ended) = oneshot::channel();
     let for_thread = certificate.clone();

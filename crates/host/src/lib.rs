@@ -20,11 +20,9 @@ use std::time::{Duration, Instant};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 mod replace;
-mod rights;
 mod writeback;
 
 pub use replace::{NewVersion, replace_file, sync_directory};
-pub use rights::give_up_rights;
 pub use writeback::start_writeback;
 
 /// Seconds since 1970.

@@ -45,22 +45,13 @@ pub fn provide() {
 }
 
 fn start() -> Result<NamesReader> {
-    started(&mut Command::new("/proc/self/exe"))
-}
-
-/// Starts the process with a program.
-///
-/// # Errors
-/// When the system starts no process.
-pub fn started(program: &mut Command) -> Result<NamesReader> {
     let (socket, theirs) = UnixStream::pair()?;
+    let mut program = Command::new("/proc/self/exe");
     program.arg(READ_NAMES_COMMAND).current_dir("/").process_group(0);
     // The allocator's default first reservation, 1 GiB, is more than the process may map.
     program.env("MIMALLOC_ARENA_RESERVE", "32M");
-    host::with_usual_signals(program).stdin(Stdio::from(OwnedFd::from(theirs))).stdout(Stdio::null());
+    host::with_usual_signals(&mut program).stdin(Stdio::from(OwnedFd::from(theirs))).stdout(Stdio::null());
     let process = Running(program.spawn()?);
-    // It holds the other end of the pair, too.
-    program.stdin(Stdio::null());
     Ok(NamesReader { socket, process: Box::new(process) })
 }
 
@@ -72,7 +63,7 @@ pub fn read_names() -> surface::Result<()> {
     let read = || {
         let socket = UnixStream::from(std::io::stdin().as_fd().try_clone_to_owned()?);
         // Before the first byte from elsewhere.
-        host::give_up_rights(FILES, ADDRESS_SPACE_BYTES)?;
+        fe_http::give_up_rights(FILES, ADDRESS_SPACE_BYTES)?;
         share::read_foreign_names(socket)
     };
     read().map_err(|error| Error::from_io("the process that reads names", error))

@@ -13,7 +13,7 @@ mod history;
 mod init;
 mod jobs;
 mod metadata_damage;
-mod names_from_elsewhere;
+mod names_reader;
 mod objects;
 mod salvage;
 mod served;

@@ -1,17 +1,19 @@
 //! Names that came in a stream are read by a process of its own: a page of them that asks for memory
-//! ends that process, and is an error here.
+//! ends that process, and is an error here. The process is this program again, with the limit that
+//! a shell sets.
+#![allow(clippy::disallowed_methods, clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
-use std::process::Command;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 
 use bytes::Bytes;
-use server::names_reader;
-use share::{Caller, Options, Time, Tree};
+use share::{Caller, NamesReader, Options, Time, Tree};
 use sim::SimSpace;
 use surface::{ObjectSpace, SEAL};
 use xxhash_rust::xxh3::xxh3_128;
-
-use crate::support::SHALE;
 
 const OPTIONS: Options = Options { now: || Time { seconds: 9, nanoseconds: 1 }, cache_bytes: 1 << 20 };
 const FILES: u64 = 3000;
@@ -25,6 +27,37 @@ const ROOT: usize = 8;
 const SUM: usize = 112;
 /// The order is in the upper bits of a page number: the page has 4 KiB times 2 to its power.
 const ORDER: u32 = 59;
+
+/// Set where this program is the process.
+const IS_PROCESS: &str = "SHALE_TEST_READS_NAMES";
+
+/// Ends the process when dropped.
+struct Running(Child);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+fn start() -> io::Result<NamesReader> {
+    let (socket, theirs) = UnixStream::pair()?;
+    let mut program = Command::new("sh");
+    program.args(["-c", "ulimit -v 524288 -c 0; exec \"$0\" --exact the_process --nocapture"]);
+    program.arg(std::env::current_exe()?).env(IS_PROCESS, "1").env("RUST_BACKTRACE", "0");
+    program.stdin(Stdio::from(OwnedFd::from(theirs))).stdout(Stdio::null());
+    Ok(NamesReader { socket, process: Box::new(Running(program.spawn()?)) })
+}
+
+/// Not a test, unless it is started by one.
+#[test]
+fn the_process() {
+    if std::env::var_os(IS_PROCESS).is_some() {
+        let socket = io::stdin().as_fd().try_clone_to_owned().unwrap();
+        share::read_foreign_names(UnixStream::from(socket)).unwrap();
+    }
+}
 
 /// A share that came in a stream.
 fn received() -> Arc<SimSpace> {
@@ -54,7 +87,7 @@ fn forge_order(space: &SimSpace, order: u64) {
 
 #[test]
 fn a_page_of_names_that_asks_for_gigabytes_is_an_error_of_its_share() {
-    share::read_foreign_names_with(|| names_reader::started(&mut Command::new(SHALE)));
+    share::read_foreign_names_with(start);
     let honest = received();
     // Orders that the process is ended by, and one that it refuses.
     for order in [20, 18, 10] {
