@@ -149,7 +149,7 @@ def ratio_of_a_small_share(t):
         return json.loads(pool.shale("list", "--sync", "--json").stdout)[0]
 
     empty = listed()
-    t.expect(100 << 10 <= empty["allocated_bytes"] <= 160 << 10, f"the data of an empty share: {empty}")
+    t.expect(80 << 10 <= empty["allocated_bytes"] <= 160 << 10, f"the data of an empty share: {empty}")
     t.expect(empty["stored_bytes"] <= 5120, f"what an empty share takes: {empty}")
     for number in range(8):
         (share / f"file{number}").write_bytes(os.urandom(16 << 10))

@@ -8,7 +8,7 @@ import random
 import shutil
 import tarfile
 
-from harness import EXIT, Pool, test
+from harness import EXIT, Pool, damage, test
 from harness.pool import BINARY
 
 BLOCK = 4096
@@ -30,15 +30,6 @@ def contents(directory):
     """Relative path -> bytes of every file."""
     return {str(path.relative_to(directory)): path.read_bytes()
             for path in directory.rglob("*") if path.is_file() and not path.is_symlink()}
-
-
-def flip(path, at):
-    """Flips a bit of a byte."""
-    with open(path, "r+b") as file:
-        file.seek(at)
-        byte = file.read(1)[0]
-        file.seek(at)
-        file.write(bytes([byte ^ 0x10]))
 
 
 def pax(name, records, data=b""):
@@ -89,7 +80,7 @@ def archives_that_have_a_name_twice(t):
 
 @test(seconds_max=300)
 def exports_bring_what_can_be_read(t):
-    """one flipped bit after the other in the names of a share: an export goes on behind it, and names what it leaves out"""
+    """one flipped bit after the other in all copies of the names of a share: an export goes on behind it, and names what it leaves out"""
     pool = Pool(t, capacity="256M")
     tree = t.dir / "tree"
     expected = {}
@@ -109,7 +100,7 @@ def exports_bring_what_can_be_read(t):
     for number, at in enumerate(places):
         copy = t.dir / f"pool {number}"
         t.run("cp", "-a", "--sparse=always", pool.path, copy)
-        flip(copy / "data", at + 3000)
+        damage.change(copy / "data", damage.copies_of(content, at + 3000), 0x10)
         out = t.dir / f"out {number}"
         done = Pool.at(t, copy).shale("export", "home", out, "--json", status=None)
         shutil.rmtree(copy)
@@ -147,7 +138,7 @@ def exports_lose_no_more_than_a_unit(t):
     pool.shale("import", "home", tree)
     at = (pool.path / "data").read_bytes().find(content[3_000_000:3_000_100])
     t.expect(at > 0, "content is not found in the data file")
-    flip(pool.path / "data", at)
+    damage.change(pool.path / "data", [at], 0x10)
     for is_served in (False, True):
         server = pool.serve(shares=True) if is_served else None
         out = t.dir / f"out {is_served}"

@@ -240,6 +240,11 @@ impl Object {
         self.copies.load(Ordering::Relaxed) + u8::from(self.has_names_at(group.first_block()))
     }
 
+    /// Most copies in which its new data is stored, in addition to the data itself.
+    pub fn copies_max(&self) -> u8 {
+        self.copies.load(Ordering::Relaxed) + u8::from(self.is_share())
+    }
+
     /// Whether it is a share with names or places of files in this block.
     #[inline]
     pub fn has_names_at(&self, block: BlockIndex) -> bool {

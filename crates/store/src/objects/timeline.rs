@@ -181,7 +181,7 @@ pub type Made = (Option<Look>, Option<Look>);
 /// that others still see needs its origin for them. A dictionary is seen for as long as its parent
 /// exists (`has_parent`), in any state: only fragments of the parent's records, and of its
 /// descendants, may need it.
-pub(crate) fn points_of(descriptor: &ObjectDescriptor, is_seen: bool, has_parent: bool) -> Made {
+pub fn points_of(descriptor: &ObjectDescriptor, is_seen: bool, has_parent: bool) -> Made {
     let has_head = match descriptor.state {
         ObjectState::Volume => true,
         ObjectState::Dictionary => has_parent || Canary::DictionaryOutlived.is_planted(),

@@ -23,8 +23,9 @@ impl Space {
         })
     }
 
-    /// Counts the unused part of reservations, and checks whether there are shares. Called when
-    /// properties or stored bytes have changed.
+    /// Counts the unused part of reservations, checks whether there are shares, and withholds an
+    /// extent for each copy of data that may come: before it comes, because a full pool has none
+    /// left for a removal. Called when properties or stored bytes have changed.
     pub fn count_reservations(&self) {
         let mut total = 0_u64;
         for (object, unmet) in self.unmet(|object| object.settings.read().reservation_bytes) {
@@ -32,8 +33,9 @@ impl Space {
             total = unmet.saturating_add(total);
         }
         self.reserved_unmet.store(total, Ordering::Relaxed);
-        let has_shares = self.objects.volumes().iter().any(|object| object.is_share());
-        self.has_shares.store(has_shares, Ordering::Relaxed);
+        let objects = self.objects.volumes();
+        self.has_shares.store(objects.iter().any(|object| object.is_share()), Ordering::Relaxed);
+        self.geometry.note_copies(objects.iter().map(|object| object.copies_max()).max().unwrap_or(0));
     }
 
     /// Returns the bytes kept for each volume with a reservation, as of the last checkpoint: name

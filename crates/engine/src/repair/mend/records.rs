@@ -21,6 +21,7 @@ use format::{
 };
 use salvage::{Doubt, Fact, Rank, Resolved, Scan, counts, is_doubtful, is_whole, resolve};
 use store::base::store_error::store_error;
+use store::objects::timeline::points_of;
 use surface::Result;
 use units::{BlockMask, Epoch, ExtentIndex, GroupIndex, ObjectId};
 
@@ -224,17 +225,18 @@ impl Mender<'_> {
             .is_some_and(|descriptor| descriptor.undone.hides(key.epoch) || descriptor.cuts.iter().any(is_unseen))
     }
 
-    /// Returns whether an object is seen from an epoch within a cut: a snapshot or a clone that was
+    /// Returns whether an object is seen from an epoch within a cut: by a snapshot or a clone that was
     /// made before the rollback.
     fn is_seen_within(&self, object: ObjectId, cut: &Cut) -> bool {
-        let looks_into = |descriptor: &ObjectDescriptor, object: ObjectId| {
-            descriptor.state != ObjectState::Bookmark && descriptor.origin.is_some_and(|o| o.object == object)
-        };
-        self.found.descriptors.values().any(|descriptor| {
-            looks_into(descriptor, object)
-                && descriptor.origin.is_some_and(|origin| cut.hides(origin.epoch, cut.before))
-                && (descriptor.state != ObjectState::Deleting
-                    || self.found.descriptors.values().any(|other| looks_into(other, descriptor.id)))
+        let all = &self.found.descriptors;
+        all.values().any(|descriptor| {
+            let looks = |other: &ObjectDescriptor| {
+                other.state != ObjectState::Bookmark
+                    && other.origin.is_some_and(|origin| origin.object == descriptor.id)
+            };
+            let is_seen = descriptor.state == ObjectState::Deleting && all.values().any(looks);
+            let (_, look) = points_of(descriptor, is_seen, false);
+            look.is_some_and(|look| look.object == object && cut.hides(look.epoch, cut.before))
         })
     }
 
