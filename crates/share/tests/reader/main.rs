@@ -44,7 +44,7 @@ impl Drop for Running {
 fn start() -> io::Result<NamesReader> {
     let (socket, theirs) = UnixStream::pair()?;
     let mut program = Command::new("sh");
-    program.args(["-c", "ulimit -v 524288 -c 0; exec \"$0\" --exact the_process --nocapture"]);
+    program.args(["-c", "ulimit -v 524288 && ulimit -c 0 && exec \"$0\" --exact the_process --nocapture"]);
     program.arg(std::env::current_exe()?).env(IS_PROCESS, "1").env("RUST_BACKTRACE", "0");
     program.stdin(Stdio::from(OwnedFd::from(theirs))).stdout(Stdio::null());
     Ok(NamesReader { socket, process: Box::new(Running(program.spawn()?)) })
