@@ -48,7 +48,7 @@ pub fn usable_bytes_min(extent_bytes: u64) -> u64 {
 
 /// Bytes of the blocks that a request touches. A volume whose end moves from within a block has the
 /// rest of that block zeroed first: of a clone, that is a write of its own.
-fn bytes_asked(model: &Model, op: &Op) -> u64 {
+pub fn bytes_asked(model: &Model, op: &Op) -> u64 {
     match op {
         Op::Write { offset, len, .. } | Op::Zero { offset, len, .. } | Op::Discard { offset, len, .. } => {
             (offset + len).next_multiple_of(4096) - offset / 4096 * 4096
@@ -66,7 +66,7 @@ fn object_of(op: &Op) -> Option<&str> {
     }
 }
 
-fn volume_of(op: &Op) -> Option<&str> {
+pub fn volume_of(op: &Op) -> Option<&str> {
     match op {
         Op::Write { volume, .. } | Op::Zero { volume, .. } | Op::Discard { volume, .. } => Some(volume),
         _ => None,
