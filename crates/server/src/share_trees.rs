@@ -189,11 +189,22 @@ pub(crate) fn follow(pool: &Pool, share: u64, mount: &Mount) {
 /// Those of the pool.
 pub fn open_tree(service: &Service, name: &str) -> Result<Arc<Tree>> {
     let volume = service.pool().volume(name)?;
-    if volume.is_set_readonly() {
-        let text = format!("share '{name}' is readonly: `shale set POOL {name} readonly=off` allows changes");
-        return Err(Error::new(ErrorKind::ReadOnly, text));
-    }
+    check_writable(&volume)?;
     open_writable(service, volume).map(|opened| opened.tree)
+}
+
+/// Fails for a share with `readonly=on`. Its mount refuses changes itself; everything else that
+/// changes files asks here, before each change: the property may be set meanwhile.
+///
+/// # Errors
+/// `ReadOnly`.
+pub(crate) fn check_writable(share: &Volume) -> Result<()> {
+    if !share.is_set_readonly() {
+        return Ok(());
+    }
+    let name = share.name();
+    let text = format!("share '{name}' is readonly: `shale set POOL {name} readonly=off` allows changes");
+    Err(Error::new(ErrorKind::ReadOnly, text))
 }
 
 /// The same, with the storage of its files.
@@ -208,14 +219,15 @@ pub(crate) fn open_writable(service: &Service, volume: Arc<Volume>) -> Result<Op
     Ok(Opened::new(Arc::new(tree), files))
 }
 
-/// Returns a sink for a tree that no mount uses. It refuses the extended attributes that a mount
-/// would refuse.
+/// Returns a sink for a tree that no mount uses. It refuses the changes and the extended attributes
+/// that a mount would refuse.
 ///
 /// # Errors
 /// Those of the pool.
 pub fn sink(service: &Service, name: &str, tree: Arc<Tree>, overwrite: bool, sets_root: bool) -> Result<ShareSink> {
-    let support = xattrs(service.pool(), name)?;
-    Ok(ShareSink::new(tree, overwrite, sets_root).with_xattrs(move |name| support.has(name)))
+    let (support, share) = (xattrs(service.pool(), name)?, service.pool().volume(name)?);
+    let sink = ShareSink::new(tree, overwrite, sets_root).with_xattrs(move |name| support.has(name));
+    Ok(sink.while_writable(move || check_writable(&share)))
 }
 
 /// Opens the tree of a share for exclusive changes by this caller; creates it if missing. `device`:

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use share::{Caller, Failure, Inode, SetAttributes, Time, TimeToSet, Tree};
+use surface::Result;
 
 use super::{
     ACL_ACCESS, ACL_DEFAULT, Added, Item, Sink, Step, Stop, aside, gather, not_ours, shown, skip_if_any, split, stop_of,
@@ -18,6 +19,8 @@ struct Late {
 
 /// Returns whether files have an extended attribute of that name.
 type HasXattr = dyn Fn(&[u8]) -> bool;
+/// Fails while the share refuses changes.
+type CheckWritable = dyn Fn() -> Result<()>;
 
 /// A share as a sink.
 pub struct ShareSink {
@@ -33,6 +36,8 @@ pub struct ShareSink {
     inode: Option<Inode>,
     late: Vec<Late>,
     has_xattr: Box<HasXattr>,
+    /// Called before each step.
+    check_writable: Box<CheckWritable>,
     /// The first number assigned during this copy: nodes from this number on were created by it.
     first: Option<u64>,
 }
@@ -68,6 +73,7 @@ impl ShareSink {
             inode: None,
             late: Vec::new(),
             has_xattr: Box::new(|_| true),
+            check_writable: Box::new(|| Ok(())),
             first: None,
         }
     }
@@ -76,6 +82,13 @@ impl ShareSink {
     #[must_use]
     pub fn with_xattrs(mut self, has_xattr: impl Fn(&[u8]) -> bool + 'static) -> Self {
         self.has_xattr = Box::new(has_xattr);
+        self
+    }
+
+    /// Ends the copy once `check` fails: the share may become readonly meanwhile.
+    #[must_use]
+    pub fn while_writable(mut self, check: impl Fn() -> Result<()> + 'static) -> Self {
+        self.check_writable = Box::new(check);
         self
     }
 
@@ -223,6 +236,7 @@ impl ShareSink {
 
 impl Sink for ShareSink {
     fn add(&mut self, item: &Item) -> Step<Added> {
+        (self.check_writable)()?;
         self.inode = None;
         self.path.clone_from(&item.path);
         if item.path.is_empty() {
@@ -269,6 +283,7 @@ impl Sink for ShareSink {
     }
 
     fn write(&mut self, offset: u64, data: Bytes) -> Step {
+        (self.check_writable)()?;
         self.tree.write(self.node, offset, data, false).map(drop).map_err(failed("cannot be written", &self.path))
     }
 
@@ -276,6 +291,7 @@ impl Sink for ShareSink {
         if self.inode.is_none() {
             return Ok(());
         }
+        (self.check_writable)()?;
         let mut wrong = Vec::new();
         gather(&mut wrong, self.set_attributes(item))?;
         let times = (item.accessed, item.modified);
@@ -302,6 +318,7 @@ impl Sink for ShareSink {
     }
 
     fn finish(&mut self) -> Step<Vec<String>> {
+        (self.check_writable)()?;
         let mut lines = Vec::new();
         for late in std::mem::take(&mut self.late).into_iter().rev() {
             if let Some(acl) = &late.default_acl {

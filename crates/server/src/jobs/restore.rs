@@ -29,7 +29,7 @@ use super::table::{Doing, Stop, Work};
 use crate::service::Service;
 use crate::share_browse::check_path;
 use crate::share_files::{Opened, is_name};
-use crate::share_trees::{error_of, open_moment};
+use crate::share_trees::{check_writable, error_of, open_moment};
 
 /// The command of that process; servers start it, users never do.
 pub const RESTORE_COMMAND: &str = "restore-files";
@@ -89,10 +89,7 @@ impl RestorePlan {
                 "'{name}' is a snapshot, which cannot be changed: specify the share, and the snapshot as 'at'"
             )));
         }
-        if volume.is_set_readonly() {
-            let text = format!("share '{name}' is readonly: `shale set POOL {name} readonly=off` allows changes");
-            return Err(Error::new(ErrorKind::ReadOnly, text));
-        }
+        check_writable(&volume)?;
         let title = format!("{name}@{}", wish.at);
         let snapshot = service.pool().volume(&title)?.id();
         let opened = service.opened(&title)?;
@@ -221,8 +218,9 @@ impl RestorePlan {
             None => {
                 let volume = service.pool().volume_of(self.share)?;
                 service.with_writable(&volume, |opened| {
-                    let (sink, place) =
-                        (ShareSink::new(opened.tree.clone(), false, false), TreePlace(opened.tree.clone()));
+                    let (share, place) = (volume.clone(), TreePlace(opened.tree.clone()));
+                    let sink = ShareSink::new(opened.tree.clone(), false, false);
+                    let sink = sink.while_writable(move || check_writable(&share));
                     Ok(restore(source, sink, &place, wanted, &interrupted, &mut progress))
                 })?
             }

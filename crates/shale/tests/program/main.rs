@@ -10,6 +10,7 @@ mod forced;
 mod front_ends;
 mod habits;
 mod history;
+mod imports;
 mod init;
 mod jobs;
 mod metadata_damage;

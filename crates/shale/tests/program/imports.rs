@@ -1,0 +1,60 @@
+//! Imports that others disturb: a property that is set meanwhile, another command, an empty input.
+#![allow(clippy::disallowed_methods, clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+use std::io::Write;
+use std::path::PathBuf;
+use std::process::{Child, ChildStdin, Command, Stdio};
+
+use crate::support::{Dir, Ran, SHALE, Server, noise, on, path};
+
+/// Makes a directory of 8 MiB in files of 64 KiB, and an archive of it.
+fn tree_and_archive(dir: &Dir) -> (PathBuf, PathBuf) {
+    let (tree, archive) = (dir.join("tree"), dir.join("tree.tar"));
+    std::fs::create_dir(&tree).unwrap();
+    for (number, bytes) in noise(8 << 20).chunks(64 << 10).enumerate() {
+        std::fs::write(tree.join(format!("f{number}")), bytes).unwrap();
+    }
+    let made = Command::new("tar").arg("-C").arg(&tree).arg("-cf").arg(&archive).arg(".").status().unwrap();
+    assert!(made.success());
+    (tree, archive)
+}
+
+/// Starts an import of stdin that has read the beginning of its stream, so that its object exists,
+/// and waits for more.
+fn begun(dir: &Dir, words: &[&str], begins: &[u8]) -> (Child, ChildStdin) {
+    let mut command = Command::new(SHALE);
+    command.args(["import", path(&dir.pool())]).args(words);
+    let mut child = command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut stdin = child.stdin.take().unwrap();
+    assert!(begins.len() > 1 << 20, "it may all lie in the pipe");
+    stdin.write_all(begins).unwrap();
+    (child, stdin)
+}
+
+/// Sends the rest, as far as it is read, and returns the outcome.
+fn ended(child: Child, mut stdin: ChildStdin, rest: &[u8]) -> Ran {
+    drop(stdin.write_all(rest));
+    drop(stdin);
+    Ran::of(child.wait_with_output().unwrap())
+}
+
+/// The server wrote on into a share that had become readonly.
+#[test]
+fn an_import_stops_when_its_object_becomes_readonly() {
+    let dir = Dir::with_pool("256M");
+    let (_, archive) = tree_and_archive(&dir);
+    let bytes = std::fs::read(&archive).unwrap();
+    let (begins, rest) = bytes.split_at(bytes.len() / 2);
+    let server = Server::start(&dir, &[]);
+    for (words, left) in [(&["s", "-", "--share"][..], "stays marked as incomplete"), (&["v", "-"], "was removed")] {
+        let (child, stdin) = begun(&dir, words, begins);
+        on(&dir, "set", &[words[0], "readonly=on"]).ok();
+        ended(child, stdin, rest).code(10).says("readonly=off").says(left);
+    }
+    server.stop();
+    on(&dir, "import", &["s", path(&archive), "--overwrite"]).code(10).says("readonly=off");
+    on(&dir, "set", &["s", "readonly=off"]).ok();
+    on(&dir, "import", &["s", path(&archive), "--overwrite"]).ok();
+    assert_eq!(on(&dir, "get", &["s", "incomplete", "-H", "-o", "value"]).ok().stdout, "no\n");
+    on(&dir, "check", &[]).ok();
+}
