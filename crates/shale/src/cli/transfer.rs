@@ -19,8 +19,8 @@ Examples:
   shale import /srv/pool home old.tar --share
   zcat home.tar.gz | shale import /srv/pool home - --overwrite
 
-The volume is created with the exact size of the file (which must not be empty; --size is rounded up to 4 KiB). Holes of the
-file and blocks of zeroes take no space. An image in another format (qcow2, VMDK, VHDX, VDI) is refused, because a volume holds
+The volume is created with the exact size of the file (--size is rounded up to 4 KiB). A file or a stream without a byte is
+refused, with --overwrite as well. Holes of the file and blocks of zeroes take no space. An image in another format (qcow2, VMDK, VHDX, VDI) is refused, because a volume holds
 the disk itself: convert it first,
   qemu-img convert -O raw disk.qcow2 disk.img
 or import it unconverted with --as-is. If the pool's compression is auto and a file-type rule names a codec for the file

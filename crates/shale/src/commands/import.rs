@@ -27,7 +27,7 @@ use copy::volume_io::VolumeIo;
 use estimate::rule_holds;
 use host::Termination;
 use operations::names::round_up_to_block;
-use operations::{Failure, Outcome};
+use operations::{Failure, Outcome, stop_if};
 use operations::{Reply, Request, Which};
 use report::JobKind;
 use report::{StatusReport, TransferSummary, VolumeReport, ratio, show_ratio};
@@ -66,6 +66,7 @@ pub fn run(args: ImportArgs, output: &Output) -> Outcome {
             let beginning = source.beginning(containers::BEGINNING_BYTES, &|| !interrupted.load(Ordering::SeqCst))?;
             containers::refuse(&beginning, source.name(), source.size_bytes().is_none(), &args.volume)?;
         }
+        refuse_empty(&mut source, &args.volume, &interrupted)?;
         let (target, volume) = Target::prepare(session, &args, &source, output)?;
         let copied = target.copy(session, volume, &mut source, &interrupted, output);
         match copied {
@@ -139,10 +140,22 @@ fn data_bytes(volume: &dyn VolumeIo, interrupted: &AtomicBool) -> Option<u64> {
     Some(data_bytes)
 }
 
-fn empty(source: &Source) -> Error {
-    let message =
-        format!("{} is empty, and a volume has at least one byte: set the volume's size with --size", source.name());
-    Error::new(ErrorKind::Invalid, message)
+/// Fails for a source without a byte, such as a pipe whose writer has failed. Called before
+/// anything is changed.
+fn refuse_empty(source: &mut Source, volume: &str, interrupted: &AtomicBool) -> Outcome {
+    let is_empty = match source.size_bytes() {
+        Some(bytes) => bytes == 0,
+        None => source.beginning(1, &|| !interrupted.load(Ordering::SeqCst))?.is_empty(),
+    };
+    stop_if(interrupted)?;
+    if !is_empty {
+        return Ok(());
+    }
+    let message = format!(
+        "{} is empty: nothing was imported; 'shale create POOL {volume} --size SIZE' creates a volume without data",
+        source.name()
+    );
+    Err(Error::new(ErrorKind::Invalid, message).into())
 }
 
 /// Returns the property that marks the volume from before the first byte until all is durable: a
@@ -204,7 +217,6 @@ impl Target {
                 report_rounding(output, wanted, size_bytes);
                 size_bytes
             }
-            (None, Some(0)) => return Err(empty(source).into()),
             (None, Some(exact)) => exact,
             (None, None) => STREAM_BYTES_FIRST,
         };
@@ -262,9 +274,6 @@ impl Target {
             }
         })?;
         let end = moved.copied_bytes + moved.hole_bytes;
-        if self.grows && end == 0 {
-            return Err(empty(source).into());
-        }
         if self.grows {
             let message = |error: Error| error.context("cannot truncate the volume to the size of the data");
             session.done(self.resize(end, true)).map_err(message)?;

@@ -9,7 +9,7 @@ use std::process::{Child, Command, Stdio};
 use serde_json::json;
 
 use crate::support::{
-    Dir, Ran, SHALE, Server, content, imported_noise, mixed_data, noise, on, padded, path, run, run_with_stdin, signal,
+    Dir, Ran, SHALE, Server, content, imported_noise, mixed_data, noise, on, padded, path, run, signal,
 };
 
 /// A file that refuses every write.
@@ -222,13 +222,4 @@ fn who_has_the_pool_and_what_can_be_done_is_told() {
         on(&dir, "check", &["--wait", wait]).code(4).says("which serves it");
     }
     server.stop();
-}
-
-#[test]
-fn an_import_of_nothing_says_so() {
-    let dir = Dir::with_pool("64M");
-    run_with_stdin(&["import", path(&dir.pool()), "v", "-"], Stdio::null()).code(2).says("stdin is empty");
-    assert_eq!(on(&dir, "list", &["--json"]).ok().json(), json!([]));
-    std::fs::write(dir.join("data"), mixed_data(5000)).unwrap();
-    on(&dir, "import", &["v", path(&dir.join("data"))]).ok();
 }

@@ -5,7 +5,7 @@ use std::io::Write;
 use std::path::PathBuf;
 use std::process::{Child, ChildStdin, Command, Stdio};
 
-use crate::support::{Dir, Ran, SHALE, Server, noise, on, path};
+use crate::support::{Dir, Ran, SHALE, Server, content, imported_noise, noise, on, path, run_with_stdin};
 
 /// Makes a directory of 8 MiB in files of 64 KiB, and an archive of it.
 fn tree_and_archive(dir: &Dir) -> (PathBuf, PathBuf) {
@@ -57,4 +57,29 @@ fn an_import_stops_when_its_object_becomes_readonly() {
     on(&dir, "import", &["s", path(&archive), "--overwrite"]).ok();
     assert_eq!(on(&dir, "get", &["s", "incomplete", "-H", "-o", "value"]).ok().stdout, "no\n");
     on(&dir, "check", &[]).ok();
+}
+
+/// A failed command at the other end of a pipe left a volume of zeroes, and exit code 0.
+#[test]
+fn an_import_of_nothing_changes_nothing() {
+    let dir = Dir::with_pool("64M");
+    imported_noise(&dir, "source", 1 << 20);
+    let nothing = dir.join("nothing");
+    std::fs::write(&nothing, "").unwrap();
+    let pool = dir.pool();
+    let (over, as_is) = (["v", "--overwrite"], ["v", "--overwrite", "--as-is"]);
+    for words in [&over[..], &as_is, &["w"], &["w", "--size", "32M"], &["s", "--share"]] {
+        let import = |file: &str| {
+            let words = [&["import", path(&pool), words[0], file], &words[1..]].concat();
+            run_with_stdin(&words, Stdio::null()).code(2)
+        };
+        let (of_stdin, of_file) = (import("-"), import(path(&nothing)));
+        if words[0] != "s" {
+            of_stdin.says("stdin is empty").says("shale create");
+            of_file.says("nothing is empty");
+        }
+    }
+    assert!(content(&dir, "v") == noise(1 << 20), "the content differs");
+    assert_eq!(on(&dir, "get", &["v", "incomplete", "-H", "-o", "value"]).ok().stdout, "no\n");
+    assert_eq!(on(&dir, "list", &["--json"]).ok().json().as_array().unwrap().len(), 1);
 }
