@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use surface::{Error, ErrorKind};
 
 use crate::{Calibrated, EstimateReport, RecompressSlice};
-use crate::{CleanTotal, PushedLine, RestoreTotal, ScrubSlice, ShrinkSlice};
+use crate::{CleanTotal, PushedLine, RestoreTotal, ScrubSlice, ShrinkSlice, StatusReport};
 
 /// Replaces the name of a file that a reader may not see.
 pub const HIDDEN_NAME: &str = "...";
@@ -348,6 +348,19 @@ pub struct JobReport {
     pub error: Option<JobFault>,
     /// Result of a job that is done; null in lists.
     pub result: Option<JobResult>,
+}
+
+impl StatusReport {
+    /// The import under way into an object, if any.
+    pub fn import_into(&self, name: &str) -> Option<&JobReport> {
+        let is_meant = |job: &&JobReport| job.kind == JobKind::Import && job.target.as_deref() == Some(name);
+        self.jobs.iter().filter(|job| !job.state.has_ended()).find(is_meant)
+    }
+
+    /// Volumes and snapshots that are incomplete without an import under way.
+    pub fn left_incomplete(&self) -> impl Iterator<Item = &String> {
+        self.incomplete.iter().filter(move |name| self.import_into(name).is_none())
+    }
 }
 
 impl JobReport {

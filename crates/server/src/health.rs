@@ -110,7 +110,9 @@ pub fn assess(s: &StatusReport) -> Vec<(Health, String)> {
         let why = if s.short_below { " (the file system below has too little space)" } else { "" };
         found.push((Health::Full, format!("FULL: new data is refused{why}")));
     }
-    match &s.incomplete[..] {
+    // The data of an import under way is on its way.
+    let incomplete: Vec<_> = s.left_incomplete().collect();
+    match &incomplete[..] {
         [] => {}
         [one] => found.push((Health::Incomplete, format!("'{one}' is incomplete"))),
         more => found.push((Health::Incomplete, format!("{} volumes or snapshots are incomplete", more.len()))),
@@ -148,7 +150,7 @@ pub fn percent(part: u64, whole: u64) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use report::{LossLine, ScrubLine, UnservedLine};
+    use report::{JobKind, JobReport, LossLine, ScrubLine, UnservedLine};
 
     #[test]
     fn the_worst_comes_first_and_nothing_is_left_out() {
@@ -164,6 +166,10 @@ mod tests {
         s.used_percent = NEARLY_FULL_PERCENT;
         assert_eq!(worst(&s), Health::NearlyFull);
         s.incomplete = vec!["vm".to_owned()];
+        assert_eq!(worst(&s), Health::Incomplete);
+        s.jobs = vec![JobReport { kind: JobKind::Import, ..JobReport::sample() }];
+        assert_eq!(worst(&s), Health::NearlyFull, "the import is under way");
+        s.jobs[0].target = Some("another".to_owned());
         assert_eq!(worst(&s), Health::Incomplete);
         s.full = true;
         assert_eq!(worst(&s), Health::Full);

@@ -81,6 +81,7 @@ impl Attached {
                 | Request::Push(PushWish { background: false, .. })
                 | Request::StartEstimate(EstimateWish { background: false, .. })
         );
+        self.service.check_mark(&request, self.told.as_ref().map(Doing::id))?;
         let reply = self.service.answer(request, self.role)?;
         if let (true, Reply::Job(job)) = (is_own, &reply) {
             self.own.push(Own { jobs: Arc::clone(self.service.jobs()), id: job.id });

@@ -2,8 +2,9 @@
 //! a scrub: two jobs that continue from the same position would each see the other's progress. The
 //! number of clients of a volume is not their subject: [`crate::devices`] decides that.
 
-use surface::{Error, ErrorKind};
+use surface::{DeviceId, Error, ErrorKind};
 
+use super::table::{Begin, Worker};
 use report::JobKind;
 
 /// Returns whether a job of the kind `wanted` cannot begin before one of the kind `under_way` has
@@ -29,6 +30,12 @@ pub(super) const fn excludes(under_way: JobKind, wanted: JobKind) -> bool {
 pub(super) const fn excludes_in_object(under_way: JobKind, wanted: JobKind) -> bool {
     // The first to end would remove the mark of the other, which may be killed then.
     matches!((under_way, wanted), (JobKind::Import, JobKind::Import))
+}
+
+/// Another import into a volume, which one under way excludes.
+pub(super) fn import_into(volume: DeviceId, name: &str) -> Begin {
+    let (kind, target, worker) = (JobKind::Import, Some(name.to_owned()), Worker::Client);
+    Begin { kind, target, volume: Some(volume), path: None, background: false, worker }
 }
 
 /// Error for a job that cannot begin because of the named job under way.

@@ -328,6 +328,17 @@ impl Jobs {
         }
     }
 
+    /// Fails while an import into a volume is under way, other than the job `own`.
+    ///
+    /// # Errors
+    /// `InUse`.
+    pub(crate) fn refuse_during_import(&self, volume: DeviceId, name: &str, own: Option<u64>) -> Result<()> {
+        let (table, wanted) = (self.table.lock(), rule::import_into(volume, name));
+        let mut others = table.under_way().filter(|(id, _)| Some(**id) != own);
+        let importing = others.find(|(_, job)| job.excludes(&wanted));
+        importing.map_or(Ok(()), |(id, _)| Err(rule::refusal(*id, wanted.kind, Some(name))))
+    }
+
     /// Runs the work of a job in a thread of the pool's process.
     ///
     /// # Errors

@@ -46,6 +46,9 @@ impl Service {
     /// # Errors
     /// `Denied`, and those of the pool.
     pub fn handle(self: &Arc<Self>, caller: &Caller, request: Request) -> Result<Reply> {
-        self.guarded(caller, request, |request| self.answer(request, caller.role))
+        self.guarded(caller, request, |request| {
+            self.check_mark(&request, None)?;
+            self.answer(request, caller.role)
+        })
     }
 }

@@ -10,6 +10,7 @@ use super::Service;
 use crate::documents;
 use crate::jobs::{Jobs, Planned, Task};
 use crate::share_check::{self, Search};
+use operations::Request;
 use report::JobReport;
 use report::{CleanSlice, ScrubSlice, SortSlice};
 
@@ -25,6 +26,21 @@ impl Service {
             Some(seen) => self.jobs.watch(id, seen, Duration::from_millis(patience_ms)),
             None => self.jobs.report(id),
         }
+    }
+
+    /// Fails for a request that removes the mark `incomplete` of an object while an import into it
+    /// is under way; `own` is the job of the caller, which removes the mark at its end.
+    ///
+    /// # Errors
+    /// `InUse`, with the job.
+    pub(crate) fn check_mark(&self, request: &Request, own: Option<u64>) -> Result<()> {
+        let Request::Set { object: Some(object), changes, .. } = request else { return Ok(()) };
+        if changes.get(policy::INCOMPLETE).is_none_or(|value| value.as_deref() == Some("yes")) {
+            return Ok(());
+        }
+        // The request itself reports an object that does not exist.
+        let Ok(volume) = self.volume(object) else { return Ok(()) };
+        self.jobs.refuse_during_import(volume.id(), &volume.name(), own)
     }
 
     /// Cancels a job.

@@ -105,7 +105,7 @@ pub fn run(args: ListArgs, output: &Output) -> Outcome {
             text += &format!("NOT SERVED: {}\n", unserved_words(share));
         }
         for title in pool.incomplete.iter().filter(|title| args.recursive || !title.contains('@')) {
-            text += &format!("{}\n", incomplete::words(title));
+            text += &format!("{}\n", incomplete::words(title, pool.import_into(title)));
         }
         for image in &pool.images {
             text += &format!("image {}\n", image.words());

@@ -126,7 +126,7 @@ fn serve(
     let over = Arc::new(move |name| drop(send.send(Event::Over(name))));
     let mut serving = Serving::new(source, dir, pool, keeping, over, *output)?;
     for title in service.pool().incomplete() {
-        output.warn(&incomplete::words(&title));
+        output.warn(&incomplete::words(&title, None));
     }
     let started = serving.start();
     let mut control = None;

@@ -125,7 +125,8 @@ fn essentials(s: &StatusReport) -> Vec<(&'static str, String)> {
         lines.push(("NOT SERVED", unserved_words(share)));
     }
     for title in &s.incomplete {
-        lines.push(("INCOMPLETE", incomplete::words(title)));
+        let import = s.import_into(title);
+        lines.push((if import.is_some() { "importing" } else { "INCOMPLETE" }, incomplete::words(title, import)));
     }
     if let Some(failed) = &s.failed {
         lines.push(("FAILED", format!("writes are refused: {failed}; restart the server")));

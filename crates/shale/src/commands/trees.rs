@@ -18,7 +18,7 @@ use crate::progress::Progress;
 use copy::trees::{Sink, Source, Tally, Zeroed, copy};
 use operations::names;
 use operations::{Failure, Outcome};
-use report::{JobKind, JobReport, VolumeReport, show_ratio};
+use report::{VolumeReport, show_ratio};
 use server::session::Session;
 
 /// Outcome of the copy of a tree.
@@ -190,15 +190,14 @@ pub fn mounted(session: &Session, name: &str) -> Outcome<PathBuf> {
     let report = status(session)?;
     let (share, snapshot) = name.split_once('@').map_or((name, None), |(share, snapshot)| (share, Some(snapshot)));
     let advice = "start it with --shares DIR, or stop it, and try again";
-    let Some(dir) = report.shares else {
+    let Some(dir) = &report.shares else {
         let text = format!("the pool is served by process {}, which mounts no shares: {advice}", report.pid);
         return Err(Error::new(ErrorKind::InUse, text).into());
     };
-    let place = Path::new(&dir).join(share);
+    let place = Path::new(dir).join(share);
     let snapshots = place.join(".shale/snapshots");
     if !snapshots.is_dir() {
-        let is_of_share = |job: &&JobReport| job.kind == JobKind::Import && job.target.as_deref() == Some(share);
-        if let Some(job) = report.jobs.iter().find(is_of_share) {
+        if let Some(job) = report.import_into(share) {
             let text =
                 format!("share '{share}' is being imported by job {}, and is mounted when that has ended", job.id);
             return Err(Error::new(ErrorKind::InUse, text).into());

@@ -5,6 +5,8 @@ use std::io::Write;
 use std::path::PathBuf;
 use std::process::{Child, ChildStdin, Command, Stdio};
 
+use testkit::until;
+
 use crate::support::{Dir, Ran, SHALE, Server, content, imported_noise, noise, on, path, run_with_stdin};
 
 /// Makes a directory of 8 MiB in files of 64 KiB, and an archive of it.
@@ -82,4 +84,42 @@ fn an_import_of_nothing_changes_nothing() {
     assert!(content(&dir, "v") == noise(1 << 20), "the content differs");
     assert_eq!(on(&dir, "get", &["v", "incomplete", "-H", "-o", "value"]).ok().stdout, "no\n");
     assert_eq!(on(&dir, "list", &["--json"]).ok().json().as_array().unwrap().len(), 1);
+}
+
+/// The mark could be removed during the import, which `status` and `list` even advised.
+#[test]
+fn the_mark_stays_until_the_import_has_ended() {
+    let dir = Dir::with_pool("256M");
+    let (_, archive) = tree_and_archive(&dir);
+    let bytes = std::fs::read(&archive).unwrap();
+    let (begins, rest) = bytes.split_at(bytes.len() / 2);
+    let server = Server::start(&dir, &[]);
+    let health = || on(&dir, "status", &["--json"]).ok().json()["health"].as_str().unwrap().to_owned();
+    for words in [&["s", "-", "--share"][..], &["v", "-"], &["v", "-", "--overwrite"]] {
+        let name = words[0];
+        let (child, stdin) = begun(&dir, words, begins);
+        for value in ["incomplete=no", "incomplete="] {
+            on(&dir, "set", &[name, value]).code(4).says("is being imported by job");
+        }
+        on(&dir, "set", &[name, "incomplete=yes"]).ok();
+        for command in ["status", "list"] {
+            let shown = on(&dir, command, &[]).ok().stdout.split_whitespace().collect::<Vec<_>>().join(" ");
+            let is_named = shown.contains(&format!("'{name}' is being imported by job"));
+            assert!(is_named && !shown.contains("incomplete=no"), "{shown}");
+        }
+        assert_eq!(health(), "ok");
+        assert_eq!(on(&dir, "get", &[name, "incomplete", "-H", "-o", "value"]).ok().stdout, "yes\n");
+        ended(child, stdin, rest).ok();
+        assert_eq!(on(&dir, "get", &[name, "incomplete", "-H", "-o", "value"]).ok().stdout, "no\n");
+    }
+    let (mut child, stdin) = begun(&dir, &["v", "-", "--overwrite"], begins);
+    child.kill().unwrap();
+    child.wait().unwrap();
+    drop(stdin);
+    until("the job has ended", || health() == "incomplete");
+    assert!(on(&dir, "list", &[]).ok().stdout.contains("incomplete=no"));
+    on(&dir, "set", &["v", "incomplete=no"]).ok();
+    assert_eq!(health(), "ok");
+    server.stop();
+    on(&dir, "check", &[]).ok();
 }
