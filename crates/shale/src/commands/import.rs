@@ -365,7 +365,10 @@ impl Target {
     /// the failure.
     fn clean_up(&self, session: &Session, source: &str, failure: Failure) -> Failure {
         let done = format_size(self.done.load(Ordering::SeqCst));
-        let left = if self.created {
+        let is_gone = find(session, |volume| volume.id == self.id).is_ok_and(|found| found.is_none());
+        let left = if is_gone {
+            "nothing of it is left, because another command has destroyed the volume".to_owned()
+        } else if self.created {
             match session.done(Request::Destroy {
                 object: Which::known(self.name.clone(), Some(self.id)),
                 recursive: false,

@@ -16,6 +16,7 @@ use policy::{INCOMPLETE, READONLY};
 use share::Tree;
 use surface::{Error, ErrorKind};
 
+use super::list::volumes;
 use super::registered::registered;
 use super::status;
 use super::trees::{TreeSummary, copy_shown, find, mounted, tell_problems};
@@ -267,6 +268,10 @@ fn clean_up(
     failure: Failure,
 ) -> Failure {
     let name = &args.volume;
+    if volumes(session).is_ok_and(|volumes| volumes.iter().all(|volume| volume.id != id)) {
+        return failure
+            .with(&format!("; nothing of the import is left, because another command has destroyed share '{name}'"));
+    }
     let is_empty = tally.names() <= 1;
     if before == Before::New && is_empty {
         let destroy = Request::Destroy {

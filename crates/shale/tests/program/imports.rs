@@ -123,3 +123,26 @@ fn the_mark_stays_until_the_import_has_ended() {
     server.stop();
     on(&dir, "check", &[]).ok();
 }
+
+/// It was said to be marked as incomplete, or not to be removable.
+#[test]
+fn an_import_whose_object_is_destroyed_says_so() {
+    let dir = Dir::with_pool("256M");
+    let bytes = noise(32 << 20);
+    let (begins, rest) = bytes.split_at(8 << 20);
+    let server = Server::start(&dir, &[]);
+    for overwrites in [false, true] {
+        if overwrites {
+            imported_noise(&dir, "old", 32 << 20);
+        }
+        let words: &[&str] = if overwrites { &["v", "-", "--overwrite"] } else { &["v", "-"] };
+        let (child, stdin) = begun(&dir, words, begins);
+        on(&dir, "destroy", &["v", "--force"]).ok();
+        let ran = ended(child, stdin, rest);
+        assert_ne!(ran.code, 0, "{}", ran.stderr);
+        assert!(!ran.stderr.contains("marked") && !ran.stderr.contains("could not be removed"), "{}", ran.stderr);
+        ran.says("another command has destroyed the volume");
+    }
+    server.stop();
+    on(&dir, "check", &[]).ok();
+}
