@@ -276,6 +276,43 @@ def share_imports_keep_the_marks_of_others(t):
     pool.check()
 
 
+@test(seconds_max=300)
+def share_imports_replace_whole_files(t):
+    """kill -9 and Ctrl-C in the middle of a file that an import replaces, with and without a server: the old content is there, under its name or another, and the same import leaves nothing but the new files"""
+    old, new = t.dir / "old", t.dir / "new"
+    for tree, letter in ((old, b"o"), (new, b"n")):
+        tree.mkdir()
+        for number in range(4):
+            (tree / f"f{number}").write_bytes(letter * (4 << 20))
+    archive = archive_of(t, new)
+    pool = Pool(t)
+    for is_served in (True, False):
+        server = pool.serve(shares=True) if is_served else None
+        for number, interruption in enumerate((signal.SIGKILL, signal.SIGINT)):
+            name = f"home{is_served}{number}"
+            pool.shale("import", name, old)
+            child = subprocess.Popen([BINARY, "import", pool.path, name, "-", "--share", "--overwrite"], stdin=subprocess.PIPE, stderr=subprocess.DEVNULL)
+            t.defer(child.kill)
+            # In the middle of the third file; all but the content of a pipe and a buffer has been read.
+            child.stdin.write(archive.read_bytes()[: 10 << 20])
+            child.stdin.flush()
+            child.send_signal(interruption)
+            child.wait()
+            out = t.dir / f"out {name}"
+            pool.shale("export", name, out)
+            for file in range(4):
+                found = [(out / beside).read_bytes() for beside in (f"f{file}", f".shale-replaced-f{file}") if (out / beside).exists()]
+                t.expect(any(content in (b"o" * (4 << 20), b"n" * (4 << 20)) for content in found), f"f{file} of '{name}' is neither old nor new")
+            if interruption == signal.SIGINT:
+                t.equal(sorted(os.listdir(out)), sorted(os.listdir(new)), f"names in '{name}' after an interruption")
+            pool.shale("import", name, archive, "--overwrite")
+            pool.shale("export", name, t.dir / f"again {name}")
+            same(t, new, t.dir / f"again {name}")
+        if server:
+            server.stop()
+    pool.check()
+
+
 @test(seconds_max=120)
 def share_imports_bring_no_foreign_acls(t):
     """an import into a mounted share whose directories have default ACLs gives its files none of these"""

@@ -24,7 +24,7 @@ use std::sync::atomic::AtomicBool;
 
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
-use share::Time;
+use share::{NAME_BYTES_MAX, Time};
 use surface::{Error, ErrorKind};
 
 use operations::{Failure, stop_if};
@@ -173,9 +173,12 @@ impl Item {
     }
 }
 
-/// The name that a file has while another one takes its place.
-fn aside(number: u64) -> Vec<u8> {
-    format!(".shale-replaced-{number}").into_bytes()
+/// The name of a file until the one that replaces it is complete, or a further one, if that is
+/// taken. It ends like the file's own, with which it is found again after a `kill -9`.
+fn aside(name: &[u8], number: u64) -> Vec<u8> {
+    let prefix = if number == 0 { ".shale-replaced-".to_owned() } else { format!(".shale-replaced-{number}-") };
+    let left = name.len().saturating_sub(NAME_BYTES_MAX - prefix.len());
+    [prefix.as_bytes(), &name[left..]].concat()
 }
 
 /// Splits a path into its directory and its name.

@@ -28,6 +28,13 @@ struct Late {
     default_acl: Option<Vec<u8>>,
 }
 
+/// An existing file that is being replaced.
+struct Replaced {
+    path: Vec<u8>,
+    /// Its name until the new file is complete.
+    aside: Vec<u8>,
+}
+
 /// A directory as a sink.
 pub struct PosixSink {
     root: OwnedFd,
@@ -39,6 +46,8 @@ pub struct PosixSink {
     file: Option<File>,
     /// The item that was added last.
     path: Vec<u8>,
+    /// The file that it replaces.
+    replaced: Option<Replaced>,
     late: Vec<Late>,
     /// The directory that was looked at last, and whether it has a default ACL.
     default_acl: Option<(Vec<u8>, bool)>,
@@ -90,6 +99,7 @@ impl PosixSink {
             sets_root,
             file: None,
             path: Vec::new(),
+            replaced: None,
             late: Vec::new(),
             default_acl: None,
             is_root,
@@ -144,26 +154,59 @@ impl PosixSink {
         }
     }
 
-    /// Creates an item in place of an existing one, which is removed only once the new one exists.
+    /// Returns the name under which a file waits while it is replaced, and whether an import that
+    /// was killed has left its old content there.
+    fn aside_of(&mut self, path: &[u8]) -> Step<(Vec<u8>, bool)> {
+        let (parent, name) = split(path);
+        let mut number = 0;
+        loop {
+            let aside = aside(name, number);
+            let own_path = if parent.is_empty() { aside.clone() } else { [parent, b"/", &aside].concat() };
+            let is_ours = self.is_ours(&own_path);
+            match rustix::fs::statat(self.directory(parent)?, &aside[..], AtFlags::SYMLINK_NOFOLLOW) {
+                Err(Errno::NOENT) => return Ok((aside, false)),
+                Err(error) => return Err(failed("cannot be replaced", path)(error)),
+                Ok(found) if is_ours || found.st_mode & libc::S_IFMT == libc::S_IFDIR => number += 1,
+                Ok(_) => return Ok((aside, true)),
+            }
+        }
+    }
+
+    /// Gives the old file its name again, in place of an incomplete new one.
+    fn put_back(&mut self) -> std::result::Result<(), Errno> {
+        let Some(Replaced { path, aside }) = self.replaced.take() else { return Ok(()) };
+        let (parent, name) = split(&path);
+        let directory = self.opened(parent, false)?;
+        rustix::fs::renameat(directory, &aside[..], directory, name)
+    }
+
+    /// Removes the old file, whose replacement is complete.
+    fn remove_replaced(&mut self) -> Step {
+        let Some(Replaced { path, aside }) = self.replaced.take() else { return Ok(()) };
+        let directory = self.directory(split(&path).0)?;
+        let removed = rustix::fs::unlinkat(directory, &aside[..], AtFlags::empty());
+        removed.map_err(failed("its old content cannot be removed", &path))
+    }
+
+    /// Creates an item in place of an existing one, which is removed only once the new one is
+    /// complete.
     fn replace(&mut self, item: &Item, make: impl FnOnce(&mut Self) -> Step<Added>) -> Step<Added> {
         let (parent, name) = split(&item.path);
         let cannot = failed("cannot be replaced", &item.path);
+        let (aside, is_left) = self.aside_of(&item.path)?;
         let directory = self.directory(parent)?;
-        let mut number = 0;
-        let aside = loop {
-            let aside = aside(number);
-            match rustix::fs::statat(directory, &aside[..], AtFlags::SYMLINK_NOFOLLOW) {
-                Err(Errno::NOENT) => break aside,
-                Err(error) => return Err(cannot(error)),
-                Ok(_) => number += 1,
-            }
+        let freed = if is_left {
+            // The present file is a part of one that an import was writing when it was killed.
+            rustix::fs::unlinkat(directory, name, AtFlags::empty())
+        } else {
+            rustix::fs::renameat(directory, name, directory, &aside[..])
         };
-        rustix::fs::renameat(directory, name, directory, &aside[..]).map_err(&cannot)?;
+        freed.map_err(&cannot)?;
+        self.replaced = Some(Replaced { path: item.path.clone(), aside: aside.clone() });
         let made = make(self);
-        let directory = self.directory(parent)?;
-        if made.is_ok() {
-            rustix::fs::unlinkat(directory, &aside[..], AtFlags::empty()).map_err(&cannot)?;
-        } else if let Err(error) = rustix::fs::renameat(directory, &aside[..], directory, name) {
+        if made.is_err()
+            && let Err(error) = self.put_back()
+        {
             let text =
                 format!("{}: the replaced entry was left under the name {}: {error}", shown(&item.path), shown(&aside));
             return Err(Stop::Skip(text));
@@ -215,10 +258,23 @@ impl PosixSink {
             }
         }
         match there {
-            There::Nothing => self.make(item),
+            There::Nothing => self.make_anew(item),
             There::Stays => Ok(Added::Kept),
             There::Old(_) => self.replace(item, |sink| sink.make(item)),
         }
+    }
+
+    /// Makes an item whose name is free. An import that was killed may have left the old file.
+    fn make_anew(&mut self, item: &Item) -> Step<Added> {
+        if self.overwrite {
+            let (aside, is_left) = self.aside_of(&item.path)?;
+            self.replaced = is_left.then(|| Replaced { path: item.path.clone(), aside });
+        }
+        let made = self.make(item);
+        if made.is_err() {
+            let _ = self.put_back();
+        }
+        made
     }
 
     fn make(&mut self, item: &Item) -> Step<Added> {
@@ -345,6 +401,55 @@ impl PosixSink {
         Ok(())
     }
 
+    /// Size, owner, mode, attributes and times of the item that was made or found.
+    fn set_attributes(&mut self, item: &Item) -> Step {
+        let file = self.file.take();
+        if item.link_to.is_some() || !self.sets {
+            return Ok(());
+        }
+        let mut wrong = Vec::new();
+        if let Some(file) = &file
+            && item.data.last().is_none_or(|range| range.end != item.size)
+        {
+            // A size too large for the call is reported without a number.
+            let cut = file.set_len(item.size).map_err(|error| {
+                stop_of("its size cannot be set", &item.path, error.raw_os_error().unwrap_or(libc::EFBIG))
+            });
+            gather(&mut wrong, cut)?;
+        }
+        // The owner first: changing it clears set-user-id bits and capabilities. A file is set by
+        // its descriptor: the owner of its directory may have put another one in its place.
+        self.set_owner(item, file.as_ref())?;
+        gather(&mut wrong, self.remove_acls(item, file.as_ref()))?;
+        let is_directory = item.kind() == libc::S_IFDIR;
+        for (key, value) in &item.xattrs {
+            if !(is_directory && key == ACL_DEFAULT) {
+                gather(&mut wrong, self.set_xattr(&item.path, file.as_ref(), key, value))?;
+            }
+        }
+        if is_directory {
+            self.late.push(Late {
+                path: item.path.clone(),
+                mode: item.mode,
+                times: (item.accessed, item.modified),
+                default_acl: item.xattr(ACL_DEFAULT).map(<[u8]>::to_vec),
+            });
+        } else {
+            let (parent, name) = split(&item.path);
+            let directory = self.directory(parent)?;
+            let times = times((item.accessed, item.modified));
+            let set_times = || rustix::fs::utimensat(directory, name, &times, AtFlags::SYMLINK_NOFOLLOW);
+            let set = match &file {
+                Some(file) => rustix::fs::fchmod(file, Mode::from_raw_mode(item.mode & 0o7777))
+                    .and_then(|()| rustix::fs::futimens(file, &times)),
+                None if item.kind() == libc::S_IFLNK => set_times(),
+                None => set_mode(directory, name, item.mode).and_then(|()| set_times()),
+            };
+            set.map_err(failed("its mode and times cannot be set", &item.path))?;
+        }
+        skip_if_any(&wrong)
+    }
+
     fn set_late(&mut self, late: &Late) -> Step {
         if let Some(acl) = &late.default_acl {
             self.set_xattr(&late.path, None, ACL_DEFAULT, acl)?;
@@ -401,50 +506,9 @@ impl Sink for PosixSink {
     }
 
     fn end(&mut self, item: &Item) -> Step {
-        let file = self.file.take();
-        if item.link_to.is_some() || !self.sets {
-            return Ok(());
-        }
         let mut wrong = Vec::new();
-        if let Some(file) = &file
-            && item.data.last().is_none_or(|range| range.end != item.size)
-        {
-            // A size too large for the call is reported without a number.
-            let cut = file.set_len(item.size).map_err(|error| {
-                stop_of("its size cannot be set", &item.path, error.raw_os_error().unwrap_or(libc::EFBIG))
-            });
-            gather(&mut wrong, cut)?;
-        }
-        // The owner first: changing it clears set-user-id bits and capabilities. A file is set by
-        // its descriptor: the owner of its directory may have put another one in its place.
-        self.set_owner(item, file.as_ref())?;
-        gather(&mut wrong, self.remove_acls(item, file.as_ref()))?;
-        let is_directory = item.kind() == libc::S_IFDIR;
-        for (key, value) in &item.xattrs {
-            if !(is_directory && key == ACL_DEFAULT) {
-                gather(&mut wrong, self.set_xattr(&item.path, file.as_ref(), key, value))?;
-            }
-        }
-        if is_directory {
-            self.late.push(Late {
-                path: item.path.clone(),
-                mode: item.mode,
-                times: (item.accessed, item.modified),
-                default_acl: item.xattr(ACL_DEFAULT).map(<[u8]>::to_vec),
-            });
-        } else {
-            let (parent, name) = split(&item.path);
-            let directory = self.directory(parent)?;
-            let times = times((item.accessed, item.modified));
-            let set_times = || rustix::fs::utimensat(directory, name, &times, AtFlags::SYMLINK_NOFOLLOW);
-            let set = match &file {
-                Some(file) => rustix::fs::fchmod(file, Mode::from_raw_mode(item.mode & 0o7777))
-                    .and_then(|()| rustix::fs::futimens(file, &times)),
-                None if item.kind() == libc::S_IFLNK => set_times(),
-                None => set_mode(directory, name, item.mode).and_then(|()| set_times()),
-            };
-            set.map_err(failed("its mode and times cannot be set", &item.path))?;
-        }
+        gather(&mut wrong, self.set_attributes(item))?;
+        gather(&mut wrong, self.remove_replaced())?;
         skip_if_any(&wrong)
     }
 
@@ -466,6 +530,13 @@ impl Sink for PosixSink {
             .and_then(|()| rustix::fs::fsync(&self.root))
             .map_err(failed("cannot be made durable", &[]))?;
         Ok(lines)
+    }
+}
+
+impl Drop for PosixSink {
+    fn drop(&mut self) {
+        // After a failure: the old file is better than a part of the new one.
+        let _ = self.put_back();
     }
 }
 

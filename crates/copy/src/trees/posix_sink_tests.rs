@@ -96,3 +96,59 @@ fn a_write_that_fails_names_its_file() {
     let Err(Stop::Skip(line)) = sink.write(u64::MAX >> 1, Bytes::from_static(b"x")) else { panic!("written") };
     assert!(line.starts_with("d/f: cannot be written: "), "{line}");
 }
+
+/// After a kill the old content was gone, and the same import left the name that it had meanwhile.
+#[test]
+fn a_file_is_replaced_as_a_whole_or_not_at_all() {
+    let scratch = TempDir::new("posix-sink-replaced");
+    let [from, to] = ["from", "to"].map(|name| scratch.join(name));
+    for (dir, text) in [(&from, "new"), (&to, "old")] {
+        fs::create_dir(dir).unwrap();
+        fs::write(dir.join("f"), text).unwrap();
+    }
+    let (uid, gid) = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
+    let item = Item { path: b"f".to_vec(), mode: libc::S_IFREG | 0o644, uid, gid, size: 3, ..Item::default() };
+    let begun = || {
+        let mut sink = PosixSink::open(&to, true, false).unwrap();
+        assert!(matches!(sink.add(&item), Ok(Added::New)));
+        assert!(sink.write(0, Bytes::from_static(b"n")).is_ok());
+        sink
+    };
+    let found = || {
+        let entries = fs::read_dir(&to).unwrap().map(|entry| entry.unwrap().path());
+        let read = |path: std::path::PathBuf| {
+            (path.file_name().unwrap().to_str().unwrap().to_owned(), fs::read_to_string(path).unwrap())
+        };
+        let mut found: Vec<(String, String)> = entries.map(read).collect();
+        found.sort();
+        found
+    };
+    let file = |name: &str, text: &str| (name.to_owned(), text.to_owned());
+    let both = [file(".shale-replaced-f", "old"), file("f", "n")];
+    // A failure, and kills: also at the moment at which there is no file of that name.
+    drop(begun());
+    assert_eq!(found(), [file("f", "old")]);
+    for _ in 0..2 {
+        std::mem::forget(begun());
+        assert_eq!(found(), both);
+    }
+    fs::remove_file(to.join("f")).unwrap();
+    std::mem::forget(begun());
+    assert_eq!(found(), both);
+    drop(begun());
+    assert_eq!(found(), [file("f", "old")]);
+    std::mem::forget(begun());
+    let mut source = PosixSource::open(&from, Vec::new()).unwrap();
+    assert_eq!(copied(&mut source, &to, true).problems, 0);
+    assert_eq!(found(), [file("f", "new")]);
+}
+
+#[test]
+fn a_replaced_file_has_a_name_of_its_own_that_fits() {
+    for length in [1, 200, 238, 239, 240, 255] {
+        let name = "a".repeat(length - 1) + "z";
+        let names = [0, 1, 1000].map(|number| super::super::aside(name.as_bytes(), number));
+        assert!(names.iter().all(|aside| aside.len() <= 255 && aside.ends_with(b"z")), "{length}");
+        assert!(names[0] != names[1] && names[1] != names[2]);
+    }
+}

@@ -22,6 +22,14 @@ type HasXattr = dyn Fn(&[u8]) -> bool;
 /// Fails while the share refuses changes.
 type CheckWritable = dyn Fn() -> Result<()>;
 
+/// An existing file that is being replaced.
+struct Replaced {
+    directory: u64,
+    path: Vec<u8>,
+    /// Its name until the new file is complete.
+    aside: Vec<u8>,
+}
+
 /// A share as a sink.
 pub struct ShareSink {
     tree: Arc<Tree>,
@@ -34,6 +42,8 @@ pub struct ShareSink {
     node: u64,
     path: Vec<u8>,
     inode: Option<Inode>,
+    /// The file that the new one replaces.
+    replaced: Option<Replaced>,
     late: Vec<Late>,
     has_xattr: Box<HasXattr>,
     /// Called before each step.
@@ -71,6 +81,7 @@ impl ShareSink {
             node: 0,
             path: Vec::new(),
             inode: None,
+            replaced: None,
             late: Vec::new(),
             has_xattr: Box::new(|_| true),
             check_writable: Box::new(|| Ok(())),
@@ -129,27 +140,78 @@ impl ShareSink {
         }
     }
 
-    /// Creates an item in place of an existing one, which is removed only once the new one exists.
+    /// Returns the name under which a file waits while it is replaced, and whether an import that
+    /// was killed has left its old content there.
+    fn aside_of(&self, directory: u64, path: &[u8]) -> Step<(Vec<u8>, bool)> {
+        let mut number = 0;
+        loop {
+            let aside = aside(split(path).1, number);
+            match self.tree.lookup(directory, &aside) {
+                Err(failure) if failure.errno() == libc::ENOENT => return Ok((aside, false)),
+                Err(failure) => return Err(failed("cannot be replaced", path)(failure)),
+                Ok((node, inode)) if inode.is_directory() || self.is_ours(node) => number += 1,
+                Ok(_) => return Ok((aside, true)),
+            }
+        }
+    }
+
+    fn remove(&self, directory: u64, name: &[u8]) -> share::Result<()> {
+        self.tree.unlink(directory, name).and_then(|node| self.tree.forget(node))
+    }
+
+    /// Gives the old file its name again, in place of an incomplete new one.
+    fn put_back(&mut self) -> share::Result<()> {
+        let Some(Replaced { directory, path, aside }) = self.replaced.take() else { return Ok(()) };
+        let name = split(&path).1;
+        match self.remove(directory, name) {
+            Err(failure) if failure.errno() == libc::ENOENT => {}
+            removed => removed?,
+        }
+        self.tree.rename(directory, &aside, directory, name, libc::RENAME_NOREPLACE)
+    }
+
+    /// Removes the old file, whose replacement is complete.
+    fn remove_replaced(&mut self) -> Step {
+        let Some(Replaced { directory, path, aside }) = self.replaced.take() else { return Ok(()) };
+        self.remove(directory, &aside).map_err(failed("its old content cannot be removed", &path))
+    }
+
+    /// Creates an item in place of an existing one, which is removed only once the new one is
+    /// complete.
     fn replace(&mut self, directory: u64, item: &Item, first: Option<(u64, &[u8])>) -> Step<Added> {
         let name = split(&item.path).1;
         let cannot = failed("cannot be replaced", &item.path);
-        let mut number = 0;
-        let aside = loop {
-            let aside = aside(number);
-            match self.tree.rename(directory, name, directory, &aside, libc::RENAME_NOREPLACE) {
-                Err(failure) if failure.errno() == libc::EEXIST => number += 1,
-                renamed => break renamed.map(|()| aside).map_err(&cannot)?,
-            }
+        let (aside, is_left) = self.aside_of(directory, &item.path)?;
+        let freed = if is_left {
+            // The present file is a part of one that an import was writing when it was killed.
+            self.remove(directory, name)
+        } else {
+            self.tree.rename(directory, name, directory, &aside, libc::RENAME_NOREPLACE)
         };
+        freed.map_err(&cannot)?;
+        self.replaced = Some(Replaced { directory, path: item.path.clone(), aside: aside.clone() });
         let made = self.make(directory, item, first);
-        if made.is_ok() {
-            let gone = self.tree.unlink(directory, &aside).and_then(|node| self.tree.forget(node));
-            gone.map_err(&cannot)?;
-        } else if let Err(failure) = self.tree.rename(directory, &aside, directory, name, 0) {
+        if made.is_err()
+            && let Err(failure) = self.put_back()
+        {
             let why = std::io::Error::from_raw_os_error(failure.errno());
             let text =
                 format!("{}: the replaced entry was left under the name {}: {why}", shown(&item.path), shown(&aside));
             return Err(Stop::Skip(text));
+        }
+        made
+    }
+
+    /// Makes an item whose name is free. An import that was killed may have left the old file.
+    fn make_anew(&mut self, directory: u64, item: &Item, first: Option<(u64, &[u8])>) -> Step<Added> {
+        if self.overwrite {
+            let (aside, is_left) = self.aside_of(directory, &item.path)?;
+            self.replaced = is_left.then(|| Replaced { directory, path: item.path.clone(), aside });
+        }
+        let made = self.make(directory, item, first);
+        if made.is_err() {
+            // Otherwise it keeps that name, and the next import finds it.
+            let _ = self.put_back();
         }
         made
     }
@@ -232,6 +294,37 @@ impl ShareSink {
         }
         skip_if_any(&wrong)
     }
+
+    /// Sets the attributes, the size and the times of the item that was made or found.
+    fn complete(&mut self, item: &Item) -> Step {
+        if self.inode.is_none() {
+            return Ok(());
+        }
+        (self.check_writable)()?;
+        let mut wrong = Vec::new();
+        gather(&mut wrong, self.set_attributes(item))?;
+        let times = (item.accessed, item.modified);
+        if item.kind() == libc::S_IFDIR {
+            let default_acl = item.xattr(ACL_DEFAULT).map(<[u8]>::to_vec);
+            self.late.push(Late { node: self.node, times, default_acl });
+            return skip_if_any(&wrong);
+        }
+        let is_short = item.kind() == libc::S_IFREG && item.data.last().map_or(0, |range| range.end) != item.size;
+        let mut set = |what, wanted: &SetAttributes| {
+            let set = self.tree.set_attributes(self.node, wanted).map(drop);
+            gather(&mut wrong, set.map_err(failed(what, &item.path)))
+        };
+        if is_short {
+            set("its size cannot be set", &SetAttributes { size: Some(item.size), ..SetAttributes::default() })?;
+        }
+        let wanted = SetAttributes {
+            accessed: Some(TimeToSet::At(times.0)),
+            modified: Some(TimeToSet::At(times.1)),
+            ..SetAttributes::default()
+        };
+        set("its times cannot be set", &wanted)?;
+        skip_if_any(&wrong)
+    }
 }
 
 impl Sink for ShareSink {
@@ -276,7 +369,7 @@ impl Sink for ShareSink {
                 }
                 match found {
                     Some(_) => self.replace(directory, item, first),
-                    None => self.make(directory, item, first),
+                    None => self.make_anew(directory, item, first),
                 }
             }
         }
@@ -288,32 +381,9 @@ impl Sink for ShareSink {
     }
 
     fn end(&mut self, item: &Item) -> Step {
-        if self.inode.is_none() {
-            return Ok(());
-        }
-        (self.check_writable)()?;
         let mut wrong = Vec::new();
-        gather(&mut wrong, self.set_attributes(item))?;
-        let times = (item.accessed, item.modified);
-        if item.kind() == libc::S_IFDIR {
-            let default_acl = item.xattr(ACL_DEFAULT).map(<[u8]>::to_vec);
-            self.late.push(Late { node: self.node, times, default_acl });
-            return skip_if_any(&wrong);
-        }
-        let is_short = item.kind() == libc::S_IFREG && item.data.last().map_or(0, |range| range.end) != item.size;
-        let mut set = |what, wanted: &SetAttributes| {
-            let set = self.tree.set_attributes(self.node, wanted).map(drop);
-            gather(&mut wrong, set.map_err(failed(what, &item.path)))
-        };
-        if is_short {
-            set("its size cannot be set", &SetAttributes { size: Some(item.size), ..SetAttributes::default() })?;
-        }
-        let wanted = SetAttributes {
-            accessed: Some(TimeToSet::At(times.0)),
-            modified: Some(TimeToSet::At(times.1)),
-            ..SetAttributes::default()
-        };
-        set("its times cannot be set", &wanted)?;
+        gather(&mut wrong, self.complete(item))?;
+        gather(&mut wrong, self.remove_replaced())?;
         skip_if_any(&wrong)
     }
 
@@ -337,5 +407,12 @@ impl Sink for ShareSink {
         }
         self.tree.commit().map_err(failed("cannot be made durable", &[]))?;
         Ok(lines)
+    }
+}
+
+impl Drop for ShareSink {
+    fn drop(&mut self) {
+        // After a failure: the old file is better than a part of the new one.
+        let _ = self.put_back();
     }
 }
