@@ -113,7 +113,19 @@ impl Fullness {
         self.told.store(now, Ordering::Relaxed);
         let s = &status();
         let reserved = reserved_words(s);
-        Some(if now == FULL {
+        Some(if now == FULL && !s.full && s.available_bytes > 0 {
+            // Cleaning, or a destroy, has made room since.
+            let count = match gauge.refused_writes.saturating_sub(refused) {
+                0 => "new data".to_owned(),
+                1 => "1 write".to_owned(),
+                count => format!("{count} writes"),
+            };
+            format!(
+                "the pool {} was FULL and refused {count}, and has room again: {}; reserved: {reserved}",
+                s.pool,
+                advice(s)
+            )
+        } else if now == FULL {
             format!("the pool {} is FULL, and new data is refused: reserved: {reserved}; {}", s.pool, advice(s))
         } else {
             let used = gauge.used_percent;
@@ -170,6 +182,18 @@ mod tests {
         let refused = Gauge { refused_writes: 3, ..at(40.0) };
         assert!(!told(40.0) && look(refused).unwrap().contains("FULL"));
         assert_eq!(look(refused), None, "no more were refused since");
+    }
+
+    /// The log called a pool full that had room again, and said how much.
+    #[test]
+    fn a_pool_that_has_room_again_was_full() {
+        let refused = |full| {
+            let refused = Gauge { refused_writes: 3, is_full: full, ..at(40.0) };
+            Fullness::default().look(refused, || StatusReport { full, ..status() }).unwrap()
+        };
+        let (now, before) = (refused(true), refused(false));
+        assert!(now.contains("is FULL, and new data is refused"), "{now}");
+        assert!(before.contains("was FULL and refused 3 writes, and has room again: 3 MiB left"), "{before}");
     }
 
     #[test]
