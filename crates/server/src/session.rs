@@ -99,6 +99,7 @@ impl Session {
                 Err(Unreached::Silent(error)) if is_unserved(&error) => {
                     Ok(ControlFlow::Continue(pool_dir::busy(&holder)))
                 }
+                Err(Unreached::Forbidden(error)) => Err(error.context(&holder)),
                 Err(Unreached::Silent(error) | Unreached::Refused(error)) => {
                     let text = format!("{holder}, and {error}: stop it");
                     Ok(ControlFlow::Continue(Error::new(ErrorKind::InUse, text)))

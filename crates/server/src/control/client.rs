@@ -2,6 +2,7 @@
 
 use std::fs::File;
 use std::io::{BufReader, Read, Write};
+use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -46,13 +47,26 @@ pub enum Unreached {
     Silent(Error),
     /// A server answers, but refuses the connection, or has another version.
     Refused(Error),
+    /// This user may not connect to its socket.
+    Forbidden(Error),
 }
 
 impl Unreached {
     fn into_error(self) -> Error {
         match self {
-            Self::Silent(error) | Self::Refused(error) => error,
+            Self::Silent(error) | Self::Refused(error) | Self::Forbidden(error) => error,
         }
+    }
+
+    /// Why there is no connection to a socket.
+    fn by(error: std::io::Error, socket: &Path) -> Self {
+        if error.kind() != std::io::ErrorKind::PermissionDenied {
+            return Self::Silent(Error::with_source(ErrorKind::InUse, "its control socket does not answer", error));
+        }
+        let owner = std::fs::metadata(socket).map_or(0, |found| found.uid());
+        let users = if owner == 0 { "root" } else { &format!("root and user {owner}, who started the server,") };
+        let text = format!("only {users} may use the server's control socket {}: use sudo", socket.display());
+        Self::Forbidden(Error::with_source(ErrorKind::Io, text, error))
     }
 }
 
@@ -61,7 +75,7 @@ impl Client {
     ///
     /// # Errors
     /// `InUse` when no server answers within [`HELLO_PATIENCE`], `Unsupported` when the server has
-    /// another version.
+    /// another version, `Io` when this user may not connect.
     pub fn connect(socket: &Path) -> Result<Self> {
         Self::reach(socket).map_err(Unreached::into_error)
     }
@@ -71,13 +85,10 @@ impl Client {
     /// # Errors
     /// Those of [`connect`](Self::connect).
     pub fn reach(socket: &Path) -> std::result::Result<Self, Unreached> {
-        let silent = |error| {
-            let text = "its control socket does not answer";
-            Unreached::Silent(Error::with_source(ErrorKind::InUse, text, error))
-        };
-        let short = short_socket_path(socket).map_err(silent)?;
-        let stream = UnixStream::connect(short.path()).map_err(silent)?;
-        stream.set_read_timeout(Some(HELLO_PATIENCE)).map_err(silent)?;
+        let failed = |error| Unreached::by(error, socket);
+        let short = short_socket_path(socket).map_err(failed)?;
+        let stream = UnixStream::connect(short.path()).map_err(failed)?;
+        stream.set_read_timeout(Some(HELLO_PATIENCE)).map_err(failed)?;
         let client = Self { socket: socket.to_owned(), stream: Mutex::new(BufReader::new(stream)) };
         client.call(&Request::Hello).map_err(|error| match error.kind() {
             ErrorKind::Io => {
@@ -87,7 +98,7 @@ impl Client {
             }
             _ => Unreached::Refused(error),
         })?;
-        client.stream.lock().get_ref().set_read_timeout(None).map_err(silent)?;
+        client.stream.lock().get_ref().set_read_timeout(None).map_err(failed)?;
         Ok(client)
     }
 
@@ -292,5 +303,29 @@ impl FileCopier for RemoteVolume {
 
     fn copy_in(&self, offset: u64, length: u64) -> Result<()> {
         self.exchange(frame(Operation::CopyIn, offset, length), &[], Self::take_nothing)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// It was said not to answer, and the user was told to stop it.
+    #[test]
+    fn a_socket_of_another_user_is_not_silent() {
+        let dir = testkit::TempDir::new("forbidden");
+        let socket = dir.path().join("control.sock");
+        let by = |kind: std::io::ErrorKind| Unreached::by(std::io::Error::from(kind), &socket);
+        assert!(matches!(by(std::io::ErrorKind::ConnectionRefused), Unreached::Silent(_)));
+        let forbidden = by(std::io::ErrorKind::PermissionDenied);
+        assert!(matches!(forbidden, Unreached::Forbidden(_)));
+        let error = forbidden.into_error();
+        assert_eq!(error.kind(), ErrorKind::Io);
+        assert!(error.to_string().starts_with("only root may use the server's control socket"), "{error}");
+        std::fs::write(&socket, "").unwrap();
+        let error = by(std::io::ErrorKind::PermissionDenied).into_error();
+        let own = rustix::process::geteuid();
+        let users = if own.is_root() { "only root may".to_owned() } else { format!("user {},", own.as_raw()) };
+        assert!(error.to_string().contains(&users), "{error}");
     }
 }
