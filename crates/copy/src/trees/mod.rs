@@ -181,6 +181,17 @@ fn aside(name: &[u8], number: u64) -> Vec<u8> {
     [prefix.as_bytes(), &name[left..]].concat()
 }
 
+/// Why an item in a directory is skipped, if another kind of file has the name of that directory,
+/// or of one above it, after `depth` others.
+fn in_the_way(directory: &[u8], depth: usize) -> Stop {
+    let names = directory.split(|&byte| byte == b'/').filter(|name| !name.is_empty());
+    let there = names.take(depth + 1).collect::<Vec<_>>().join(&b'/');
+    let (there, directory) = (shown(&there), shown(directory));
+    Stop::Skip(format!(
+        "{there}: exists, and is not a directory: a name in {directory} has no place; rename or overwrite it"
+    ))
+}
+
 /// Splits a path into its directory and its name.
 fn split(path: &[u8]) -> (&[u8], &[u8]) {
     match path.iter().rposition(|&byte| byte == b'/') {

@@ -16,7 +16,8 @@ use share::Time;
 use surface::Result;
 
 use super::{
-    ACL_ACCESS, ACL_DEFAULT, Added, Item, Sink, Step, Stop, aside, gather, not_ours, shown, skip_if_any, split, stop_of,
+    ACL_ACCESS, ACL_DEFAULT, Added, Item, Sink, Step, Stop, aside, gather, in_the_way, not_ours, shown, skip_if_any,
+    split, stop_of,
 };
 use operations::path_error;
 
@@ -112,7 +113,13 @@ impl PosixSink {
 
     /// Opens a directory of the tree, creating missing parts of it.
     fn directory(&mut self, path: &[u8]) -> Step<&OwnedFd> {
-        self.opened(path, true).map_err(failed("its directory cannot be opened", path))
+        if let Some(error) = self.opened(path, true).err() {
+            return Err(match error {
+                Errno::NOTDIR | Errno::LOOP => in_the_way(path, self.open.len()),
+                _ => failed("its directory cannot be opened", path)(error),
+            });
+        }
+        Ok(self.open.last().map_or(&self.root, |(_, fd)| fd))
     }
 
     /// Opens a directory of the tree. `makes`: creates missing parts of it.

@@ -152,3 +152,29 @@ fn a_replaced_file_has_a_name_of_its_own_that_fits() {
         assert!(names[0] != names[1] && names[1] != names[2]);
     }
 }
+
+/// The line said that a directory cannot be opened, and not why.
+#[test]
+fn a_file_in_the_place_of_a_directory_is_named() {
+    let scratch = TempDir::new("posix-sink-in-the-way");
+    let [from, to] = ["from", "to"].map(|name| scratch.join(name));
+    fs::create_dir_all(from.join("a/b/c")).unwrap();
+    fs::write(from.join("a/b/c/f"), "x").unwrap();
+    fs::create_dir_all(to.join("a")).unwrap();
+    fs::write(to.join("a/b"), "a file").unwrap();
+    let tally = copied(&mut PosixSource::open(&from, Vec::new()).unwrap(), &to, false);
+    assert_eq!((tally.kept, tally.kept_first.as_deref()), (1, Some("a/b")));
+    assert!(
+        tally.lines.iter().all(|line| line.starts_with("a/b: exists, and is not a directory")),
+        "{:?}",
+        tally.lines
+    );
+    assert_eq!(tally.problems, 2);
+    assert!(tally.lines[1].contains("a name in a/b/c has no place"), "{:?}", tally.lines);
+    fs::remove_file(to.join("a/b")).unwrap();
+    symlink(&from, to.join("a/b")).unwrap();
+    let tally = copied(&mut PosixSource::open(&from, Vec::new()).unwrap(), &to, false);
+    assert!(tally.lines[0].starts_with("a/b: exists, and is not a directory"), "{:?}", tally.lines);
+    assert_eq!(copied(&mut PosixSource::open(&from, Vec::new()).unwrap(), &to, true).problems, 0);
+    assert_eq!(fs::read(to.join("a/b/c/f")).unwrap(), b"x");
+}

@@ -7,7 +7,8 @@ use share::{Caller, Failure, Inode, SetAttributes, Time, TimeToSet, Tree};
 use surface::Result;
 
 use super::{
-    ACL_ACCESS, ACL_DEFAULT, Added, Item, Sink, Step, Stop, aside, gather, not_ours, shown, skip_if_any, split, stop_of,
+    ACL_ACCESS, ACL_DEFAULT, Added, Item, Sink, Step, Stop, aside, gather, in_the_way, not_ours, shown, skip_if_any,
+    split, stop_of,
 };
 
 /// A directory's attributes that are set when all is in it.
@@ -125,7 +126,7 @@ impl ShareSink {
             }
             .map_err(failed("its directory cannot be opened", path))?;
             if !inode.is_directory() {
-                return Err(failed("its directory cannot be opened", path)(Failure::new(libc::ENOTDIR)));
+                return Err(in_the_way(path, self.open.len()));
             }
             self.open.push((name.to_vec(), node));
         }
