@@ -14,7 +14,7 @@ const BYTES: usize = 1 << 20;
 const BLOCK: usize = 4096;
 
 /// Returns the location of the block `index`, which is stored raw.
-fn location(made: &Lz4Pool, data: &[u8], index: usize) -> u64 {
+pub fn location(made: &Lz4Pool, data: &[u8], index: usize) -> u64 {
     let mut disk = vec![0; CAPACITY as usize];
     made.machine.disk.peek(0, &mut disk);
     let wanted = &data[index * BLOCK..index * BLOCK + 64];
@@ -22,7 +22,7 @@ fn location(made: &Lz4Pool, data: &[u8], index: usize) -> u64 {
 }
 
 /// Flips a bit of the block `index`, which is stored raw; returns its location.
-fn damage(made: &Lz4Pool, data: &[u8], index: usize) -> u64 {
+pub fn damage(made: &Lz4Pool, data: &[u8], index: usize) -> u64 {
     let at = location(made, data, index);
     made.machine.disk.flip_bit(at, 3);
     made.pool().drop_caches();
@@ -30,7 +30,7 @@ fn damage(made: &Lz4Pool, data: &[u8], index: usize) -> u64 {
 }
 
 /// Flips a bit in the head of each batch of an extent.
-fn damage_heads(made: &Lz4Pool, extent: u64) {
+pub fn damage_heads(made: &Lz4Pool, extent: u64) {
     let mut bytes = vec![0; EXTENT as usize];
     made.machine.disk.peek(extent * EXTENT, &mut bytes);
     // The extent begins with one.

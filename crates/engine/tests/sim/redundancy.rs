@@ -11,6 +11,7 @@ use surface::{BlockDevice, ObjectSpace, WriteOptions};
 use crate::common::lz4_pool::{EXTENT, Lz4Pool};
 use crate::common::salvage::{salvage, salvage_with_map};
 use crate::common::{Campaign, Failure, Tally};
+use crate::damages::{damage, damage_heads, location};
 
 const CAPACITY: u64 = 16 << 20;
 const BLOCK: u64 = 4096;
@@ -350,6 +351,30 @@ fn nothing_is_lost_and_every_repair_is_counted() {
         Ok(Tally { faults, ..Tally::default() })
     });
     assert!(tally.faults > 50, "{} repairs", tally.faults);
+}
+
+/// A check that repaired one fragment with its extent and the other later called neither repaired.
+#[test]
+fn a_check_tells_of_each_fragment_whether_it_was_repaired() {
+    let made = Lz4Pool::new(64 << 20);
+    made.pool().set_properties(None, &[("copies".to_owned(), Some("2".to_owned()))]).unwrap();
+    let data = made.fill("v", ContentKind::Random, 1 << 20);
+    // The log moves to other extents: its open ones cannot be emptied.
+    made.fill("w", ContentKind::Random, (1 << 20) + EXTENT as usize);
+    let moved = damage(&made, &data, 100) / EXTENT;
+    let is_elsewhere = |index: &usize| location(&made, &data, *index) / EXTENT != moved;
+    let other = [250, 10].into_iter().find(is_elsewhere).unwrap();
+    damage(&made, &data, other);
+    damage_heads(&made, moved);
+    let report = made.pool().check(true, &mut |_, _| ()).unwrap();
+    let repaired = |kind: &str| -> Vec<bool> {
+        report.problems.iter().filter(|found| found.kind == kind).map(|found| found.repaired).collect()
+    };
+    assert_eq!(repaired("header"), [true], "HARNESS: {:?}", report.problems);
+    assert_eq!(repaired("fragment"), [true, true], "HARNESS: {:?}", report.problems);
+    let left = report.problems.iter().filter(|found| !found.repaired).count();
+    assert_eq!(report.problems_left, left as u64, "HARNESS: {:?}", report.problems);
+    assert!(made.content("v", data.len()) == data, "HARNESS: the content differs");
 }
 
 /// A stream has each block once, and its receiver makes as many copies as the volume wants.

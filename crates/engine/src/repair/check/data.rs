@@ -188,8 +188,9 @@ impl Checker<'_> {
         let RecordKey { object, group, epoch } = entry.key;
         if let Some(object) = self.parts.objects.get(object) {
             let has_copy = self.has_intact_copy(&object, entry);
+            let position = self.report.problems.len();
             if has_copy {
-                self.copied += 1;
+                self.copied.count += 1;
                 detail.push_str("; another copy replaces it");
             }
             let place = Place { group, epoch, fragment: Some((fragment.location, fragment.live)) };
@@ -197,6 +198,9 @@ impl Checker<'_> {
             let block = group.first_block().0 + u64::from(seen.blocks.0.trailing_zeros());
             let text = format!("{} blocks from here cannot be read: {detail}", seen.blocks.count());
             self.problem_seen("fragment", seen, BlockIndex(block).offset_bytes(), text, has_copy);
+            if has_copy && self.report.problems.len() > position {
+                self.copied.listed.push((position, Entry { key: entry.key, piece: entry.piece }));
+            }
         }
     }
 }

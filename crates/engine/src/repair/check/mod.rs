@@ -11,9 +11,10 @@ use std::sync::Arc;
 
 use env::MapBatch;
 use format::{
-    Checkpoint, KEY_CHECKPOINT, KEY_LEARNED, ObjectDescriptor, Record, RecordKey, decode_learned, object_key,
-    object_key_range, parse_object_key, parse_record_key, record_key,
+    Checkpoint, FragmentRef, KEY_CHECKPOINT, KEY_LEARNED, ObjectDescriptor, Record, RecordKey, decode_learned,
+    object_key, object_key_range, parse_object_key, parse_record_key, record_key,
 };
+use store::base::group::GroupKey;
 use store::base::status::{CheckReport, CleanMark, Problem};
 use store::base::store_error::store_error;
 use store::log::{superblock_copies, superblock_io};
@@ -69,7 +70,15 @@ pub(crate) struct Checker<'a> {
     /// Problems that were repaired before the pool was opened.
     mended: u64,
     /// Damaged fragments of which another copy is intact: repaired at the end of the check.
-    copied: u64,
+    pub copied: Copied,
+}
+
+/// Damaged fragments that can be repaired from another copy.
+#[derive(Default)]
+pub(crate) struct Copied {
+    pub count: u64,
+    /// Those in the report's list of problems, with their positions there.
+    pub listed: Vec<(usize, Entry)>,
 }
 
 impl Pool {
@@ -106,7 +115,7 @@ impl Pool {
             report,
             counted: BTreeMap::new(),
             headers: Vec::new(),
-            copied: 0,
+            copied: Copied::default(),
             repair,
             done_bytes: 0,
         };
@@ -124,6 +133,8 @@ impl Pool {
         }
         let Checker { mut report, headers, copied, .. } = checker;
         drop((still, passing_on));
+        // Moving an extent's data elsewhere repairs fragments as well.
+        let before = self.core.vitals.counters.repaired_fragments.get();
         for headers in headers {
             let repaired = repair && self.core.repairs.evacuate(&headers)?;
             if !repaired {
@@ -133,13 +144,9 @@ impl Pool {
             report.add(Problem { kind: "header", detail, repaired, ..Problem::default() });
         }
         // So that `status` knows of it, too. Damage that has another copy is repaired by that.
-        let before = self.core.vitals.counters.repaired_fragments.get();
         self.core.repairs.enter_suspects()?;
-        if self.core.vitals.counters.repaired_fragments.get() - before < copied {
-            report.problems_left += copied;
-            let of_copies = |problem: &&mut Problem| problem.kind == "fragment" && problem.repaired;
-            report.problems.iter_mut().filter(of_copies).for_each(|problem| problem.repaired = false);
-        }
+        let repaired = self.core.vitals.counters.repaired_fragments.get() - before;
+        self.core.repairs.withdraw(&copied, repaired, &mut report)?;
         Ok(report)
     }
 }
@@ -164,6 +171,36 @@ impl DamagedHeaders {
 }
 
 impl Repairs {
+    /// Corrects the report on fragments that were not repaired, although another copy was intact.
+    /// Those in its list are looked up; of the others only the number is known, from that of all
+    /// that were `repaired`.
+    fn withdraw(&self, copied: &Copied, repaired: u64, report: &mut CheckReport) -> Result<()> {
+        let mut listed_left = 0;
+        for (position, entry) in &copied.listed {
+            if self.is_in_use(entry)?
+                && let Some(problem) = report.problems.get_mut(*position)
+            {
+                problem.repaired = false;
+                listed_left += 1;
+            }
+        }
+        let listed = copied.listed.len() as u64;
+        let unlisted_repaired = repaired.saturating_sub(listed - listed_left);
+        report.problems_left += listed_left + (copied.count - listed).saturating_sub(unlisted_repaired);
+        Ok(())
+    }
+
+    /// Returns whether a fragment still has live blocks where the check has found it.
+    fn is_in_use(&self, entry: &Entry) -> Result<bool> {
+        let RecordKey { object, group, epoch } = entry.key;
+        let Some(object) = self.objects.get(object) else { return Ok(false) };
+        let fragment = &entry.piece.fragment;
+        let same = |found: &FragmentRef| (found.stored, found.checksum) == (fragment.stored, fragment.checksum);
+        let key = GroupKey { object: object.id, group };
+        let live = self.map.lives_at(key, object.epoch(), epoch, fragment.location, same)?;
+        Ok(!live.is_empty())
+    }
+
     /// Moves all readable live data out of an extent. Returns whether the extent is empty
     /// afterwards. Extents that the log has open or listed stay as they are.
     fn evacuate(&self, headers: &DamagedHeaders) -> Result<bool> {
