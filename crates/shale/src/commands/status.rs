@@ -273,7 +273,16 @@ fn show(s: &StatusReport) -> String {
             ),
         ),
         ("write amplification", s.write_amplification.map_or_else(|| "-".to_owned(), |ratio| format!("{ratio:.3}"))),
-        ("read", format!("{}, from the data {}", size(s.read_bytes), size(s.read_disk_bytes))),
+        (
+            "read",
+            format!(
+                "{}, from the data {}; read ahead {}, of which {} were used",
+                size(s.read_bytes),
+                size(s.read_disk_bytes),
+                size(s.read_ahead_bytes),
+                size(s.read_ahead_used_bytes)
+            ),
+        ),
         ("flushes", format!("{}, with {} syncs", s.flushes, s.syncs)),
         ("checkpoints", s.checkpoints.to_string()),
         (
@@ -337,6 +346,8 @@ mod tests {
             extents_free: 40,
             extent_bytes: 1 << 20,
             write_amplification: Some(1.0421),
+            read_ahead_bytes: 7 << 20,
+            read_ahead_used_bytes: 5 << 20,
             failed: Some("no space below".to_owned()),
             incomplete: vec!["vm".to_owned()],
             losses: vec![LossLine { unix_s: 1_795_651_200, text: "batch 27".to_owned() }],
@@ -349,6 +360,7 @@ mod tests {
             "66.7 %",
             "60 of 100 in use, 1 MiB each",
             "1.042",
+            "read ahead 7 MiB, of which 5 MiB",
             "no space below",
             "'vm' is incomplete",
             "RECOVERED WITH LOSS",
