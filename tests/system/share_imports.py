@@ -313,6 +313,39 @@ def share_imports_replace_whole_files(t):
     pool.check()
 
 
+@test(seconds_max=300)
+def share_imports_that_wait_say_so(t):
+    """an import into a mounted share whose server is killed says that it waits for the next server, and leaves a marked share"""
+    tree = t.dir / "tree"
+    small_files(tree)
+    archive = archive_of(t, tree)
+    pool = Pool(t)
+    server = pool.serve(shares=True, keeps=True)
+    pool.shale("create", "home", "--share")
+    server.share("home")
+    running = Import(t, pool, "home", archive)
+    t.wait_for(lambda: listed(pool, "home")["incomplete"], "the mark of the import")
+    server.kill(leaves_mount=True)
+    # More of the archive makes it use the mount; the pipe holds as much while it waits.
+    rest = running.bytes[len(running.bytes) // 2 :]
+    running.child.stdin.write(rest[: 48 << 10])
+    running.child.stdin.flush()
+    said = running.child.stderr.readline().decode()
+    t.expect("server has ended" in said and "--wait-for-server" in said, f"what an import that waits says: {said}")
+    server = pool.serve(shares=True, keeps=True)
+    with contextlib.suppress(BrokenPipeError):
+        running.child.stdin.write(rest[48 << 10 :])
+        running.child.stdin.close()
+    running.child.stderr.read()
+    t.expect(running.child.wait() != 0, "an import whose server was killed ended with 0")
+    t.expect(listed(pool, "home")["incomplete"], "the mark of an import whose server was killed")
+    pool.shale("import", "home", archive, "--overwrite")
+    t.wait_for(lambda: os.path.ismount(server.shares_dir / "home"), "the mount of the share")
+    same(t, tree, server.share("home"))
+    server.stop()
+    pool.check()
+
+
 @test(seconds_max=120)
 def share_imports_bring_no_foreign_acls(t):
     """an import into a mounted share whose directories have default ACLs gives its files none of these"""

@@ -56,7 +56,7 @@ pub fn run(args: ExportArgs, output: &Output) -> Outcome {
         Ok(Some((size_bytes, moved)))
     };
     let done = Session::with(&args.pool, &args.access, |session| {
-        registered(session, JobKind::Export, Some(&args.volume), &interrupted, || work(session))
+        registered(session, (JobKind::Export, Some(&args.volume)), &interrupted, output, || work(session))
     })?;
     if let Some(summary) = tree {
         return export_tree::tell(&summary, output);

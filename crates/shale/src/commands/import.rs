@@ -75,7 +75,7 @@ pub fn run(args: ImportArgs, output: &Output) -> Outcome {
         }
     };
     let summary = Session::with(&args.pool, &args.access, |session| {
-        registered(session, JobKind::Import, Some(&args.volume), &interrupted, || work(session))
+        registered(session, (JobKind::Import, Some(&args.volume)), &interrupted, output, || work(session))
     })?;
     if let Some(summary) = summary {
         output.done(&summary, || show(&summary, source.name()));

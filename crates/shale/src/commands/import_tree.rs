@@ -56,7 +56,7 @@ pub fn run(args: &ImportArgs, output: &Output) -> Outcome {
     let interrupted = signals.flag().map_err(|error| Error::from_io("cannot watch for signals", error))?;
     let summary = Session::with(&args.pool, &args.access, |session| {
         let work = || import(session, args, &interrupted, output);
-        registered(session, JobKind::Import, Some(&args.volume), &interrupted, work)
+        registered(session, (JobKind::Import, Some(&args.volume)), &interrupted, output, work)
     })?;
     tell(&summary, output)
 }

@@ -10,7 +10,8 @@
 //!    know of it.
 //! 2. Meanwhile a thread reports the progress ([`progress::standing`]) to the server. If the answer
 //!    says that the job is being cancelled, the work is interrupted as by a signal. It may be past
-//!    the last point at which it could be ended.
+//!    the last point at which it could be ended. If the server ends, work in its mount waits for
+//!    the next one; the thread says so.
 //! 3. The outcome of the work is reported as that of the job: a cancelled job is done if the work
 //!    is.
 
@@ -20,6 +21,7 @@ use std::time::{Duration, Instant};
 use parking_lot::{Condvar, Mutex};
 use surface::{Error, ErrorKind};
 
+use crate::output::Output;
 use crate::progress;
 use operations::Outcome;
 use operations::{Reply, Request};
@@ -29,6 +31,9 @@ use server::session::Session;
 
 /// Interval of reports to the server, and so of checks for a cancellation.
 const TELL_EVERY: Duration = Duration::from_millis(200);
+
+/// Time for work to end after its server has: only in a mount it waits for the next one.
+const ENDING_PATIENCE: Duration = Duration::from_secs(3);
 
 /// Refuses to leave such work to the server.
 ///
@@ -86,9 +91,9 @@ fn ask(client: &Client, request: Request) -> Option<JobReport> {
 /// Those of the work; `InUse` for an import that cannot be registered.
 pub(super) fn registered<T>(
     session: &Session,
-    kind: JobKind,
-    target: Option<&str>,
+    (kind, target): (JobKind, Option<&str>),
     interrupted: &AtomicBool,
+    output: &Output,
     work: impl FnOnce() -> Outcome<T>,
 ) -> Outcome<T> {
     let Session::Served(client) = session else { return work() };
@@ -101,8 +106,8 @@ pub(super) fn registered<T>(
     let over = Over::default();
     let (done, is_cancelled) = std::thread::scope(|scope| {
         let says = Says(&over);
-        let teller =
-            std::thread::Builder::new().name("job".to_owned()).spawn_scoped(scope, || tell(client, &over, interrupted));
+        let body = || tell(client, &over, interrupted, output);
+        let teller = std::thread::Builder::new().name("job".to_owned()).spawn_scoped(scope, body);
         let done = work();
         drop(says);
         (done, teller.is_ok_and(|teller| teller.join().unwrap_or(false)))
@@ -121,12 +126,20 @@ pub(super) fn registered<T>(
 }
 
 /// Performs step 2. Returns whether the job is being cancelled.
-fn tell(client: &Client, over: &Over, interrupted: &AtomicBool) -> bool {
+fn tell(client: &Client, over: &Over, interrupted: &AtomicBool, output: &Output) -> bool {
     while !over.wait(TELL_EVERY) {
         let (bytes_done, bytes_total) = progress::standing();
         // Without an answer further reports are pointless; the work itself fails for the same
-        // reason.
-        let Some(job) = ask(client, Request::TellJob { bytes_done, bytes_total }) else { return false };
+        // reason, unless it waits in a mount.
+        let Some(job) = ask(client, Request::TellJob { bytes_done, bytes_total }) else {
+            if client.call(&Request::Hello).is_err() && !over.wait(ENDING_PATIENCE) {
+                output.warn(
+                    "the pool's server has ended, and a command that uses its mount waits for the next one, as long \
+                     as 'shale serve --wait-for-server' says: start it again, or stop this command",
+                );
+            }
+            return false;
+        };
         if matches!(job.state, JobState::Cancelling | JobState::Cancelled) {
             interrupted.store(true, Ordering::SeqCst);
             return true;

@@ -77,7 +77,7 @@ pub(super) fn send(args: &SendArgs, flag: &AtomicBool, output: &Output) -> Outco
         })
     };
     let summary = Session::with(&args.pool, &args.access, |session| {
-        registered(session, JobKind::Send, title.as_deref(), flag, || work(session))
+        registered(session, (JobKind::Send, title.as_deref()), flag, output, || work(session))
     })?;
     let text = || {
         format!(

@@ -171,7 +171,7 @@ pub fn send(args: SendArgs, output: &Output) -> Outcome {
         })
     };
     let summary = Session::with(&args.pool, &args.access, |session| {
-        registered(session, JobKind::Send, title.as_deref(), &flag, || work(session))
+        registered(session, (JobKind::Send, title.as_deref()), &flag, output, || work(session))
     })?;
     let text = || {
         let from = summary.from.as_ref().map_or_else(String::new, |from| format!(" since {from}"));
@@ -359,7 +359,7 @@ pub fn receive(args: ReceiveArgs, output: &Output) -> Outcome {
         }
     };
     Session::with(&args.pool, &args.access, |session| {
-        registered(session, JobKind::Receive, args.volume.as_deref(), &flag, || work(session))
+        registered(session, (JobKind::Receive, args.volume.as_deref()), &flag, output, || work(session))
     })
 }
 
