@@ -4,7 +4,7 @@ use bytes::Bytes;
 use sim::{Fault, Outcome, Rng, TableOp, fill_content};
 use surface::{Error, ErrorKind, WriteOptions, ZeroOptions};
 
-use super::limits::{EXTENTS_WITH_ROOM_TO_OVERWRITE, bytes_asked, usable_extents, volume_of};
+use super::limits::{EXTENTS_WITH_ROOM_TO_OVERWRITE, bytes_asked, usable_extents};
 use super::together::read_in_pieces;
 use super::{Failure, Op, World, lens};
 
@@ -407,8 +407,10 @@ impl World {
     /// extents is not for data, nor is space reserved for others or for the trees of shares, nor the
     /// overwriting share.
     fn judge_full(&self, op: &Op, error: &Error) -> Result<(), Failure> {
-        let times = volume_of(op).map_or(1, |volume| self.times(volume));
-        let asked = bytes_asked(&self.model, op) * times;
+        let asked = match op {
+            Op::Write { volume, .. } | Op::Zero { volume, .. } => bytes_asked(&self.model, op) * self.times(volume),
+            _ => 0,
+        };
         let status = self.pool().status();
         let reserved = self.extents_reserved(op) + self.tree_extents(&status);
         let (free, total) = (status.extents_free, status.extents_total);

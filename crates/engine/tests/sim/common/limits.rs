@@ -66,7 +66,7 @@ fn object_of(op: &Op) -> Option<&str> {
     }
 }
 
-pub fn volume_of(op: &Op) -> Option<&str> {
+fn volume_of(op: &Op) -> Option<&str> {
     match op {
         Op::Write { volume, .. } | Op::Zero { volume, .. } | Op::Discard { volume, .. } => Some(volume),
         _ => None,
